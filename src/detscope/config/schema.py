@@ -1,0 +1,88 @@
+"""The settings, typed: one class per section of the TOML file, defaults beside their meaning."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Settings are strict: unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TrainingSettings(Section):
+    """`[training]`: the loop."""
+
+    num_epochs: int = Field(1, ge=1, description="passes over the data set")
+    steps: int | None = Field(None, ge=1, description="measured steps; caps or extends the epochs")
+    warmup_steps: int = Field(3, ge=0, description="steps before measuring begins, kept apart")
+    batch_size: int = Field(2, ge=1)
+    prefetch_factor: int | None = Field(None, ge=1, description="batches each worker prepares ahead")
+    num_workers: int = Field(2, ge=0, description="loader processes; 0 loads in the loop itself")
+    device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:0"')
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    channels_last: bool = False
+    pin_memory: bool | None = Field(None, description="None: pinned when the device is CUDA")
+    threads: int | None = Field(None, ge=1, description="CPU threads of the loop; None: torch decides")
+    seed: int = 0
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: float = Field(0.005, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    schedule: Literal["step", "cosine", "constant"] = "step"
+    schedule_step_epochs: int = Field(3, ge=1)
+    schedule_gamma: float = Field(0.1, gt=0, le=1)
+    lr_warmup_steps: int = Field(0, ge=0, description="linear warm-up of the learning rate, in steps")
+
+
+class ModelSettings(Section):
+    """`[model]`: what is measured."""
+
+    name: str = "fasterrcnn_resnet50_fpn"
+    weights: str = Field("auto", description='"auto", "coco", "none" or a file')
+    num_classes: int | None = Field(None, ge=2, description="with background; None: as the data set")
+    image_size: int | None = Field(None, ge=32, description="overrides the model's own input size")
+    trainable_layers: int | None = Field(None, ge=0)
+
+
+class DataSettings(Section):
+    """`[data]`: on what."""
+
+    name: str = Field("synthetic", description='"synthetic", "pets"; later "voc", "coco", a folder')
+    root: str = Field("data", description="where data sets live")
+    images: int | None = Field(None, ge=1, description="use at most this many images")
+    image_width: int = Field(320, ge=32, description="synthetic images")
+    image_height: int = Field(256, ge=32, description="synthetic images")
+    max_objects: int = Field(6, ge=1, description="synthetic: objects per image, 1 to this many")
+    pet_classes: Literal["breeds", "one"] = "breeds"
+    on_bad_data: Literal["stop", "skip"] = "stop"
+
+
+class RecordSettings(Section):
+    """`[record]`: what listens, and how closely."""
+
+    level: Literal["phases", "modules", "ops"] = "modules"
+    modules: str = Field("all", description='"all", "leaf", or a depth such as "2"')
+    ops_steps: int = Field(3, ge=1, description="steps recorded operator by operator")
+    bare_every: int = Field(4, ge=0, description="every n-th step runs unrecorded; 0: never")
+    telemetry_hz: float = Field(2.0, ge=0, le=100, description="0 switches telemetry off")
+    traced_steps: int = Field(8, ge=0, description="steps drawn into the Chrome trace")
+
+
+class OutputSettings(Section):
+    """`[output]`: where results go."""
+
+    runs: str = Field("runs", description="folder of run folders")
+
+
+class Settings(Section):
+    """A whole configuration file."""
+
+    training: TrainingSettings = TrainingSettings()
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    record: RecordSettings = RecordSettings()
+    output: OutputSettings = OutputSettings()

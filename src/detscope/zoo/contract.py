@@ -1,0 +1,86 @@
+"""The contract between a model and everybody else: what a zoo entry says and what building gives.
+
+A detector is a plain `nn.Module`: `module(images, targets)` takes a list of float CHW images in
+[0, 1] and a list of target dicts (`boxes` xyxy, `labels` from 1, ...) and gives a dict of losses
+in training mode, and `module(images)` a list of detection dicts in evaluation mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named part of a detector: where it happens in the code.
+
+    `name` is dotted where a stage is part of another (`roi_heads.pool`). `target` is one of
+    - a module path from the root: `backbone.body`
+    - a method of a module: `roi_heads.postprocess_detections()`; of the root: `compute_loss()`
+    - a function of a library: `torchvision.models.detection.roi_heads:fastrcnn_loss`
+    """
+
+    name: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Reads counts (proposals, padded pixels, ...) off the output of a target; shapes only, no sync."""
+
+    target: str
+    read: Callable[[Any], Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What can be said of a model before it is built; needs no torch."""
+
+    name: str
+    family: str
+    source: str  # "torchvision", "effdet", "tiny" or "user"
+    parameters: int | None  # with its default number of classes; None where not known
+    input_size: str  # "800-1333", "512"; the size the model works at, in pixels
+    weights_licence: str  # licence and origin of downloadable weights, or "none"
+    min_train_batch: int = 1
+    needs: tuple[str, ...] = ()  # extra targets: "masks", "keypoints"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the caller wants of a model."""
+
+    num_classes: int | None = None  # with background; None keeps the model's own
+    weights: str = "auto"  # "auto", "coco", "none" or a file
+    image_size: int | None = None  # overrides the model's own input size
+    trainable_layers: int | None = None  # backbone stages left trainable, where the family knows it
+    seed: int = 0
+    cache_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class WeightsUsed:
+    """Which weights the model really has."""
+
+    kind: str  # "random", "coco", "file"
+    source: str  # file name or publisher's name; "" for random
+    note: str  # one sentence for every view; for random: that proposal and NMS load differ
+    replaced: tuple[str, ...] = ()  # heads that were newly made because the class count differs
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model ready to run, with its parts named."""
+
+    module: nn.Module
+    card: ModelCard
+    stages: tuple[Stage, ...]
+    observers: tuple[Observer, ...]
+    weights: WeightsUsed
+    notes: tuple[str, ...] = field(default=())
