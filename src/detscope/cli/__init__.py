@@ -1,1 +1,1 @@
-"""TODO"""
+"""One thin module per verb: parses, calls, prints; no logic."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Section(BaseModel):
     """Settings are strict: unknown keys and wrong types are errors."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class TrainingSettings(Section):
@@ -19,15 +19,17 @@ class TrainingSettings(Section):
     num_epochs: int = Field(1, ge=1, description="passes over the data set")
     steps: int | None = Field(None, ge=1, description="measured steps; caps or extends the epochs")
     warmup_steps: int = Field(3, ge=0, description="steps before measuring begins, kept apart")
-    batch_size: int = Field(2, ge=1)
+    batch_size: int = Field(2, ge=1, description="images per step")
     prefetch_factor: int | None = Field(None, ge=1, description="batches each worker prepares ahead")
     num_workers: int = Field(2, ge=0, description="loader processes; 0 loads in the loop itself")
-    device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:0"')
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description='"auto", "cpu", "cuda" or "cuda:0"'
+    )
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = False
     pin_memory: bool | None = Field(None, description="None: pinned when the device is CUDA")
     threads: int | None = Field(None, ge=1, description="CPU threads of the loop; None: torch decides")
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="of weights, data and order")
     optimizer: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = Field(0.005, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -41,8 +43,8 @@ class TrainingSettings(Section):
 class ModelSettings(Section):
     """`[model]`: what is measured."""
 
-    name: str = "fasterrcnn_resnet50_fpn"
-    weights: str = Field("auto", description='"auto", "coco", "none" or a file')
+    name: str = Field("fasterrcnn_resnet50_fpn", min_length=1, description="see `detscope models`")
+    weights: str = Field("auto", min_length=1, description='"auto", "coco", "none" or a file')
     num_classes: int | None = Field(None, ge=2, description="with background; None: as the data set")
     image_size: int | None = Field(None, ge=32, description="overrides the model's own input size")
     trainable_layers: int | None = Field(None, ge=0)
@@ -51,8 +53,8 @@ class ModelSettings(Section):
 class DataSettings(Section):
     """`[data]`: on what."""
 
-    name: str = Field("synthetic", description='"synthetic", "pets"; later "voc", "coco", a folder')
-    root: str = Field("data", description="where data sets live")
+    name: str = Field("synthetic", min_length=1, description='"synthetic", "pets"; later "voc", "coco", a folder')
+    root: str = Field("data", min_length=1, description="where data sets live")
     images: int | None = Field(None, ge=1, description="use at most this many images")
     image_width: int = Field(320, ge=32, description="synthetic images")
     image_height: int = Field(256, ge=32, description="synthetic images")
@@ -65,17 +67,25 @@ class RecordSettings(Section):
     """`[record]`: what listens, and how closely."""
 
     level: Literal["phases", "modules", "ops"] = "modules"
-    modules: str = Field("all", description='"all", "leaf", or a depth such as "2"')
+    modules: str = Field(
+        "all", pattern=r"^(all|leaf|[1-9][0-9]?)$", description='"all", "leaf" or a depth such as "2"'
+    )
     ops_steps: int = Field(3, ge=1, description="steps recorded operator by operator")
     bare_every: int = Field(4, ge=0, description="every n-th step runs unrecorded; 0: never")
     telemetry_hz: float = Field(2.0, ge=0, le=100, description="0 switches telemetry off")
     traced_steps: int = Field(8, ge=0, description="steps drawn into the Chrome trace")
 
+    @field_validator("modules", mode="before")
+    @classmethod
+    def _depth_as_text(cls, value: object) -> object:
+        """`modules = 2` in a file means the depth "2"; nobody should have to quote a number."""
+        return str(value) if type(value) is int else value
+
 
 class OutputSettings(Section):
     """`[output]`: where results go."""
 
-    runs: str = Field("runs", description="folder of run folders")
+    runs: str = Field("runs", min_length=1, description="folder of run folders")
 
 
 class Settings(Section):

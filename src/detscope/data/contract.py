@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
 Target = dict[str, Any]
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much is done and how much there is (None: not known)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One flaw found in a data set and what was done about it."""
+
+    image: str
+    annotation_id: int | None  # None: the image itself
+    reason: str
+    action: str  # "dropped", "clipped" or "noted"
+
+    def __str__(self) -> str:
+        where = "" if self.annotation_id is None else f", annotation {self.annotation_id}"
+        return f"{self.image}{where}: {self.reason} ({self.action})"
 
 
 class DetectionDataset(Protocol):

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What listens: phases, modules, operators, loader workers, telemetry."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What is kept: the run folder, its tables and their schema."""

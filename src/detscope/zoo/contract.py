@@ -50,6 +50,7 @@ class ModelCard:
     min_train_batch: int = 1
     needs: tuple[str, ...] = ()  # extra targets: "masks", "keypoints"
     note: str = ""
+    single_pixel_size: int = 0  # up to this input size a normalised feature map has a single pixel
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class BuildOptions:
 class WeightsUsed:
     """Which weights the model really has."""
 
-    kind: str  # "random", "coco", "file"
+    kind: str  # "random", "coco", "file"; "factory" where a user's factory made them
     source: str  # file name or publisher's name; "" for random
     note: str  # one sentence for every view; for random: that proposal and NMS load differ
     replaced: tuple[str, ...] = ()  # heads that were newly made because the class count differs

@@ -1,0 +1,107 @@
+"""How a command ends when it does not end well: words on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from detscope.errors import DetscopeError
+
+_INTERRUPTED = 130
+
+
+def run_guarded(command: Callable[[], object], args: Sequence[str]) -> int:
+    """Run a command; its exit code, after telling on stderr what went wrong."""
+    try:
+        code = command()
+    except KeyboardInterrupt:
+        return _tell(["interrupted"], _INTERRUPTED)
+    except Exception as error:
+        if _debugging(args):
+            traceback.print_exception(error)
+        return _explain(error, args)
+    # Click gives the code of `typer.Exit` as the result, and 130 after Ctrl-C without a word.
+    if code == _INTERRUPTED:
+        return _tell(["interrupted"], _INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _debugging(args: Sequence[str]) -> bool:
+    """`--debug` stands before the verb; looked up here, because parsing itself may have failed."""
+    before_verb = []
+    for arg in args:
+        if not arg.startswith("-"):
+            break
+        before_verb.append(arg)
+    return "--debug" in before_verb or os.environ.get("DETSCOPE_DEBUG", "") not in ("", "0")
+
+
+def _explain(error: Exception, args: Sequence[str]) -> int:
+    if isinstance(error, DetscopeError):
+        lines = [f"error: {line}" for line in error.message.splitlines() or ["unknown"]]
+        return _tell([*lines, *_hint(error.hint)], error.exit_code)
+    if hasattr(error, "format_message"):  # click's and typer's usage errors, whichever click typer brings
+        return _tell(list(_usage_lines(error)), int(getattr(error, "exit_code", 2)))
+    if type(error).__name__ == "Abort":
+        return _tell(["interrupted"], _INTERRUPTED)
+    return _tell([f"internal error: {_one_line(error)}", *_hint(_where_traceback_is(error, args))], 1)
+
+
+def _hint(hint: str) -> list[str]:
+    return [f"hint: {hint}"] if hint else []
+
+
+def _one_line(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    name = type(error).__name__
+    place = ""
+    if frames := traceback.extract_tb(error.__traceback__):
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    return (f"{name}: {words[:300]}" if words else name) + place
+
+
+def _where_traceback_is(error: Exception, args: Sequence[str]) -> str:
+    """Whoever keeps a log attaches it to the error as `detscope_log` before letting it pass."""
+    log = getattr(error, "detscope_log", None)
+    if log is not None:
+        return f"the traceback is in {log}"
+    if _debugging(args):
+        return "the traceback is above; please report it"
+    return f"for the traceback: {shlex.join(['detscope', '--debug', *args])}"
+
+
+def _usage_lines(error: Exception) -> Iterator[str]:
+    """A usage error in our words: what, and what was probably meant."""
+    message, _, meant = str(getattr(error, "message", "") or "").partition(". Did you mean ")
+    possibilities = getattr(error, "possibilities", None)
+    option = getattr(error, "option_name", None)
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "detscope")
+    if not (meant or option):
+        message = str(error.format_message())  # type: ignore[attr-defined]
+    message = " ".join(message.split()).rstrip(".") or type(error).__name__
+    yield f"error: {message[0].lower()}{message[1:]}"
+    if meant:
+        yield f"hint: did you mean {meant}"
+    elif possibilities:
+        yield f"hint: did you mean {' or '.join(possibilities)}?"
+    elif option is not None and _belongs_before_the_verb(context, option):
+        yield f"hint: {option} goes before the verb: detscope {option} {path.split()[-1]} ..."
+    else:
+        yield f"hint: see {path} --help"
+
+
+def _belongs_before_the_verb(context: object, option: str) -> bool:
+    parent = getattr(context, "parent", None)
+    params = getattr(getattr(parent, "command", None), "params", ())
+    return any(option in getattr(param, "opts", ()) for param in params)
+
+
+def _tell(lines: Sequence[str], code: int) -> int:
+    for line in lines:
+        print(line, file=sys.stderr)
+    return code

@@ -1,0 +1,69 @@
+"""The command `detscope`: its verbs and what they share. Verbs import what they need when they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from detscope.cli.doctor import doctor
+from detscope.cli.failures import run_guarded
+from detscope.cli.models import models
+from detscope.cli.show import show
+from detscope.cli.train import train
+
+
+class GuardedGroup(TyperGroup):
+    """The group of verbs; every error leaves it as one or two lines on stderr and an exit code."""
+
+    def main(self, args: Any = None, *others: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a verb and end the process with its exit code, as click's own `main` does."""
+        given = [str(arg) for arg in (sys.argv[1:] if args is None else args)]
+        parent = super().main
+        if not standalone_mode:
+            return parent(given, *others, standalone_mode=False, **extra)
+        sys.exit(run_guarded(lambda: parent(given, *others, standalone_mode=False, **extra), given))
+
+
+app = typer.Typer(
+    name="detscope",
+    cls=GuardedGroup,
+    add_completion=False,
+    help="Where every millisecond and megabyte of an object detector goes.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"detscope {version('detscope')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001  (its callback does the work)
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+    debug: Annotated[  # noqa: ARG001  (read by `failures` from the arguments, also when parsing fails)
+        bool, typer.Option("--debug", help="Show tracebacks; DETSCOPE_DEBUG=1 does the same.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command()(train)
+app.command()(show)
+app.command()(models)
+app.command()(doctor)
+
+
+def main() -> None:
+    """Entry point of the command `detscope`."""
+    app(prog_name="detscope")

@@ -1,0 +1,73 @@
+"""What verbs share about printing: JSON alone on stdout, tables for people, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
+
+
+def print_json(value: object) -> None:
+    """Print standard JSON on stdout; what JSON cannot say (NaN, infinity) becomes null."""
+    sys.stdout.write(json.dumps(_standard(value), indent=2, allow_nan=False) + "\n")
+
+
+def _standard(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _standard(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_standard(item) for item in value]
+    return value
+
+
+def table_console() -> Console:
+    """Where tables go: stdout, 100 columns wide where there is no terminal to ask."""
+    from os import environ
+
+    from rich.console import Console
+
+    unknown_width = not sys.stdout.isatty() and "COLUMNS" not in environ
+    return Console(width=100 if unknown_width else None, highlight=False)
+
+
+@contextmanager
+def stdout_kept_clean(wanted: bool) -> Iterator[None]:
+    """Send what others print (a user's model, a library) to stderr while the block runs, if wanted."""
+    if not wanted:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def log_to_stderr() -> None:
+    """Show the package's log lines on stderr (`-v`)."""
+    logger = logging.getLogger("detscope")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
+
+
+def present(summary: Mapping[str, Any], *, as_json: bool, after_training: bool) -> None:
+    """Show a run's summary: as JSON, or as tables."""
+    if as_json:
+        print_json(summary)
+        return
+    from detscope.report.terminal import render
+
+    render(summary, table_console(), after_training=after_training)

@@ -1,0 +1,121 @@
+"""Settings from everywhere: defaults < file < `--set` < flags, with all problems reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detscope.config.problems import accepts, name_problems, sections, value_problems
+from detscope.config.schema import Settings
+from detscope.config.toml import dump_settings, parse_value, read_toml, show_value
+from detscope.errors import SettingsError
+
+__all__ = ["DEFAULT_FILE", "FLAGS", "LoadedSettings", "dump_settings", "load_settings"]
+
+DEFAULT_FILE = Path(".config") / "config.toml"
+
+# The command line's own name of a key, for messages; a flag's key decides what it sets.
+FLAGS: Mapping[str, str] = {
+    "model.name": "MODEL",
+    "model.weights": "--weights",
+    "model.image_size": "--image-size",
+    "training.batch_size": "--batch-size",
+    "training.num_workers": "--num-workers",
+    "training.device": "--device",
+    "training.steps": "--steps",
+    "training.num_epochs": "--epochs",
+    "training.precision": "--precision",
+    "training.seed": "--seed",
+    "data.name": "--data",
+    "record.level": "--level",
+    "record.modules": "--modules",
+    "output.runs": "--out",
+}
+_HINT = "the config.toml of every run lists all keys with the values it used"
+
+
+@dataclass(frozen=True)
+class LoadedSettings:
+    """The settings of a run, who decided each of them, and what a person should know about them."""
+
+    settings: Settings
+    origins: Mapping[str, str]  # "training.batch_size" -> "--set", a flag or a file; absent: the default
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Settings that came from one place."""
+
+    origin: str
+    tables: Mapping[str, object]
+
+
+def load_settings(path: Path | None, overrides: Sequence[str], flags: Mapping[str, object]) -> LoadedSettings:
+    """Settings from a TOML file, `--set section.key=value` texts and flags by dotted key (None: not given).
+
+    Without `path`, `.config/config.toml` in the current folder is taken when it is there.
+    """
+    problems: list[str] = []
+    layers = [*_file_layer(path), *_override_layers(overrides, problems), *_flag_layers(flags)]
+    merged: dict[str, dict[str, object]] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        unknown, tables = name_problems(layer.tables, layer.origin)
+        problems += unknown + value_problems(tables, layer.origin)
+        for section, content in tables.items():
+            merged.setdefault(section, {}).update(content)
+            origins.update({f"{section}.{key}": layer.origin for key in content})
+    if problems:
+        raise SettingsError(problems, _HINT)
+    settings = Settings.model_validate(merged)
+    return LoadedSettings(settings, origins, tuple(_notes(settings, path, layers)))
+
+
+def _file_layer(path: Path | None) -> Iterator[_Layer]:
+    if path is not None:
+        yield _Layer(str(path), read_toml(path))
+    elif DEFAULT_FILE.exists():
+        yield _Layer(str(DEFAULT_FILE), read_toml(DEFAULT_FILE))
+
+
+def _override_layers(overrides: Sequence[str], problems: list[str]) -> Iterator[_Layer]:
+    """One layer per `--set`, so that each is judged by itself and later ones win."""
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        section, dot, key = (part.strip() for part in name.partition("."))
+        if not equals:
+            problems.append(f"--set {show_value(override)}: expected section.key=value, as in training.batch_size=4")
+        elif not dot:
+            yield _Layer("--set", {section: parse_value(text.strip())})
+        else:
+            yield _Layer("--set", {section: {key: _override_value(section, key, text.strip())}})
+
+
+def _override_value(section: str, key: str, text: str) -> object:
+    field = sections().get(section, {}).get(key)
+    value = parse_value(text)
+    if field is None:
+        return value
+    if accepts(field, str):
+        return value if isinstance(value, str) else text  # `modules=2` and `runs=2026` are texts here
+    return None if text == "none" and accepts(field, None) else value
+
+
+def _flag_layers(flags: Mapping[str, object]) -> Iterator[_Layer]:
+    for dotted, value in flags.items():
+        if value is not None:
+            section, _, key = dotted.partition(".")
+            yield _Layer(FLAGS.get(dotted, dotted), {section: {key: value}})
+
+
+def _notes(settings: Settings, path: Path | None, layers: Sequence[_Layer]) -> Iterator[str]:
+    if path is None and layers and layers[0].origin == str(DEFAULT_FILE):
+        yield f"settings taken from {DEFAULT_FILE}, found in the current folder"
+    training = settings.training
+    if training.num_workers == 0 and training.prefetch_factor is not None:
+        yield (
+            f"prefetch_factor = {training.prefetch_factor} has no effect: "
+            "with num_workers = 0 the loop loads its data itself"
+        )

@@ -1,0 +1,134 @@
+"""TOML in and out: a file with a clear complaint when it is broken, a value of `--set`, a dump."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from detscope.config.schema import Settings
+from detscope.errors import UsageError
+
+_LIMIT_BYTES = 1_000_000  # a configuration beyond this is some other file given by mistake
+_POSITION = re.compile(r"^(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)$", re.DOTALL)
+_QUOTING = "texts need quotes and every line is `key = value` under a [section]"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; every way in which that can fail is a UsageError of one line."""
+    text = _read_text(path)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply to be a configuration") from None
+    except ValueError as error:  # TOMLDecodeError, and int() on numbers of thousands of digits
+        raise _syntax_error(path, text, str(error)) from None
+
+
+def _read_text(path: Path) -> str:
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder, not a configuration file", _suggest_inside(path))
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such configuration file", _suggest_beside(path)) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > _LIMIT_BYTES:
+        raise UsageError(f"{path}: larger than 1 MB, so it is not a configuration file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}, line {line}: not UTF-8 text", "save the file as UTF-8") from None
+
+
+def _suggest_inside(folder: Path) -> str:
+    inside = folder / "config.toml"
+    return f"did you mean {inside}?" if inside.is_file() else "give the path of a TOML file"
+
+
+def _suggest_beside(path: Path) -> str:
+    from difflib import get_close_matches
+
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml"]
+    except OSError:
+        names = []
+    close = get_close_matches(path.name, names, n=1)
+    return f"did you mean {path.parent / close[0]}?" if close else "check the path given to --config"
+
+
+def _syntax_error(path: Path, text: str, message: str) -> UsageError:
+    match = _POSITION.match(message)
+    if match is None:
+        return UsageError(f"{path}: {_one_line(message)}", _QUOTING)
+    what = _one_line(match["what"])
+    if match["line"] is None:
+        return UsageError(f"{path}, at its end: {what}", _QUOTING)
+    number = int(match["line"])
+    lines = text.splitlines()
+    shown = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
+    return UsageError(f"{path}, line {number}: {what}", f"the line is {show_value(shown)}; {_QUOTING}")
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())[:200]
+
+
+def parse_value(text: str) -> object:
+    """The value of `--set section.key=TEXT`: a TOML value, or the text itself where it is none."""
+    try:
+        tables = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    # A line break in the text could have smuggled in further keys: then it was not one value.
+    return tables["value"] if tables.keys() == {"value"} else text
+
+
+def show_value(value: object, limit: int = 60) -> str:
+    """A value as one would write it in TOML, shortened, safe to print on a terminal."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in value)
+        return f'"{_shorten(shown, limit)}"'
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    return _shorten(_safe_text(value), limit)
+
+
+def _safe_text(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python refuses to print integers beyond 4300 digits
+        return "a number of thousands of digits"
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def dump_settings(settings: Settings) -> str:
+    """The settings as a `config.toml` that repeats the run; what is not set is left out."""
+    lines = ["# Repeats the run: detscope train --config THIS_FILE"]
+    for section, values in settings.model_dump(exclude_none=True).items():
+        lines += ["", f"[{section}]"]
+        lines += [f"{key} = {_write_value(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _write_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, except that JSON leaves DEL alone.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    raise TypeError(f"settings hold numbers, truth values and texts, not {type(value).__name__}")

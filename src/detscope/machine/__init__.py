@@ -1,0 +1,1 @@
+"""Facts about this machine: versions, processors, memory, devices, and what is missing."""

@@ -1,0 +1,67 @@
+"""The event buffer: the only thing the hot path writes to.
+
+A flat list of integers, three per event: code, time in ns, autograd sequence number. The code is
+four times the node's number plus what happened. Flat integers are the cheapest thing Python can
+write (about 0.2 us per event) and are turned into tables between steps, never inside one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Protocol
+
+ENTER, EXIT, MARK = 0, 1, 2
+WIDTH = 3  # integers per event
+SPAN_PREFIX = "detscope#"  # names of our spans in torch.profiler, followed by the node's number
+
+
+class DeviceClock(Protocol):
+    """Time as the device sees it; read without making the host wait."""
+
+    def record(self) -> object:
+        """Put a mark into the device's queue."""
+
+    def ready(self, handle: object) -> bool:
+        """Has the device passed this mark?"""
+
+    def elapsed_ns(self, first: object, last: object) -> int:
+        """Device time between two marks that are ready."""
+
+    def wait(self) -> None:
+        """Wait for the device; only used when the recording ends."""
+
+
+class EventBuffer:
+    """Collects events of the current step; one per recorder."""
+
+    def __init__(
+        self, device_clock: DeviceClock | None = None, now: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        self.items: list[int] = []
+        self.handles: list[object] = []
+        self.device_clock = device_clock
+        self.now = now
+
+    def add(self, code: int, sequence: int = -1) -> int:
+        """Write one event and return its time; for rare events, not for the hot path."""
+        time_ns = self.now()
+        self.items.extend((code, time_ns, sequence))
+        if self.device_clock is not None:
+            self.handles.append(self.device_clock.record())
+        return time_ns
+
+    def enter(self, number: int) -> int:
+        """A node begins."""
+        return self.add(number * 4 + ENTER)
+
+    def exit(self, number: int) -> int:
+        """A node ends."""
+        return self.add(number * 4 + EXIT)
+
+    def take(self) -> tuple[list[int], list[object]]:
+        """Hand over what was collected; the lists themselves stay, hooks hold on to them."""
+        items, handles = self.items[:], self.handles[:]
+        self.items.clear()
+        self.handles.clear()
+        return items, handles

@@ -1,0 +1,149 @@
+"""Loader workers, measured where the work happens: inside the worker; the times travel with the batch.
+
+`perf_counter_ns` reads the system's monotonic clock, which all processes of a machine share, so
+worker times and loop times lie on one time line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+from detscope import marks
+
+REGIONS = ("load", "decode", "transform", "collate")
+
+
+@dataclass
+class BatchTiming:
+    """What a worker did for one batch."""
+
+    worker: int  # -1: loaded in the loop's own process
+    pid: int
+    start_ns: int
+    end_ns: int = 0
+    images: int = 0
+    spans: list[tuple[str, int, int]] = field(default_factory=list)  # region, start, end
+
+    def region_ns(self, name: str) -> int:
+        """Time of one region in this batch."""
+        return sum(end - start for region, start, end in self.spans if region == name)
+
+
+@dataclass
+class TimedBatch:
+    """A batch with the times of its making; unwrapped before the loop sees it."""
+
+    batch: Any
+    timing: BatchTiming
+
+    def pin_memory(self) -> TimedBatch:
+        """The loader pins batches through this method."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return TimedBatch(pin_memory(self.batch), self.timing)
+
+
+@dataclass
+class _TimedSample:
+    sample: Any
+    spans: list[tuple[str, int, int]]
+    start_ns: int
+
+
+class _Collector:
+    """The listener inside a worker: keeps the regions of the sample being read."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Measure a region."""
+        start_ns = perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.spans.append((name, start_ns, perf_counter_ns()))
+
+    phase = region
+
+
+class TimedDataset:
+    """A data set whose items carry their times; everything else is the data set's own."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> _TimedSample:
+        collector = _Collector()
+        start_ns = perf_counter_ns()
+        with marks.listening(collector):
+            sample = self._dataset[index]
+        if not collector.spans:  # a data set that marks nothing: all of it is loading
+            collector.spans.append(("load", start_ns, perf_counter_ns()))
+        return _TimedSample(sample, collector.spans, start_ns)
+
+    def __getattr__(self, name: str) -> Any:
+        # unpickling asks before there is a data set; hiding __getitems__ times samples one by one
+        if name.startswith("__") or name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+class TimedCollate:
+    """Collates timed samples with the loader's own function."""
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[_TimedSample]) -> TimedBatch:
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        timing = BatchTiming(-1 if info is None else info.id, os.getpid(), samples[0].start_ns)
+        for sample in samples:
+            timing.spans += sample.spans
+        start_ns = perf_counter_ns()
+        batch = self._collate([sample.sample for sample in samples])
+        timing.end_ns = perf_counter_ns()
+        timing.spans.append(("collate", start_ns, timing.end_ns))
+        timing.images = len(samples)
+        return TimedBatch(batch, timing)
+
+
+def instrumented_iterator(loader: Iterable[Any]) -> Iterator[Any]:
+    """An iterator over the loader whose batches are `TimedBatch`es, where the loader is a map-style DataLoader."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return iter(loader)
+    if loader.batch_sampler is None or isinstance(loader.dataset, TimedDataset):
+        return iter(loader)
+    dataset, collate = loader.dataset, loader.collate_fn
+    # the iterator (and its workers) take what they find now; the user's loader is put back at once
+    vars(loader)["dataset"], loader.collate_fn = TimedDataset(dataset), TimedCollate(collate)
+    try:
+        return iter(loader)
+    finally:
+        vars(loader)["dataset"], loader.collate_fn = dataset, collate
+
+
+def forget_workers(loader: Iterable[Any]) -> None:
+    """Let go of persistent workers that send timed batches, so that a later pass starts plain ones."""
+    if getattr(loader, "_iterator", None) is not None:
+        vars(loader)["_iterator"] = None
+
+
+def unwrap(item: Any) -> tuple[Any, BatchTiming | None]:
+    """The plain batch and, if it has them, its times."""
+    if isinstance(item, TimedBatch):
+        return item.batch, item.timing
+    return item, None

@@ -1,0 +1,58 @@
+"""The things a recording can name: phases, modules, methods, functions and regions, each with a number.
+
+The hot path only ever writes numbers; this table gives them their names back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One nameable thing. `path` is unique within its kind."""
+
+    number: int
+    kind: str  # "phase", "module", "method", "function" or "region"
+    path: str
+    type_name: str = ""
+    stage: str | None = None
+    parameters: int = 0
+
+
+class NodeTable:
+    """Numbers nodes in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._by_key: dict[tuple[str, str], Node] = {}
+        for phase in PHASES:
+            self.add("phase", phase)
+
+    def add(
+        self, kind: str, path: str, type_name: str = "", stage: str | None = None, parameters: int = 0
+    ) -> Node:
+        """The node of this kind and path, made if it is new."""
+        key = (kind, path)
+        node = self._by_key.get(key)
+        if node is None:
+            node = Node(len(self._nodes), kind, path, type_name, stage, parameters)
+            self._nodes.append(node)
+            self._by_key[key] = node
+        return node
+
+    def phase(self, name: str) -> Node:
+        """The node of a phase."""
+        return self.add("phase", name)
+
+    def __getitem__(self, number: int) -> Node:
+        return self._nodes[number]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes)

@@ -1,0 +1,176 @@
+"""The recorder's bookkeeping between steps: accounts, rows, operators, device times that arrive late."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from detscope.record.attribution import NOBODY, Attribution, attribute
+from detscope.record.content import BatchContent
+from detscope.record.events import DeviceClock
+from detscope.record.loader import BatchTiming
+from detscope.record.nodes import NodeTable
+from detscope.record.operators import RawEvent
+from detscope.record.replay import StepAccount, replay
+from detscope.record.rows import loader_rows, span_rows, step_rows, timeline_rows
+from detscope.record.schedule import BARE, OPERATORS, RECORDED, WARMUP
+from detscope.runs.writer import RunWriter
+
+
+@dataclass
+class OpenStep:
+    """A step while it runs and until its rows are written."""
+
+    index: int
+    epoch: int
+    mode: str
+    start_ns: int
+    waited_ns: int  # when the batch had arrived
+    pause_ns: int
+    first_of_epoch: bool
+    timing: BatchTiming | None
+    end_ns: int = 0
+    first_handle: Any = None
+    events: list[int] = field(default_factory=list)
+    handles: list[Any] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    content: BatchContent = field(default_factory=BatchContent)
+
+
+class Notebook:
+    """Turns finished steps into rows, in order; waits for device times without blocking the loop."""
+
+    def __init__(
+        self, writer: RunWriter, nodes: NodeTable, traced_steps: int, device_clock: DeviceClock | None
+    ) -> None:
+        self._writer = writer
+        self._nodes = nodes
+        self._traced_left = traced_steps
+        self._device_clock = device_clock
+        self._waiting: deque[OpenStep] = deque()
+        self._operator_events: list[int] = []
+        self._operator_steps: list[int] = []
+        self._nodes_written = 0
+
+    def step(self, step: OpenStep) -> None:
+        """Take a finished step; write it now, or when the device has caught up."""
+        if step.mode == OPERATORS:
+            self._operator_events += step.events
+            self._operator_steps.append(step.index)
+        self._waiting.append(step)
+        self._write_ready(wait=False)
+
+    def close(self, telemetry: list[tuple[Any, ...]]) -> None:
+        """Write what is still waiting."""
+        if self._waiting and self._device_clock is not None:
+            self._device_clock.wait()
+        self._write_ready(wait=True)
+        self._writer.append("telemetry", telemetry)
+
+    def _write_ready(self, wait: bool) -> None:
+        while self._waiting:
+            step = self._waiting[0]
+            clock = self._device_clock
+            if clock is not None and step.handles and not wait and not clock.ready(step.handles[-1]):
+                return
+            self._waiting.popleft()
+            self._write(step)
+
+    def _write(self, step: OpenStep) -> None:
+        data = self._nodes.phase("data").number * 4
+        events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
+        traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
+        account = replay(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
+        device = self._device_account(step, events)
+        writer = self._writer
+        if step.mode == BARE:
+            whole = (step.index, step.epoch, step.mode, "step", step.start_ns, account.wall_ns, None)
+            wait = (step.index, step.epoch, step.mode, "data", step.start_ns, account.phases["data"], None)
+            writer.append("steps", [whole, wait])
+        else:
+            writer.append("steps", step_rows(step.index, step.epoch, step.mode, account, device))
+            if step.mode != WARMUP and account.self_ns:
+                writer.append("spans", span_rows(step.index, self._nodes, account, device))
+        if traced:
+            self._traced_left -= 1
+            writer.append("timeline", timeline_rows(step.index, self._nodes, account))
+        if step.timing is not None:
+            writer.append("loader", loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
+        writer.append("content", [self._content_row(step)])
+        self._write_new_nodes()
+
+    def _device_account(self, step: OpenStep, events: list[int]) -> StepAccount | None:
+        clock, first = self._device_clock, step.first_handle
+        if clock is None or first is None or not step.handles:
+            return None
+        times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
+        account = replay(events, self._nodes, 0, times[-1], times=times)
+        recycle = getattr(clock, "recycle", None)
+        if recycle is not None:
+            recycle([first, *step.handles])
+        return account
+
+    @staticmethod
+    def _content_row(step: OpenStep) -> tuple[Any, ...]:
+        content, counts = step.content, step.counts
+        return (
+            step.index,
+            content.images,
+            content.boxes,
+            content.pixels,
+            counts.get("network_pixels"),
+            counts.get("padded_pixels"),
+            counts.get("proposals"),
+            counts.get("sampled_rois"),
+            counts.get("detections"),
+            step.figures.get("loss"),
+            step.pause_ns,
+            step.first_of_epoch,
+            content.image_ids,
+        )
+
+    def _write_new_nodes(self) -> None:
+        new = [self._nodes[number] for number in range(self._nodes_written, len(self._nodes))]
+        self._nodes_written = len(self._nodes)
+        self._writer.append(
+            "nodes", [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
+        )
+
+    def operators(self, raw: list[RawEvent]) -> None:
+        """Take the operators of a window that has just ended."""
+        result = attribute(raw, self._nodes, self._operator_events)
+        nodes, steps = self._nodes, max(1, len(self._operator_steps))
+        self._writer.append(
+            "ops",
+            [
+                (
+                    row.name,
+                    nodes[row.owner].path if row.owner != NOBODY else None,
+                    row.stage,
+                    row.phase,
+                    row.direction,
+                    row.shapes,
+                    row.count,
+                    row.total_ns,
+                    row.self_ns,
+                    row.device_ns if self._device_clock is not None else None,
+                    row.kernels,
+                )
+                for row in result.rows
+            ],
+        )
+        self._writer.append("timeline", self._operator_timeline(result))
+        self._writer.info["operators"] = {
+            "steps": steps,
+            "backward_attributed": result.backward_share,
+            "backward_ns": result.backward_ns,
+            "kernels_unlinked": result.kernels_unlinked,
+        }
+        self._operator_events, self._operator_steps = [], []
+
+    def _operator_timeline(self, result: Attribution) -> list[tuple[Any, ...]]:
+        step = self._operator_steps[0] if self._operator_steps else -1
+        offset = result.clock_offset_ns
+        return [(step, track, name, "", start - offset, length) for track, start, length, name in result.spans]

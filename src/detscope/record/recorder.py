@@ -1,0 +1,305 @@
+"""The recorder: attach it to a model in anybody's loop, and a run folder comes out.
+
+    with detscope.Recorder(model, optimizer=optimizer, out="runs") as recorder:
+        for images, targets in recorder.steps(loader):
+            ...
+
+Everything costly (replaying events, writing tables) happens between steps and is not part of any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from detscope import marks
+from detscope.errors import UsageError
+from detscope.machine.facts import environment
+from detscope.record.content import BatchContent, describe_batch
+from detscope.record.device_clock import device_clock_for
+from detscope.record.events import EventBuffer
+from detscope.record.loader import forget_workers, instrumented_iterator, unwrap
+from detscope.record.model_probes import ModelProbes, ObserverLike, StageLike
+from detscope.record.nodes import NodeTable
+from detscope.record.notebook import Notebook, OpenStep
+from detscope.record.operators import OperatorWindow
+from detscope.record.phases import PhaseProbes
+from detscope.record.probes import BorderScribe
+from detscope.record.schedule import BARE, OPERATORS, Schedule
+from detscope.record.telemetry import Telemetry
+from detscope.runs.writer import RunWriter
+
+LEVELS = ("phases", "modules", "ops")
+
+
+class Recorder:
+    """Listens to a training (or inference) loop and writes a run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        out: str | Path = "runs",
+        *,
+        level: Literal["phases", "modules", "ops"] = "modules",
+        modules: str = "all",
+        stages: Sequence[StageLike] = (),
+        observers: Sequence[ObserverLike] = (),
+        warmup_steps: int = 3,
+        bare_every: int = 4,
+        ops_steps: int = 3,
+        traced_steps: int = 8,
+        telemetry_hz: float = 2.0,
+        name: str | None = None,
+        verb: str = "record",
+        info: Mapping[str, Any] | None = None,
+        config_toml: str = "",
+    ) -> None:
+        if level not in LEVELS:
+            raise UsageError(f"level {level!r} is not one of {', '.join(LEVELS)}", "try level='modules'")
+        if modules not in ("all", "leaf", "none") and not modules.isdigit():
+            raise UsageError(f"modules {modules!r} is not all, leaf, none or a depth", "try modules='all'")
+        self.level = level
+        self._model = model
+        self._name = name or type(model).__name__
+        self._verb = verb
+        self._out = Path(out)
+        self._device = str(next(model.parameters(), torch.empty(0)).device)
+        self._info = {
+            "level": level,
+            "device": self._device,
+            "model": {"name": self._name, "parameters": sum(p.numel() for p in model.parameters())},
+            **(info or {}),
+        }
+        self._config_toml = config_toml
+        self._telemetry_hz = telemetry_hz
+        self.nodes = NodeTable()
+        self._buffer = EventBuffer(device_clock_for(self._device))
+        self._scribe = BorderScribe(self._buffer)
+        self._schedule = Schedule(
+            warmup_steps, bare_every, ops_steps if level == "ops" else 0, operators_after=1
+        )
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
+        self._phases = PhaseProbes(self._buffer, self.nodes, model, optimizers)
+        self._counts: dict[str, int] = {}
+        self.notes: list[str] = []
+        self._probes = ModelProbes(
+            model,
+            self.nodes,
+            self._scribe,
+            "none" if level == "phases" else modules,
+            stages,
+            observers,
+            self._add_count,
+            self.note,
+        )
+        self._window = OperatorWindow(self._device.startswith("cuda"))
+        self._traced_steps = traced_steps
+        self._attached = ""
+        self._index = 0
+        self._epoch = -1
+        self._step: OpenStep | None = None
+        self._loaders: list[Iterable[Any]] = []
+        self._listening: AbstractContextManager[None] | None = None
+
+    # ---- lifetime
+
+    def __enter__(self) -> Recorder:
+        info = {**self._info, "environment": environment()}
+        self.writer = RunWriter(self._out, self._verb, self._name, info, self._config_toml)
+        self._notebook = Notebook(self.writer, self.nodes, self._traced_steps, self._buffer.device_clock)
+        self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
+        if self.telemetry:
+            self.telemetry.start()
+        self._listening = marks.listening(self)
+        self._listening.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        status, reason = _outcome(kind, error)
+        try:
+            self._abandon_step()
+            self._attach("nothing")
+        finally:
+            if self._listening:
+                self._listening.__exit__(None, None, None)
+            if self.telemetry:
+                self.telemetry.stop()
+            for loader in self._loaders:
+                forget_workers(loader)
+        try:
+            if self._window.open:
+                self._notebook.operators(self._window.stop())
+            self._notebook.close(self._drain_telemetry())
+            self.writer.info["notes"] = self.notes
+            self.writer.close(status, reason)
+        except Exception:
+            if kind is None:  # never hide the user's own exception behind ours
+                raise
+        return False
+
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.writer.folder
+
+    def note(self, text: str) -> None:
+        """Say something once, in every view of the run."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    # ---- steps
+
+    def steps(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches of one pass over a loader; each is one step, from asking for it to asking for the next."""
+        self._epoch += 1
+        pause_start_ns = perf_counter_ns()
+        iterator: Iterator[Any] | None = None
+        first = True
+        try:
+            while True:
+                mode = self._prepare()
+                start_ns = perf_counter_ns()
+                pause_ns = start_ns - pause_start_ns
+                if iterator is None:  # starting workers is part of waiting for the first batch
+                    iterator = instrumented_iterator(loader)
+                    self._loaders.append(loader)
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+                waited_ns = perf_counter_ns()
+                batch, timing = unwrap(item)
+                self._step = OpenStep(
+                    self._index, self._epoch, mode, start_ns, waited_ns, pause_ns, first, timing
+                )
+                self._buffer.take()
+                if mode != BARE and self._buffer.device_clock is not None:
+                    self._step.first_handle = self._buffer.device_clock.record()
+                self._step.content = describe_batch(batch)
+                yield batch
+                pause_start_ns = self._finish_step()
+                first = False
+        finally:
+            self._abandon_step(complete_if_possible=True)
+
+    def counts(self, **values: float) -> None:
+        """Figures of the current step (a loss, say) that are known to the loop only."""
+        if self._step is not None:
+            self._step.figures.update(values)
+
+    def _prepare(self) -> str:
+        """Bring the probes into the state the coming step wants."""
+        mode = self._schedule.mode(self._index)
+        if mode == BARE:
+            self._attach("nothing")
+        elif self.level == "phases":
+            self._attach("phases")
+        else:
+            self._attach("modules" if self._schedule.with_modules(self._index) else "phases")
+        if mode == OPERATORS and not self._window.open:
+            self._window.start()
+        elif mode != OPERATORS and self._window.open:
+            self._notebook.operators(self._window.stop())
+        self._scribe.record_functions = mode == OPERATORS
+        return mode
+
+    def _finish_step(self) -> int:
+        """Close the current step, then do the bookkeeping; returns when that began."""
+        step, self._step = self._step, None
+        if step is None:
+            return perf_counter_ns()
+        step.end_ns = perf_counter_ns()
+        step.events, step.handles = self._buffer.take()
+        step.counts, self._counts = self._counts, {}
+        self._index += 1
+        self._notebook.step(step)
+        if self.writer.due:
+            self.writer.append("telemetry", self._drain_telemetry())
+            self.writer.flush()
+        return step.end_ns
+
+    def _abandon_step(self, complete_if_possible: bool = False) -> None:
+        """A step the loop left by `break` or an exception: kept if it got as far as its last phase."""
+        step = self._step
+        if step is None:
+            return
+        optimizer = self.nodes.phase("optimizer").number
+        backward = self.nodes.phase("backward").number
+        last = {code >> 2 for code in self._buffer.items[::3]}
+        if complete_if_possible and (optimizer in last or backward in last):
+            self._finish_step()
+        else:
+            self._step = None
+            self._buffer.take()
+
+    def _attach(self, what: str) -> None:
+        if what == self._attached:
+            return
+        self._probes.detach()
+        self._phases.detach()
+        if what == "phases":
+            self._phases.attach()
+            self._probes.attach_observers()
+        elif what == "modules":
+            self._phases.attach()  # first, so that the forward phase encloses the root module
+            self._probes.attach()
+        self._attached = what
+
+    # ---- marks
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A phase that code marks itself: `with detscope.phase("transfer"):`."""
+        number = self.nodes.phase(name).number
+        if self._attached in ("", "nothing"):
+            yield
+            return
+        self._buffer.enter(number)
+        try:
+            yield
+        finally:
+            self._buffer.exit(number)
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """A named region inside whatever is going on."""
+        if self._attached != "modules":
+            yield
+            return
+        before, after = self._scribe.pair(self.nodes.add("region", name, "region").number)
+        before(None, ())
+        try:
+            yield
+        finally:
+            after(None, (), None)
+
+    # ---- small helpers
+
+    def _add_count(self, name: str, value: int) -> None:
+        self._counts[name] = self._counts.get(name, 0) + value
+
+    def _drain_telemetry(self) -> list[tuple[Any, ...]]:
+        return [tuple(sample) for sample in self.telemetry.drain()] if self.telemetry else []
+
+
+def _outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str | None]:
+    if kind is None:
+        return "ok", None
+    if issubclass(kind, KeyboardInterrupt):
+        return "partial", "interrupted"
+    if issubclass(kind, GeneratorExit):
+        return "ok", None
+    return "failed", f"{kind.__name__}: {error}".splitlines()[0][:500]
+
+
+__all__ = ["BatchContent", "Recorder"]

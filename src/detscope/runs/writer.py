@@ -1,0 +1,81 @@
+"""Writing a run, in parts: whatever was flushed opens again, whenever the process is killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import polars as pl
+
+from detscope.runs.atomic import write_atomically, write_text
+from detscope.runs.folder import create_run_folder, point_latest_at
+from detscope.runs.schema import SCHEMA_VERSION, TABLES
+
+FLUSH_EVERY_S = 2.0
+
+
+def polars_schema(table: str) -> dict[str, Any]:
+    """The polars types of a table."""
+    return {column: getattr(pl, type_name) for column, type_name in TABLES[table].items()}
+
+
+class RunWriter:
+    """One open run. Rows are kept in memory until `flush`, parts on disk until `close`."""
+
+    def __init__(self, parent: Path, verb: str, model: str, info: Mapping[str, Any], config_toml: str = "") -> None:
+        self.folder = create_run_folder(parent, verb, model)
+        self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
+        self._part = 0
+        self._flushed_at = monotonic()
+        self.info: dict[str, Any] = {
+            "schema": SCHEMA_VERSION,
+            "verb": verb,
+            "status": "partial",
+            "reason": "still running, or ended without closing the run",
+            **info,
+        }
+        if config_toml:
+            write_text(self.folder / "config.toml", config_toml)
+        self.save_info()
+        point_latest_at(self.folder)
+
+    def save_info(self) -> None:
+        """Write run.json."""
+        write_text(self.folder / "run.json", json.dumps(self.info, indent=1, allow_nan=False, default=str) + "\n")
+
+    def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows, each with the columns of the schema in order."""
+        self._rows[table].extend(rows)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to flush."""
+        return monotonic() - self._flushed_at >= FLUSH_EVERY_S
+
+    def flush(self) -> None:
+        """Write what came since the last flush as one part per table."""
+        self._part += 1
+        for table, rows in self._rows.items():
+            if rows:
+                frame = pl.DataFrame(rows, schema=polars_schema(table), orient="row")
+                path = self.folder / "parts" / f"{table}-{self._part:06d}.parquet"
+                write_atomically(path, frame.write_parquet)
+                rows.clear()
+        self._flushed_at = monotonic()
+
+    def close(self, status: str, reason: str | None = None) -> None:
+        """Flush, join the parts into one file per table, and say how the run ended."""
+        self.flush()
+        parts = self.folder / "parts"
+        for table in TABLES:
+            pieces = sorted(parts.glob(f"{table}-*.parquet"))
+            if pieces:
+                frame = pl.concat([pl.read_parquet(piece) for piece in pieces])
+                write_atomically(self.folder / f"{table}.parquet", frame.write_parquet)
+        self.info["status"], self.info["reason"] = status, reason
+        self.save_info()
+        shutil.rmtree(parts, ignore_errors=True)
