@@ -1,1 +1,1 @@
-"""TODO"""
+"""Pure functions, tables in, figures out; torch is never imported here."""

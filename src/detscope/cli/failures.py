@@ -59,7 +59,11 @@ def _one_line(error: Exception) -> str:
     words = " ".join(str(error).split())
     name = type(error).__name__
     place = ""
-    if frames := traceback.extract_tb(error.__traceback__):
+    # Frames of frozen or generated code say nothing to a reader.
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")
+    ]
+    if frames:
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
     return (f"{name}: {words[:300]}" if words else name) + place
 
@@ -88,7 +92,7 @@ def _usage_lines(error: Exception) -> Iterator[str]:
     if meant:
         yield f"hint: did you mean {meant}"
     elif possibilities:
-        yield f"hint: did you mean {' or '.join(possibilities)}?"
+        yield f"hint: did you mean {possibilities[0]}?"
     elif option is not None and _belongs_before_the_verb(context, option):
         yield f"hint: {option} goes before the verb: detscope {option} {path.split()[-1]} ..."
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def models(
     glob: Annotated[
-        str | None, typer.Argument(metavar="[GLOB]", help="Only these, by name or family: 'tiny_*', '*rcnn*'.")
+        str | None, typer.Argument(metavar="GLOB", help="Only these, by name or family: 'tiny_*', '*rcnn*'.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -25,8 +26,10 @@ def models(
     from detscope.zoo.registry import list_cards
 
     cards = list_cards(glob)
-    if not cards and glob is not None:
-        raise UsageError(f"no model matches {glob!r}", f"try 'detscope models *{glob.strip('*')}*', or no pattern")
+    if not cards:
+        wider = f"*{(glob or '').strip('*')}*"
+        hint = f"did you mean '{wider}'?" if list_cards(wider) else "`detscope models` lists all"
+        raise UsageError(f"no model matches {glob!r}", hint)
     if json:
         print_json([asdict(card) for card in cards])
     else:
@@ -38,18 +41,23 @@ def _print_table(cards: Sequence[ModelCard]) -> None:
 
     from detscope.report.figures import cell, count
 
+    # Licences are long and few: a letter in the table, the words below it.
+    licences = dict.fromkeys(card.weights_licence for card in cards)
+    letters = dict(zip((licence for licence in licences if licence != "none"), ascii_lowercase, strict=False))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("model", "family"):
         table.add_column(title, overflow="fold")
-    for title in ("parameters", "input"):
+    for title in ("parameters", "input", "weights"):
         table.add_column(title, justify="right")
-    table.add_column("licence of weights", overflow="fold")
     for card in cards:
+        letter = letters.get(card.weights_licence, card.weights_licence)
         table.add_row(
-            cell(card.name), cell(card.family), count(card.parameters), cell(card.input_size), cell(card.weights_licence)
+            cell(card.name), cell(card.family), count(card.parameters), cell(card.input_size), cell(letter)
         )
     console = table_console()
     console.print(table)
-    console.print(f"\n{len(cards)} models; your own: detscope train path/to/file.py:factory", markup=False)
-    if cards:
-        console.print(f"next: detscope train {cards[-1].name} --steps 20", markup=False)
+    for licence, letter in letters.items():
+        console.print(f"\nlicence of weights ({letter}): {licence}", markup=False, end="")
+    example = next((card for card in cards if card.source == "tiny"), cards[0])
+    console.print(f"\n\n{len(cards)} models; your own: detscope train path/to/file.py:factory", markup=False)
+    console.print(f"next: detscope train {example.name} --steps 20", markup=False)

@@ -11,7 +11,8 @@ from detscope.cli.output import JsonFlag, present
 
 def show(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Path, name or beginning of a name; else the latest run.")
+        str | None,
+        typer.Argument(metavar="RUN", help="Path, name or beginning of a name; else the latest run."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

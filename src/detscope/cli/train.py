@@ -15,67 +15,41 @@ from detscope.errors import UnstableError, UsageError
 if TYPE_CHECKING:
     from detscope.config.load import LoadedSettings
 
-_WHAT = "What is measured"
-_HOW = "How closely"
-_OUT = "Output"
-
 
 def train(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="A name of `detscope models`, or file.py:factory.")
+        str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there."),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME", help="synthetic or pets.", rich_help_panel=_WHAT)
-    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="NAME", help="synthetic or pets.")] = None,
     weights: Annotated[
-        str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.", rich_help_panel=_WHAT)
+        str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Images per step.", rich_help_panel=_WHAT)
-    ] = None,
+    batch_size: Annotated[str | None, typer.Option(metavar="N", help="Images per step.")] = None,
     image_size: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="Instead of the model's own input size.", rich_help_panel=_WHAT)
+        str | None, typer.Option(metavar="PIXELS", help="Instead of the model's own input size.")
     ] = None,
-    num_workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Loader processes.", rich_help_panel=_WHAT)
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.", rich_help_panel=_WHAT)
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.", rich_help_panel=_WHAT)
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Measured steps, warm-up apart.", rich_help_panel=_WHAT)
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Passes over the data.", rich_help_panel=_WHAT)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of weights, data and order.", rich_help_panel=_WHAT)
-    ] = None,
-    level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.", rich_help_panel=_HOW)
-    ] = None,
-    modules: Annotated[
-        str | None, typer.Option(metavar="WHICH", help="all, leaf or a depth.", rich_help_panel=_HOW)
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.", rich_help_panel=_OUT)
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 5 if the step times are unstable.", rich_help_panel=_OUT)
-    ] = False,
+    num_workers: Annotated[str | None, typer.Option(metavar="N", help="Loader processes.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Measured steps, warm-up apart.")] = None,
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="Passes over the data.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Of weights, data and order.")] = None,
+    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
+    modules: Annotated[str | None, typer.Option(metavar="WHICH", help="all, leaf or a depth.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 5 if the step times are unstable.")] = False,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.", rich_help_panel=_OUT)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say where each setting came from.", rich_help_panel=_OUT)
+        bool, typer.Option("--verbose", "-v", help="Say where each setting came from.")
     ] = False,
 ) -> None:
     """Train a detector and show where each step's time goes: phases, stages, modules, both directions."""

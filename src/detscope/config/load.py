@@ -53,8 +53,9 @@ class _Layer:
 
 
 def load_settings(path: Path | None, overrides: Sequence[str], flags: Mapping[str, object]) -> LoadedSettings:
-    """Settings from a TOML file, `--set section.key=value` texts and flags by dotted key (None: not given).
+    """Settings from a TOML file, `--set section.key=value` texts and flags by dotted key.
 
+    A flag's value may be a text as typed or a value of its type; None means not given.
     Without `path`, `.config/config.toml` in the current folder is taken when it is there.
     """
     problems: list[str] = []
@@ -86,14 +87,17 @@ def _override_layers(overrides: Sequence[str], problems: list[str]) -> Iterator[
         name, equals, text = override.partition("=")
         section, dot, key = (part.strip() for part in name.partition("."))
         if not equals:
-            problems.append(f"--set {show_value(override)}: expected section.key=value, as in training.batch_size=4")
+            problems.append(
+                f"--set {show_value(override)}: expected section.key=value, as in training.batch_size=4"
+            )
         elif not dot:
             yield _Layer("--set", {section: parse_value(text.strip())})
         else:
-            yield _Layer("--set", {section: {key: _override_value(section, key, text.strip())}})
+            yield _Layer("--set", {section: {key: _text_value(section, key, text.strip())}})
 
 
-def _override_value(section: str, key: str, text: str) -> object:
+def _text_value(section: str, key: str, text: str) -> object:
+    """What a text on the command line means for a key."""
     field = sections().get(section, {}).get(key)
     value = parse_value(text)
     if field is None:
@@ -107,7 +111,15 @@ def _flag_layers(flags: Mapping[str, object]) -> Iterator[_Layer]:
     for dotted, value in flags.items():
         if value is not None:
             section, _, key = dotted.partition(".")
-            yield _Layer(FLAGS.get(dotted, dotted), {section: {key: value}})
+            yield _Layer(FLAGS.get(dotted, dotted), {section: {key: _flag_value(section, key, value)}})
+
+
+def _flag_value(section: str, key: str, value: object) -> object:
+    """Texts stay as typed where a key takes texts; `--batch-size 4` arrives as a text and means a number."""
+    field = sections().get(section, {}).get(key)
+    if isinstance(value, str) and field is not None and not accepts(field, str):
+        return _text_value(section, key, value)
+    return value
 
 
 def _notes(settings: Settings, path: Path | None, layers: Sequence[_Layer]) -> Iterator[str]:

@@ -42,7 +42,9 @@ def sections() -> dict[str, dict[str, FieldInfo]]:
     return found
 
 
-def name_problems(tables: Mapping[str, object], origin: str) -> tuple[list[str], dict[str, dict[str, object]]]:
+def name_problems(
+    tables: Mapping[str, object], origin: str
+) -> tuple[list[str], dict[str, dict[str, object]]]:
     """Unknown sections and keys as one line each, and what is left when they are taken out."""
     known = sections()
     problems: list[str] = []

@@ -16,49 +16,55 @@ class Section(BaseModel):
 class TrainingSettings(Section):
     """`[training]`: the loop."""
 
-    num_epochs: int = Field(1, ge=1, description="passes over the data set")
-    steps: int | None = Field(None, ge=1, description="measured steps; caps or extends the epochs")
-    warmup_steps: int = Field(3, ge=0, description="steps before measuring begins, kept apart")
-    batch_size: int = Field(2, ge=1, description="images per step")
-    prefetch_factor: int | None = Field(None, ge=1, description="batches each worker prepares ahead")
-    num_workers: int = Field(2, ge=0, description="loader processes; 0 loads in the loop itself")
+    num_epochs: int = Field(default=1, ge=1, description="passes over the data set")
+    steps: int | None = Field(default=None, ge=1, description="measured steps; caps or extends the epochs")
+    warmup_steps: int = Field(default=3, ge=0, description="steps before measuring begins, kept apart")
+    batch_size: int = Field(default=2, ge=1, description="images per step")
+    prefetch_factor: int | None = Field(default=None, ge=1, description="batches each worker prepares ahead")
+    num_workers: int = Field(default=2, ge=0, description="loader processes; 0 loads in the loop itself")
     device: str = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description='"auto", "cpu", "cuda" or "cuda:0"'
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
+        description='"auto", "cpu", "cuda" or "cuda:0"',
     )
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = False
-    pin_memory: bool | None = Field(None, description="None: pinned when the device is CUDA")
-    threads: int | None = Field(None, ge=1, description="CPU threads of the loop; None: torch decides")
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="of weights, data and order")
+    pin_memory: bool | None = Field(default=None, description="None: pinned when the device is CUDA")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of the loop; None: torch decides"
+    )
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="of weights, data and order")
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: float = Field(0.005, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-4, ge=0)
+    learning_rate: float = Field(default=0.005, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=5e-4, ge=0)
     schedule: Literal["step", "cosine", "constant"] = "step"
-    schedule_step_epochs: int = Field(3, ge=1)
-    schedule_gamma: float = Field(0.1, gt=0, le=1)
-    lr_warmup_steps: int = Field(0, ge=0, description="linear warm-up of the learning rate, in steps")
+    schedule_step_epochs: int = Field(default=3, ge=1)
+    schedule_gamma: float = Field(default=0.1, gt=0, le=1)
+    lr_warmup_steps: int = Field(default=0, ge=0, description="linear warm-up of the learning rate, in steps")
 
 
 class ModelSettings(Section):
     """`[model]`: what is measured."""
 
-    name: str = Field("fasterrcnn_resnet50_fpn", min_length=1, description="see `detscope models`")
-    weights: str = Field("auto", min_length=1, description='"auto", "coco", "none" or a file')
-    num_classes: int | None = Field(None, ge=2, description="with background; None: as the data set")
-    image_size: int | None = Field(None, ge=32, description="overrides the model's own input size")
-    trainable_layers: int | None = Field(None, ge=0)
+    name: str = Field(default="fasterrcnn_resnet50_fpn", min_length=1, description="see `detscope models`")
+    weights: str = Field(default="auto", min_length=1, description='"auto", "coco", "none" or a file')
+    num_classes: int | None = Field(default=None, ge=2, description="with background; None: as the data set")
+    image_size: int | None = Field(default=None, ge=32, description="overrides the model's own input size")
+    trainable_layers: int | None = Field(default=None, ge=0)
 
 
 class DataSettings(Section):
     """`[data]`: on what."""
 
-    name: str = Field("synthetic", min_length=1, description='"synthetic", "pets"; later "voc", "coco", a folder')
-    root: str = Field("data", min_length=1, description="where data sets live")
-    images: int | None = Field(None, ge=1, description="use at most this many images")
-    image_width: int = Field(320, ge=32, description="synthetic images")
-    image_height: int = Field(256, ge=32, description="synthetic images")
-    max_objects: int = Field(6, ge=1, description="synthetic: objects per image, 1 to this many")
+    name: str = Field(
+        default="synthetic", min_length=1, description='"synthetic", "pets"; later "voc", "coco", a folder'
+    )
+    root: str = Field(default="data", min_length=1, description="where data sets live")
+    images: int | None = Field(default=None, ge=1, description="use at most this many images")
+    image_width: int = Field(default=320, ge=32, description="synthetic images")
+    image_height: int = Field(default=256, ge=32, description="synthetic images")
+    max_objects: int = Field(default=6, ge=1, description="synthetic: objects per image, 1 to this many")
     pet_classes: Literal["breeds", "one"] = "breeds"
     on_bad_data: Literal["stop", "skip"] = "stop"
 
@@ -68,12 +74,12 @@ class RecordSettings(Section):
 
     level: Literal["phases", "modules", "ops"] = "modules"
     modules: str = Field(
-        "all", pattern=r"^(all|leaf|[1-9][0-9]?)$", description='"all", "leaf" or a depth such as "2"'
+        default="all", pattern=r"^(all|leaf|[1-9][0-9]?)$", description='"all", "leaf" or a depth such as "2"'
     )
-    ops_steps: int = Field(3, ge=1, description="steps recorded operator by operator")
-    bare_every: int = Field(4, ge=0, description="every n-th step runs unrecorded; 0: never")
-    telemetry_hz: float = Field(2.0, ge=0, le=100, description="0 switches telemetry off")
-    traced_steps: int = Field(8, ge=0, description="steps drawn into the Chrome trace")
+    ops_steps: int = Field(default=3, ge=1, description="steps recorded operator by operator")
+    bare_every: int = Field(default=4, ge=0, description="every n-th step runs unrecorded; 0: never")
+    telemetry_hz: float = Field(default=2.0, ge=0, le=100, description="0 switches telemetry off")
+    traced_steps: int = Field(default=8, ge=0, description="steps drawn into the Chrome trace")
 
     @field_validator("modules", mode="before")
     @classmethod
@@ -85,7 +91,7 @@ class RecordSettings(Section):
 class OutputSettings(Section):
     """`[output]`: where results go."""
 
-    runs: str = Field("runs", min_length=1, description="folder of run folders")
+    runs: str = Field(default="runs", min_length=1, description="folder of run folders")
 
 
 class Settings(Section):

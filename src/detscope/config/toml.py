@@ -12,7 +12,9 @@ from detscope.config.schema import Settings
 from detscope.errors import UsageError
 
 _LIMIT_BYTES = 1_000_000  # a configuration beyond this is some other file given by mistake
-_POSITION = re.compile(r"^(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)$", re.DOTALL)
+_POSITION = re.compile(
+    r"^(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)$", re.DOTALL
+)
 _QUOTING = "texts need quotes and every line is `key = value` under a [section]"
 
 

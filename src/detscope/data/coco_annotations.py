@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.data.contract import Problem
-from detscope.data.segmentation import Segmentation, SegmentationError, parse_segmentation
+from detscope.data.segmentation import Segmentation, SegmentationError, parse_segmentation, require_size
 from detscope.errors import InputError
 
 ROUNDING_PIXELS = 1.0
@@ -78,8 +78,18 @@ class _BadAnnotation(Exception):
     pass
 
 
-def read_annotations(path: Path, options: ReadOptions) -> Annotations:
-    """Read and judge a COCO annotation file (`instances_*.json`, `person_keypoints_*.json`)."""
+SizeOf = Callable[[str], tuple[int | None, int | None]]
+
+
+def _size_not_known(_file_name: str) -> tuple[int | None, int | None]:
+    return None, None
+
+
+def read_annotations(path: Path, options: ReadOptions, size_of: SizeOf = _size_not_known) -> Annotations:
+    """Read and judge a COCO annotation file (`instances_*.json`, `person_keypoints_*.json`).
+
+    `size_of` tells (width, height) of an image where the file does not.
+    """
     content = _load_json(path)
     images, annotations, categories = (_list_of(content, key, path) for key in _KEYS)
     try:
@@ -89,7 +99,8 @@ def read_annotations(path: Path, options: ReadOptions) -> Annotations:
         for annotation in annotations:
             if (of_image := by_image.get(int(annotation["image_id"]))) is not None:
                 of_image.append(annotation)
-        reader = _Reader({ids[i][0]: i + 1 for i in range(len(ids))}, _keypoint_count(categories), options)
+        labels = {category_id: label for label, (category_id, _) in enumerate(ids, start=1)}
+        reader = _Reader(labels, _keypoint_count(categories), options, size_of)
         records = tuple(reader.image(image, by_image[int(image["id"])]) for image in chosen)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not in COCO layout: {type(error).__name__} {error}", _HINT) from error
@@ -125,15 +136,20 @@ def _keypoint_count(categories: list[dict[str, Any]]) -> int:
 class _Reader:
     """Turns annotations into objects and remembers what was wrong with them."""
 
-    def __init__(self, labels: dict[int, int], keypoint_count: int, options: ReadOptions) -> None:
+    def __init__(
+        self, labels: dict[int, int], keypoint_count: int, options: ReadOptions, size_of: SizeOf
+    ) -> None:
         self.problems: list[Problem] = []
         self._labels = labels
         self._keypoint_count = keypoint_count
         self._options = options
+        self._size_of = size_of
 
     def image(self, image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageRecord:
-        width, height = _optional_int(image.get("width")), _optional_int(image.get("height"))
         name = str(image["file_name"])
+        width, height = _optional_int(image.get("width")), _optional_int(image.get("height"))
+        if width is None or height is None:
+            width, height = self._size_of(name)
         objects = []
         for annotation in annotations:
             try:
@@ -145,7 +161,9 @@ class _Reader:
                     objects.append(found)
         return self._record(int(image["id"]), name, width, height, objects)
 
-    def _object(self, annotation: dict[str, Any], width: int | None, height: int | None, name: str) -> _Object:
+    def _object(
+        self, annotation: dict[str, Any], width: int | None, height: int | None, name: str
+    ) -> _Object:
         annotation_id = int(annotation["id"])
         category = int(annotation["category_id"])
         if category not in self._labels:
@@ -158,13 +176,16 @@ class _Reader:
                 self._problem(name, annotation_id, reason, "clipped")
         crowd = int(annotation.get("iscrowd", 0))
         area = annotation.get("area")
+        segmentation = parse_segmentation(annotation.get("segmentation")) if self._wants_mask(crowd) else None
+        if segmentation is not None and width is not None and height is not None:
+            require_size(segmentation, height, width)
         return _Object(
             box,
             self._labels[category],
             (box[2] - box[0]) * (box[3] - box[1]) if area is None else float(area),
             crowd,
             annotation_id,
-            parse_segmentation(annotation.get("segmentation")) if self._wants_mask(crowd) else None,
+            segmentation,
             self._keypoints(annotation) if self._options.need_keypoints else None,
         )
 
@@ -196,7 +217,7 @@ class _Reader:
             np.array([found.crowd for found in objects], dtype=np.int64),
             tuple(found.annotation_id for found in objects),
             masks if self._options.need_masks else None,
-            np.array(points, dtype=np.float32).reshape(-1, self._keypoint_count, 3)
+            np.array(points, dtype=np.float32).reshape(len(points), self._keypoint_count, 3)
             if self._options.need_keypoints
             else None,
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
+@dataclass
 class CocoLayoutDataset:
     """Images and targets of one annotation file; see `contract.DetectionDataset`."""
 
@@ -54,8 +54,20 @@ def open_coco_layout(
     *,
     progress: Progress | None = None,
 ) -> CocoLayoutDataset:
-    """Read the annotations and look at every image file before anything is timed."""
-    annotations = read_annotations(annotation_file, options)
+    """Open a folder of images and an annotation file."""
+    annotations = read_annotations(annotation_file, options, lambda name: _size_of(images_folder / name))
+    return with_annotations(name, images_folder, annotations, options, progress=progress)
+
+
+def with_annotations(
+    name: str,
+    images_folder: Path,
+    annotations: Annotations,
+    options: ReadOptions,
+    *,
+    progress: Progress | None = None,
+) -> CocoLayoutDataset:
+    """Join annotations and images; every image file is looked at before anything is timed."""
     _require_targets(name, annotations, options)
     records, bad_images = _usable(annotations.images, images_folder, options.skip_bad, progress)
     if not records:
@@ -70,6 +82,14 @@ def open_coco_layout(
     )
 
 
+def _size_of(path: Path) -> tuple[int | None, int | None]:
+    try:
+        facts = inspect_image(path)
+    except ImageError:
+        return None, None  # `_usable` comes to the same image and judges it
+    return facts.width, facts.height
+
+
 def to_float(pixels: torch.Tensor) -> torch.Tensor:
     """uint8 0..255 to float32 in [0, 1]."""
     import torch
@@ -82,13 +102,14 @@ def _usable(
 ) -> tuple[tuple[ImageRecord, ...], list[Problem]]:
     good, bad = [], []
     for done, record in enumerate(records, start=1):
+        path = folder / record.file_name
         try:
-            inspect_image(folder / record.file_name)
+            inspect_image(path)
             good.append(record)
         except ImageError as error:
             if not skip_bad:
                 raise
-            bad.append(Problem(record.file_name, None, error.message.rpartition(": ")[2], "dropped"))
+            bad.append(Problem(record.file_name, None, error.message.removeprefix(f"{path}: "), "dropped"))
         if progress is not None:
             progress("checking images", done, len(records))
     return tuple(good), bad

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from detscope.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
     from PIL.Image import Image
 
@@ -28,7 +30,7 @@ MAX_FILE_BYTES = 512 * 2**20
 # Formats that need no outside program to open; EPS, for one, would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
-_HINT = "repair or remove the file, or leave such images out with data.on_bad_data = \"skip\""
+_HINT = 'repair or remove the file, or leave such images out with data.on_bad_data = "skip"'
 _SIXTEEN_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _ORIENTATION_TAG = 0x0112
 # torch's loader passes a worker's exception on as its type and the text of its traceback.
@@ -94,6 +96,18 @@ def decode_image(raw: bytes, name: str, *, apply_orientation: bool = True) -> to
     if facts.file_format in ("JPEG", "MPO") and facts.mode in ("RGB", "L"):
         return _decode_jpeg(raw, name, apply_orientation)
     return _decode_with_pillow(raw, name, apply_orientation)
+
+
+def read_label_image(path: Path) -> npt.NDArray[np.uint8]:
+    """A one-channel picture whose values are classes and not colours, [H, W]; no orientation is applied."""
+    import numpy as np
+    from PIL import Image
+
+    raw, name = read_image_file(path), str(path)
+    if _facts(raw, name).mode not in ("L", "P"):
+        raise ImageError(f"{name}: is not a picture of class numbers")
+    with _one_line_reasons(name):
+        return np.array(Image.open(io.BytesIO(raw), formats=FORMATS))
 
 
 def decode_to_annotated_size(raw: bytes, name: str, width: int | None, height: int | None) -> torch.Tensor:
@@ -176,7 +190,7 @@ def _facts(raw: bytes, name: str) -> ImageFacts:
 @contextmanager
 def _one_line_reasons(name: str) -> Iterator[None]:
     """Pillow raises what its many parsers happen to raise; to the user all of it is one bad file."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
@@ -185,7 +199,7 @@ def _one_line_reasons(name: str) -> Iterator[None]:
             yield
     except ImageError:
         raise
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise ImageError(f"{name}: is not an image in a known format") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: is more than the limit of {MAX_PIXELS / 1e6:.0f} megapixels") from None

@@ -44,7 +44,9 @@ def register(name: str, description: str, opener: str) -> None:
     _ENTRIES[name] = DatasetEntry(name, description, opener)
 
 
-register("synthetic", "generated shapes with boxes, masks and keypoints", "detscope.data.synthetic:open_synthetic")
+register(
+    "synthetic", "generated shapes with boxes, masks and keypoints", "detscope.data.synthetic:open_synthetic"
+)
 register("pets", "Oxford-IIIT Pet: 37 breeds, boxes from the trimaps", "detscope.data.pets:open_pets")
 
 

@@ -6,7 +6,6 @@ fill the image, and memory without bound for polygons with huge coordinates.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,17 +36,22 @@ def parse_segmentation(value: Any) -> Segmentation:
     return Segmentation(polygons=tuple(_parse_polygon(polygon) for polygon in value))
 
 
+def require_size(segmentation: Segmentation, height: int, width: int) -> None:
+    """Run lengths fit one size of image only."""
+    if not segmentation.polygons and (segmentation.height, segmentation.width) != (height, width):
+        raise SegmentationError(
+            f"mask is {segmentation.width} x {segmentation.height}, its image {width} x {height}"
+        )
+
+
 def draw_mask(segmentation: Segmentation, height: int, width: int) -> npt.NDArray[np.uint8]:
     """The mask of one object, 1 inside, [height, width]."""
     from pycocotools import mask as coco_mask
 
+    require_size(segmentation, height, width)
     if segmentation.polygons:
         polygons = [_near(polygon, height, width) for polygon in segmentation.polygons]
         encoded = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
-    elif (segmentation.height, segmentation.width) != (height, width):
-        raise SegmentationError(
-            f"mask is {segmentation.width} x {segmentation.height}, its image {width} x {height}"
-        )
     else:
         encoded = {"size": [height, width], "counts": segmentation.run_lengths}
     mask: npt.NDArray[np.uint8] = coco_mask.decode(encoded)
@@ -109,9 +113,3 @@ def _unpack(text: bytes) -> list[int]:
     if shift:
         raise ValueError("run-length text ends in the middle")
     return counts
-
-
-def polygon_area(polygon: npt.NDArray[np.float64]) -> float:
-    """Area inside an [N, 2] outline."""
-    x, y = polygon[:, 0], polygon[:, 1]
-    return math.fabs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2

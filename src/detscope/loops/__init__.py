@@ -1,1 +1,1 @@
-"""TODO"""
+"""The code under measurement; it does not know who listens."""

@@ -195,7 +195,9 @@ def _sweep(
 
 def _clock_offset(raw: Sequence[RawEvent], events: Sequence[int]) -> int:
     """The profiler's clock against ours, from the module spans that both wrote."""
-    ours = [events[i + 1] for i in range(0, len(events), WIDTH) if events[i] & 3 == ENTER and events[i + 2] >= 0]
+    ours = [
+        events[i + 1] for i in range(0, len(events), WIDTH) if events[i] & 3 == ENTER and events[i + 2] >= 0
+    ]
     theirs = sorted(event.start_ns for event in raw if event.name.startswith(SPAN_PREFIX))
     if not ours or len(ours) != len(theirs):
         return theirs[0] - ours[0] if ours and theirs else 0

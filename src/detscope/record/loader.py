@@ -120,7 +120,7 @@ class TimedCollate:
 
 
 def instrumented_iterator(loader: Iterable[Any]) -> Iterator[Any]:
-    """An iterator over the loader whose batches are `TimedBatch`es, where the loader is a map-style DataLoader."""
+    """An iterator over the loader; where it is a map-style DataLoader, its batches are `TimedBatch`es."""
     from torch.utils.data import DataLoader, IterableDataset
 
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):

@@ -35,7 +35,6 @@ class OpenStep:
     events: list[int] = field(default_factory=list)
     handles: list[Any] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    figures: dict[str, float] = field(default_factory=dict)
     content: BatchContent = field(default_factory=BatchContent)
 
 
@@ -125,7 +124,6 @@ class Notebook:
             counts.get("proposals"),
             counts.get("sampled_rois"),
             counts.get("detections"),
-            step.figures.get("loss"),
             step.pause_ns,
             step.first_of_epoch,
             content.image_ids,
@@ -173,4 +171,6 @@ class Notebook:
     def _operator_timeline(self, result: Attribution) -> list[tuple[Any, ...]]:
         step = self._operator_steps[0] if self._operator_steps else -1
         offset = result.clock_offset_ns
-        return [(step, track, name, "", start - offset, length) for track, start, length, name in result.spans]
+        return [
+            (step, track, name, "", start - offset, length) for track, start, length, name in result.spans
+        ]

@@ -16,7 +16,11 @@ class PhaseProbes:
     """Attach to a model and its optimizers; the engine's entry is watched process-wide while attached."""
 
     def __init__(
-        self, buffer: EventBuffer, nodes: NodeTable, root: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+        self,
+        buffer: EventBuffer,
+        nodes: NodeTable,
+        root: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
     ) -> None:
         self._buffer = buffer
         self._root = root

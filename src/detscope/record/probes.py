@@ -18,7 +18,7 @@ from torch import nn
 
 from detscope.record.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
 
-_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
 
 
@@ -128,7 +128,7 @@ def _mark_own(value: Any, since: int, mark: Callable[[Any], None]) -> None:
     """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
     if type(value) is torch.Tensor:
         function = value.grad_fn
-        if function is not None and function._sequence_nr() >= since:  # type: ignore[attr-defined]
+        if function is not None and function._sequence_nr() >= since:
             function.register_prehook(mark)
         return
     seen: set[int] = set()
@@ -136,7 +136,7 @@ def _mark_own(value: Any, since: int, mark: Callable[[Any], None]) -> None:
         function = tensor.grad_fn
         if function is None:
             continue
-        sequence = function._sequence_nr()  # type: ignore[attr-defined]
+        sequence = function._sequence_nr()
         if sequence >= since and sequence not in seen:
             seen.add(sequence)
             function.register_prehook(mark)
@@ -221,7 +221,7 @@ class Attachments:
 
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
-    """What a stage's target names: ("module", module, path), ("method", owner, name), ("function", library, name)."""
+    """What a target names: its kind ("module", "method", "function"), its owner, and its path or name."""
     if ":" in target:
         library, name = target.split(":", 1)
         return "function", importlib.import_module(library), name
@@ -249,4 +249,3 @@ def select_modules(root: nn.Module, which: str) -> list[tuple[str, nn.Module]]:
 def count_parameters(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
     """Parameters of each module with all that is below it."""
     return {path: sum(p.numel() for p in module.parameters()) for path, module in modules}
-

@@ -22,7 +22,7 @@ from torch import nn
 from detscope import marks
 from detscope.errors import UsageError
 from detscope.machine.facts import environment
-from detscope.record.content import BatchContent, describe_batch
+from detscope.record.content import describe_batch
 from detscope.record.device_clock import device_clock_for
 from detscope.record.events import EventBuffer
 from detscope.record.loader import forget_workers, instrumented_iterator, unwrap
@@ -34,6 +34,7 @@ from detscope.record.phases import PhaseProbes
 from detscope.record.probes import BorderScribe
 from detscope.record.schedule import BARE, OPERATORS, Schedule
 from detscope.record.telemetry import Telemetry
+from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 
 LEVELS = ("phases", "modules", "ops")
@@ -83,7 +84,7 @@ class Recorder:
         self.nodes = NodeTable()
         self._buffer = EventBuffer(device_clock_for(self._device))
         self._scribe = BorderScribe(self._buffer)
-        self._schedule = Schedule(
+        self.schedule = Schedule(
             warmup_steps, bare_every, ops_steps if level == "ops" else 0, operators_after=1
         )
         optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
@@ -104,6 +105,7 @@ class Recorder:
         self._traced_steps = traced_steps
         self._attached = ""
         self._index = 0
+        self.last_loss: float | None = None
         self._epoch = -1
         self._step: OpenStep | None = None
         self._loaders: list[Iterable[Any]] = []
@@ -112,7 +114,7 @@ class Recorder:
     # ---- lifetime
 
     def __enter__(self) -> Recorder:
-        info = {**self._info, "environment": environment()}
+        info = {**self._info, "environment": environment(), "definitions": DEFINITIONS}
         self.writer = RunWriter(self._out, self._verb, self._name, info, self._config_toml)
         self._notebook = Notebook(self.writer, self.nodes, self._traced_steps, self._buffer.device_clock)
         self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
@@ -160,7 +162,7 @@ class Recorder:
     # ---- steps
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of one pass over a loader; each is one step, from asking for it to asking for the next."""
+        """The batches of one pass; each is one step, from asking for it to asking for the next."""
         self._epoch += 1
         pause_start_ns = perf_counter_ns()
         iterator: Iterator[Any] | None = None
@@ -192,20 +194,20 @@ class Recorder:
         finally:
             self._abandon_step(complete_if_possible=True)
 
-    def counts(self, **values: float) -> None:
-        """Figures of the current step (a loss, say) that are known to the loop only."""
-        if self._step is not None:
-            self._step.figures.update(values)
+    def losses(self, step: int, values: Mapping[str, float]) -> None:
+        """Losses of a step, as only the loop knows them; they may come late."""
+        self.last_loss = values.get("loss")
+        self.writer.append("losses", [(step, name, value) for name, value in values.items()])
 
     def _prepare(self) -> str:
         """Bring the probes into the state the coming step wants."""
-        mode = self._schedule.mode(self._index)
+        mode = self.schedule.mode(self._index)
         if mode == BARE:
             self._attach("nothing")
         elif self.level == "phases":
             self._attach("phases")
         else:
-            self._attach("modules" if self._schedule.with_modules(self._index) else "phases")
+            self._attach("modules" if self.schedule.with_modules(self._index) else "phases")
         if mode == OPERATORS and not self._window.open:
             self._window.start()
         elif mode != OPERATORS and self._window.open:
@@ -300,6 +302,3 @@ def _outcome(kind: type[BaseException] | None, error: BaseException | None) -> t
     if issubclass(kind, GeneratorExit):
         return "ok", None
     return "failed", f"{kind.__name__}: {error}".splitlines()[0][:500]
-
-
-__all__ = ["BatchContent", "Recorder"]

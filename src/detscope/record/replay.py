@@ -2,7 +2,8 @@
 
 Between two neighbouring events exactly one owner is running, so slices tile the step: phases add up
 to the step, and self times to their phase, by construction. In the backward phase the owner is
-the node that was marked last (marks sit on autograd nodes at module borders).
+the node that was marked last (marks sit on autograd nodes at module borders). The direction of a slice
+is its phase, but `recompute` for modules that run forward inside the backward phase (checkpointing).
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class _Replay:
 
     def _owner(self) -> tuple[str, str, tuple[int, ...], str | None]:
         if not self.stack:
-            return "other", FORWARD, (), None
+            return "other", "other", (), None
         top = self.stack[-1]
         if top.is_phase and top.phase == "backward" and self.marked != OUTSIDE:
             ancestors, stage = self.way.get(self.marked, ((self.marked,), None))
@@ -152,14 +153,13 @@ class _Replay:
         if node.kind == "phase":
             if node.path == "backward":
                 self.marked = OUTSIDE
-            direction = BACKWARD if node.path == "backward" else FORWARD
-            self.stack.append(_Frame(number, time_ns, True, node.path, direction, None, ()))
+            self.stack.append(_Frame(number, time_ns, True, node.path, node.path, None, ()))
             return
         phase = parent.phase if parent else "other"
-        direction = RECOMPUTE if phase == "backward" else FORWARD
+        direction = RECOMPUTE if phase == "backward" else phase
         stage = node.stage if node.stage is not None else (parent.stage if parent else None)
         ancestors = (*(parent.ancestors if parent else ()), number)
-        if direction == FORWARD:
+        if direction != RECOMPUTE:
             self.way[number] = (ancestors, stage)
         self.stack.append(_Frame(number, time_ns, False, phase, direction, stage, ancestors))
 
@@ -187,5 +187,5 @@ class _Replay:
             for ancestor in set(ancestors):
                 account.total_ns[ancestor, BACKWARD] += duration
         for (number, direction), calls in list(account.calls.items()):
-            if direction == FORWARD and (number, BACKWARD) in account.total_ns:
+            if direction != RECOMPUTE and (number, BACKWARD) in account.total_ns:
                 account.calls[number, BACKWARD] = calls

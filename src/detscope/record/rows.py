@@ -13,7 +13,9 @@ Row = tuple[Any, ...]
 MODEL_PHASES = ("forward", "backward")
 
 
-def step_rows(step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None) -> list[Row]:
+def step_rows(
+    step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None
+) -> list[Row]:
     """The whole step and each of its phases."""
     rows: list[Row] = [
         (step, epoch, mode, "step", account.start_ns, account.wall_ns, device.wall_ns if device else None)
@@ -72,7 +74,9 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
     for phase, start_ns, end_ns in _runs((s, s.phase) for s in slices):
         rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
     for depth in range(max((len(s.ancestors) for s in slices), default=0)):
-        keyed = ((s, (s.ancestors[: depth + 1], s.direction) if len(s.ancestors) > depth else None) for s in slices)
+        keyed = (
+            (s, (s.ancestors[: depth + 1], s.direction) if len(s.ancestors) > depth else None) for s in slices
+        )
         for key, start_ns, end_ns in _runs(keyed):
             if key is not None:
                 ancestors, direction = key

@@ -33,3 +33,11 @@ class Schedule:
         """Whether modules are recorded too, or only phases: long runs keep a sample of them."""
         measured = index - self.warmup_steps
         return measured < self.modules_dense or measured % self.modules_thinned_to == 0
+
+    def total_steps(self, recorded: int) -> int:
+        """Steps to run so that this many are recorded, with warm-up, bare and operator steps on top."""
+        index = left = 0
+        while left < recorded:
+            left += self.mode(index) == RECORDED
+            index += 1
+        return index

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What is shown: terminal, trace; views never compute."""

@@ -34,10 +34,16 @@ def write_text(path: Path, text: str) -> None:
 def storage_error(path: Path, error: OSError) -> MachineError:
     """One clear line for what the file system said."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return MachineError(f"no space left while writing {path}", "free some space or choose another --out folder")
+        return MachineError(
+            f"no space left while writing {path}", "free some space or choose another --out folder"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return MachineError(f"cannot write to {path}: {error.strerror}", "choose a writable folder with --out DIR")
-    return MachineError(f"cannot write {path}: {error.strerror or error}", "choose another folder with --out DIR")
+        return MachineError(
+            f"cannot write to {path}: {error.strerror}", "choose a writable folder with --out DIR"
+        )
+    return MachineError(
+        f"cannot write {path}: {error.strerror or error}", "choose another folder with --out DIR"
+    )
 
 
 def _discard(_: int) -> None:

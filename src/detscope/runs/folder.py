@@ -60,5 +60,7 @@ def find_run(name: str | None, parent: Path = Path("runs")) -> Path:
     if name == "latest":
         raise InputError(f"no run in {parent}", "make one: detscope train tiny_fasterrcnn --steps 20")
     if Path(name).is_dir():
-        raise InputError(f"{name} is not a run: it has no run.json", "give a folder that a measuring verb wrote")
+        raise InputError(
+            f"{name} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
+        )
     raise InputError(f"no run named {name!r} in {parent}", "list them: ls runs/")

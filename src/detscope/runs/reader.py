@@ -36,7 +36,8 @@ class Run:
                 frames.append(pl.read_parquet(piece))
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise InputError(
-                    f"{piece} is damaged: {str(error).splitlines()[0]}", "record the run again, or restore the file"
+                    f"{piece} is damaged: {str(error).splitlines()[0]}",
+                    "record the run again, or restore the file",
                 ) from error
         empty = pl.DataFrame(schema=polars_schema(name))
         return pl.concat([empty, *frames], how="diagonal_relaxed") if frames else empty
@@ -49,12 +50,16 @@ def load_run(path: str | Path) -> Run:
         info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         version = info["schema"]
     except FileNotFoundError:
-        raise InputError(f"{folder} is not a run: it has no run.json", "give a folder that a measuring verb wrote") from None
+        raise InputError(
+            f"{folder} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'run.json'} is damaged: {error}", "restore the file from a backup") from error
+        raise InputError(
+            f"{folder / 'run.json'} is damaged: {error}", "restore the file from a backup"
+        ) from error
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise InputError(
-            f"{folder} was written by a newer detscope (schema {version}, this one reads up to {SCHEMA_VERSION})",
+            f"{folder} was written by a newer detscope (schema {version}; this one reads {SCHEMA_VERSION})",
             "update detscope",
         )
     return Run(folder, info)

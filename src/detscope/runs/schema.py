@@ -1,7 +1,9 @@
-"""The tables of a run and their columns. The number is raised when a reader of the old shape would misread the new.
+"""The tables of a run and their columns.
+
+The version is raised when a reader of the old shape would misread the new.
 
 Version history:
-1 - steps, spans, ops, loader, telemetry, timeline; run.json and config.toml.
+1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ TABLES: dict[str, dict[str, str]] = {
         "proposals": "Int64",
         "sampled_rois": "Int64",
         "detections": "Int64",
-        "loss": "Float64",
         "pause_ns": "Int64",  # the recorder's own work before this step, outside of it
         "first_of_epoch": "Boolean",
         "image_ids": "String",
     },
+    # losses of a step: "loss" is their sum
+    "losses": {"step": "Int64", "name": "String", "value": "Float64"},
     # one row per step, kind, path and direction
     "spans": {
         "step": "Int64",

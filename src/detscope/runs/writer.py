@@ -26,7 +26,9 @@ def polars_schema(table: str) -> dict[str, Any]:
 class RunWriter:
     """One open run. Rows are kept in memory until `flush`, parts on disk until `close`."""
 
-    def __init__(self, parent: Path, verb: str, model: str, info: Mapping[str, Any], config_toml: str = "") -> None:
+    def __init__(
+        self, parent: Path, verb: str, model: str, info: Mapping[str, Any], config_toml: str = ""
+    ) -> None:
         self.folder = create_run_folder(parent, verb, model)
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
         self._part = 0
@@ -45,7 +47,9 @@ class RunWriter:
 
     def save_info(self) -> None:
         """Write run.json."""
-        write_text(self.folder / "run.json", json.dumps(self.info, indent=1, allow_nan=False, default=str) + "\n")
+        write_text(
+            self.folder / "run.json", json.dumps(self.info, indent=1, allow_nan=False, default=str) + "\n"
+        )
 
     def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, each with the columns of the schema in order."""

@@ -36,7 +36,9 @@ _MODELS: tuple[tuple[ModelCard, _Recipe], ...] = (
         _Recipe(3, True, 0.0),
     ),
     (
-        ModelCard("fasterrcnn_resnet50_fpn_v2", "fasterrcnn", "torchvision", 43_712_278, "800-1333", _LICENCE),
+        ModelCard(
+            "fasterrcnn_resnet50_fpn_v2", "fasterrcnn", "torchvision", 43_712_278, "800-1333", _LICENCE
+        ),
         _Recipe(3, False),
     ),
     (
@@ -157,7 +159,7 @@ def build_torchvision(
     found = find_weights(options, card.name, _published(card.name), weights_base_url)
     with seeded(options.seed):
         module = _bare_module(card.name, options.num_classes)
-    trained = found.kind == "coco"
+    trained = found.state is not None
     if recipe.frozen_norm and _has_frozen_norm(found):
         _freeze_norm(module, recipe)
     layers = options.trainable_layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ def _read_torch(path: Path) -> object:
     except pickle.UnpicklingError as problem:
         if "global" in str(problem).lower():
             raise InputError(
-                f"weights file {path} refused: it wants to run code or load classes ({_first_global(problem)})",
+                f"weights file {path} refused: it would run code or load classes ({_first_global(problem)})",
                 f"only plain tensors are loaded, never code; {_RETRY_HINT}",
             ) from problem
         raise _damaged(path, problem) from problem
@@ -76,16 +77,22 @@ def _read_torch(path: Path) -> object:
 
 
 def _damaged(path: Path, problem: Exception) -> InputError:
-    reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:120]
+    reason = f"{type(problem).__name__}: {_first_cause(problem)}"
     return InputError(
         f"weights file {path} is damaged or no weights file: {reason}{_checksum_text(path)}",
         f"copy or download it again, or {_RETRY_HINT}",
     )
 
 
+def _first_cause(problem: Exception) -> str:
+    """Torch wraps the cause in advice on how to load unsafely, which is not wanted here."""
+    _, _, cause = str(problem).rpartition("WeightsUnpickler error: ")
+    return (cause.strip().splitlines() or [""])[0][:100]
+
+
 def _first_global(problem: Exception) -> str:
     words = str(problem).replace("\n", " ").split()
-    for word, following in zip(words, words[1:], strict=False):
+    for word, following in itertools.pairwise(words):
         if word.lower() == "global" and "." in following:
             return following.strip(".,`'\"")
     return "an object that is no tensor"

@@ -1,0 +1,90 @@
+# Two commands do everything: `make demo` shows the tool, `make test` tests it.
+# Both bring their own environment into .venv and reuse it the next time.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHONS := python3.11 python3.12 python3.13 python3
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench lock install install-dev clean
+
+help:
+	@echo 'make demo    install, profile a small Faster R-CNN on generated images, show the tables'
+	@echo 'make test    install what tests need, run linters, type checker and all tests'
+	@echo 'make lint    ruff and mypy alone'
+	@echo 'make bench   what recording costs, side by side, as ratios'
+	@echo 'make lock    write constraints.txt again for what pyproject.toml asks (UPGRADE=1: newest versions)'
+	@echo 'make clean   remove the environment and caches; runs/ and data/ stay'
+
+demo: install
+	$(BIN)/detscope train tiny_fasterrcnn --steps 20
+	@echo; echo "the run is in $$(readlink -f runs/latest)"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python -m bench
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+# uv does not read pip's settings: an index or certificate that pip is told to use is handed on.
+define SETTINGS_OF_PIP
+index="$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null)}"; \
+if [ -n "$$index" ] && [ -z "$$UV_DEFAULT_INDEX$$UV_INDEX_URL" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
+cert="$${PIP_CERT:-$$($(BIN)/pip config get global.cert 2>/dev/null)}"; \
+if [ -n "$$cert" ] && [ -z "$$SSL_CERT_FILE" ]; then export SSL_CERT_FILE="$$cert"; fi
+endef
+
+# Everything comes from one index in one resolution, torch and torchvision above all: torchvision's
+# operators load only beside the torch build they were made for. Hashes are checked by uv.
+UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --python $(BIN)/python \
+	--constraints constraints.txt --build-constraints constraints.txt
+
+$(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'installing detscope (the first time this fetches about 3 GB: torch with CUDA)'
+	@$(UV_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo 'installing what tests need'
+	@$(UV_INSTALL) --editable . --group dev
+	@touch $@
+
+# pip installs nothing but uv, at the version and hashes that constraints.txt names.
+$(VENV)/.uv: constraints.txt
+	@for python in $(PYTHONS); do \
+		$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+		python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo 'error: no Python 3.11 or newer found' >&2; \
+		echo 'hint: sudo apt install python3.11 python3.11-venv' >&2; exit 1; \
+	fi; \
+	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "error: $$python cannot make virtual environments: its venv module is missing" >&2; \
+		echo 'hint: sudo apt install python3-venv' >&2; exit 1; \
+	fi; \
+	[ -x $(BIN)/pip ] || $$python -m venv $(VENV)
+	@awk '/^uv==/ {on = 1} on {print} on && !/\\$$/ {exit}' constraints.txt > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.txt
+	@touch $@
+
+# Names, versions and hashes for every platform; no addresses. Run it after changing pyproject.toml.
+lock: $(VENV)/.uv
+	@$(SETTINGS_OF_PIP); printf '%s\n' uv hatchling editables | $(BIN)/uv pip compile --quiet --universal \
+		--python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+		$(if $(UPGRADE),--upgrade) --group dev --output-file constraints.txt pyproject.toml - >/dev/null
+	@! grep -nE '://|@ |(^|[ =])/' constraints.txt
+	@grep -c '==' constraints.txt | sed 's/$$/ packages pinned in constraints.txt/'
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,52 @@
+"""The data pipeline: what each worker does, what it could deliver, and how long the loop waited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from detscope.analyze.columns import highest, lowest, total
+from detscope.analyze.steps import TypicalSteps
+
+REGIONS = ("load", "decode", "transform", "collate")
+
+
+def loader_figures(
+    loader: pl.DataFrame, typical: TypicalSteps, images_per_step: float | None, wait_ms: float
+) -> dict[str, Any]:
+    """Workers, capacity and demand. Capacity: images/s the workers make when they never wait."""
+    steps_ms = typical.p50_ms or 0.0
+    result: dict[str, Any] = {"wait_ms": wait_ms, "workers": []}
+    busy_ms = steps_ms - wait_ms
+    result["demand_images_per_s"] = (
+        images_per_step / busy_ms * 1e3 if images_per_step and busy_ms > 0 else None
+    )
+    chosen = loader.filter(pl.col("step").is_in(typical.measured))
+    batches = chosen.filter(pl.col("region") == "batch")
+    if batches.height == 0:
+        result["capacity_images_per_s"] = None
+        result["why"] = "the loader's workers could not be measured (not a map-style DataLoader)"
+        return result
+    span_ns = _window_ns(batches)
+    for worker in sorted(batches["worker"].unique().to_list()):
+        own = batches.filter(pl.col("worker") == worker)
+        parts = chosen.filter(pl.col("worker") == worker)
+        row: dict[str, Any] = {"worker": worker, "batches": own.height}
+        for region in REGIONS:
+            busy = parts.filter(pl.col("region") == region)["wall_ns"]
+            row[f"{region}_ms"] = total(busy) / 1e6 / own.height
+        row["batch_ms"] = total(own["wall_ns"]) / 1e6 / own.height
+        row["busy_share"] = min(1.0, total(own["wall_ns"]) / span_ns) if span_ns else None
+        row["wait_ms"] = total(own["wait_ns"]) / 1e6 / own.height
+        result["workers"].append(row)
+    making_s = total(batches["wall_ns"]) / 1e9
+    parallel = max(1, len(result["workers"]))
+    result["capacity_images_per_s"] = total(batches["images"]) / making_s * parallel if making_s else None
+    result["num_workers"] = 0 if result["workers"][0]["worker"] < 0 else parallel
+    return result
+
+
+def _window_ns(batches: pl.DataFrame) -> int:
+    ends = batches["start_ns"] + batches["wall_ns"]
+    return highest(ends) - lowest(batches["start_ns"])

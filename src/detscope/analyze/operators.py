@@ -1,0 +1,39 @@
+"""Operators of the recorded window, by module and direction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from detscope.analyze.columns import total
+
+
+def operator_rows(ops: pl.DataFrame, window_steps: int, most: int = 200) -> list[dict[str, Any]]:
+    """Self time per step of the window, most expensive first."""
+    if ops.height == 0:
+        return []
+    whole = total(ops["self_ns"])
+    grouped = (
+        ops.group_by("name", "direction", "module", "stage", "phase")
+        .agg(
+            pl.col("count").sum(), pl.col("self_ns").sum(), pl.col("device_ns").sum(), pl.col("kernels").sum()
+        )
+        .sort(["self_ns", "name"], descending=[True, False])
+        .head(most)
+    )
+    has_device = ops["device_ns"].null_count() < ops.height
+    return [
+        {
+            "name": row["name"],
+            "direction": row["direction"],
+            "module": row["module"],
+            "stage": row["stage"] or None,
+            "phase": row["phase"],
+            "count": row["count"] / window_steps,
+            "self_ms": row["self_ns"] / 1e6 / window_steps,
+            "share": row["self_ns"] / whole if whole else 0.0,
+            "device_ms": row["device_ns"] / 1e6 / window_steps if has_device else None,
+        }
+        for row in grouped.to_dicts()
+    ]

@@ -1,0 +1,67 @@
+"""Which steps count: warm-up apart, outliers listed and not dropped, a verdict on steadiness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detscope.analyze.stats import robust_spread
+
+UNSTABLE_SPREAD = 0.10
+OUTLIER_WIDTHS = 5.0  # robust standard deviations from the median
+OUTLIER_LEAST = 0.25  # and at least this share above the median
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """How far a series of durations can be trusted."""
+
+    verdict: str  # "stable", "unstable", "error" or "too few"
+    reason: str
+    spread: float | None
+
+
+def warmup_length(durations: Sequence[float]) -> int:
+    """Slow steps at the very beginning that the later ones do not share."""
+    values = np.asarray(durations, dtype=float)
+    if len(values) < 6:
+        return 0
+    settled = values[len(values) // 2 :]
+    limit = _upper_limit(settled)
+    count = 0
+    while count < len(values) // 2 and values[count] > limit:
+        count += 1
+    return count
+
+
+def outlier_indices(durations: Sequence[float]) -> list[int]:
+    """Steps far above the rest; they are listed with what was special about them."""
+    if len(durations) < 6:
+        return []
+    limit = _upper_limit(np.asarray(durations, dtype=float))
+    return [index for index, value in enumerate(durations) if value > limit]
+
+
+def _upper_limit(values: np.typing.NDArray[np.float64]) -> float:
+    middle = float(np.median(values))
+    deviation = 1.4826 * float(np.median(np.abs(values - middle)))
+    return middle + max(OUTLIER_WIDTHS * deviation, OUTLIER_LEAST * middle)
+
+
+def steadiness(durations: Sequence[float]) -> Steadiness:
+    """The verdict on a series of step durations."""
+    wrong = [value for value in durations if not math.isfinite(value) or value <= 0]
+    if wrong:
+        return Steadiness(
+            "error", f"{len(wrong)} of {len(durations)} durations are not positive numbers", None
+        )
+    spread = robust_spread(durations)
+    if spread is None:
+        return Steadiness("too few", f"{len(durations)} steps; four are the least to speak of a spread", None)
+    if spread > UNSTABLE_SPREAD:
+        reason = f"steps spread by {spread:.0%} around the median; {UNSTABLE_SPREAD:.0%} is the limit"
+        return Steadiness("unstable", reason, spread)
+    return Steadiness("stable", f"steps spread by {spread:.1%} around the median", spread)

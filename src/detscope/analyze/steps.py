@@ -1,0 +1,115 @@
+"""The step itself: its headline, its phases, its outliers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from detscope.analyze.columns import mean, median
+from detscope.analyze.stats import median_interval, percentile_or_why, robust_spread
+from detscope.analyze.steady import Steadiness, outlier_indices, steadiness, warmup_length
+
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True)
+class TypicalSteps:
+    """The steps the figures are made of, and those set apart."""
+
+    mode: str  # which kind of steps these are: "recorded", or "ops" where there are no others
+    steps: list[int]  # steady and typical: shares are taken from these
+    measured: list[int]  # all that were measured, outliers included: medians are taken from these
+    warmup: list[int]
+    outliers: list[int]
+    steadiness: Steadiness
+    p50_ms: float | None
+
+
+def typical_steps(steps: pl.DataFrame) -> TypicalSteps:
+    """Choose the steps that count."""
+    whole = steps.filter(pl.col("phase") == "step").sort("step")
+    mode = next((m for m in ("recorded", "ops", "warmup") if m in whole["mode"].to_list()), "recorded")
+    warmup = whole.filter(pl.col("mode") == "warmup")["step"].to_list() if mode != "warmup" else []
+    chosen = whole.filter(pl.col("mode") == mode)
+    numbers, durations = chosen["step"].to_list(), [ns / 1e6 for ns in chosen["wall_ns"].to_list()]
+    slow_start = warmup_length(durations)
+    warmup = warmup + numbers[:slow_start]
+    numbers, durations = numbers[slow_start:], durations[slow_start:]
+    outliers = [numbers[index] for index in outlier_indices(durations)]
+    typical = [number for number in numbers if number not in set(outliers)]
+    return TypicalSteps(mode, typical, numbers, warmup, outliers, steadiness(durations), median(durations))
+
+
+def figures(durations: list[float]) -> dict[str, Any]:
+    """Median, interval, mean, spread and the percentiles the samples support."""
+    interval = median_interval(durations)
+    return {
+        "p50": median(durations),
+        "ci95": [interval.low, interval.high] if interval else None,
+        "n": len(durations),
+        "mean": sum(durations) / len(durations) if durations else None,
+        "spread": robust_spread(durations),
+        "p95": percentile_or_why(durations, 95),
+        "p99": percentile_or_why(durations, 99),
+    }
+
+
+def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> dict[str, Any]:
+    """The headline: wall time of a step."""
+    return figures(_durations(steps, "step", typical.measured))
+
+
+def phase_rows(steps: pl.DataFrame, typical: TypicalSteps) -> list[dict[str, Any]]:
+    """Phases of a typical step: share of the time, times the median step, so that they add up to it."""
+    wall = sum(_durations(steps, "step", typical.steps))
+    rows = []
+    for phase in PHASES:
+        durations = _durations(steps, phase, typical.steps)
+        share = sum(durations) / wall if wall else 0.0
+        row = {"name": phase, "ms": share * (typical.p50_ms or 0.0), "share": share}
+        device = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(typical.steps))["device_ns"]
+        if device.null_count() < len(device):
+            row["device_ms"] = (mean(device) or 0.0) / 1e6
+        detail = figures(durations)
+        rows.append({**row, **{key: detail[key] for key in ("p50", "ci95", "n")}})
+    return rows
+
+
+def outlier_rows(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> list[dict[str, Any]]:
+    """Steps far above the median, with the phase that grew most and what was in them."""
+    middle = typical.p50_ms or 0.0
+    usual = {phase: median(_durations(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
+    rows = []
+    for number in typical.outliers:
+        duration = _durations(steps, "step", [number])[0]
+        growth = {phase: sum(_durations(steps, phase, [number])) - usual[phase] for phase in PHASES}
+        phase = max(growth, key=lambda name: growth[name])
+        why = f"{phase} took {growth[phase]:.1f} ms more than usual"
+        inside = content.filter(pl.col("step") == number).to_dicts()
+        if inside and inside[0].get("first_of_epoch"):
+            why += "; first step of a pass"
+        if inside and inside[0].get("boxes") is not None:
+            why += f"; {inside[0]['boxes']} boxes"
+        rows.append(
+            {
+                "step": number,
+                "ms": duration,
+                "times_median": duration / middle if middle else None,
+                "why": why,
+            }
+        )
+    return rows
+
+
+def warmup_figures(steps: pl.DataFrame, typical: TypicalSteps) -> dict[str, Any]:
+    """The steps before measuring began."""
+    durations = _durations(steps, "step", typical.warmup)
+    first = durations[0] if durations else None
+    return {"n": len(durations), "first_ms": first, "p50": median(durations)}
+
+
+def _durations(steps: pl.DataFrame, phase: str, numbers: list[int]) -> list[float]:
+    chosen = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(numbers)).sort("step")
+    return [ns / 1e6 for ns in chosen["wall_ns"].to_list()]

@@ -1,0 +1,100 @@
+"""The summary of a run: everything the views show, computed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from detscope.analyze.content import content_figures, images_per_step, loss_figures
+from detscope.analyze.loader import loader_figures
+from detscope.analyze.operators import operator_rows
+from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.steps import outlier_rows, phase_rows, step_figures, typical_steps, warmup_figures
+from detscope.analyze.telemetry import telemetry_rows
+from detscope.analyze.tree import backward_attributed, in_model_order, module_rows, stage_rows
+from detscope.analyze.verdict import verdict
+from detscope.runs.definitions import DEFINITIONS
+from detscope.runs.reader import Run, load_run
+
+SUMMARY_SCHEMA = 1
+
+
+def summarize(run: Run | str | Path) -> dict[str, Any]:
+    """All figures of a run as plain data."""
+    opened = run if isinstance(run, Run) else load_run(run)
+    info = opened.info
+    steps, spans, content = (opened.table(name) for name in ("steps", "spans", "content"))
+    typical = typical_steps(steps)
+    phases = phase_rows(steps, typical) if typical.steps else []
+    phases_ms = {row["name"]: row["ms"] for row in phases}
+    stages = in_model_order(stage_rows(spans, typical, phases_ms), info.get("stages", []))
+    per_step = images_per_step(content, typical.measured)
+    step_ms = step_figures(steps, typical)
+    operators = info.get("operators") or {}
+    summary: dict[str, Any] = {
+        "schema": SUMMARY_SCHEMA,
+        "run": str(opened.folder),
+        "verb": info.get("verb"),
+        "status": opened.status,
+        "reason": info.get("reason"),
+        **{
+            key: info.get(key)
+            for key in ("model", "weights", "data", "device", "batch_size", "precision", "level")
+        },
+        "step_ms": step_ms,
+        "stability": {
+            "verdict": typical.steadiness.verdict,
+            "reason": typical.steadiness.reason,
+            "spread": typical.steadiness.spread,
+        },
+        "outliers": outlier_rows(steps, content, typical),
+        "warmup": warmup_figures(steps, typical),
+        "images_per_s": per_step / typical.p50_ms * 1e3 if per_step and typical.p50_ms else None,
+        "phases_ms": phases_ms,
+        "phases": phases,
+        "stages_ms": {row["name"]: row["total_ms"] for row in stages if row["depth"] == 0},
+        "stages": stages,
+        "modules": module_rows(spans, opened.table("nodes"), typical, phases_ms),
+        "backward_attributed": operators.get("backward_attributed", backward_attributed(spans, typical)),
+        "backward_attributed_by": "operators" if operators else "module borders",
+        "operators": operator_rows(opened.table("ops"), operators.get("steps", 1)),
+        "content": content_figures(content, typical.measured),
+        "loss": loss_figures(opened.table("losses")),
+        "loader": loader_figures(opened.table("loader"), typical, per_step, phases_ms.get("data", 0.0)),
+        "overhead_ratio": overhead_ratio(steps),
+        "telemetry": telemetry_rows(opened.table("telemetry")),
+        "notes": _notes(info, typical.mode),
+        "cannot_tell": _cannot_tell(info, steps, operators),
+        "definitions": DEFINITIONS,
+        "files": _files(opened.folder),
+    }
+    summary["verdict"] = verdict(summary)
+    return summary
+
+
+def _notes(info: dict[str, Any], mode: str) -> list[str]:
+    notes = list(info.get("notes") or [])
+    if mode == "ops":
+        notes.append("all measured steps ran under the operator profiler: step times include its cost")
+    if mode == "warmup":
+        notes.append("the run ended during its warm-up: figures are those of warm-up steps")
+    return notes
+
+
+def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str, Any]) -> list[str]:
+    reasons = []
+    if steps["device_ns"].null_count() == steps.height and str(info.get("device", "")).startswith("cuda"):
+        reasons.append("device times: no device marks were recorded")
+    gpus = info.get("environment", {}).get("gpus", {})
+    if not gpus.get("devices") and gpus.get("reason"):
+        reasons.append(f"GPU telemetry: {gpus['reason']}")
+    if operators.get("kernels_unlinked"):
+        reasons.append(f"{operators['kernels_unlinked']} kernels without a launching operator")
+    return reasons
+
+
+def _files(folder: Path) -> dict[str, str]:
+    trace = folder / "trace.json.gz"
+    return {"trace": str(trace)} if trace.is_file() else {}

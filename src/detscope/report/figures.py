@@ -1,0 +1,82 @@
+"""Figures and names as text for people: units, shares, intervals; absent is `n/a`, never zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+ABSENT = "n/a"
+CANNOT_TELL = "cannot tell"
+
+
+def plain(value: object) -> str:
+    """A name or sentence on one line, without characters that would steer a terminal."""
+    text = value if isinstance(value, str) else str(value)
+    return "".join(
+        char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text
+    )
+
+
+def cell(value: object, style: str = "") -> Text:
+    """A table cell of text that others chose; markup in it stays text."""
+    return Text(ABSENT if value is None else plain(value), style=style)
+
+
+def is_number(value: object) -> bool:
+    """A figure that can be printed: finite, and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: Any, digits: int | None = None) -> str:
+    """A figure with as many digits as help; the reason, where there is a text instead of a figure."""
+    if not is_number(value):
+        return plain(value) if isinstance(value, str) else ABSENT
+    if digits is None:
+        size = abs(value)
+        digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 3
+    return f"{value:,.{digits}f}"
+
+
+def with_unit(value: Any, unit: str) -> str:
+    """`12.3 ms`; without the unit where there is no figure."""
+    return f"{number(value)} {unit}" if is_number(value) else number(value)
+
+
+def percent(value: Any) -> str:
+    """A share of 0 to 1 as `41.0 %`."""
+    return f"{100 * value:.1f} %" if is_number(value) else number(value)
+
+
+def interval(value: Any) -> str:
+    """`[305, 320]`."""
+    if isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)):
+        return f"[{number(value[0])}, {number(value[1])}]"
+    return ABSENT
+
+
+def count(value: Any) -> str:
+    """`41.8 M`, `1,234`."""
+    if not is_number(value):
+        return number(value)
+    return f"{value / 1e6:,.1f} M" if value >= 100_000 else f"{value:,.0f}"
+
+
+def mapping(source: Any, key: str) -> Mapping[str, Any]:
+    """A part of a summary; empty where it is missing."""
+    found = source.get(key) if isinstance(source, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def rows(source: Any, key: str) -> list[Mapping[str, Any]]:
+    """The rows of a part of a summary; none where it is missing."""
+    found = source.get(key) if isinstance(source, Mapping) else None
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
+
+
+def sentences(source: Any, key: str) -> list[str]:
+    """The texts of a part of a summary."""
+    found = source.get(key) if isinstance(source, Mapping) else None
+    return [plain(text) for text in found if text is not None] if isinstance(found, list | tuple) else []

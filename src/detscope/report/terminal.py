@@ -1,0 +1,247 @@
+"""A run's summary on a terminal. Shows what `analyze` found and computes nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from detscope.report.figures import (
+    CANNOT_TELL,
+    count,
+    interval,
+    is_number,
+    mapping,
+    number,
+    percent,
+    plain,
+    rows,
+    sentences,
+    with_unit,
+)
+from detscope.report.terminal_tables import (
+    loader_table,
+    modules_table,
+    operators_table,
+    phases_table,
+    stages_table,
+    telemetry_table,
+)
+
+Summary = Mapping[str, Any]
+
+_RANDOM_WEIGHTS = "random weights: proposals and NMS load differ from a trained model"
+_SHOWN_OUTLIERS = 5
+_LABEL_CELLS = 10
+
+
+def render(summary: Summary, console: Console, *, after_training: bool = False) -> None:
+    """Print a run: what it was, the verdict, where the time goes, what it cost, where it is."""
+    _block(console, _header_lines(summary))
+    verdict = summary.get("verdict")
+    console.print(Panel(Text(plain(verdict) if verdict else CANNOT_TELL, style="bold"), title="verdict"))
+    _block(console, _step_lines(summary))
+    tables = [
+        phases_table(summary, ascii_only=console.options.ascii_only),
+        stages_table(summary),
+        modules_table(summary),
+        operators_table(summary),
+        loader_table(summary),
+    ]
+    for table in filter(None, tables):
+        console.print()
+        console.print(table)
+    console.print()
+    _block(console, _loader_lines(summary))
+    _block(console, _content_lines(summary))
+    _block(console, _honesty_lines(summary))
+    if machine := telemetry_table(summary):
+        console.print()
+        console.print(machine)
+        console.print()
+    _block(console, _note_lines(summary))
+    console.print()
+    _block(console, _place_lines(summary, after_training))
+
+
+def _block(console: Console, lines: Iterator[tuple[str, str, str]]) -> None:
+    """Lines of a label, a text and a style; long texts go on under themselves, never under the label."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=_LABEL_CELLS, no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for label, text, style in lines:
+        grid.add_row(label, Text(text, style=style))
+    if grid.row_count:
+        console.print(grid)
+
+
+def _header_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    model = mapping(summary, "model")
+    details = [plain(model["family"])] if model.get("family") else []
+    if is_number(model.get("parameters")):
+        details.append(f"{count(model['parameters'])} parameters")
+    name = plain(model.get("name") or CANNOT_TELL)
+    yield "model", name + (f" ({', '.join(details)})" if details else ""), "bold"
+    yield from _weights_lines(mapping(summary, "weights"))
+    yield "data", _data_text(mapping(summary, "data")), ""
+    yield "on", _setting_text(summary), ""
+    status = summary.get("status")
+    if status != "ok":
+        reason = f": {plain(summary['reason'])}" if summary.get("reason") else ""
+        yield "status", plain(status or CANNOT_TELL) + reason, "bold red"
+
+
+def _weights_lines(weights: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    kind = weights.get("kind")
+    note = weights.get("note") or (_RANDOM_WEIGHTS if kind == "random" else "")
+    text = plain(kind or CANNOT_TELL) + (f": {plain(note)}" if note else "")
+    yield "weights", text, "yellow" if kind == "random" else ""
+
+
+def _data_text(data: Mapping[str, Any]) -> str:
+    parts = [plain(data.get("name") or CANNOT_TELL)]
+    for key in ("images", "classes"):
+        value = data.get(key)
+        if is_number(value):
+            parts.append(f"{value:,.0f} {key}")
+        elif isinstance(value, list | tuple):
+            parts.append(f"{len(value)} {key}")
+    return ", ".join(parts)
+
+
+def _setting_text(summary: Summary) -> str:
+    batch = summary.get("batch_size")
+    parts = [
+        summary.get("device"),
+        f"batch {number(batch, 0)}" if is_number(batch) else None,
+        summary.get("precision"),
+    ]
+    level = summary.get("level")
+    parts.append(f"level {level}" if level else None)
+    return ", ".join(plain(part) for part in parts if part) or CANNOT_TELL
+
+
+def _step_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    step = mapping(summary, "step_ms")
+    if is_number(step.get("p50")):
+        text = f"median {with_unit(step['p50'], 'ms')}, 95 % interval {interval(step.get('ci95'))}"
+        if is_number(step.get("n")):
+            text += f", {number(step['n'], 0)} steps"
+        yield "step", text, "bold"
+        yield "", f"p95 {with_unit(step.get('p95'), 'ms')}, p99 {with_unit(step.get('p99'), 'ms')}", ""
+    else:
+        yield "step", CANNOT_TELL, "bold"
+    yield "speed", _or_cannot_tell(summary.get("images_per_s"), "images/s"), ""
+    stability = mapping(summary, "stability")
+    if stability.get("verdict"):
+        reason = f": {plain(stability['reason'])}" if stability.get("reason") else ""
+        style = "" if stability["verdict"] == "stable" else "yellow"
+        yield "steadiness", plain(stability["verdict"]) + reason, style
+    yield from _warmup_lines(mapping(summary, "warmup"))
+    yield from _outlier_lines(summary)
+
+
+def _or_cannot_tell(value: Any, unit: str) -> str:
+    return with_unit(value, unit) if value is not None else CANNOT_TELL
+
+
+def _warmup_lines(warmup: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    if is_number(warmup.get("n")) and warmup["n"] > 0:
+        first, median = (with_unit(warmup.get(key), "ms") for key in ("first_ms", "p50"))
+        yield "warm-up", f"{number(warmup['n'], 0)} steps apart: first {first}, median {median}", ""
+
+
+def _outlier_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    outliers = rows(summary, "outliers")
+    for index, outlier in enumerate(outliers[:_SHOWN_OUTLIERS]):
+        why = f": {plain(outlier['why'])}" if outlier.get("why") else ""
+        times = (
+            f", {number(outlier['times_median'])} x the median"
+            if is_number(outlier.get("times_median"))
+            else ""
+        )
+        step = number(outlier.get("step"), 0)
+        yield (
+            "outliers" if index == 0 else "",
+            f"step {step}: {with_unit(outlier.get('ms'), 'ms')}{times}{why}",
+            "",
+        )
+    if len(outliers) > _SHOWN_OUTLIERS:
+        yield "", f"and {len(outliers) - _SHOWN_OUTLIERS} more", ""
+
+
+def _loader_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    loader = mapping(summary, "loader")
+    capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
+    if is_number(capacity) or is_number(demand):
+        can, could = (_or_cannot_tell(value, "images/s") for value in (capacity, demand))
+        yield "loader", f"can deliver {can}; the loop could take {could}", ""
+    if is_number(loader.get("wait_ms")):
+        yield "", f"the loop waited {with_unit(loader['wait_ms'], 'ms')} per step for data", ""
+
+
+def _content_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    content = mapping(summary, "content")
+    shown = {"boxes": number, "proposals": number, "pixels": count}
+    parts = [
+        f"{as_text(content[f'{what}_per_image'])} {what}"
+        for what, as_text in shown.items()
+        if is_number(content.get(f"{what}_per_image"))
+    ]
+    if parts:
+        padding = content.get("padding_share")
+        tail = f"; {percent(padding)} of the batch is padding" if is_number(padding) else ""
+        yield "content", "per image " + ", ".join(parts) + tail, ""
+
+
+def _honesty_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    attributed = summary.get("backward_attributed")
+    if is_number(attributed):
+        by = summary.get("backward_attributed_by")
+        way = f" (by {plain(by)})" if by else ""
+        yield "backward", f"{percent(attributed)} of its time belongs to modules{way}", ""
+    cost = mapping(summary, "overhead_ratio")
+    if is_number(cost.get("value")):
+        spread = (
+            f", 95 % interval [{_ratio(cost, 0)}, {_ratio(cost, 1)}]"
+            if interval(cost.get("ci95")) != "n/a"
+            else ""
+        )
+        pairs = f", n {number(cost['n'], 0)}" if is_number(cost.get("n")) else ""
+        yield "own cost", f"{number(cost['value'], 3)} x an unrecorded step{spread}{pairs}", ""
+    else:
+        why = f": {plain(cost['why'])}" if cost.get("why") else ""
+        yield "own cost", CANNOT_TELL + why, ""
+
+
+def _ratio(cost: Mapping[str, Any], index: int) -> str:
+    return number(cost["ci95"][index], 3)
+
+
+def _note_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    for sentence in sentences(summary, "notes"):
+        yield "note", sentence, "yellow"
+    for sentence in sentences(summary, "cannot_tell"):
+        yield "note", f"{CANNOT_TELL}: {sentence}", "yellow"
+
+
+def _place_lines(summary: Summary, after_training: bool) -> Iterator[tuple[str, str, str]]:
+    run = summary.get("run")
+    if not run:
+        yield "run", CANNOT_TELL, ""
+        return
+    run = plain(run)
+    yield "run", run, "bold"
+    trace = mapping(summary, "files").get("trace")
+    if trace:
+        trace = plain(trace)
+        yield "trace", f"{trace if '/' in trace else f'{run}/{trace}'}  (open in ui.perfetto.dev)", ""
+    if after_training:
+        yield "next", f"detscope show {shlex.quote(run)}", ""
+    elif summary.get("level") != "ops":
+        yield "next", f"detscope train --config {shlex.quote(f'{run}/config.toml')} --level ops", ""

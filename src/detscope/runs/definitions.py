@@ -1,0 +1,27 @@
+"""What the numbers mean; stored in every run."""
+
+from __future__ import annotations
+
+DEFINITIONS = {
+    "step": "wall time from asking the loader for a batch to asking for the next; the recorder's own work"
+    " between steps is not part of any step",
+    "p50, ci95": "median over the measured steps (warm-up and bare steps apart, outliers included) and its"
+    " distribution-free 95 % interval by order statistics",
+    "p95, p99": "printed only when one sample beyond the percentile has been seen with 99 % certainty"
+    " (90 and 459 samples)",
+    "phases_ms": "share of each phase in the time of the typical steps (measured, outliers apart) times"
+    " the median step, so that the phases add up to it",
+    "other": "time of the step in none of the named phases: Python between them, loss sums, logging",
+    "module forward_ms": "wall time between a module's begin and end, scaled as the forward phase; self:"
+    " without the modules below",
+    "module backward_ms": "time the autograd engine spent from the first node a module made until the next"
+    " module's, scaled as the backward phase; AccumulateGrad follows the node that produced the gradient",
+    "backward_attributed": "share of backward time that belongs to modules; at level ops: time inside"
+    " autograd nodes whose sequence number a module created, over the time in all autograd nodes",
+    "device_ms": "time between marks in the device's queue (CUDA events), idle gaps included",
+    "overhead_ratio": "median of recorded over bare step time, data wait left out, each bare step against its"
+    " recorded neighbours; interval by bootstrap",
+    "capacity_images_per_s": "images per second the loader's workers make when they never have to wait",
+    "demand_images_per_s": "images per second the loop would take if it never waited for data",
+    "padding_share": "share of the pixels in the network's input batch that are padding",
+}

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from detscope.cli.main import app
+from detscope.config.schema import Settings
+from detscope.report.progress import Progress
+
+FLAGS = {
+    "": {"--version", "--debug"},
+    "train": {
+        "MODEL", "--config", "--set", "--data", "--weights", "--batch-size", "--image-size",
+        "--num-workers", "--device", "--precision", "--steps", "--epochs", "--seed", "--level",
+        "--modules", "--out", "--strict", "--json", "--quiet", "-q", "--verbose", "-v",
+    },
+    "show": {"RUN", "--json"},
+    "models": {"GLOB", "--json"},
+    "doctor": {"--json"},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DETSCOPE_DEBUG", raising=False)
+
+
+def invoke(*args: str) -> Any:
+    return CliRunner().invoke(app, args)
+
+
+def names_of(command: Any) -> set[str]:
+    """Options by their spellings, arguments by what help calls them."""
+    names: set[str] = set()
+    for param in command.params:
+        names.update(
+            [param.metavar] if param.param_type_name == "argument" else param.opts + param.secondary_opts
+        )
+    return names
+
+
+def test_every_flag_of_every_verb_is_listed_here_so_that_adding_one_is_deliberate() -> None:
+    group: Any = get_command(app)
+    found = {"": names_of(group)} | {name: names_of(command) for name, command in group.commands.items()}
+    assert found == FLAGS
+
+
+def test_without_a_verb_the_help_is_shown() -> None:
+    result = invoke()
+    assert result.exit_code == 0
+    assert "Usage: detscope" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train", "--debug"], "hint: --debug goes before the verb: detscope --debug train ..."),
+        (["train", "a", "b"], "error: got unexpected extra argument"),
+        (["train", "--set"], "error: option '--set' requires an argument"),
+        (["train", "-q", "-v"], "error: -q and -v exclude each other"),
+        (
+            ["train", "--batch-size", "x"],
+            'error: --batch-size: training.batch_size: expected a whole number, got "x"',
+        ),
+        (
+            ["train", "--steps", "0", "--level", "op"],
+            'error: --level: record.level: expected one of "phases"',
+        ),
+        (["train", "--set", "training.steps=0"], "error: --set: training.steps: expected at least 1, got 0"),
+        (["--zzz"], "hint: see detscope --help"),
+    ],
+)
+def test_wrong_usage_is_explained_on_stderr_with_exit_2(args: list[str], message: str) -> None:
+    result = invoke(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+Summarize = Callable[[Path], dict[str, Any]]
+
+
+class StandIn:
+    """Stands where measuring is: notes what it was asked for, prints as a user's model might."""
+
+    def __init__(self, stability: str) -> None:
+        self.settings: Settings | None = None
+        self.notes: Sequence[str] = ()
+        self.stability = stability
+
+    def run_training(self, settings: Settings, *, progress: Progress, notes: Sequence[str]) -> Path:
+        print("a model that prints")
+        self.settings, self.notes = settings, notes
+        progress.start(2, "training")
+        progress.advance(loss=1.5)
+        progress.advance(loss=1.25)
+        return Path("runs/a-run")
+
+    def summarize(self, run: Path) -> dict[str, Any]:
+        return {
+            "run": str(run),
+            "status": "ok",
+            "verdict": "waiting for data",
+            "images_per_s": float("nan"),
+            "stability": {"verdict": self.stability, "reason": "spread 15 %"},
+        }
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StandIn]:
+    def install(stability: str = "stable") -> StandIn:
+        stand_in = StandIn(stability)
+        for name, part in (("sessions.train", "run_training"), ("analyze.summary", "summarize")):
+            module = ModuleType(f"detscope.{name}")
+            setattr(module, part, getattr(stand_in, part))
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        return stand_in
+
+    return install
+
+
+def test_train_hands_over_the_settings_of_its_flags(measuring: Callable[..., StandIn]) -> None:
+    stand_in = measuring()
+    flags = (
+        "tiny_ssd --batch-size 4 --num-workers 0 --device cpu --steps 7 --epochs 2 --data pets --level ops "
+    )
+    flags += "--modules 2 --weights none --precision bf16 --image-size 320 --seed 9 --out there "
+    result = invoke("train", *flags.split(), "--set", "training.prefetch_factor=2")
+    assert result.exit_code == 0, result.stderr
+    settings = stand_in.settings
+    assert settings is not None
+    model = settings.model
+    assert (model.name, model.weights, model.image_size) == ("tiny_ssd", "none", 320)
+    training = settings.training
+    assert (training.batch_size, training.num_workers, training.device, training.steps) == (4, 0, "cpu", 7)
+    assert (training.num_epochs, training.precision, training.seed) == (2, "bf16", 9)
+    assert (settings.data.name, settings.record.level, settings.record.modules) == ("pets", "ops", "2")
+    assert settings.output.runs == "there"
+    assert len(stand_in.notes) == 1
+    assert "note: prefetch_factor = 2 has no effect" in result.stderr
+
+
+def test_json_stands_alone_on_stdout(measuring: Callable[..., StandIn]) -> None:
+    measuring()
+    result = invoke("train", "--json")
+    assert json.loads(result.stdout)["images_per_s"] is None  # JSON has no NaN
+    assert "a model that prints" in result.stderr
+    assert "training: 2/2 (100 %)" in result.stderr
+
+
+def test_a_person_gets_verdict_path_and_next_command(measuring: Callable[..., StandIn]) -> None:
+    measuring()
+    result = invoke("train")
+    assert "waiting for data" in result.stdout
+    assert "detscope show runs/a-run" in result.stdout
+
+
+def test_quiet_prints_the_path_alone(measuring: Callable[..., StandIn]) -> None:
+    measuring()
+    result = invoke("train", "-q")
+    assert (result.exit_code, result.stdout) == (0, "runs/a-run\n")
+    assert result.stderr == "a model that prints\n"
+
+
+def test_verbose_says_where_each_setting_came_from(measuring: Callable[..., StandIn]) -> None:
+    measuring()
+    result = invoke("train", "-v", "--batch-size", "3", "--set", "training.seed=4")
+    assert (
+        "setting: training.seed = 4 (--set)\nsetting: training.batch_size = 3 (--batch-size)\n"
+        in result.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("stability", "strict", "code"),
+    [
+        ("unstable", True, 5),
+        ("error", True, 5),
+        ("stable", True, 0),
+        ("too few", True, 0),
+        ("unstable", False, 0),
+    ],
+)
+def test_unstable_measurements_fail_only_when_strict(
+    measuring: Callable[..., StandIn], stability: str, strict: bool, code: int
+) -> None:
+    measuring(stability)
+    result = invoke("train", "--json", *(["--strict"] if strict else []))
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["run"] == "runs/a-run"
+    assert ("spread 15 %" in result.stderr) == (strict and stability != "stable")
+
+
+def test_show_without_any_run_says_how_to_make_one(measuring: Callable[..., StandIn]) -> None:
+    measuring()
+    result = invoke("show")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "hint: make one: detscope train" in result.stderr
+
+
+def test_show_finds_a_run_by_the_beginning_of_its_name(measuring: Callable[..., StandIn]) -> None:
+    measuring()
+    for name in ("20260101-train-x", "20260202-train-y"):
+        (Path("runs") / name).mkdir(parents=True)
+        (Path("runs") / name / "run.json").write_text("{}", encoding="utf-8")
+    result = invoke("show", "202602", "--json")
+    assert Path(json.loads(result.stdout)["run"]).name == "20260202-train-y"
+
+
+def test_models_are_listed_with_family_parameters_size_and_licence() -> None:
+    result = invoke("models")
+    assert result.exit_code == 0, result.stderr
+    for words in ("fasterrcnn_resnet50_fpn", "family", "parameters", "input", "licence of weights"):
+        assert words in result.stdout
+
+
+def test_models_by_glob_as_json() -> None:
+    cards = json.loads(invoke("models", "ssd300*", "--json").stdout)
+    assert cards
+    assert all(card["name"].startswith("ssd300") for card in cards)
+    assert {"family", "parameters", "input_size", "weights_licence"} <= cards[0].keys()
+
+
+def test_a_glob_that_matches_nothing_is_an_error_with_a_hint() -> None:
+    result = invoke("models", "zzz")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no model matches 'zzz'" in result.stderr

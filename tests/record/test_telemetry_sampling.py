@@ -1,0 +1,169 @@
+"""Telemetry on this very process, with real children and a source that breaks."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+
+from detscope.record import telemetry as module
+from detscope.record.nvml import Reading
+from detscope.record.telemetry import Sample, Telemetry
+
+
+def wait_until(telemetry: Telemetry, samples: int) -> list[Sample]:
+    """Drain until that many sampling moments have been seen (or two minutes are over)."""
+    rows: list[Sample] = []
+    limit = time.monotonic() + 120
+    while len({row.time_ns for row in rows}) < samples and time.monotonic() < limit:
+        time.sleep(0.01)
+        rows += telemetry.drain()
+    return rows
+
+
+class Counting:
+    """A source that counts, and breaks when told to."""
+
+    def __init__(self, name: str, breaks_at: int | None = None) -> None:
+        self.name = name
+        self.notes: dict[str, str] = {}
+        self.count = 0
+        self.closed = False
+        self._breaks_at = breaks_at
+
+    def read(self) -> list[Reading]:
+        self.count += 1
+        if self.count == self._breaks_at:
+            raise ValueError("the cable came off")
+        return [Reading(self.name, "count", float(self.count), "count")]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_process_and_system_are_sampled_with_units_and_rising_time() -> None:
+    begin_ns = time.perf_counter_ns()
+    with Telemetry(hz=50) as telemetry:
+        rows = wait_until(telemetry, 4)
+    rows += telemetry.drain()
+    units = {(row.source, row.metric): row.unit for row in rows}
+    assert units["process", "cpu_percent"] == "%"
+    assert units["process", "rss_bytes"] == "bytes"
+    assert units["process", "threads"] == "count"
+    assert units["system", "memory_available_bytes"] == "bytes"
+    assert ("system", "load_1min") in units
+    assert ("core:0", "cpu_percent") in units
+    times = [row.time_ns for row in rows]
+    assert times == sorted(times)
+    assert begin_ns <= times[0] and times[-1] <= time.perf_counter_ns()
+    rss = [row.value for row in rows if (row.source, row.metric) == ("process", "rss_bytes")]
+    assert all(value > 5e6 for value in rss)
+
+
+def test_the_first_sample_has_no_cpu_percent_because_nothing_was_measured_yet() -> None:
+    with Telemetry(hz=50) as telemetry:
+        rows = wait_until(telemetry, 3)
+    first = [row for row in rows if row.time_ns == rows[0].time_ns]
+    assert {row.metric for row in first}.isdisjoint({"cpu_percent"})
+    assert any(row.metric == "cpu_percent" for row in rows)
+
+
+def test_a_busy_child_shows_as_a_busy_worker_and_is_forgotten_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_CHILDREN_EVERY_NS", 0)
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    source = f"worker:{child.pid}"
+    try:
+        with Telemetry(hz=10) as telemetry:
+            rows = wait_until(telemetry, 6)
+            child.kill()
+            child.wait()
+            wait_until(telemetry, 2)
+            later = wait_until(telemetry, 3)
+    finally:
+        child.kill()
+    metrics = defaultdict(list)
+    for row in rows:
+        if row.source == source:
+            metrics[row.metric].append(row.value)
+    assert max(metrics["cpu_percent"]) > 10
+    assert min(metrics["rss_bytes"]) > 1e6
+    assert not [row for row in later if row.source == source]
+    assert source not in telemetry.notes
+
+
+def test_children_are_not_listed_at_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    calls = []
+    real = psutil.Process.children
+
+    def counted(self: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        calls.append(time.perf_counter_ns())
+        return real(self, recursive)
+
+    monkeypatch.setattr(psutil.Process, "children", counted)
+    monkeypatch.setattr(module, "_CHILDREN_EVERY_NS", 10**15)
+    with Telemetry(hz=50) as telemetry:
+        wait_until(telemetry, 5)
+    assert len(calls) == 1
+
+
+def test_a_source_that_breaks_is_noted_once_and_dropped_and_the_others_go_on() -> None:
+    good, bad = Counting("good"), Counting("bad", breaks_at=2)
+    with Telemetry(hz=200, sources=[bad, good]) as telemetry:
+        rows = wait_until(telemetry, 6)
+        assert telemetry.notes == {"bad": "no more readings: ValueError: the cable came off"}
+    assert bad.count == 2
+    assert [row.value for row in rows if row.source == "bad"] == [1.0]
+    assert len([row for row in rows if row.source == "good"]) >= 6
+    assert good.closed and bad.closed
+
+
+def test_draining_from_another_thread_loses_and_repeats_nothing() -> None:
+    source = Counting("source")
+    rows: list[Sample] = []
+    with Telemetry(hz=1000, sources=[source]) as telemetry:
+        reader = threading.Thread(target=lambda: rows.extend(wait_until(telemetry, 50)))
+        reader.start()
+        reader.join()
+    rows += telemetry.drain()
+    assert [row.value for row in rows] == [float(n) for n in range(1, source.count + 1)]
+    assert telemetry.drain() == []
+
+
+def test_rows_nobody_drains_are_bounded_and_the_loss_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_ROWS", 3)
+    source = Counting("source")
+    with Telemetry(hz=1000, sources=[source]) as telemetry:
+        while source.count < 6:
+            time.sleep(0.005)
+    assert len(telemetry.drain()) == 3
+    assert f"{source.count - 3} rows dropped" in telemetry.notes["telemetry"]
+
+
+def test_a_run_shorter_than_the_period_still_has_a_sample_at_its_end() -> None:
+    source = Counting("source")
+    with Telemetry(hz=2, sources=[source]):
+        time.sleep(0.3)
+    assert source.count >= 2
+
+
+def test_zero_hertz_starts_no_thread() -> None:
+    with Telemetry(hz=0) as telemetry:
+        assert not [thread for thread in threading.enumerate() if thread.name == "detscope-telemetry"]
+    assert telemetry.drain() == []
+    assert telemetry.sample_cost_ms is None
+
+
+def test_stopping_ends_the_thread_and_starting_again_works() -> None:
+    telemetry = Telemetry(hz=100)
+    for _ in range(2):
+        telemetry.start()
+        assert wait_until(telemetry, 2)
+        telemetry.stop()
+        assert not [thread for thread in threading.enumerate() if thread.name == "detscope-telemetry"]
+    telemetry.stop()
