@@ -172,9 +172,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with pytest.raises(MachineError, match="disk full"), folders.writing_to(tmp_path):
-        with Path("/dev/full").open("wb") as full:
-            full.write(b"x")
-            full.flush()
+        Path("/dev/full").write_bytes(b"x")
 
 
 def test_only_web_addresses_are_fetched(tmp_path: Path) -> None:

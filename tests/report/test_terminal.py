@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,7 +150,7 @@ SAMPLE: dict[str, Any] = {
     "notes": ["a note"],
     "cannot_tell": ["device time: no GPU"],
     "verdict": "computing: backward takes 54.0 % of the step and data wait 1.0 %",
-    "files": {"trace": "trace.json.gz"},
+    "files": {"trace": "runs/20261115T203100Z-train-tiny_fasterrcnn-1a2b/trace.json.gz"},
 }
 
 
@@ -233,6 +234,32 @@ def test_a_partial_run_says_so_with_the_reason() -> None:
     assert "partial: killed at step 9" in shown(changed(status="partial", reason="killed at step 9"))
 
 
+def test_the_phases_end_with_the_median_step_they_add_up_to() -> None:
+    table = phases_table(SAMPLE)
+    assert table is not None
+    assert [str(list(column.cells)[-1]) for column in table.columns][:2] == ["step", "312.4"]
+
+
+def test_bytes_are_shown_in_units_people_use_and_single_cores_are_left_out() -> None:
+    readings = [
+        {"source": "process", "metric": "rss_bytes", "unit": "bytes", "mean": 910_211_025.0, "max": 1.2e9},
+        {"source": "core:0", "metric": "cpu_percent", "unit": "%", "mean": 1.0, "max": 2.0},
+    ]
+    text = shown(changed(telemetry=readings))
+    assert "910.2 MB" in text
+    assert "1.20 GB" in text
+    assert "core:0" not in text
+
+
+def test_a_run_below_the_current_folder_is_named_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = shown(changed(run=str(tmp_path / "runs" / "x")), after_training=True)
+    assert "detscope show runs/x" in text
+    assert str(tmp_path) not in text
+
+
 def test_an_unknown_own_cost_says_why() -> None:
     assert "cannot tell: no bare steps" in shown(
         changed(overhead_ratio={"value": None, "why": "no bare steps"})
@@ -258,7 +285,7 @@ def test_names_of_users_stay_text_and_cannot_steer_the_terminal() -> None:
 def test_the_next_command_depends_on_what_was_just_done() -> None:
     run = SAMPLE["run"]
     assert f"detscope show {run}" in shown(SAMPLE, after_training=True)
-    assert "next" not in shown(SAMPLE)  # everything there is has been recorded
+    assert f"detscope show {run} --json" in shown(SAMPLE)  # everything there is has been recorded
     assert f"detscope train --config {run}/config.toml --level ops" in shown(
         changed(level="modules"), width=120
     )
@@ -291,7 +318,7 @@ def damage(summary: dict[str, Any], place: tuple[Any, ...], value: Any) -> None:
             return  # an earlier damage took the place away
     if isinstance(inner, dict) and value == "removed":
         inner.pop(place[-1], None)
-    elif isinstance(inner, dict) or (isinstance(inner, list) and place[-1] < len(inner)):
+    elif isinstance(inner, dict) or (isinstance(inner, list) and place[-1] in range(len(inner))):
         inner[place[-1]] = value
 
 

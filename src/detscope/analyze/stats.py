@@ -68,3 +68,8 @@ def robust_spread(values: Sequence[float]) -> float | None:
         return None
     low, middle, high = np.percentile(np.asarray(values, dtype=float), [25, 50, 75])
     return float((high - low) / 1.349 / middle) if middle > 0 else None
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share as people read it: `41 %`."""
+    return f"{share * 100:.{digits}f} %"

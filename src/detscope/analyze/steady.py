@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.analyze.stats import robust_spread
+from detscope.analyze.stats import percent, robust_spread
 
 UNSTABLE_SPREAD = 0.10
 OUTLIER_WIDTHS = 5.0  # robust standard deviations from the median
@@ -62,6 +62,8 @@ def steadiness(durations: Sequence[float]) -> Steadiness:
     if spread is None:
         return Steadiness("too few", f"{len(durations)} steps; four are the least to speak of a spread", None)
     if spread > UNSTABLE_SPREAD:
-        reason = f"steps spread by {spread:.0%} around the median; {UNSTABLE_SPREAD:.0%} is the limit"
+        reason = (
+            f"steps spread by {percent(spread)} around the median; {percent(UNSTABLE_SPREAD)} is the limit"
+        )
         return Steadiness("unstable", reason, spread)
-    return Steadiness("stable", f"steps spread by {spread:.1%} around the median", spread)
+    return Steadiness("stable", f"steps spread by {percent(spread, 1)} around the median", spread)

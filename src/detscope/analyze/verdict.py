@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from detscope.analyze.stats import percent
+
 DATA_BOUND_SHARE = 0.15
 
 
@@ -17,25 +19,23 @@ def verdict(summary: dict[str, Any]) -> str:
     largest = max(
         ("forward", "backward", "optimizer", "transfer", "other"), key=lambda name: phases[name]["share"]
     )
-    sentence = f"{largest} takes {phases[largest]['share']:.0%} of the step"
+    sentence = f"{largest} takes {percent(phases[largest]['share'])} of the step"
     stages = [
         row for row in summary.get("stages", []) if row["depth"] == 0 and not row["name"].startswith("(")
     ]
     if stages:
         top = max(stages, key=lambda row: row["total_ms"])
-        sentence += (
-            f"; the largest stage is {top['name']} with {top['share']:.0%}, forward and backward together"
-        )
+        share = percent(top["share"])
+        sentence += f"; the largest stage is {top['name']} with {share}, forward and backward together"
     return sentence
 
 
 def _waiting_for_data(share: float, loader: dict[str, Any]) -> str:
-    sentence = f"waiting for data: {share:.0%} of the step"
+    sentence = f"waiting for data: {percent(share)} of the step"
     capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
     if capacity is None or demand is None:
         return sentence
     workers = loader.get("num_workers", 0)
-    who = (
-        "the loop itself loads" if workers == 0 else f"{workers} worker{'s' if workers != 1 else ''} deliver"
-    )
+    many = "1 worker delivers" if workers == 1 else f"{workers} workers deliver"
+    who = many if workers else "the loop itself loads"
     return f"{sentence}; {who} {capacity:.1f} images/s, the loop could take {demand:.1f}"

@@ -22,8 +22,9 @@ from detscope.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import torch
     from PIL.Image import Image
+
+    Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 100_000_000
 MAX_FILE_BYTES = 512 * 2**20
@@ -57,8 +58,8 @@ class ImageFacts:
     stored_height: int
 
 
-def open_image(path: Path) -> torch.Tensor:
-    """Read a file to uint8 RGB [3, H, W]."""
+def open_image(path: Path) -> Pixels:
+    """Read a file to uint8 RGB [H, W, 3]."""
     return decode_image(read_image_file(path), str(path))
 
 
@@ -84,33 +85,45 @@ def read_image_file(path: Path) -> bytes:
 def inspect_image(path: Path) -> ImageFacts:
     """Header and end of a file: finds missing, empty, foreign, oversized and truncated ones cheaply."""
     raw = read_image_file(path)
-    facts = _facts(raw, str(path))
-    if not _ends_as_it_should(raw, facts.file_format):
+    picture = _opened(raw, str(path))
+    file_format = picture.format or ""
+    if not _ends_as_it_should(raw, file_format):
         decode_image(raw, str(path))  # only the decoder can tell: bytes after the end are allowed
-    return facts
+    with _one_line_reasons(str(path)):
+        turned = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
+    shown = picture.size[::-1] if turned else picture.size
+    return ImageFacts(*shown, file_format, picture.mode, *picture.size)
 
 
-def decode_image(raw: bytes, name: str, *, apply_orientation: bool = True) -> torch.Tensor:
-    """Decode the content of an image file to uint8 RGB [3, H, W]; `name` is for messages."""
-    facts = _facts(raw, name)
-    if facts.file_format in ("JPEG", "MPO") and facts.mode in ("RGB", "L"):
-        return _decode_jpeg(raw, name, apply_orientation)
-    return _decode_with_pillow(raw, name, apply_orientation)
+def decode_image(raw: bytes, name: str, *, apply_orientation: bool = True) -> Pixels:
+    """Decode the content of an image file to uint8 RGB [H, W, 3]; `name` is for messages.
+
+    Pillow and not torchvision: with the step to a planar float tensor both take the same time at
+    320-640 px, torchvision's decoders are deprecated, and Pillow knows more formats.
+    """
+    import numpy as np
+    from PIL import ImageOps
+
+    picture = _opened(raw, name)
+    with _one_line_reasons(name):
+        picture.load()
+        if apply_orientation:
+            ImageOps.exif_transpose(picture, in_place=True)
+        return np.asarray(_to_rgb(picture, name))
 
 
-def read_label_image(path: Path) -> npt.NDArray[np.uint8]:
+def read_label_image(path: Path) -> Pixels:
     """A one-channel picture whose values are classes and not colours, [H, W]; no orientation is applied."""
     import numpy as np
-    from PIL import Image
 
-    raw, name = read_image_file(path), str(path)
-    if _facts(raw, name).mode not in ("L", "P"):
-        raise ImageError(f"{name}: is not a picture of class numbers")
-    with _one_line_reasons(name):
-        return np.array(Image.open(io.BytesIO(raw), formats=FORMATS))
+    picture = _opened(read_image_file(path), str(path))
+    if picture.mode not in ("L", "P"):
+        raise ImageError(f"{path}: is not a picture of class numbers")
+    with _one_line_reasons(str(path)):
+        return np.asarray(picture)
 
 
-def decode_to_annotated_size(raw: bytes, name: str, width: int | None, height: int | None) -> torch.Tensor:
+def decode_to_annotated_size(raw: bytes, name: str, width: int | None, height: int | None) -> Pixels:
     """Decode so that pixels and annotations match.
 
     Where the annotated size is that of the stored pixels and not of the turned picture, the
@@ -126,37 +139,6 @@ def decode_to_annotated_size(raw: bytes, name: str, width: int | None, height: i
     raise ImageError(f"{name}: is {shown_width} x {shown_height}, its annotations say {width} x {height}")
 
 
-def _decode_jpeg(raw: bytes, name: str, apply_orientation: bool) -> torch.Tensor:
-    # torchvision's decoder is 1.2 to 1.4 x as fast as Pillow at 320-640 px, gives the same pixels, and
-    # its planar result makes the step to float twice as fast.
-    import torch
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    content = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-    try:
-        decoded: torch.Tensor = decode_jpeg(
-            content, mode=ImageReadMode.RGB, apply_exif_orientation=apply_orientation
-        )
-    except RuntimeError:
-        # Pillow reads some files that torchvision refuses, and names the reason for the others.
-        return _decode_with_pillow(raw, name, apply_orientation)
-    return decoded
-
-
-def _decode_with_pillow(raw: bytes, name: str, apply_orientation: bool) -> torch.Tensor:
-    import numpy as np
-    import torch
-    from PIL import Image, ImageOps
-
-    with _one_line_reasons(name):
-        picture: Image.Image = Image.open(io.BytesIO(raw), formats=FORMATS)
-        picture.load()
-        if apply_orientation:
-            picture = ImageOps.exif_transpose(picture)
-        pixels = np.asarray(_to_rgb(picture, name))
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
-
-
 def _to_rgb(picture: Image, name: str) -> Image:
     import numpy as np
     from PIL import Image
@@ -167,24 +149,23 @@ def _to_rgb(picture: Image, name: str) -> Image:
         picture = Image.fromarray((wide >> 8).astype(np.uint8))
     elif picture.mode == "F":
         raise ImageError(f"{name}: has floating-point pixels without a known range")
-    return picture.convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")  # convert always copies
 
 
-def _facts(raw: bytes, name: str) -> ImageFacts:
+def _opened(raw: bytes, name: str) -> Image:
+    """The picture with its header read and judged, and nothing decoded yet."""
     from PIL import Image
 
     if raw[:256].lstrip()[:1] == b"<":
         raise ImageError(f"{name}: is a text or HTML page, not an image")
     with _one_line_reasons(name):
         picture = Image.open(io.BytesIO(raw), formats=FORMATS)
-        width, height = picture.size
-        turned = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
+    width, height = picture.size
     if width * height > MAX_PIXELS:
         raise ImageError(
             f"{name}: {width} x {height} is more than the limit of {MAX_PIXELS / 1e6:.0f} megapixels"
         )
-    shown = (height, width) if turned else (width, height)
-    return ImageFacts(*shown, picture.format or "", picture.mode, width, height)
+    return picture
 
 
 @contextmanager
@@ -217,5 +198,5 @@ def _ends_as_it_should(raw: bytes, file_format: str) -> bool:
     return file_format == "PNG" and b"IEND" in tail
 
 
-def _size(image: torch.Tensor) -> tuple[int, int]:
-    return int(image.shape[2]), int(image.shape[1])
+def _size(image: Pixels) -> tuple[int, int]:
+    return image.shape[1], image.shape[0]

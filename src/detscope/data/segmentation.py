@@ -6,11 +6,14 @@ fill the image, and memory without bound for polygons with huge coordinates.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from detscope.data.images import MAX_PIXELS
 
 
 class SegmentationError(Exception):
@@ -54,7 +57,9 @@ def draw_mask(segmentation: Segmentation, height: int, width: int) -> npt.NDArra
         encoded = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
     else:
         encoded = {"size": [height, width], "counts": segmentation.run_lengths}
-    mask: npt.NDArray[np.uint8] = coco_mask.decode(encoded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools' way to make arrays, under numpy 2
+        mask: npt.NDArray[np.uint8] = coco_mask.decode(encoded)
     return mask
 
 
@@ -87,6 +92,8 @@ def _parse_run_lengths(value: dict[str, Any]) -> Segmentation:
         counts = _unpack(text) if isinstance(text, bytes) else [int(count) for count in text]
     except (KeyError, TypeError, ValueError, UnicodeEncodeError):
         raise SegmentationError("run lengths need a size and counts") from None
+    if height * width > MAX_PIXELS:
+        raise SegmentationError(f"mask of {width} x {height} is more than an image may have")
     if height < 1 or width < 1 or any(count < 0 for count in counts) or sum(counts) != height * width:
         raise SegmentationError(f"run lengths do not fill their {width} x {height} pixels")
     if not isinstance(text, bytes):

@@ -35,7 +35,6 @@ class TrainHooks:
 
     each_batch: Callable[[Iterable[Batch]], Iterator[Batch]] = iter
     on_losses: Callable[[int, dict[str, float]], None] = lambda _step, _losses: None
-    on_step: Callable[[int], None] = lambda _steps_done: None
     on_epoch: Callable[[int], None] = lambda _epoch: None
 
 
@@ -70,7 +69,6 @@ def train(
             losses = _step(model, batch, optimizer, scaler, plan)
             watch.take(done.steps, losses, batch[1])
             done.steps += 1
-            hooks.on_step(done.steps)
             if plan.max_steps is not None and done.steps >= plan.max_steps:
                 break
         done.epochs += 1

@@ -9,7 +9,7 @@ Everything costly (replaying events, writing tables) happens between steps and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter_ns
@@ -110,6 +110,7 @@ class Recorder:
         self._step: OpenStep | None = None
         self._loaders: list[Iterable[Any]] = []
         self._listening: AbstractContextManager[None] | None = None
+        self.between_steps: Callable[[int], None] = lambda _steps_done: None  # outside of every step
 
     # ---- lifetime
 
@@ -148,6 +149,11 @@ class Recorder:
             if kind is None:  # never hide the user's own exception behind ours
                 raise
         return False
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that ended, of whatever kind."""
+        return self._index
 
     @property
     def run(self) -> Path:
@@ -225,6 +231,7 @@ class Recorder:
         step.counts, self._counts = self._counts, {}
         self._index += 1
         self._notebook.step(step)
+        self.between_steps(self._index)
         if self.writer.due:
             self.writer.append("telemetry", self._drain_telemetry())
             self.writer.flush()

@@ -10,6 +10,7 @@ from rich.text import Text
 
 ABSENT = "n/a"
 CANNOT_TELL = "cannot tell"
+_BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 
 
 def plain(value: object) -> str:
@@ -41,8 +42,13 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 def with_unit(value: Any, unit: str) -> str:
-    """`12.3 ms`; without the unit where there is no figure."""
-    return f"{number(value)} {unit}" if is_number(value) else number(value)
+    """`12.3 ms`, `1.20 GB`; without the unit where there is no figure."""
+    if not is_number(value):
+        return number(value)
+    if unit == "bytes":
+        size, unit = next(pair for pair in _BYTES if abs(value) >= pair[0] or pair[0] == 1)
+        value = value / size
+    return f"{number(value)} {unit}".rstrip()
 
 
 def percent(value: Any) -> str:

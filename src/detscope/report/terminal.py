@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -235,13 +236,22 @@ def _place_lines(summary: Summary, after_training: bool) -> Iterator[tuple[str, 
     if not run:
         yield "run", CANNOT_TELL, ""
         return
-    run = plain(run)
+    run = _from_here(plain(run))
     yield "run", run, "bold"
     trace = mapping(summary, "files").get("trace")
     if trace:
-        trace = plain(trace)
-        yield "trace", f"{trace if '/' in trace else f'{run}/{trace}'}  (open in ui.perfetto.dev)", ""
+        yield "trace", f"{_from_here(plain(trace))}  (open in ui.perfetto.dev)", ""
     if after_training:
         yield "next", f"detscope show {shlex.quote(run)}", ""
     elif summary.get("level") != "ops":
         yield "next", f"detscope train --config {shlex.quote(f'{run}/config.toml')} --level ops", ""
+    else:
+        yield "next", f"detscope show {shlex.quote(run)} --json", ""
+
+
+def _from_here(path: str) -> str:
+    """A path as short as it can be typed from the current folder."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return path

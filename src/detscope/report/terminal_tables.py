@@ -8,12 +8,23 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from detscope.report.figures import cell, interval, is_number, mapping, number, percent, plain, rows
+from detscope.report.figures import (
+    cell,
+    interval,
+    is_number,
+    mapping,
+    number,
+    percent,
+    plain,
+    rows,
+    with_unit,
+)
 
 Summary = Mapping[str, Any]
 
 BAR_CELLS = 20
 TOP = 10
+TELEMETRY_ROWS = 16
 # An ancestor whose own code takes less than this share of its time only repeats its children.
 USEFUL_SELF_SHARE = 0.05
 
@@ -56,9 +67,9 @@ def phases_table(summary: Summary, ascii_only: bool = False) -> Table | None:
             _bar(begin, covered, ascii_only),
             _spread(phase),
         )
-    mean_ms = mapping(summary, "step_ms").get("mean")
-    if is_number(mean_ms):
-        table.add_row(Text("step (mean)", style="bold"), number(mean_ms), "", "", "", style="bold")
+    step = mapping(summary, "step_ms")
+    if is_number(step.get("p50")):  # phases are shares of the median step, so this is their sum
+        table.add_row("step", number(step["p50"]), "", "", _spread(step), style="bold")
     return table
 
 
@@ -151,8 +162,8 @@ def operators_table(summary: Summary) -> Table | None:
         table.add_row(
             cell(row.get("name")),
             cell(row.get("direction")),
-            cell(row.get("module")),
-            number(row.get("count")) if not is_number(row.get("count")) else f"{row['count']:,.0f}",
+            cell(row.get("module") or "(none)"),
+            number(row.get("count"), 0),
             number(row.get("self_ms")),
             percent(row.get("share")),
         )
@@ -167,10 +178,9 @@ def loader_table(summary: Summary) -> Table | None:
     steps = ("load", "decode", "transform", "collate", "wait")
     table = _table("Loader workers, ms per batch", ["worker"], ["batches", *steps, "busy"])
     for worker in workers:
-        batches = worker.get("batches")
         table.add_row(
             cell(worker.get("worker")),
-            f"{batches:,.0f}" if isinstance(batches, int | float) and is_number(batches) else number(batches),
+            number(worker.get("batches"), 0),
             *(number(worker.get(f"{step}_ms")) for step in steps),
             percent(worker.get("busy_share")),
         )
@@ -178,18 +188,23 @@ def loader_table(summary: Summary) -> Table | None:
 
 
 def telemetry_table(summary: Summary) -> Table | None:
-    """What the machine did meanwhile."""
-    readings = rows(summary, "telemetry")
+    """What the machine did meanwhile; cores and workers one by one are left to the JSON."""
+    readings = [
+        reading
+        for reading in rows(summary, "telemetry")
+        if not plain(reading.get("source")).startswith(("core:", "worker:"))
+    ]
     if not readings:
         return None
     table = _table("Machine", ["source", "metric"], ["mean", "max"])
-    table.add_column("unit")
-    for reading in readings[:12]:
+    for reading in readings[:TELEMETRY_ROWS]:
+        unit = plain(reading.get("unit") or "")
         table.add_row(
             cell(reading.get("source")),
-            cell(reading.get("metric")),
-            number(reading.get("mean")),
-            number(reading.get("max")),
-            cell(reading.get("unit") or ""),
+            cell(
+                plain(reading.get("metric")).removesuffix("_bytes").removesuffix("_percent").replace("_", " ")
+            ),
+            with_unit(reading.get("mean"), unit),
+            with_unit(reading.get("max"), unit),
         )
     return table

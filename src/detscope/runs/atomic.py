@@ -31,6 +31,11 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: _discard(temporary.write_text(text, encoding="utf-8")))
 
 
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Write a binary file atomically."""
+    write_atomically(path, lambda temporary: _discard(temporary.write_bytes(data)))
+
+
 def storage_error(path: Path, error: OSError) -> MachineError:
     """One clear line for what the file system said."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -46,7 +46,7 @@ def point_latest_at(folder: Path) -> None:
 
 def find_run(name: str | None, parent: Path = Path("runs")) -> Path:
     """A run by path, name, beginning of a name, or the latest."""
-    if name is None:
+    if not name:
         name = "latest"
     for candidate in (Path(name), parent / name):
         if (candidate / "run.json").is_file():

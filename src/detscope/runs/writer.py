@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.runs.atomic import write_atomically, write_text
+from detscope.runs.atomic import write_bytes, write_text
 from detscope.runs.folder import create_run_folder, point_latest_at
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
 
@@ -21,6 +22,13 @@ FLUSH_EVERY_S = 2.0
 def polars_schema(table: str) -> dict[str, Any]:
     """The polars types of a table."""
     return {column: getattr(pl, type_name) for column, type_name in TABLES[table].items()}
+
+
+def write_table(path: Path, frame: pl.DataFrame) -> None:
+    """Write a table atomically; by way of memory, so that a full disk is an OSError with its number."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    write_bytes(path, buffer.getbuffer())
 
 
 class RunWriter:
@@ -67,7 +75,7 @@ class RunWriter:
             if rows:
                 frame = pl.DataFrame(rows, schema=polars_schema(table), orient="row")
                 path = self.folder / "parts" / f"{table}-{self._part:06d}.parquet"
-                write_atomically(path, frame.write_parquet)
+                write_table(path, frame)
                 rows.clear()
         self._flushed_at = monotonic()
 
@@ -79,7 +87,7 @@ class RunWriter:
             pieces = sorted(parts.glob(f"{table}-*.parquet"))
             if pieces:
                 frame = pl.concat([pl.read_parquet(piece) for piece in pieces])
-                write_atomically(self.folder / f"{table}.parquet", frame.write_parquet)
+                write_table(self.folder / f"{table}.parquet", frame)
         self.info["status"], self.info["reason"] = status, reason
         self.save_info()
         shutil.rmtree(parts, ignore_errors=True)

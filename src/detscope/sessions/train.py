@@ -59,6 +59,7 @@ def _train(
     from detscope.record.recorder import Recorder
     from detscope.report.trace import write_trace
     from detscope.runs.reader import load_run
+    from detscope.sessions.closing import closing_words
 
     training, record = settings.training, settings.record
     if training.threads is not None:
@@ -94,12 +95,12 @@ def _train(
     progress.note(built.weights.note)
     total = recorder.schedule.total_steps(training.steps) if training.steps else None
     expected = total or training.num_epochs * len(plan.loader)
-    with recorder:
+    recorder.between_steps = lambda _done: progress.advance(1, loss=recorder.last_loss)
+    with closing_words(recorder), recorder:
         progress.start(expected, card.name)
         hooks = TrainHooks(
             each_batch=recorder.steps,
             on_losses=recorder.losses,
-            on_step=lambda _done: progress.advance(1, loss=recorder.last_loss),
             on_epoch=lambda epoch: _say_epoch(progress, epoch, training, bool(total)),
         )
         train(model, plan.loader, optimizer, _plan(training, device, total), scheduler, hooks)
@@ -109,14 +110,15 @@ def _train(
 
 
 def _download_progress(progress: Progress) -> Callable[[str, int, int | None], None]:
-    """Downloads and generation speak of (label, done, total); say so at every tenth."""
-    said: dict[str, int] = {}
+    """Downloads and generation speak of (label, done, total): one bar each."""
+    state: dict[str, int] = {}
 
     def tell(label: str, done: int, total: int | None) -> None:
-        tenth = done * 10 // total if total else 0
-        if said.get(label) != tenth:
-            said[label] = tenth
-            progress.note(f"{label}: {tenth * 10} %" if total else f"{label}: {done}")
+        if label not in state:
+            progress.start(total, label)
+            state[label] = 0
+        progress.advance(done - state[label])
+        state[label] = done
 
     return tell
 

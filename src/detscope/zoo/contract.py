@@ -50,7 +50,7 @@ class ModelCard:
     min_train_batch: int = 1
     needs: tuple[str, ...] = ()  # extra targets: "masks", "keypoints"
     note: str = ""
-    single_pixel_size: int = 0  # up to this input size a normalised feature map has a single pixel
+    single_pixel_size: int = 32  # up to this input size a normalised feature map is one pixel
 
 
 @dataclass(frozen=True)

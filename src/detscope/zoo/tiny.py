@@ -35,7 +35,7 @@ _CARDS = (
     _card("keypointrcnn", 1_704_089, _RESIZED, needs=("keypoints",), note="17 keypoints per object"),
     _card("retinanet", 1_782_065, _RESIZED),
     _card("fcos", 1_742_122, _RESIZED),
-    _card("ssd", 1_193_044, str(_SIZE)),
+    _card("ssd", 1_193_044, str(_SIZE), single_pixel_size=64),
     _card("ssdlite", 205_660, str(_SIZE), **_ONE_PIXEL),
 )
 
@@ -213,7 +213,7 @@ _MAKERS: dict[str, Callable[[int], nn.Module]] = {
     "ssdlite": _ssdlite,
 }
 
-_EFFICIENTDET_CARD = _card("efficientdet", 600_472, str(_SIZE), single_pixel_size=32)
+_EFFICIENTDET_CARD = _card("efficientdet", 600_472, str(_SIZE), single_pixel_size=64)
 
 
 @register(_EFFICIENTDET_CARD)

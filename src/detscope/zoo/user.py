@@ -135,9 +135,10 @@ def _built(module: nn.Module, stages: Any, card: ModelCard) -> BuiltModel:
 def known_family(module: nn.Module) -> str:
     """The family of a torchvision detector or of our EfficientDet, else "user"."""
     from torchvision.models import detection
+    from torchvision.models.detection.ssd import SSD
     from torchvision.models.detection.ssdlite import SSDLiteHead
 
-    if isinstance(module, detection.SSD):
+    if isinstance(module, SSD):
         return "ssdlite" if isinstance(module.head, SSDLiteHead) else "ssd"
     for family, kind in (
         ("maskrcnn", detection.MaskRCNN),

@@ -1,0 +1,60 @@
+"""Cases 1 and 2 of the fault list: slow starts, spread, durations that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from detscope.analyze.steady import outlier_indices, steadiness, warmup_length
+from detscope.analyze.steps import figures, step_figures, typical_steps
+from detscope.runs.writer import polars_schema
+
+
+def steps_table(durations_ms: list[float], mode: str = "recorded") -> pl.DataFrame:
+    rows = [(i, 0, mode, "step", i, int(ms * 1e6), None) for i, ms in enumerate(durations_ms)]
+    return pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
+
+
+def test_slow_first_iterations_are_warm_up_and_the_median_is_true():
+    generator = np.random.default_rng(0)
+    durations = [1000.0] * 5 + generator.normal(100, 1, 60).tolist()
+    typical = typical_steps(steps_table(durations))
+    assert typical.warmup == [0, 1, 2, 3, 4]
+    assert step_figures(steps_table(durations), typical)["p50"] == pytest.approx(100, rel=0.01)
+    assert typical.steadiness.verdict == "stable"
+
+
+def test_outliers_are_listed_and_stay_in_the_median():
+    durations = [100.0, 101.0, 99.0] * 10
+    durations[12] = 900.0
+    typical = typical_steps(steps_table(durations))
+    assert typical.outliers == [12]
+    assert 12 in typical.measured
+    assert 12 not in typical.steps
+    assert figures(durations)["n"] == 30
+
+
+def test_a_spread_of_15_percent_is_unstable_with_the_reason():
+    durations = np.random.default_rng(0).normal(100, 15, 200).tolist()
+    result = steadiness(durations)
+    assert result.verdict == "unstable"
+    assert result.spread == pytest.approx(0.15, abs=0.01)
+    assert "10 % is the limit" in result.reason
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
+def test_durations_that_cannot_be_are_an_error_and_never_ok(wrong):
+    result = steadiness([1.0, 1.0, wrong, 1.0, 1.0])
+    assert result.verdict == "error"
+    assert "1 of 5" in result.reason
+
+
+def test_three_steps_are_too_few_to_speak_of_a_spread():
+    assert steadiness([1.0, 1.0, 1.0]).verdict == "too few"
+
+
+def test_a_steady_series_has_neither_warm_up_nor_outliers():
+    durations = np.random.default_rng(3).normal(100, 2, 50).tolist()
+    assert warmup_length(durations) == 0
+    assert outlier_indices(durations) == []

@@ -1,0 +1,250 @@
+"""The recorder in a loop that is not ours."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import detscope
+from detscope.analyze.summary import summarize
+from detscope.errors import UsageError
+from detscope.zoo.contract import Observer, Stage
+
+
+class Net(nn.Module):
+    """Small enough for many steps, slow enough in one place to be found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(16, 32), nn.ReLU(inplace=True))
+        self.head = nn.Linear(32, 4)
+
+    def postprocess(self, x: torch.Tensor) -> torch.Tensor:
+        with detscope.region("my nms"):
+            time.sleep(0.002)
+        return x * 1.0
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.postprocess(self.head(self.backbone(x))).sum()}
+
+
+STAGES = (Stage("backbone", "backbone"), Stage("head", "head"), Stage("postprocess", "postprocess()"))
+
+
+def train(
+    tmp_path: Path, batches: int = 12, model: nn.Module | None = None, **options
+) -> tuple[detscope.Recorder, nn.Module]:
+    model = model or Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    options.setdefault("stages", STAGES)
+    with detscope.Recorder(model, optimizer, tmp_path, telemetry_hz=0, **options) as recorder:
+        for x in recorder.steps([torch.rand(2, 16) for _ in range(batches)]):
+            optimizer.zero_grad()
+            model(x)["loss"].backward()
+            optimizer.step()
+    return recorder, model
+
+
+def test_a_loop_of_the_user_gives_the_same_tables_as_ours(tmp_path):
+    recorder, _ = train(tmp_path)
+    summary = summarize(recorder.run)
+    assert summary["status"] == "ok"
+    assert summary["step_ms"]["n"] == 7  # twelve less three of warm-up and two bare
+    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=1e-6)
+    rows = {row["path"]: row for row in summary["modules"]}
+    assert {"(model)", "backbone", "backbone.0", "backbone.1", "head", "postprocess()", "my nms"} <= set(rows)
+    assert sum(row["self_forward_ms"] for row in rows.values()) == pytest.approx(
+        summary["phases_ms"]["forward"]
+    )
+    assert sum(row["self_backward_ms"] for row in rows.values()) == pytest.approx(
+        summary["phases_ms"]["backward"]
+    )
+    assert rows["head"]["backward_ms"] > 0
+
+
+def test_time_is_found_where_it_is_spent(tmp_path):
+    summary = summarize(train(tmp_path)[0].run)
+    rows = {row["path"]: row for row in summary["modules"]}
+    assert rows["my nms"]["self_forward_ms"] >= 2.0
+    assert rows["my nms"]["self_forward_ms"] > 0.5 * summary["phases_ms"]["forward"]
+    assert rows["postprocess()"]["self_forward_ms"] < 1.0
+    assert summary["stages_ms"]["postprocess"] == pytest.approx(rows["postprocess()"]["total_ms"], rel=1e-6)
+
+
+def test_stages_add_up_to_forward_and_backward(tmp_path):
+    summary = summarize(train(tmp_path)[0].run)
+    both = summary["phases_ms"]["forward"] + summary["phases_ms"]["backward"]
+    assert sum(summary["stages_ms"].values()) == pytest.approx(both)
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def test_hooks_come_off_completely_and_the_engine_is_as_it_was(tmp_path):
+    engine, zero_grad = torch.autograd._engine_run_backward, torch.optim.SGD.zero_grad
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with detscope.Recorder(model, optimizer, tmp_path, stages=STAGES, telemetry_hz=0) as recorder:
+        for x in recorder.steps([torch.rand(2, 16)] * 5):
+            model(x)["loss"].backward()
+            optimizer.step()
+    assert hooks_of(model) == 0
+    assert "postprocess" not in vars(model)
+    assert torch.autograd._engine_run_backward is engine
+    assert "zero_grad" not in vars(optimizer)
+    assert torch.optim.SGD.zero_grad is zero_grad
+    assert not optimizer._optimizer_step_pre_hooks
+    assert detscope.marks.current_listener() is None
+
+
+def test_an_exception_of_the_user_passes_unchanged_and_the_run_is_failed_with_what_was_recorded(tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    mine = RuntimeError("mine")
+    with pytest.raises(RuntimeError) as caught:
+        with detscope.Recorder(model, optimizer, tmp_path, stages=STAGES, telemetry_hz=0) as recorder:
+            for index, x in enumerate(recorder.steps([torch.rand(2, 16)] * 9)):
+                model(x)["loss"].backward()
+                if index == 6:
+                    raise mine
+                optimizer.step()
+    assert caught.value is mine
+    run = detscope.load_run(recorder.run)
+    assert run.status == "failed"
+    assert run.info["reason"] == "RuntimeError: mine"
+    assert run.table("steps")["step"].n_unique() >= 6
+    assert hooks_of(model) == 0
+
+
+def test_an_exception_inside_the_model_leaves_no_hook(tmp_path):
+    class Failing(Net):
+        def postprocess(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("inside")
+
+    model = Failing()
+    with (
+        pytest.raises(ValueError, match="inside"),
+        detscope.Recorder(model, out=tmp_path, telemetry_hz=0) as recorder,
+    ):
+        for x in recorder.steps([torch.rand(2, 16)]):
+            model(x)
+    assert hooks_of(model) == 0
+    assert detscope.load_run(recorder.run).status == "failed"
+
+
+def test_leaving_the_loop_early_keeps_the_steps_that_were_done(tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with detscope.Recorder(model, optimizer, tmp_path, bare_every=0, telemetry_hz=0) as recorder:
+        for index, x in enumerate(recorder.steps([torch.rand(2, 16)] * 50)):
+            model(x)["loss"].backward()
+            optimizer.step()
+            if index == 9:
+                break
+    run = detscope.load_run(recorder.run)
+    assert run.status == "ok"
+    assert run.table("steps")["step"].max() == 9
+
+
+def test_at_level_phases_no_module_is_touched(tmp_path):
+    recorder, _ = train(tmp_path, level="phases")
+    summary = summarize(recorder.run)
+    assert summary["phases_ms"]["forward"] > 0
+    assert summary["modules"] == []
+
+
+def test_at_level_ops_operators_belong_to_modules_in_both_directions(tmp_path):
+    recorder, _ = train(tmp_path, level="ops", ops_steps=2)
+    summary = summarize(recorder.run)
+    found = {(row["name"], row["module"], row["direction"]) for row in summary["operators"]}
+    assert ("aten::addmm", "head", "forward") in found
+    assert any(module == "head" and direction == "backward" for _, module, direction in found)
+    assert summary["backward_attributed"] > 0.9
+    assert summary["backward_attributed_by"] == "operators"
+
+
+def test_checkpointed_modules_show_their_recomputation(tmp_path):
+    class Checkpointed(Net):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            hidden = checkpoint(self.backbone, x.requires_grad_(), use_reentrant=False)
+            return {"loss": self.head(hidden).sum()}
+
+    recorder, _ = train(tmp_path, model=Checkpointed(), stages=())
+    rows = {row["path"]: row for row in summarize(recorder.run)["modules"]}
+    assert rows["backbone"]["recompute_ms"] > 0
+    assert rows["head"]["recompute_ms"] == 0
+
+
+def test_counts_come_from_observers_and_a_broken_observer_breaks_nothing(tmp_path):
+    good = Observer("backbone", lambda output: {"proposals": output.shape[0]})
+    bad = Observer("head", lambda output: {"detections": output.nothing})
+    recorder, _ = train(tmp_path, observers=(good, bad))
+    run = detscope.load_run(recorder.run)
+    bare = run.table("steps").filter(pl.col("mode") == "bare")["step"].to_list()
+    counted = run.table("content").filter(~pl.col("step").is_in(bare))
+    assert set(counted["proposals"].to_list()) == {2}
+    assert any("cannot tell counts of head" in note for note in run.info["notes"])
+
+
+class SteppingClock:
+    """A device that lags behind: marks become ready only when later ones were queued."""
+
+    def __init__(self) -> None:
+        self.queued: list[int] = []
+        self.waits = 0
+
+    def record(self) -> int:
+        self.queued.append(len(self.queued))
+        return self.queued[-1]
+
+    def ready(self, handle: int) -> bool:
+        return handle < len(self.queued) - 400
+
+    def elapsed_ns(self, first: int, last: int) -> int:
+        return (last - first) * 1000
+
+    def wait(self) -> None:
+        self.waits += 1
+
+
+def test_device_times_are_read_late_in_order_and_without_waiting_inside_the_loop(tmp_path, monkeypatch):
+    clock = SteppingClock()
+    monkeypatch.setattr("detscope.record.recorder.device_clock_for", lambda device: clock)
+    recorder, _ = train(tmp_path, batches=30)
+    steps = detscope.load_run(recorder.run).table("steps")
+    whole = steps.filter((pl.col("phase") == "step") & (pl.col("mode") == "recorded"))
+    assert clock.waits == 1
+    assert whole["device_ns"].null_count() == 0
+    assert whole["step"].to_list() == sorted(whole["step"].to_list())
+    phases = steps.filter((pl.col("phase") != "step") & (pl.col("mode") == "recorded"))
+    assert (
+        phases.group_by("step").agg(pl.col("device_ns").sum()).sort("step")["device_ns"].to_list()
+        == whole["device_ns"].to_list()
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_on_cuda_device_times_come_from_events(tmp_path):
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with detscope.Recorder(model, optimizer, tmp_path, telemetry_hz=0) as recorder:
+        for x in recorder.steps([torch.rand(2, 16).cuda()] * 12):
+            model(x)["loss"].backward()
+            optimizer.step()
+    steps = detscope.load_run(recorder.run).table("steps").filter(pl.col("mode") == "recorded")
+    assert steps["device_ns"].null_count() == 0
+
+
+def test_wrong_options_are_said_at_once(tmp_path):
+    with pytest.raises(UsageError, match="level"):
+        detscope.Recorder(Net(), out=tmp_path, level="everything")
+    with pytest.raises(UsageError, match="modules"):
+        detscope.Recorder(Net(), out=tmp_path, modules="some")

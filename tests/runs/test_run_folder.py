@@ -1,0 +1,152 @@
+"""Run folders and tables: unique, whole, readable when cut short. Case 28 of the fault list."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from detscope.errors import InputError, MachineError
+from detscope.runs.atomic import write_atomically, write_text
+from detscope.runs.folder import create_run_folder, find_run
+from detscope.runs.reader import load_run
+from detscope.runs.writer import RunWriter
+
+LOSS = ("losses", [(0, "loss", 1.5), (1, "loss", 1.25)])
+
+
+def test_two_runs_in_the_same_second_get_two_folders(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: create_run_folder(tmp_path, "train", "m"), range(64)))
+    assert len(set(folders)) == 64
+
+
+def test_latest_points_at_the_newest_run(tmp_path):
+    RunWriter(tmp_path, "train", "a", {}).close("ok")
+    second = RunWriter(tmp_path, "train", "b", {})
+    second.close("ok")
+    assert find_run(None, tmp_path) == second.folder.resolve()
+    assert find_run(second.folder.name[:-2], tmp_path) == second.folder.resolve()
+
+
+def test_names_of_models_cannot_leave_the_folder(tmp_path):
+    folder = create_run_folder(tmp_path / "runs", "train", "../../evil/<b>:f")
+    assert folder.parent == tmp_path / "runs"
+
+
+def test_a_closed_run_has_its_tables_and_no_parts(tmp_path):
+    writer = RunWriter(tmp_path, "train", "m", {"device": "cpu"})
+    writer.append(*LOSS)
+    writer.flush()
+    writer.append("losses", [(2, "loss", 1.0)])
+    writer.close("ok")
+    run = load_run(writer.folder)
+    assert run.status == "ok"
+    assert run.table("losses")["value"].to_list() == [1.5, 1.25, 1.0]
+    assert run.table("ops").height == 0
+    assert not (writer.folder / "parts").exists()
+
+
+def test_an_unclosed_run_says_partial_and_opens_with_what_was_flushed(tmp_path):
+    writer = RunWriter(tmp_path, "train", "m", {})
+    writer.append(*LOSS)
+    writer.flush()
+    writer.append("losses", [(2, "loss", 1.0)])
+    run = load_run(writer.folder)
+    assert run.status == "partial"
+    assert run.table("losses").height == 2
+
+
+def test_a_file_is_never_seen_half_written(tmp_path):
+    target = tmp_path / "file"
+    write_text(target, "whole")
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("ha")
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        write_atomically(target, fail)
+    assert target.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError) as caught:
+        RunWriter(tmp_path / "file" / "runs", "train", "m", {})
+    assert "cannot write" in caught.value.message
+    assert "--out" in caught.value.hint
+
+
+def test_a_full_disk_is_one_clear_error_and_nothing_half_written_passes_as_whole(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let tests mount a small disk")
+    try:
+        writer = RunWriter(disk, "train", "m", {})
+        with pytest.raises(MachineError) as caught:
+            for step in range(40):
+                writer.append("losses", [(step * 5000 + i, f"loss-{i}", float(i)) for i in range(5000)])
+                writer.flush()
+        assert "no space left" in caught.value.message
+        run = load_run(writer.folder)
+        assert run.status == "partial"
+        assert run.table("losses").height % 5000 == 0
+        assert not list(writer.folder.rglob("*.tmp"))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_read_only_folder_is_one_clear_error(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let tests mount a read-only folder")
+    try:
+        with pytest.raises(MachineError) as caught:
+            RunWriter(disk / "runs", "train", "m", {})
+        assert "--out" in caught.value.hint
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_newer_schema_a_damaged_file_and_a_plain_folder_are_told_apart(tmp_path):
+    writer = RunWriter(tmp_path, "train", "m", {})
+    writer.append(*LOSS)
+    writer.close("ok")
+    (writer.folder / "losses.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(InputError, match="damaged"):
+        load_run(writer.folder).table("losses")
+    info = json.loads((writer.folder / "run.json").read_text())
+    (writer.folder / "run.json").write_text(json.dumps({**info, "schema": 99}))
+    with pytest.raises(InputError, match="newer detscope"):
+        load_run(writer.folder)
+    (writer.folder / "run.json").write_text('{"schema": ')
+    with pytest.raises(InputError, match="damaged"):
+        load_run(writer.folder)
+    with pytest.raises(InputError, match=r"no run\.json"):
+        load_run(tmp_path)
+
+
+def test_reading_a_run_imports_neither_torch_nor_a_gpu_library(tmp_path):
+    writer = RunWriter(tmp_path, "train", "m", {})
+    writer.append("steps", [(0, 0, "recorded", "step", 0, 1000, None)])
+    writer.close("ok")
+    code = (
+        "import sys; from detscope.analyze.summary import summarize;"
+        f"summarize({str(writer.folder)!r});"
+        "assert 'torch' not in sys.modules and 'pynvml' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
