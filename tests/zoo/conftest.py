@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,16 @@ from zoo_samples import make_images, make_targets
 
 from detscope import zoo
 from detscope.zoo import BuildOptions, BuiltModel
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Images this small gain nothing from threads, which on a busy machine wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 @functools.cache
 def _built(name: str) -> BuiltModel:
@@ -48,9 +58,7 @@ def detect() -> Callable[..., list[dict[str, torch.Tensor]]]:
 def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, list[Any]]]:
     """Outputs seen at each target while something runs: what a recorder does, in small."""
 
-    def run(
-        module: torch.nn.Module, targets: Iterable[str], work: Callable[[], Any]
-    ) -> dict[str, list[Any]]:
+    def run(module: torch.nn.Module, targets: Iterable[str], work: Callable[[], Any]) -> dict[str, list[Any]]:
         seen: dict[str, list[Any]] = defaultdict(list)
         handles = []
 

@@ -115,9 +115,7 @@ def test_a_stage_that_does_not_exist_is_named(own: Path) -> None:
 
 def test_a_torchvision_detector_of_the_users_keeps_its_familys_stages(tmp_path: Path) -> None:
     file = tmp_path / "retina.py"
-    file.write_text(
-        "from detscope import zoo\ndef make():\n    return zoo.build('tiny_retinanet').module\n"
-    )
+    file.write_text("from detscope import zoo\ndef make():\n    return zoo.build('tiny_retinanet').module\n")
     built = zoo.build(f"{file}:make")
     assert built.card.family == "user"
     assert {"fpn", "head.classification", "postprocess"} <= {stage.name for stage in built.stages}

@@ -89,9 +89,7 @@ def build_efficientdet(
     """Build an EfficientDet and put its weights in."""
     from detscope.zoo.weights import find_weights
 
-    if options.trainable_layers is not None:
-        raise UsageError(f"{card.name} does not know trainable_layers", "leave trainable_layers out")
-    check_image_size(card, options.image_size)
+    check_options(card, options)
     config = effdet_config(card.name)
     url = str(config.url or "")
     found = find_weights(options, card.name, Published(url) if url else None, weights_base_url)
@@ -106,8 +104,11 @@ def effdet_config(name: str) -> Any:
         return get_efficientdet_config(name)
 
 
-def check_image_size(card: ModelCard, image_size: int | None) -> None:
-    """EfficientDet's pyramid wants whole pixels on the backbone's levels."""
+def check_options(card: ModelCard, options: BuildOptions) -> None:
+    """Refuse what EfficientDet cannot do; its pyramid wants whole pixels on the backbone's levels."""
+    if options.trainable_layers is not None:
+        raise UsageError(f"{card.name} does not know trainable_layers", "leave trainable_layers out")
+    image_size = options.image_size
     if image_size is not None and image_size % _SIZE_STEP:
         nearest = max(1, round(image_size / _SIZE_STEP)) * _SIZE_STEP
         raise UsageError(

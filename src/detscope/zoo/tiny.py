@@ -219,10 +219,10 @@ _EFFICIENTDET_CARD = _card("efficientdet", 600_472, str(_SIZE), single_pixel_siz
 @register(_EFFICIENTDET_CARD)
 def build_tiny_efficientdet(card: ModelCard, options: BuildOptions) -> BuiltModel:
     """EfficientDet with two narrow BiFPN cells on TinyNet-E, a shrunk EfficientNet, levels 3 to 6."""
-    from detscope.zoo.efficientdet import check_image_size, effdet_config, finish
+    from detscope.zoo.efficientdet import check_options, effdet_config, finish
     from detscope.zoo.weights import find_weights
 
-    check_image_size(card, options.image_size)
+    check_options(card, options)
     found = find_weights(options, card.name, published=None)
     config = effdet_config("efficientdet_lite0")
     config.name = card.name

@@ -115,6 +115,7 @@ def _fetch_into(file: IO[bytes], url: str) -> None:
             file.flush()
             os.fsync(file.fileno())
     except urllib.error.HTTPError as problem:
+        problem.close()  # it is the open answer of the server
         raise DownloadFailed(f"{host} answered {problem.code} {problem.reason}") from problem
     except urllib.error.URLError as problem:
         raise DownloadFailed(f"{host} cannot be reached: {problem.reason}") from problem

@@ -76,7 +76,7 @@ def load_into(
     if found.state is None:
         return WeightsUsed(found.kind, found.source, found.note)
     own = module.state_dict()
-    misfits = [key for key, value in found.state.items() if key in own and own[key].shape != value.shape]
+    misfits = [key for key in own if key in found.state and own[key].shape != found.state[key].shape]
     wrong = [key for key in misfits if not key.startswith(tuple(class_heads))]
     if wrong:
         key = wrong[0]

@@ -1,0 +1,22 @@
+"""`make bench`: every benchmark, or those named on the command line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from bench import training_cost
+
+BENCHMARKS = {"training": training_cost.main}
+
+
+def main() -> None:
+    """Run benchmarks one after the other; nothing else should run meanwhile."""
+    warnings.simplefilter("ignore")
+    for name in sys.argv[1:] or list(BENCHMARKS):
+        if name not in BENCHMARKS:
+            sys.exit(f"no benchmark named {name!r}; there are: {', '.join(BENCHMARKS)}")
+        BENCHMARKS[name]()
+
+
+main()
