@@ -97,9 +97,15 @@ def test_ssdlite320_trains_at_batch_2_and_really_fails_at_batch_1() -> None:
         built.module(make_images(1), make_targets(1))
 
 
-def test_ssd300_says_its_smallest_input() -> None:
-    with pytest.raises(UsageError, match="works from 300 pixels on"):
-        zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=256))
+def test_ssd300_says_its_smallest_input_and_runs_there() -> None:
+    with pytest.raises(UsageError, match="works from 268 pixels on"):
+        zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=267))
+    module = zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=268, num_classes=3)).module
+    with torch.no_grad():
+        assert module.train()(make_images(1), make_targets(1))
+        module.transform.fixed_size = (267, 267)
+        with pytest.raises(RuntimeError, match="Kernel size"):
+            module(make_images(1), make_targets(1))
 
 
 def test_a_page_instead_of_the_published_weights_stops_the_build(tmp_path) -> None:

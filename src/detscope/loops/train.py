@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +74,7 @@ def train(
                 break
         done.epochs += 1
         if scheduler is not None and done.steps >= plan.lr_warmup_steps:
-            scheduler.step()
+            _step_schedule(scheduler)
             base_rates = [group["lr"] for group in optimizer.param_groups]
     watch.finish()
     return done
@@ -120,6 +121,13 @@ def to_device(batch: Batch, device: str, channels_last: bool = False) -> Batch:
     if channels_last:
         images = [image.unsqueeze(0).to(memory_format=torch.channels_last).squeeze(0) for image in images]
     return images, targets
+
+
+def _step_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    with warnings.catch_warnings():
+        # fp16 may skip every optimizer step of a short pass while its scale settles; that is no mistake
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        scheduler.step()
 
 
 def _warm_up_rate(

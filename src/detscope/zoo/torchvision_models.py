@@ -109,7 +109,7 @@ _MODELS: tuple[tuple[ModelCard, _Recipe], ...] = (
     ),
     (
         ModelCard("ssd300_vgg16", "ssd", "torchvision", 35_641_826, "300", _LICENCE),
-        _Recipe(4, False, min_image_size=300),
+        _Recipe(4, False, min_image_size=268),
     ),
     (
         ModelCard(
