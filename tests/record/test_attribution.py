@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -11,16 +13,19 @@ from torch import nn
 from detscope.record.attribution import NOBODY, attribute, ownership
 from detscope.record.events import EventBuffer
 from detscope.record.nodes import NodeTable
-from detscope.record.operators import OperatorWindow, RawEvent
+from detscope.record.operators import OperatorEvents, OperatorWindow
 from detscope.record.probes import Attachments, BorderScribe
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
-def host(
-    name: str, start: int, length: int, sequence: int = -1, correlation: int = 0, thread: int = 1
-) -> RawEvent:
-    return RawEvent(name, start, length, thread, sequence, False, correlation)
+def events_of(*rows: tuple) -> OperatorEvents:
+    """Events from rows of (name, start, duration, sequence, correlation, on_device)."""
+    filled = [(*row, *(-1, 0, False)[len(row) - 3 :]) for row in rows]
+    names, starts, durations, sequences, correlations, on_device = (
+        list(column) for column in zip(*filled, strict=True)
+    )
+    return OperatorEvents(names, starts, durations, [1] * len(rows), sequences, on_device, correlations)
 
 
 @pytest.fixture
@@ -54,36 +59,55 @@ def test_every_sequence_number_belongs_to_the_innermost_module_that_created_it(t
 
 
 def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_follows_its_producer(table):
-    raw = [
-        host(AUTOGRAD + "AddBackward0", 100, 5, sequence=15),
-        host(AUTOGRAD + "AddmmBackward0", 110, 20, sequence=14),
-        host("aten::mm", 112, 8),
-        host(AUTOGRAD + "torch::autograd::AccumulateGrad", 131, 4),
-        host(AUTOGRAD + "ConvolutionBackward0", 140, 50, sequence=11),
-    ]
+    raw = events_of(
+        (AUTOGRAD + "AddBackward0", 100, 5, 15),
+        (AUTOGRAD + "AddmmBackward0", 110, 20, 14),
+        ("aten::mm", 112, 8),
+        (AUTOGRAD + "torch::autograd::AccumulateGrad", 131, 4),
+        (AUTOGRAD + "ConvolutionBackward0", 140, 50, 11),
+    )
     result = attribute(raw, table, forward_events(table))
-    found = {(row.name.removeprefix(AUTOGRAD), row.owner): row for row in result.rows}
-    head, conv = (table.add("module", path).number for path in ("head", "conv"))
-    assert found["AddmmBackward0", head].self_ns == 12
-    assert found["aten::mm", head].direction == "backward"
-    assert found["torch::autograd::AccumulateGrad", head].stage == "head"
-    assert found["ConvolutionBackward0", conv].stage == "backbone"
-    assert found["AddBackward0", NOBODY].total_ns == 5
+    rows = {(r["name"].removeprefix(AUTOGRAD), r["module"]): r for r in result.operators.to_dicts()}
+    assert rows["AddmmBackward0", "head"]["self_ns"] == 12
+    assert rows["aten::mm", "head"]["direction"] == "backward"
+    assert rows["torch::autograd::AccumulateGrad", "head"]["stage"] == "head"
+    assert rows["ConvolutionBackward0", "conv"]["stage"] == "backbone"
+    assert rows["AddBackward0", None]["total_ns"] == 5
     assert result.backward_share == pytest.approx(74 / 79)
 
 
 def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_counted(table):
     conv = table.add("module", "conv").number
-    raw = [
-        host(f"detscope#{conv}", 0, 100),
-        host("aten::convolution", 10, 50, correlation=7),
-        RawEvent("implicit_gemm", 200, 400, 0, -1, True, 7),
-        RawEvent("orphan", 700, 10, 0, -1, True, 99),
-    ]
+    raw = events_of(
+        (f"detscope#{conv}", 0, 100),
+        ("aten::convolution", 10, 50, -1, 7),
+        ("implicit_gemm", 200, 400, -1, 7, True),
+        ("orphan", 700, 10, -1, 99, True),
+    )
     result = attribute(raw, table, [])
-    (row,) = result.rows
-    assert (row.owner, row.device_ns, row.kernels) == (conv, 400, 1)
+    (row,) = result.operators.to_dicts()
+    assert (row["module"], row["device_ns"], row["kernels"]) == ("conv", 400, 1)
     assert result.kernels_unlinked == 1
+    assert result.device["name"].to_list() == ["implicit_gemm", "orphan"]
+
+
+def test_without_a_device_there_is_no_device_time_rather_than_zero(table):
+    raw = OperatorEvents(["aten::add"], [0], [10], [1], [-1])
+    assert attribute(raw, table, []).operators["device_ns"].to_list() == [None]
+
+
+def test_self_times_of_nested_operators_add_up_to_the_outermost(table):
+    raw = events_of(
+        ("outer", 0, 100), ("middle", 10, 60), ("inner", 20, 30), ("inner", 55, 10), ("other", 100, 7)
+    )
+    rows = {row["name"]: row for row in attribute(raw, table, []).operators.to_dicts()}
+    assert {name: row["self_ns"] for name, row in rows.items()} == {
+        "outer": 40,
+        "middle": 20,
+        "inner": 40,
+        "other": 7,
+    }
+    assert rows["inner"]["count"] == 2
 
 
 class Branchy(nn.Module):
@@ -113,22 +137,21 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         window.start()
+    before_ns = time.perf_counter_ns()
     outputs = model(torch.rand(2, 3, 16, 16))["out"]
     torch.stack(outputs).sum().backward()
     raw = window.stop()
     attachments.remove()
     result = attribute(raw, nodes, buffer.take()[0])
-    owners = {(row.name, nodes[row.owner].path) for row in result.rows if row.owner != NOBODY}
+    rows = result.operators.filter(pl.col("module").is_not_null())
+    owners = set(rows.select("name", "module").rows())
     assert (AUTOGRAD + "ConvolutionBackward0", "conv") in owners
     assert (AUTOGRAD + "ConvolutionBackward0", "shared") in owners
     assert (AUTOGRAD + "ReluBackward0", "relu") in owners
     assert (AUTOGRAD + "MulBackward0", "") in owners
     assert (AUTOGRAD + "FlipBackward0", "") in owners
     assert (AUTOGRAD + "ConvolutionBackward0", "relu") not in owners
-    assert abs(result.clock_offset_ns) > 0
-    forward = {
-        (row.name, nodes[row.owner].path)
-        for row in result.rows
-        if row.direction == "forward" and row.owner != NOBODY
-    }
-    assert ("aten::conv2d", "shared") in forward
+    forward = rows.filter(pl.col("direction") == "forward")
+    assert ("aten::conv2d", "shared") in set(forward.select("name", "module").rows())
+    assert result.host["start_ns"].min() >= before_ns, "operators are on the recorder's clock"
+    assert result.host["start_ns"].max() <= time.perf_counter_ns()

@@ -6,12 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from detscope.record.attribution import NOBODY, Attribution, attribute
+import polars as pl
+
+from detscope.record.attribution import attribute
 from detscope.record.content import BatchContent
 from detscope.record.events import DeviceClock
 from detscope.record.loader import BatchTiming
 from detscope.record.nodes import NodeTable
-from detscope.record.operators import RawEvent
+from detscope.record.operators import OperatorEvents, no_garbage_collection
 from detscope.record.replay import StepAccount, replay
 from detscope.record.rows import loader_rows, span_rows, step_rows, timeline_rows
 from detscope.record.schedule import BARE, OPERATORS, RECORDED, WARMUP
@@ -52,9 +54,14 @@ class Notebook:
         self._operator_events: list[int] = []
         self._operator_steps: list[int] = []
         self._nodes_written = 0
+        self._drawn_until_ns = 0  # end of the first operator step that the trace shows
 
     def step(self, step: OpenStep) -> None:
         """Take a finished step; write it now, or when the device has caught up."""
+        with no_garbage_collection():
+            self._take(step)
+
+    def _take(self, step: OpenStep) -> None:
         if step.mode == OPERATORS:
             self._operator_events += step.events
             self._operator_steps.append(step.index)
@@ -94,6 +101,8 @@ class Notebook:
                 writer.append("spans", span_rows(step.index, self._nodes, account, device))
         if traced:
             self._traced_left -= 1
+            if step.mode == OPERATORS and not self._drawn_until_ns:
+                self._drawn_until_ns = step.end_ns
             writer.append("timeline", timeline_rows(step.index, self._nodes, account))
         if step.timing is not None:
             writer.append("loader", loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
@@ -136,41 +145,34 @@ class Notebook:
             "nodes", [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
         )
 
-    def operators(self, raw: list[RawEvent]) -> None:
+    def operators(self, raw: OperatorEvents) -> None:
         """Take the operators of a window that has just ended."""
-        result = attribute(raw, self._nodes, self._operator_events)
-        nodes, steps = self._nodes, max(1, len(self._operator_steps))
-        self._writer.append(
-            "ops",
-            [
-                (
-                    row.name,
-                    nodes[row.owner].path if row.owner != NOBODY else None,
-                    row.stage,
-                    row.phase,
-                    row.direction,
-                    row.shapes,
-                    row.count,
-                    row.total_ns,
-                    row.self_ns,
-                    row.device_ns if self._device_clock is not None else None,
-                    row.kernels,
-                )
-                for row in result.rows
-            ],
-        )
-        self._writer.append("timeline", self._operator_timeline(result))
+        with no_garbage_collection():
+            result = attribute(raw, self._nodes, self._operator_events)
+            self._writer.append_frame("ops", result.operators)
+            if self._drawn_until_ns:
+                self._draw("operators", result.host)
+                self._draw("kernels", result.device)
         self._writer.info["operators"] = {
-            "steps": steps,
+            "steps": max(1, len(self._operator_steps)),
             "backward_attributed": result.backward_share,
             "backward_ns": result.backward_ns,
             "kernels_unlinked": result.kernels_unlinked,
         }
         self._operator_events, self._operator_steps = [], []
 
-    def _operator_timeline(self, result: Attribution) -> list[tuple[Any, ...]]:
+    def _draw(self, track: str, intervals: pl.DataFrame) -> None:
+        """Put operators of the steps that the trace shows on the time line."""
+        drawn = intervals.filter(pl.col("start_ns") < self._drawn_until_ns)
         step = self._operator_steps[0] if self._operator_steps else -1
-        offset = result.clock_offset_ns
-        return [
-            (step, track, name, "", start - offset, length) for track, start, length, name in result.spans
-        ]
+        self._writer.append_frame(
+            "timeline",
+            drawn.select(
+                pl.lit(step, pl.Int64).alias("step"),
+                pl.lit(track).alias("track"),
+                "name",
+                pl.lit("").alias("direction"),
+                "start_ns",
+                "wall_ns",
+            ),
+        )

@@ -5,24 +5,32 @@ Read from raw events: building the profiler's Python event tree takes a hundred 
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+AUTOGRAD = "autograd::engine::evaluate_function: "
+_SHAPES_FROM_NS = 10_000  # shapes of shorter operators are not worth their reading
 
-@dataclass(frozen=True, slots=True)
-class RawEvent:
-    """One event of the profiler, reduced to what attribution needs."""
 
-    name: str
-    start_ns: int
-    duration_ns: int
-    thread: int
-    sequence: int  # of the forward operation that made the autograd node; -1 where there is none
-    on_device: bool
-    correlation: int  # host: own id; device: id of the host event that launched it
-    shapes: str = ""
+@dataclass
+class OperatorEvents:
+    """Events of the profiler, one list per attribute: the fastest form Python can work on."""
+
+    names: list[str] = field(default_factory=list)
+    starts_ns: list[int] = field(default_factory=list)
+    durations_ns: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)  # of autograd nodes; -1 where there is none
+    on_device: list[bool] | None = None  # None: no device was recorded
+    correlations: list[int] | None = None  # host: own id; device: id of the host event that launched it
+    shapes: dict[int, str] = field(default_factory=dict)  # by index
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 class OperatorWindow:
@@ -40,42 +48,64 @@ class OperatorWindow:
 
     def start(self) -> None:
         """Begin to record operators."""
-        os.environ.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # read at the first start; it writes to stderr otherwise
+        # read at the profiler's first start; without it the library writes to stderr
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._cuda else [])
         self._profile = profile(activities=activities, record_shapes=self._shapes)
         self._profile.start()
 
-    def stop(self) -> list[RawEvent]:
+    def stop(self) -> OperatorEvents:
         """End the session and hand over its events."""
         session, self._profile = self._profile, None
         session.stop()
-        return list(read_events(session.profiler.kineto_results.events(), self._shapes))
+        with no_garbage_collection():
+            return read_events(session.profiler.kineto_results.events(), self._cuda, self._shapes)
 
 
-def read_events(events: Iterable[Any], shapes: bool) -> Iterable[RawEvent]:
-    """Raw profiler events as records."""
-    from torch._C._autograd import DeviceType
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Making many small objects sets the collector off again and again, each time over all of torch."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
-    for event in events:
-        name = event.name()
-        if name == "[memory]":
-            continue
-        on_device = event.device_type() != DeviceType.CPU
-        yield RawEvent(
-            name,
-            event.start_ns(),
-            event.duration_ns(),
-            event.start_thread_id(),
-            event.sequence_nr(),
-            on_device,
-            event.linked_correlation_id() if on_device else event.correlation_id(),
-            _shape_text(event.shapes()) if shapes and not on_device else "",
-        )
+
+def read_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEvents:
+    """Raw profiler events, attribute by attribute; device attributes only where a device was recorded."""
+    names = [event.name() for event in events]
+    durations_ns = [event.duration_ns() for event in events]
+    result = OperatorEvents(
+        names,
+        [event.start_ns() for event in events],
+        durations_ns,
+        [event.start_thread_id() for event in events],
+        [
+            event.sequence_nr() if name.startswith(AUTOGRAD) else -1
+            for name, event in zip(names, events, strict=True)
+        ],
+    )
+    if device:
+        from torch._C._autograd import DeviceType
+
+        result.on_device = [event.device_type() != DeviceType.CPU for event in events]
+        result.correlations = [
+            event.linked_correlation_id() if is_device else event.correlation_id()
+            for is_device, event in zip(result.on_device, events, strict=True)
+        ]
+    if shapes:
+        result.shapes = {
+            index: _shape_text(event.shapes())
+            for index, event in enumerate(events)
+            if durations_ns[index] >= _SHAPES_FROM_NS
+        }
+    return result
 
 
 def _shape_text(shapes: list[Any]) -> str:
-    return " ".join("x".join(map(str, shape)) if shape else "-" for shape in shapes)
+    return " ".join(["x".join(map(str, shape)) if shape else "-" for shape in shapes])

@@ -19,6 +19,7 @@ from torch import nn
 from detscope.record.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
 
 _sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
 _MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
 
 
@@ -41,6 +42,7 @@ class BorderScribe:
 
     def __init__(self, buffer: EventBuffer) -> None:
         self.buffer = buffer
+        self._pairs: dict[int, Pair] = {}
         self._marks: dict[int, Callable[[Any], None]] = {}
         # parallel stacks, one entry per open target: where its last child ended, and its mark
         self._child_ends: list[int] = []
@@ -63,8 +65,14 @@ class BorderScribe:
             self._marks[number] = mark
         return mark
 
-    def pair(self, number: int) -> tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]:
+    def pair(self, number: int) -> Pair:
         """The two functions called around a target: before(target, args), after(target, args, output)."""
+        pair = self._pairs.get(number)
+        if pair is None:  # made once: probes go on and off between recorded and bare steps
+            pair = self._pairs[number] = self._make_pair(number)
+        return pair
+
+    def _make_pair(self, number: int) -> Pair:
         buffer = self.buffer
         extend, now = buffer.items.extend, buffer.now
         device_clock, handles = buffer.device_clock, buffer.handles

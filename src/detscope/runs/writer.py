@@ -39,6 +39,7 @@ class RunWriter:
     ) -> None:
         self.folder = create_run_folder(parent, verb, model)
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
+        self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
         self._part = 0
         self._flushed_at = monotonic()
         self.info: dict[str, Any] = {
@@ -63,6 +64,10 @@ class RunWriter:
         """Add rows, each with the columns of the schema in order."""
         self._rows[table].extend(rows)
 
+    def append_frame(self, table: str, frame: pl.DataFrame) -> None:
+        """Add many rows at once."""
+        self._frames[table].append(frame)
+
     @property
     def due(self) -> bool:
         """Whether it is time to flush."""
@@ -71,23 +76,32 @@ class RunWriter:
     def flush(self) -> None:
         """Write what came since the last flush as one part per table."""
         self._part += 1
-        for table, rows in self._rows.items():
-            if rows:
-                frame = pl.DataFrame(rows, schema=polars_schema(table), orient="row")
-                path = self.folder / "parts" / f"{table}-{self._part:06d}.parquet"
-                write_table(path, frame)
-                rows.clear()
+        for table in TABLES:
+            frame = self._pending(table)
+            if frame is not None:
+                write_table(self.folder / "parts" / f"{table}-{self._part:06d}.parquet", frame)
         self._flushed_at = monotonic()
 
+    def _pending(self, table: str) -> pl.DataFrame | None:
+        """Rows that are not on disk yet; they count as handed over."""
+        rows, frames = self._rows[table], self._frames[table]
+        schema = polars_schema(table)
+        pieces = [frame.select(list(schema)) for frame in frames]
+        if rows:
+            pieces.append(pl.DataFrame(rows, schema=schema, orient="row"))
+        self._rows[table], self._frames[table] = [], []
+        return pl.concat(pieces) if pieces else None
+
     def close(self, status: str, reason: str | None = None) -> None:
-        """Flush, join the parts into one file per table, and say how the run ended."""
-        self.flush()
+        """Join the parts and what is pending into one file per table, and say how the run ended."""
         parts = self.folder / "parts"
         for table in TABLES:
-            pieces = sorted(parts.glob(f"{table}-*.parquet"))
+            pieces = [pl.read_parquet(piece) for piece in sorted(parts.glob(f"{table}-*.parquet"))]
+            pending = self._pending(table)
+            if pending is not None:
+                pieces.append(pending)
             if pieces:
-                frame = pl.concat([pl.read_parquet(piece) for piece in pieces])
-                write_table(self.folder / f"{table}.parquet", frame)
+                write_table(self.folder / f"{table}.parquet", pl.concat(pieces))
         self.info["status"], self.info["reason"] = status, reason
         self.save_info()
         shutil.rmtree(parts, ignore_errors=True)
