@@ -52,7 +52,8 @@ class ModelProbes:
         self._scribe = scribe
         self._count = count
         self._note = note
-        self._attachments = Attachments()
+        self._probing = Attachments()
+        self._observing = Attachments()
         stage_of = {stage.target: stage.name for stage in stages}
         self._modules = self._module_nodes(root, nodes, which, stage_of)
         self._calls = self._call_nodes(root, nodes, stages)
@@ -84,32 +85,44 @@ class ModelProbes:
                 calls.append((owner, name, nodes.add(kind, path, kind, stage.name)))
         return calls
 
-    def attach(self) -> None:
-        """Put all probes on."""
-        for module, node in self._modules:
-            self._attachments.module(module, *self._scribe.pair(node.number))
-        for owner, name, node in self._calls:
-            self._attachments.method(owner, name, *self._scribe.pair(node.number))
-        self.attach_observers()
+    def attach(self, modules: bool) -> None:
+        """Put the readers of counts on and, if wanted, all other probes."""
+        if modules:
+            if not len(self._probing):
+                self._make_probes()
+            self._probing.resume()
+        if not len(self._observing):
+            self._make_observers()
+        self._observing.resume()
 
-    def attach_observers(self) -> None:
-        """Only the readers of counts, for recordings that want phases alone."""
+    def detach(self) -> None:
+        """Take all probes off, last first."""
+        self._observing.suspend()
+        self._probing.suspend()
+        self._scribe.reset()
+
+    def remove(self) -> None:
+        """Take all probes off for good."""
+        self._observing.remove()
+        self._probing.remove()
+        self._scribe.reset()
+
+    def _make_probes(self) -> None:
+        for module, node in self._modules:
+            self._probing.module(module, *self._scribe.pair(node.number))
+        for owner, name, node in self._calls:
+            self._probing.method(owner, name, *self._scribe.pair(node.number))
+
+    def _make_observers(self) -> None:
         for (kind, owner, name), observer in self._observers:
             read = self._reader(observer)
             if kind == "module":
-                self._attachments.output(owner, read)
+                self._observing.output(owner, read)
             else:
-                self._attachments.method(
-                    owner, name, lambda _owner, _args: None, lambda _o, _a, output, read=read: read(output)
-                )
+                self._observing.method(owner, name, lambda _owner, _args: None, read)
 
-    def detach(self) -> None:
-        """Take all probes off."""
-        self._attachments.remove()
-        self._scribe.reset()
-
-    def _reader(self, observer: ObserverLike) -> Callable[[Any], None]:
-        def read(output: Any) -> None:
+    def _reader(self, observer: ObserverLike) -> Callable[[Any, Any, Any], None]:
+        def read(_target: Any, _args: Any, output: Any) -> None:
             if output is None:  # the target raised
                 return
             try:

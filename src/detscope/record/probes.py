@@ -188,44 +188,69 @@ class CallProbe:
 
 
 class Attachments:
-    """Everything put on a model or library, and how to take it off again, completely."""
+    """Everything put on a model or library: taken off and on again between steps, in the end completely.
+
+    Going on again makes no new objects: those would set off the garbage collector inside the next step.
+    """
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._entries: list[tuple[dict[Any, Any], Any, Any]] = []  # where, under which key, what
+        self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []  # where, name, probe, what was there
+        self._on = True
 
     def __len__(self) -> int:
-        return len(self._undo)
+        return len(self._entries) + len(self._replaced)
 
     def module(self, module: nn.Module, before: Any, after: Any) -> None:
         """Hooks around a module's forward."""
         first = module.register_forward_pre_hook(before)
-        last = module.register_forward_hook(after, always_call=True)
-        self._undo += [first.remove, last.remove]
+        self._entries.append((module._forward_pre_hooks, first.id, before))
+        self.output(module, after)
 
-    def output(self, module: nn.Module, read: Callable[[Any], None]) -> None:
-        """A reader of a module's output."""
-        handle = module.register_forward_hook(lambda _module, _args, output: read(output))
-        self._undo.append(handle.remove)
+    def output(self, module: nn.Module, after: Any) -> None:
+        """A hook after a module's forward, also when that raised."""
+        last = module.register_forward_hook(after, always_call=True)
+        self._entries.append((module._forward_hooks, last.id, after))
+        self._entries.append((module._forward_hooks_always_called, last.id, True))
 
     def method(self, owner: Any, name: str, before: Any, after: Any) -> None:
         """A stand-in for a method, on the instance (or for a function, on its library module)."""
-        had = name in vars(owner)
-        plain = getattr(owner, name)
+        earlier = vars(owner).get(name, _ABSENT)
+        probe = CallProbe(getattr(owner, name), before, after, owner)
         # nn.Module.__setattr__ is passed by: a probe is no parameter, buffer or submodule
-        vars(owner)[name] = CallProbe(plain, before, after, owner)
+        vars(owner)[name] = probe
+        self._replaced.append((vars(owner), name, probe, earlier))
 
-        def undo() -> None:
-            if had:
-                vars(owner)[name] = plain
-            else:
-                vars(owner).pop(name, None)
+    def suspend(self) -> None:
+        """Take everything off, last first."""
+        if self._on:
+            for where, name, _, earlier in reversed(self._replaced):
+                if earlier is _ABSENT:
+                    where.pop(name, None)
+                else:
+                    where[name] = earlier
+            for hooks, key, _ in self._entries:
+                hooks.pop(key, None)
+        self._on = False
 
-        self._undo.append(undo)
+    def resume(self) -> None:
+        """Put everything on again."""
+        if not self._on:
+            for hooks, key, value in self._entries:
+                hooks[key] = value
+            for where, name, probe, _ in self._replaced:
+                where[name] = probe
+        self._on = True
 
     def remove(self) -> None:
-        """Take everything off, last first."""
-        while self._undo:
-            self._undo.pop()()
+        """Take everything off for good."""
+        self.suspend()
+        self._entries.clear()
+        self._replaced.clear()
+        self._on = True
+
+
+_ABSENT = object()
 
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:

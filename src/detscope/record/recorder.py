@@ -132,6 +132,7 @@ class Recorder:
         try:
             self._abandon_step()
             self._attach("nothing")
+            self._probes.remove()
         finally:
             if self._listening:
                 self._listening.__exit__(None, None, None)
@@ -256,12 +257,9 @@ class Recorder:
             return
         self._probes.detach()
         self._phases.detach()
-        if what == "phases":
-            self._phases.attach()
-            self._probes.attach_observers()
-        elif what == "modules":
+        if what != "nothing":
             self._phases.attach()  # first, so that the forward phase encloses the root module
-            self._probes.attach()
+            self._probes.attach(modules=what == "modules")
         self._attached = what
 
     # ---- marks

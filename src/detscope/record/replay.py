@@ -16,7 +16,6 @@ from detscope.record.events import ENTER, EXIT, WIDTH
 from detscope.record.nodes import NodeTable
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
-OUTSIDE = -1  # owner of time that belongs to no node
 
 
 @dataclass
@@ -51,26 +50,10 @@ class StepAccount:
         return self.end_ns - self.start_ns
 
 
-class _Frame:
-    __slots__ = ("ancestors", "direction", "is_phase", "number", "phase", "stage", "start_ns")
-
-    def __init__(
-        self,
-        number: int,
-        start_ns: int,
-        is_phase: bool,
-        phase: str,
-        direction: str,
-        stage: str | None,
-        ancestors: tuple[int, ...],
-    ) -> None:
-        self.number = number
-        self.start_ns = start_ns
-        self.is_phase = is_phase
-        self.phase = phase
-        self.direction = direction
-        self.stage = stage
-        self.ancestors = ancestors
+# who runs: phase, direction, ancestors (outermost first, the owner last), stage
+_Owner = tuple[str, str, tuple[int, ...], str | None]
+_NOBODY: _Owner = ("other", "other", (), None)
+_OUTERMOST = (-1, 0, True, _NOBODY)
 
 
 def replay(
@@ -82,110 +65,108 @@ def replay(
     times: Sequence[int] | None = None,
 ) -> StepAccount:
     """Account for one step. `times` replaces host times (one per event) by device times."""
-    return _Replay(nodes, start_ns, end_ns, keep_slices).run(events, times)
+    return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices).run(events, times)
 
 
 class _Replay:
     """State of one pass over the events."""
 
-    def __init__(self, nodes: NodeTable, start_ns: int, end_ns: int, keep_slices: bool) -> None:
+    def __init__(self, nodes: NodeTable, account: StepAccount, keep_slices: bool) -> None:
         self.nodes = nodes
-        self.account = StepAccount(start_ns, end_ns)
+        self.account = account
         self.keep_slices = keep_slices
-        self.stack: list[_Frame] = []
-        self.last_ns = start_ns
-        self.marked = OUTSIDE
+        self.stack: list[tuple[int, int, bool, _Owner]] = []  # node, start, is it a phase, who runs in it
         # how each node was reached in the forward pass of this step, for its backward time
         self.way: dict[int, tuple[tuple[int, ...], str | None]] = {}
 
     def run(self, events: Sequence[int], times: Sequence[int] | None) -> StepAccount:
-        """Walk over all events, then close what is still open."""
+        """Walk over all events, then close what is still open. This loop runs after every step: lean."""
+        spent: dict[_Owner, int] = {}
+        slices = self.account.slices if self.keep_slices else None
+        owner, last_ns = _NOBODY, self.account.start_ns
         for index in range(0, len(events), WIDTH):
             code = events[index]
             time_ns = events[index + 1] if times is None else times[index // WIDTH]
-            self._slice_until(time_ns)
-            number, what = code >> 2, code & 3
+            if time_ns > last_ns:
+                spent[owner] = spent.get(owner, 0) + time_ns - last_ns
+                if slices is not None:
+                    slices.append(Slice(last_ns, time_ns, *owner[:3]))
+                last_ns = time_ns
+            what = code & 3
             if what == ENTER:
-                self._enter(number, time_ns)
+                owner = self._enter(code >> 2, time_ns)
             elif what == EXIT:
-                self._exit(number, time_ns)
+                owner = self._exit(code >> 2, time_ns)
             else:
-                self.marked = number
-        self._slice_until(self.account.end_ns)
+                owner = self._mark(code >> 2)
+        end_ns = self.account.end_ns
+        if end_ns > last_ns:
+            spent[owner] = spent.get(owner, 0) + end_ns - last_ns
+            if slices is not None:
+                slices.append(Slice(last_ns, end_ns, *owner[:3]))
         while self.stack:
-            frame = self.stack[-1]
-            self.account.problems.append(f"{self.nodes[frame.number].path} began and did not end")
-            self._exit(frame.number, self.account.end_ns)
-        self._roll_up_backward()
+            number = self.stack[-1][0]
+            self.account.problems.append(f"{self.nodes[number].path} began and did not end")
+            self._exit(number, end_ns)
+        self._share_out(spent)
         return self.account
 
-    def _slice_until(self, time_ns: int) -> None:
-        duration = time_ns - self.last_ns
-        if duration <= 0:
-            return
-        account = self.account
-        phase, direction, ancestors, stage = self._owner()
-        account.phases[phase] += duration
-        if ancestors:
-            account.self_ns[ancestors[-1], direction] += duration
-            if stage is not None:
-                account.stages[stage, direction] += duration
-            else:
-                account.stages["", direction] += duration
-        else:
-            account.outside[phase] += duration
-        if self.keep_slices:
-            account.slices.append(Slice(self.last_ns, time_ns, phase, direction, ancestors))
-        self.last_ns = time_ns
-
-    def _owner(self) -> tuple[str, str, tuple[int, ...], str | None]:
-        if not self.stack:
-            return "other", "other", (), None
-        top = self.stack[-1]
-        if top.is_phase and top.phase == "backward" and self.marked != OUTSIDE:
-            ancestors, stage = self.way.get(self.marked, ((self.marked,), None))
-            return "backward", BACKWARD, ancestors, stage
-        return top.phase, top.direction, top.ancestors, top.stage
-
-    def _enter(self, number: int, time_ns: int) -> None:
+    def _enter(self, number: int, time_ns: int) -> _Owner:
         node = self.nodes[number]
-        parent = self.stack[-1] if self.stack else None
         if node.kind == "phase":
-            if node.path == "backward":
-                self.marked = OUTSIDE
-            self.stack.append(_Frame(number, time_ns, True, node.path, node.path, None, ()))
-            return
-        phase = parent.phase if parent else "other"
-        direction = RECOMPUTE if phase == "backward" else phase
-        stage = node.stage if node.stage is not None else (parent.stage if parent else None)
-        ancestors = (*(parent.ancestors if parent else ()), number)
-        if direction != RECOMPUTE:
-            self.way[number] = (ancestors, stage)
-        self.stack.append(_Frame(number, time_ns, False, phase, direction, stage, ancestors))
+            owner: _Owner = (node.path, node.path, (), None)
+        else:
+            _, _, in_phase, (phase, _, above, stage) = self.stack[-1] if self.stack else _OUTERMOST
+            if in_phase:  # a phase may be marked with the node whose backward runs; that is no parent
+                above, stage = (), None
+            ancestors = (*above, number)
+            stage = node.stage if node.stage is not None else stage
+            if phase == "backward":
+                owner = (phase, RECOMPUTE, ancestors, stage)
+            else:
+                owner = (phase, phase, ancestors, stage)
+                self.way[number] = (ancestors, stage)
+        self.stack.append((number, time_ns, node.kind == "phase", owner))
+        return owner
 
-    def _exit(self, number: int, time_ns: int) -> None:
-        stack = self.stack
-        if not any(frame.number == number for frame in stack):
-            self.account.problems.append(f"{self.nodes[number].path} ended and had not begun")
-            return
+    def _exit(self, number: int, time_ns: int) -> _Owner:
+        stack, account = self.stack, self.account
+        if not stack or (stack[-1][0] != number and all(frame[0] != number for frame in stack)):
+            account.problems.append(f"{self.nodes[number].path} ended and had not begun")
+            return stack[-1][3] if stack else _NOBODY
         while True:  # an exception may have skipped inner exits
-            frame = stack.pop()
-            if not frame.is_phase:
-                key = (frame.number, frame.direction)
-                self.account.calls[key] += 1
-                if frame.number not in frame.ancestors[:-1]:  # recursion counts once
-                    self.account.total_ns[key] += time_ns - frame.start_ns
-            if frame.number == number:
-                return
+            closed, start_ns, is_phase, (_, direction, ancestors, _) = stack.pop()
+            if not is_phase:
+                key = (closed, direction)
+                account.calls[key] += 1
+                if closed not in ancestors[:-1]:  # recursion counts once
+                    account.total_ns[key] += time_ns - start_ns
+            if closed == number:
+                return stack[-1][3] if stack else _NOBODY
 
-    def _roll_up_backward(self) -> None:
+    def _mark(self, number: int) -> _Owner:
+        """From here on the backward pass belongs to this node."""
+        if not self.stack or self.stack[-1][3][0] != "backward" or not self.stack[-1][2]:
+            return self.stack[-1][3] if self.stack else _NOBODY
+        ancestors, stage = self.way.get(number, ((number,), None))
+        owner: _Owner = ("backward", BACKWARD, ancestors, stage)
+        frame = self.stack[-1]
+        self.stack[-1] = (frame[0], frame[1], True, owner)  # a module that recomputes gives it back
+        return owner
+
+    def _share_out(self, spent: dict[_Owner, int]) -> None:
+        """Phases, self times, stages and backward totals from the time of every owner."""
         account = self.account
-        for (number, direction), duration in account.self_ns.items():
-            if direction != BACKWARD:
+        for (phase, direction, ancestors, stage), duration in spent.items():
+            account.phases[phase] += duration
+            if not ancestors:
+                account.outside[phase] += duration
                 continue
-            ancestors, _ = self.way.get(number, ((number,), None))
-            for ancestor in set(ancestors):
-                account.total_ns[ancestor, BACKWARD] += duration
+            account.self_ns[ancestors[-1], direction] += duration
+            account.stages[stage or "", direction] += duration
+            if direction == BACKWARD:
+                for ancestor in set(ancestors):
+                    account.total_ns[ancestor, BACKWARD] += duration
         for (number, direction), calls in list(account.calls.items()):
             if direction != RECOMPUTE and (number, BACKWARD) in account.total_ns:
                 account.calls[number, BACKWARD] = calls

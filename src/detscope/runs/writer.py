@@ -16,7 +16,7 @@ from detscope.runs.atomic import write_bytes, write_text
 from detscope.runs.folder import create_run_folder, point_latest_at
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
 
-FLUSH_EVERY_S = 2.0
+FLUSH_EVERY_S = 3.0
 
 
 def polars_schema(table: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class RunWriter:
         self, parent: Path, verb: str, model: str, info: Mapping[str, Any], config_toml: str = ""
     ) -> None:
         self.folder = create_run_folder(parent, verb, model)
-        self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
+        self._columns: dict[str, list[list[Any]]] = {name: [[] for _ in TABLES[name]] for name in TABLES}
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
         self._part = 0
         self._flushed_at = monotonic()
@@ -62,7 +62,10 @@ class RunWriter:
 
     def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, each with the columns of the schema in order."""
-        self._rows[table].extend(rows)
+        # column by column: thousands of row objects would keep Python's garbage collector busy,
+        # and it would do so inside the steps that are measured
+        for column, values in zip(self._columns[table], zip(*rows, strict=True), strict=False):
+            column.extend(values)
 
     def append_frame(self, table: str, frame: pl.DataFrame) -> None:
         """Add many rows at once."""
@@ -84,12 +87,11 @@ class RunWriter:
 
     def _pending(self, table: str) -> pl.DataFrame | None:
         """Rows that are not on disk yet; they count as handed over."""
-        rows, frames = self._rows[table], self._frames[table]
-        schema = polars_schema(table)
-        pieces = [frame.select(list(schema)) for frame in frames]
-        if rows:
-            pieces.append(pl.DataFrame(rows, schema=schema, orient="row"))
-        self._rows[table], self._frames[table] = [], []
+        columns, schema = self._columns[table], polars_schema(table)
+        pieces = [frame.select(list(schema)) for frame in self._frames[table]]
+        if columns[0]:
+            pieces.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
+        self._columns[table], self._frames[table] = [[] for _ in schema], []
         return pl.concat(pieces) if pieces else None
 
     def close(self, status: str, reason: str | None = None) -> None:
