@@ -18,9 +18,10 @@ from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.loader import collate
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train
+from detscope.record.borders import BorderScribe
 from detscope.record.events import EventBuffer
 from detscope.record.operators import OperatorWindow
-from detscope.record.probes import Attachments, BorderScribe
+from detscope.record.probes import Attachments
 from detscope.record.recorder import Recorder
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
@@ -132,8 +133,11 @@ def hook_pair_us(rounds: int = 7, calls: int = 20_000) -> float:
     x = torch.ones(1)
     buffer = EventBuffer()
     bare, probed = Identity(), Identity()
-    Attachments().module(probed, *BorderScribe(buffer).pair(1))
-    return loop(probed) - loop(bare)
+    attachments = Attachments()
+    attachments.modules([(probed, 6)], BorderScribe(buffer))
+    recorded = loop(probed)
+    attachments.remove()
+    return recorded - loop(bare)
 
 
 def main() -> None:

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from detscope.record.attribution import NOBODY, attribute, ownership
+from detscope.record.borders import BorderScribe
 from detscope.record.events import EventBuffer
 from detscope.record.nodes import NodeTable
 from detscope.record.operators import OperatorEvents, OperatorWindow
-from detscope.record.probes import Attachments, BorderScribe
+from detscope.record.probes import Attachments
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 
@@ -130,8 +131,8 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     buffer = EventBuffer()
     scribe = BorderScribe(buffer)
     attachments = Attachments()
-    for path, module in model.named_modules():
-        attachments.module(module, *scribe.pair(nodes.add("module", path).number))
+    targets = [(module, nodes.add("module", path).number) for path, module in model.named_modules()]
+    attachments.modules(targets, scribe)
     scribe.record_functions = True
     window = OperatorWindow(cuda=False)
     with warnings.catch_warnings():

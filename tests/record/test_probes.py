@@ -8,16 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from detscope.record.borders import BorderScribe, tensors_in
 from detscope.record.events import EventBuffer
 from detscope.record.nodes import NodeTable
-from detscope.record.probes import (
-    Attachments,
-    BorderScribe,
-    CallProbe,
-    resolve_target,
-    select_modules,
-    tensors_in,
-)
+from detscope.record.probes import Attachments, CallProbe, resolve_target, select_modules
 from detscope.record.replay import replay
 
 
@@ -36,11 +30,15 @@ class Block(nn.Module):
         return self.scale(self.second(hidden) + x)
 
 
-def probed(model: nn.Module) -> tuple[NodeTable, EventBuffer, Attachments]:
+def probed(model: nn.Module, hooks: bool = False) -> tuple[NodeTable, EventBuffer, Attachments]:
     nodes, buffer = NodeTable(), EventBuffer()
     scribe, attachments = BorderScribe(buffer), Attachments()
-    for path, module in model.named_modules():
-        attachments.module(module, *scribe.pair(nodes.add("module", path).number))
+    targets = [(module, nodes.add("module", path).number) for path, module in model.named_modules()]
+    if hooks:
+        for module, number in targets:
+            attachments.module(module, *scribe.pair(number))
+    else:
+        attachments.modules(targets, scribe)
     return nodes, buffer, attachments
 
 
@@ -49,22 +47,27 @@ def backward_order(nodes: NodeTable, buffer: EventBuffer) -> list[str]:
     return [nodes[items[i] >> 2].path for i in range(0, len(items), 3) if items[i] & 3 == 2]
 
 
-def test_the_engine_reaches_modules_in_reverse_and_own_operations_go_to_the_parent():
+BOTH_WAYS = pytest.mark.parametrize("hooks", [False, True], ids=["class", "hooks"])
+
+
+@BOTH_WAYS
+def test_the_engine_reaches_modules_in_reverse_and_own_operations_go_to_the_parent(hooks):
     model = Block()
-    nodes, buffer, attachments = probed(model)
+    nodes, buffer, attachments = probed(model, hooks)
     model(torch.rand(2, 4)).sum().backward()
     attachments.remove()
     assert backward_order(nodes, buffer) == ["", "second", "relu", "first"]
 
 
-def test_a_probe_changes_neither_outputs_nor_gradients():
+@BOTH_WAYS
+def test_a_probe_changes_neither_outputs_nor_gradients(hooks):
     torch.manual_seed(0)
     model, x = Block(), torch.rand(3, 4)
     plain = model(x)
     plain.sum().backward()
     plain_grads = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    _, _, attachments = probed(model)
+    _, _, attachments = probed(model, hooks)
     recorded = model(x)
     recorded.sum().backward()
     attachments.remove()
@@ -83,15 +86,21 @@ def state_of(model: nn.Module) -> list[dict[str, object]]:
     ]
 
 
-def test_after_removal_the_model_is_as_it_was():
+CLASSES = (Block, nn.Linear, nn.ReLU, nn.Module)
+
+
+@BOTH_WAYS
+def test_after_removal_the_model_and_its_classes_are_as_they_were(hooks):
     model = Block()
     before = state_of(model)
-    nodes, buffer, attachments = probed(model)
+    classes = [dict(vars(owner)) for owner in CLASSES]
+    nodes, buffer, attachments = probed(model, hooks)
     scribe = BorderScribe(buffer)
     attachments.method(model, "scale", *scribe.pair(nodes.add("method", "scale()").number))
     assert isinstance(vars(model)["scale"], CallProbe)
     attachments.remove()
     assert state_of(model) == before
+    assert [dict(vars(owner)) for owner in CLASSES] == classes
     assert len(attachments) == 0
 
 
@@ -120,7 +129,62 @@ def test_a_copy_made_while_recording_uses_its_own_method():
     attachments.remove()
 
 
-def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end():
+def test_copies_and_strangers_of_the_same_class_run_as_always_and_are_not_recorded():
+    model, stranger = Block(), Block()
+    _, buffer, attachments = probed(model)
+    twin = copy.deepcopy(model)
+    buffer.take()
+    stranger(torch.rand(1, 4))
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert twin(torch.rand(1, 4)).abs().sum() == 0
+    assert buffer.items == []
+    attachments.remove()
+
+
+def test_a_class_that_calls_its_parents_forward_is_one_span():
+    class Louder(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 2
+
+    model = nn.Sequential(Louder(4, 4), nn.Linear(4, 4))
+    nodes, buffer, attachments = probed(model)
+    model(torch.rand(1, 4))
+    attachments.remove()
+    paths = [nodes[code >> 2].path for code in buffer.items[::3] if code & 3 == 0]
+    assert paths == ["", "0", "1"]
+
+
+def test_a_forward_on_the_instance_is_recorded_by_hooks_and_stays():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].forward = lambda x: x + 1
+    mine = model[0].forward
+    nodes, buffer, attachments = probed(model)
+    assert model(torch.zeros(1, 4)).sum() == 4
+    attachments.remove()
+    assert [nodes[code >> 2].path for code in buffer.items[::3] if code & 3 == 0] == ["", "0"]
+    assert model[0].forward is mine
+
+
+def test_a_class_patched_by_others_while_recording_keeps_their_patch():
+    class Mine(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    model = Mine()
+    _, _, attachments = probed(model)
+
+    def theirs(self: Mine, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    Mine.forward = theirs
+    attachments.remove()
+    assert Mine.forward is theirs
+
+
+@BOTH_WAYS
+def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end(hooks):
     class Failing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -131,7 +195,7 @@ def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end():
             raise ValueError("mine")
 
     model = Failing()
-    nodes, buffer, attachments = probed(model)
+    nodes, buffer, attachments = probed(model, hooks)
     with pytest.raises(ValueError, match="mine"):
         model(torch.rand(1, 2))
     attachments.remove()

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from detscope.record.borders import BorderScribe
 from detscope.record.nodes import Node, NodeTable
 from detscope.record.probes import (
     Attachments,
-    BorderScribe,
     count_parameters,
     resolve_target,
     select_modules,
@@ -108,8 +108,7 @@ class ModelProbes:
         self._scribe.reset()
 
     def _make_probes(self) -> None:
-        for module, node in self._modules:
-            self._probing.module(module, *self._scribe.pair(node.number))
+        self._probing.modules(((module, node.number) for module, node in self._modules), self._scribe)
         for owner, name, node in self._calls:
             self._probing.method(owner, name, *self._scribe.pair(node.number))
 

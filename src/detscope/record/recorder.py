@@ -22,6 +22,7 @@ from torch import nn
 from detscope import marks
 from detscope.errors import UsageError
 from detscope.machine.facts import environment
+from detscope.record.borders import BorderScribe
 from detscope.record.content import describe_batch
 from detscope.record.device_clock import device_clock_for
 from detscope.record.events import EventBuffer
@@ -31,7 +32,6 @@ from detscope.record.nodes import NodeTable
 from detscope.record.notebook import Notebook, OpenStep
 from detscope.record.operators import OperatorWindow
 from detscope.record.phases import PhaseProbes
-from detscope.record.probes import BorderScribe
 from detscope.record.schedule import BARE, OPERATORS, Schedule
 from detscope.record.telemetry import Telemetry
 from detscope.runs.definitions import DEFINITIONS

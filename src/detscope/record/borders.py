@@ -1,0 +1,195 @@
+"""What is written when a target begins and ends, and how backward time finds its way back to it.
+
+At a border autograd nodes are marked: a node created by a target tells, when the engine
+reaches it, that this target's share of the backward pass begins. Sequence numbers decide whose node
+it is: every new node gets the next number, so a node is a target's own if its number is not below
+the number at which the target's last child ended. In-place operations do no harm, unlike with
+`register_full_backward_hook`, and nested outputs (dicts, lists, image lists) are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from detscope.record.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
+
+_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
+_MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors inside nested tuples, lists, dicts and simple holders such as torchvision's ImageList."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 4:
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            for item in value[:_MOST_TENSORS]:
+                yield from tensors_in(item, depth + 1)
+        elif isinstance(getattr(value, "tensors", None), torch.Tensor):
+            yield value.tensors
+
+
+class BorderScribe:
+    """Writes begins, ends and backward marks into a buffer; shared by all probes of a recording."""
+
+    def __init__(self, buffer: EventBuffer) -> None:
+        self.buffer = buffer
+        self._pairs: dict[int, Pair] = {}
+        self._marks: dict[int, Callable[[Any], None]] = {}
+        # parallel stacks, one entry per open target: where its last child ended, and its mark
+        self._child_ends: list[int] = []
+        self._owners: list[Callable[[Any], None]] = []
+        self.record_functions = False  # also write spans into torch.profiler, in operator steps
+        self._spans: list[Any] = []
+
+    def mark_of(self, number: int) -> Callable[[Any], None]:
+        """The autograd prehook that says: from here on, backward belongs to this node."""
+        mark = self._marks.get(number)
+        if mark is None:
+            extend, now, code = self.buffer.items.extend, self.buffer.now, number * 4 + MARK
+            device_clock, handles = self.buffer.device_clock, self.buffer.handles
+
+            def mark(grad_outputs: Any) -> None:  # noqa: ARG001
+                extend((code, now(), -1))
+                if device_clock is not None:
+                    handles.append(device_clock.record())
+
+            self._marks[number] = mark
+        return mark
+
+    def pair(self, number: int) -> Pair:
+        """The two functions called around a target: before(target, args), after(target, args, output)."""
+        pair = self._pairs.get(number)
+        if pair is None:  # made once: probes go on and off between recorded and bare steps
+            pair = self._pairs[number] = self._make_pair(number)
+        return pair
+
+    def _make_pair(self, number: int) -> Pair:
+        buffer = self.buffer
+        extend, now = buffer.items.extend, buffer.now
+        device_clock, handles = buffer.device_clock, buffer.handles
+        ends, owners = self._child_ends, self._owners
+        own_mark = self.mark_of(number)
+        enter, leave = number * 4 + ENTER, number * 4 + EXIT
+        sequence_number = _sequence_number
+
+        def before(target: Any, args: Any) -> None:  # noqa: ARG001
+            sequence = sequence_number()
+            if ends:
+                since = ends[-1]
+                if sequence > since:  # the parent made nodes of its own since its last child
+                    _mark_own(args, since, owners[-1])
+                    # what was made before this child is marked; what follows it is the child's
+            ends.append(sequence)
+            owners.append(own_mark)
+            if self.record_functions:
+                self._open_span(number)
+            if device_clock is not None:
+                handles.append(device_clock.record())
+            extend((enter, now(), sequence))
+
+        def after(target: Any, args: Any, output: Any) -> None:  # noqa: ARG001
+            time_ns = now()
+            sequence = sequence_number()
+            extend((leave, time_ns, sequence))
+            if device_clock is not None:
+                handles.append(device_clock.record())
+            if self.record_functions:
+                self._close_span()
+            if not ends:  # probes were attached while the target ran
+                return
+            since = ends.pop()
+            owners.pop()
+            if sequence > since:
+                _mark_own(output, since, own_mark)
+            if ends:
+                ends[-1] = sequence
+
+        return before, after
+
+    def forward(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:
+        """A class's forward that records the instances in `numbers` (by id) and leaves all others alone.
+
+        The same as `pair` around the call, written out in one piece: between two convolutions Python
+        code runs from cold caches, and hooks through torch's own machinery cost five times as much.
+        """
+        items, now = self.buffer.items, self.buffer.now
+        extend = items.extend
+        device_clock, handles = self.buffer.device_clock, self.buffer.handles
+        ends, owners, mark_of = self._child_ends, self._owners, self.mark_of
+        sequence_number = _sequence_number
+
+        def forward(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            number = numbers.get(id(self_))
+            if number is None:
+                return plain(self_, *args, **kwargs)
+            sequence = sequence_number()
+            if ends and sequence > ends[-1]:
+                _mark_own(args, ends[-1], owners[-1])
+            mark = mark_of(number)
+            ends.append(sequence)
+            owners.append(mark)
+            if self.record_functions:
+                self._open_span(number)
+            if device_clock is not None:
+                handles.append(device_clock.record())
+            extend((number * 4, now(), sequence))
+            output = None
+            try:
+                output = plain(self_, *args, **kwargs)
+                return output
+            finally:
+                extend((number * 4 + 1, now(), sequence := sequence_number()))
+                if device_clock is not None:
+                    handles.append(device_clock.record())
+                if self.record_functions:
+                    self._close_span()
+                if ends:
+                    since = ends.pop()
+                    owners.pop()
+                    if sequence > since:
+                        _mark_own(output, since, mark)
+                    if ends:
+                        ends[-1] = sequence
+
+        return forward
+
+    def reset(self) -> None:
+        """Forget open targets, after an exception left some open."""
+        self._child_ends.clear()
+        self._owners.clear()
+        while self._spans:
+            self._close_span()
+
+    def _open_span(self, number: int) -> None:
+        span = torch._C._profiler._RecordFunctionFast(f"{SPAN_PREFIX}{number}")
+        span.__enter__()
+        self._spans.append(span)
+
+    def _close_span(self) -> None:
+        if self._spans:
+            self._spans.pop().__exit__(None, None, None)
+
+
+def _mark_own(value: Any, since: int, mark: Callable[[Any], None]) -> None:
+    """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
+    if type(value) is torch.Tensor:
+        function = value.grad_fn
+        if function is not None and function._sequence_nr() >= since:
+            function.register_prehook(mark)
+        return
+    seen: set[int] = set()
+    for tensor in tensors_in(value):
+        function = tensor.grad_fn
+        if function is None:
+            continue
+        sequence = function._sequence_nr()
+        if sequence >= since and sequence not in seen:
+            seen.add(sequence)
+            function.register_prehook(mark)
