@@ -9,6 +9,7 @@ the number at which the target's last child ended. In-place operations do no har
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -35,33 +36,57 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield value.tensors
 
 
+class Mark:
+    """Something to put on autograd nodes, as cheaply as torch allows.
+
+    `register_prehook` makes a removable handle each time, in Python, which took half of a recorded step's
+    extra cost. A node also takes the hooks of a tensor in one call of C++; the tensor is a carrier of
+    ours, no tensor of the model is touched.
+    """
+
+    def __init__(self, reached: Callable[[Any], None]) -> None:
+        self._reached = reached
+        self._carrier = torch.zeros((), requires_grad=True)
+        self._carrier._backward_hooks = OrderedDict({0: reached})
+
+    def put_on(self, function: Any) -> None:
+        """Let the engine say when it is about to run this node."""
+        try:
+            function._register_hook_dict(self._carrier)
+        except AttributeError:  # nodes of some kinds know only the public way
+            function.register_prehook(self._reached)
+
+
 class BorderScribe:
     """Writes begins, ends and backward marks into a buffer; shared by all probes of a recording."""
 
     def __init__(self, buffer: EventBuffer) -> None:
         self.buffer = buffer
         self._pairs: dict[int, Pair] = {}
-        self._marks: dict[int, Callable[[Any], None]] = {}
+        self._marks: dict[int, Mark] = {}
         # parallel stacks, one entry per open target: where its last child ended, and its mark
         self._child_ends: list[int] = []
-        self._owners: list[Callable[[Any], None]] = []
+        self._owners: list[Mark] = []
         self.record_functions = False  # also write spans into torch.profiler, in operator steps
         self._spans: list[Any] = []
 
-    def mark_of(self, number: int) -> Callable[[Any], None]:
-        """The autograd prehook that says: from here on, backward belongs to this node."""
+    def mark_of(self, number: int) -> Mark:
+        """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
         mark = self._marks.get(number)
         if mark is None:
-            extend, now, code = self.buffer.items.extend, self.buffer.now, number * 4 + MARK
-            device_clock, handles = self.buffer.device_clock, self.buffer.handles
-
-            def mark(grad_outputs: Any) -> None:  # noqa: ARG001
-                extend((code, now(), -1))
-                if device_clock is not None:
-                    handles.append(device_clock.record())
-
-            self._marks[number] = mark
+            mark = self._marks[number] = Mark(self._make_mark(number))
         return mark
+
+    def _make_mark(self, number: int) -> Callable[[Any], None]:
+        extend, now, code = self.buffer.items.extend, self.buffer.now, number * 4 + MARK
+        device_clock, handles = self.buffer.device_clock, self.buffer.handles
+
+        def reached(gradient: Any) -> None:  # noqa: ARG001
+            extend((code, now(), -1))
+            if device_clock is not None:
+                handles.append(device_clock.record())
+
+        return reached
 
     def pair(self, number: int) -> Pair:
         """The two functions called around a target: before(target, args), after(target, args, output)."""
@@ -177,12 +202,12 @@ class BorderScribe:
             self._spans.pop().__exit__(None, None, None)
 
 
-def _mark_own(value: Any, since: int, mark: Callable[[Any], None]) -> None:
+def _mark_own(value: Any, since: int, mark: Mark) -> None:
     """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
     if type(value) is torch.Tensor:
         function = value.grad_fn
         if function is not None and function._sequence_nr() >= since:
-            function.register_prehook(mark)
+            mark.put_on(function)
         return
     seen: set[int] = set()
     for tensor in tensors_in(value):
@@ -192,4 +217,4 @@ def _mark_own(value: Any, since: int, mark: Callable[[Any], None]) -> None:
         sequence = function._sequence_nr()
         if sequence >= since and sequence not in seen:
             seen.add(sequence)
-            function.register_prehook(mark)
+            mark.put_on(function)
