@@ -145,7 +145,7 @@ def test_train_hands_over_the_settings_of_its_flags(measuring: Callable[..., Sta
     assert (settings.data.name, settings.record.level, settings.record.modules) == ("pets", "ops", "2")
     assert settings.output.runs == "there"
     assert len(stand_in.notes) == 1
-    assert "note: prefetch_factor = 2 has no effect" in result.stderr
+    assert "prefetch_factor = 2 has no effect" in stand_in.notes[0]
 
 
 def test_json_stands_alone_on_stdout(measuring: Callable[..., StandIn]) -> None:

@@ -92,8 +92,6 @@ def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) ->
     from detscope.report.progress import make_progress
 
     progress = make_progress(quiet=quiet)
-    for note in loaded.notes:
-        progress.note(note)
     with stdout_kept_clean(keep_stdout_clean):
         from detscope.sessions.train import run_training
 

@@ -36,6 +36,7 @@ from detscope.record.schedule import BARE, OPERATORS, Schedule
 from detscope.record.telemetry import Telemetry
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
+from detscope.zoo.recognise import recognise
 
 LEVELS = ("phases", "modules", "ops")
 
@@ -51,8 +52,8 @@ class Recorder:
         *,
         level: Literal["phases", "modules", "ops"] = "modules",
         modules: str = "all",
-        stages: Sequence[StageLike] = (),
-        observers: Sequence[ObserverLike] = (),
+        stages: Sequence[StageLike] | None = None,  # None: found by the model's family or children
+        observers: Sequence[ObserverLike] | None = None,
         warmup_steps: int = 3,
         bare_every: int = 4,
         ops_steps: int = 3,
@@ -67,6 +68,10 @@ class Recorder:
             raise UsageError(f"level {level!r} is not one of {', '.join(LEVELS)}", "try level='modules'")
         if modules not in ("all", "leaf", "none") and not modules.isdigit():
             raise UsageError(f"modules {modules!r} is not all, leaf, none or a depth", "try modules='all'")
+        if stages is None or observers is None:
+            _, found_stages, found_observers = recognise(model)
+            stages = found_stages if stages is None else stages
+            observers = found_observers if observers is None else observers
         self.level = level
         self._model = model
         self._name = name or type(model).__name__
@@ -76,6 +81,7 @@ class Recorder:
         self._info = {
             "level": level,
             "device": self._device,
+            "stages": [stage.name for stage in stages],
             "model": {"name": self._name, "parameters": sum(p.numel() for p in model.parameters())},
             **(info or {}),
         }

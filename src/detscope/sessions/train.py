@@ -34,6 +34,8 @@ def run_training(settings: Settings, *, progress: Progress, notes: Sequence[str]
     device = resolve_device(training.device)
     card = get_card(settings.model.name)
     check_trainable(card, training.batch_size, settings.model.image_size)
+    for note in notes:
+        progress.note(note)
     dataset = open_dataset(
         settings.data,
         need_masks="masks" in card.needs,
@@ -195,6 +197,5 @@ def _run_info(
         "device": device,
         "batch_size": training.batch_size,
         "precision": training.precision,
-        "stages": [stage.name for stage in built.stages],
         "settings": settings.model_dump(),
     }

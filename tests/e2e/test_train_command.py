@@ -1,0 +1,162 @@
+"""`detscope train` as a person types it: real processes, really killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = ["--set", "data.images=8", "--set", "data.image_width=160", "--set", "data.image_height=128"]
+COMMAND = [sys.executable, "-m", "detscope"]
+
+
+def run(*arguments: str, folder: Path, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("person")
+    done = run("train", "tiny_fasterrcnn", "--steps", "20", "--json", *SMALL, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_the_json_has_the_figures_that_were_promised_and_they_add_up(trained):
+    _, summary = trained
+    assert summary["step_ms"]["n"] == 20
+    low, high = summary["step_ms"]["ci95"]
+    assert low <= summary["step_ms"]["p50"] <= high
+    assert set(summary["phases_ms"]) == {"data", "transfer", "forward", "backward", "optimizer", "other"}
+    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
+    assert sum(row["self_forward_ms"] for row in summary["modules"]) == pytest.approx(
+        summary["phases_ms"]["forward"], rel=0.01
+    )
+    assert {"path", "forward_ms", "backward_ms", "self_forward_ms", "self_backward_ms"} <= set(
+        summary["modules"][0]
+    )
+    assert {"preprocess", "backbone", "fpn", "rpn", "roi_heads"} <= set(summary["stages_ms"])
+    assert summary["overhead_ratio"]["value"] > 0
+    assert len(summary["overhead_ratio"]["ci95"]) == 2
+    assert 0.99 <= summary["backward_attributed"] <= 1
+    assert summary["images_per_s"] > 0
+    assert summary["loader"]["workers"]
+    assert summary["step_ms"]["p99"] == "n/a (needs 459)"
+
+
+def test_show_prints_it_again_for_people_and_for_programs(trained):
+    folder, summary = trained
+    shown = run("show", folder=folder)
+    assert shown.returncode == 0
+    for text in ("tiny_fasterrcnn", "random", "backward", "roi_heads", "detscope"):
+        assert text in shown.stdout
+    again = json.loads(run("show", Path(summary["run"]).name, "--json", folder=folder).stdout)
+    assert again["step_ms"] == summary["step_ms"]
+
+
+def test_the_run_keeps_no_environment_variable_and_no_home_path(trained):
+    folder, summary = trained
+    stored = (folder / summary["run"] / "run.json").read_text()
+    assert str(Path.home()) + "/" not in stored
+    assert not any(len(value) > 8 and value in stored for key, value in os.environ.items() if "TOKEN" in key)
+
+
+def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path):
+    child = subprocess.Popen(
+        [*COMMAND, "train", "tiny_ssd", "--steps", "100000", "-q", *SMALL],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-000002.parquet")):
+        time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    shown = run("show", "--json", folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    summary = json.loads(shown.stdout)
+    assert summary["status"] == "partial"
+    assert summary["step_ms"]["n"] > 5
+    assert "partial" in run("show", folder=tmp_path).stdout
+
+
+def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path):
+    child = subprocess.Popen(
+        [*COMMAND, "train", "tiny_ssd", "--steps", "100000", *SMALL],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-*.parquet")):
+        time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGINT)  # a terminal tells the whole group, workers too
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "interrupted" in errors
+    assert "detscope show" in errors
+    summary = json.loads(run("show", "--json", folder=tmp_path).stdout)
+    assert summary["status"] == "partial"
+    assert summary["step_ms"]["n"] > 0
+
+
+@pytest.mark.skipif(
+    "torch" in sys.modules and sys.modules["torch"].cuda.is_available(), reason="there is a GPU"
+)
+def test_cuda_without_cuda_is_exit_4_with_one_line_and_a_hint_and_nothing_is_made(tmp_path):
+    (tmp_path / ".config").mkdir()
+    (tmp_path / ".config" / "config.toml").write_text(
+        "[training]\nnum_epochs = 1\nbatch_size = 2\nprefetch_factor = 2\nnum_workers = 4\n"
+        'device = "cuda:0"\n'
+    )
+    done = run("train", folder=tmp_path)
+    assert done.returncode == 4
+    assert [line.split(":")[0] for line in done.stderr.strip().splitlines()] == ["error", "hint"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".config"]
+
+
+def test_three_wrong_keys_are_three_messages_and_exit_2(tmp_path):
+    (tmp_path / "wrong.toml").write_text(
+        '[training]\nnum_epoch = 1\nbatch_size = "two"\n[modell]\nname = "x"\n'
+    )
+    done = run("train", "--config", "wrong.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("error:") == 3
+    assert "num_epochs" in done.stderr
+
+
+def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "examples" / "own_loop.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(run("show", "--json", folder=tmp_path).stdout)
+    assert summary["status"] == "ok"
+    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
+    assert {"backbone", "head"} <= {row["path"] for row in summary["modules"]}
+    assert {"backbone", "head"} <= set(summary["stages_ms"])
