@@ -9,7 +9,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from detscope.config.load import dump_settings, load_settings
-from detscope.config.schema import DataSettings, ModelSettings, RecordSettings, Settings, TrainingSettings
+from detscope.config.schema import (
+    DataSettings,
+    InferenceSettings,
+    ModelSettings,
+    RecordSettings,
+    Settings,
+    TrainingSettings,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 counts = st.integers(min_value=1, max_value=10**9)
@@ -32,6 +39,7 @@ settings = st.builds(
     training=training,
     model=st.builds(ModelSettings, name=texts, weights=texts, image_size=st.none() | st.integers(32, 4096)),
     data=st.builds(DataSettings, root=texts),
+    inference=st.builds(InferenceSettings, images=st.lists(texts, max_size=3), score=st.floats(0, 1)),
     record=st.builds(RecordSettings, modules=st.sampled_from(["all", "leaf", "1", "42"])),
 )
 
@@ -47,6 +55,6 @@ def test_dumped_settings_load_as_the_same_settings(wanted: Settings) -> None:
 
 def test_what_is_not_set_is_left_out() -> None:
     tables = tomllib.loads(dump_settings(Settings()))
-    assert tables.keys() == {"training", "model", "data", "record", "output"}
+    assert tables.keys() == {"training", "model", "data", "inference", "record", "output"}
     assert "steps" not in tables["training"]
     assert tables["training"]["batch_size"] == 2

@@ -189,7 +189,7 @@ def test_a_wrong_value_in_the_file_is_reported_even_where_a_flag_overrides_it() 
         ("[training]\ndevice = 'gpu'\n", 'expected "auto", "cpu", "cuda" or "cuda:0", got "gpu"'),
         ("[training]\ndevice = 0\n", "expected a text in quotes, got 0"),
         ("[training.device]\nname = 'cpu'\n", "expected a text in quotes, got a table"),
-        ("[record]\nmodules = 'leafs'\n", 'expected "all", "leaf" or a depth such as "2"'),
+        ("[record]\nmodules = 'leafs'\n", 'expected "all", "leaf", "none" or a depth such as "2"'),
         ("[record]\nlevel = 'op'\n", 'did you mean "ops"?'),
         ("[model]\nname = ''\n", "expected a text that is not empty"),
         ('[training]\n"a\\u001b[31mb" = 1\n', 'training."a\\u001b[31mb": no such key'),

@@ -31,7 +31,7 @@ def test_effdets_labels_are_coco_ids_with_or_without_the_background_counted(tmp_
     from detscope.zoo.efficientdet import effdet_config, quiet_effdet
 
     with quiet_effdet():
-        from effdet.data.parsers import CocoParser
+        from effdet.data.parsers.parser_coco import CocoParser
         from effdet.data.parsers.parser_config import CocoParserCfg
     annotation = {"id": 1, "image_id": 1, "category_id": 90, "bbox": [1, 1, 9, 9], "area": 81, "iscrowd": 0}
     categories = [{"id": 18, "name": "dog"}, {"id": 90, "name": "toothbrush"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import polars as pl
 from detscope.analyze.stats import bootstrap_interval
 
 
-def overhead_ratio(steps: pl.DataFrame) -> dict[str, Any]:
-    """Recorded over bare step time without data wait; pairs are neighbours, so that drift cancels."""
+def overhead_ratio(steps: pl.DataFrame, content: Mapping[int, object] | None = None) -> dict[str, Any]:
+    """Recorded over bare step time without data wait; pairs are neighbours, so that drift cancels.
+
+    With `content` (what was in each step) a bare step is held against the nearest with the same content.
+    """
     chosen = steps.filter(pl.col("mode").is_in(["recorded", "bare"])).sort("step")
     modes: dict[int, str] = {}
     work: dict[int, float] = {}
@@ -27,7 +31,11 @@ def overhead_ratio(steps: pl.DataFrame) -> dict[str, Any]:
     for number, mode in modes.items():
         if mode != "bare":
             continue
-        beside = [work[n] for n in _nearest_recorded(number, recorded)]
+        if content is None:
+            beside = [work[n] for n in _nearest_recorded(number, recorded)]
+        else:
+            alike = [n for n in recorded if content.get(n) == content.get(number)]
+            beside = [work[n] for n in sorted(alike, key=lambda n: abs(n - number))[:1]]
         if beside and work[number] > 0:
             ratios.append(sum(beside) / len(beside) / work[number])
     if not ratios:

@@ -27,14 +27,14 @@ class TypicalSteps:
     p50_ms: float | None
 
 
-def typical_steps(steps: pl.DataFrame) -> TypicalSteps:
-    """Choose the steps that count."""
+def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
+    """Choose the steps that count; a slow start is only looked for where all steps do the same work."""
     whole = steps.filter(pl.col("phase") == "step").sort("step")
     mode = next((m for m in ("recorded", "ops", "warmup") if m in whole["mode"].to_list()), "recorded")
     warmup = whole.filter(pl.col("mode") == "warmup")["step"].to_list() if mode != "warmup" else []
     chosen = whole.filter(pl.col("mode") == mode)
     numbers, durations = chosen["step"].to_list(), [ns / 1e6 for ns in chosen["wall_ns"].to_list()]
-    slow_start = warmup_length(durations)
+    slow_start = warmup_length(durations) if find_slow_start else 0
     warmup = warmup + numbers[:slow_start]
     numbers, durations = numbers[slow_start:], durations[slow_start:]
     outliers = [numbers[index] for index in outlier_indices(durations)]

@@ -15,6 +15,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from detscope.config.load import LoadedSettings
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
 
@@ -61,6 +63,15 @@ def log_to_stderr() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         logger.addHandler(handler)
+
+
+def say_settings(loaded: LoadedSettings) -> None:
+    """Where each setting came from, on stderr (`-v`)."""
+    log_to_stderr()
+    for dotted, origin in loaded.origins.items():
+        section, _, key = dotted.partition(".")
+        value = getattr(getattr(loaded.settings, section), key)
+        print(f"setting: {dotted} = {value!r} ({origin})", file=sys.stderr)
 
 
 def present(summary: Mapping[str, Any], *, as_json: bool, after_training: bool) -> None:

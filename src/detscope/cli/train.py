@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detscope.cli.output import JsonFlag, log_to_stderr, present, stdout_kept_clean
+from detscope.cli.output import JsonFlag, present, say_settings, stdout_kept_clean
 from detscope.errors import UnstableError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def train(
     }
     loaded = load_settings(config, overrides or (), flags)
     if verbose:
-        _say_settings(loaded)
+        say_settings(loaded)
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
     from detscope.analyze.summary import summarize
 
@@ -99,14 +99,6 @@ def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) ->
             return run_training(loaded.settings, progress=progress, notes=loaded.notes)
         finally:
             progress.finish()
-
-
-def _say_settings(loaded: LoadedSettings) -> None:
-    log_to_stderr()
-    for dotted, origin in loaded.origins.items():
-        section, _, key = dotted.partition(".")
-        value = getattr(getattr(loaded.settings, section), key)
-        print(f"setting: {dotted} = {value!r} ({origin})", file=sys.stderr)
 
 
 def _check_stable(summary: Mapping[str, Any]) -> None:

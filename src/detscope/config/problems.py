@@ -20,6 +20,7 @@ _EXPECTED = {
     "float_type": "a number",
     "string_type": "a text in quotes",
     "bool_type": "true or false",
+    "list_type": "a list of texts",
     "finite_number": "a finite number",
     "string_too_short": "a text that is not empty",
     "string_unicode": "a text of valid Unicode",

@@ -74,7 +74,9 @@ class RecordSettings(Section):
 
     level: Literal["phases", "modules", "ops"] = "modules"
     modules: str = Field(
-        default="all", pattern=r"^(all|leaf|[1-9][0-9]?)$", description='"all", "leaf" or a depth such as "2"'
+        default="all",
+        pattern=r"^(all|leaf|none|[1-9][0-9]?)$",
+        description='"all", "leaf", "none" or a depth such as "2"',
     )
     ops_steps: int = Field(default=3, ge=1, description="steps recorded operator by operator")
     bare_every: int = Field(default=4, ge=0, description="every n-th step runs unrecorded; 0: never")
@@ -86,6 +88,28 @@ class RecordSettings(Section):
     def _depth_as_text(cls, value: object) -> object:
         """`modules = 2` in a file means the depth "2"; nobody should have to quote a number."""
         return str(value) if type(value) is int else value
+
+
+class InferenceSettings(Section):
+    """`[inference]`: which images go through the detector, and how."""
+
+    images: list[str] = Field(
+        default=[], description="files, folders, globs or a data set's name; none: generated images"
+    )
+    limit: int | None = Field(default=None, ge=1, description="measure at most this many images")
+    repeat: int = Field(default=1, ge=1, description="passes over the images")
+    batch_size: int = Field(default=1, ge=1, description="images per forward pass")
+    warmup_steps: int = Field(default=3, ge=0, description="passes before measuring begins, kept apart")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
+        description='"auto", "cpu", "cuda" or "cuda:0"',
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; None: torch decides")
+    score: float = Field(default=0.7, ge=0, le=1, description="detections below it are not drawn")
+    stages: list[str] = Field(default=[], description='stages of one\'s own: "NAME=module.path"')
+    tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")
 
 
 class OutputSettings(Section):
@@ -100,5 +124,6 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
+    inference: InferenceSettings = InferenceSettings()
     record: RecordSettings = RecordSettings()
     output: OutputSettings = OutputSettings()

@@ -116,9 +116,9 @@ def _shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def dump_settings(settings: Settings) -> str:
+def dump_settings(settings: Settings, verb: str = "train") -> str:
     """The settings as a `config.toml` that repeats the run; what is not set is left out."""
-    lines = ["# Repeats the run: detscope train --config THIS_FILE"]
+    lines = [f"# Repeats the run: detscope {verb} --config THIS_FILE"]
     for section, values in settings.model_dump(exclude_none=True).items():
         lines += ["", f"[{section}]"]
         lines += [f"{key} = {_write_value(value)}" for key, value in values.items()]
@@ -133,4 +133,6 @@ def _write_value(value: object) -> str:
     if isinstance(value, str):
         # JSON's escapes are TOML's, except that JSON leaves DEL alone.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    raise TypeError(f"settings hold numbers, truth values and texts, not {type(value).__name__}")
+    if isinstance(value, list):
+        return f"[{', '.join(_write_value(item) for item in value)}]"
+    raise TypeError(f"settings hold numbers, truth values, texts and lists, not {type(value).__name__}")

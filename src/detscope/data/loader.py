@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import random
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -86,10 +85,13 @@ def build_loader(
 def _make_loader(dataset: DetectionDataset, options: dict[str, Any], notes: list[str]) -> DataLoader[Any]:
     from torch.utils.data import DataLoader
 
-    with warnings.catch_warnings():
-        # torch warns of more workers than cores; that is a note of the run and no alarm.
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        loader: DataLoader[Any] = DataLoader(cast(Any, dataset), **options)  # map-style by protocol
+    class QuietLoader(DataLoader):  # type: ignore[type-arg]
+        """torch warns of more workers than cores, at every pass; here that is a note of the run."""
+
+        def check_worker_number_rationality(self) -> None:
+            return None
+
+    loader: DataLoader[Any] = QuietLoader(dataset, **options)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if options["num_workers"] > cores:
         notes.append(f"{options['num_workers']} loader workers share {cores} cores")

@@ -23,5 +23,16 @@ DEFINITIONS = {
     " recorded neighbours; interval by bootstrap",
     "capacity_images_per_s": "images per second the loader's workers make when they never have to wait",
     "demand_images_per_s": "images per second the loop would take if it never waited for data",
+    "latency_ms": "inference: wall time from asking for an image (or batch) to its detections, decoding included",
+    "decode": "inference: reading the file, decoding, conversion to a float tensor, in the loop itself; every"
+    " file was read once before, so it comes from the system's file cache",
+    "stages of an inference": "ms: share of the stage in the time of the typical images times the median"
+    " latency, so that decode, the detector's stages and other add up to it; p50, ci95, p95: of the stage"
+    " itself over the measured images",
+    "first_image_ms": "wall time of the very first pass of the run, which the warm-up holds",
+    "cost_against_content": "least-squares line of a stage's time over what was in the image; r2: share of"
+    " the variation that it explains; ci95: of the slope",
+    "memory of the pass": "bytes that torch allocated and freed during a forward pass, above what was there"
+    " at its beginning; decoding is not part of it",
     "padding_share": "share of the pixels in the network's input batch that are padding",
 }

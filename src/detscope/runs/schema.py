@@ -4,6 +4,7 @@ The version is raised when a reader of the old shape would misread the new.
 
 Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
+    Added since without a new version, because older readers are not misled: images.
 """
 
 from __future__ import annotations
@@ -36,6 +37,16 @@ TABLES: dict[str, dict[str, str]] = {
         "pause_ns": "Int64",  # the recorder's own work before this step, outside of it
         "first_of_epoch": "Boolean",
         "image_ids": "String",
+    },
+    # one row per image of an inference step
+    "images": {
+        "step": "Int64",
+        "position": "Int64",  # in its batch
+        "name": "String",
+        "width": "Int64",
+        "height": "Int64",
+        "detections": "Int64",  # null where the model's output is not a list of detections
+        "above_score": "Int64",
     },
     # losses of a step: "loss" is their sum
     "losses": {"step": "Int64", "name": "String", "value": "Float64"},

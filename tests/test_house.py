@@ -1,0 +1,60 @@
+"""Who may import whom: data flows one way, and a run opens without torch."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "detscope"
+BELOW_ALL = {"errors", "marks"}
+MAY_IMPORT = {
+    "config": BELOW_ALL,
+    "runs": BELOW_ALL,
+    "machine": BELOW_ALL,
+    "zoo": BELOW_ALL | {"config"},
+    "data": BELOW_ALL | {"config"},
+    "loops": BELOW_ALL | {"config", "zoo", "data"},
+    "record": BELOW_ALL | {"runs", "machine", "zoo"},
+    "analyze": BELOW_ALL | {"runs"},
+    "report": BELOW_ALL | {"runs", "analyze"},
+    "sessions": BELOW_ALL
+    | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"},
+}
+WITHOUT_TORCH = ("config", "runs", "analyze", "report", "cli", "marks.py", "errors.py")
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= (
+                {f"{node.module}.{alias.name}" for alias in node.names}
+                if node.module == "detscope"
+                else {node.module}
+            )
+    return found
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_lies_before_it(room):
+    for path in (SOURCE / room).rglob("*.py"):
+        rooms = {name.split(".")[1] for name in imports_of(path) if name.startswith("detscope.")}
+        assert rooms - {room} <= MAY_IMPORT[room], path
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_what_is_needed_to_read_a_run_never_imports_torch(room):
+    place = SOURCE / room
+    for path in [place] if place.is_file() else place.rglob("*.py"):
+        assert not {name for name in imports_of(path) if name.split(".")[0] in ("torch", "torchvision")}, path
+
+
+def test_every_file_says_what_it_is_for_and_can_be_read_in_one_sitting():
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        assert ast.get_docstring(ast.parse(text)), path
+        assert text.count("\n") <= 400, path
