@@ -91,7 +91,7 @@ def _make_loader(dataset: DetectionDataset, options: dict[str, Any], notes: list
         def check_worker_number_rationality(self) -> None:
             return None
 
-    loader: DataLoader[Any] = QuietLoader(dataset, **options)
+    loader: DataLoader[Any] = QuietLoader(cast(Any, dataset), **options)  # map-style by protocol
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if options["num_workers"] > cores:
         notes.append(f"{options['num_workers']} loader workers share {cores} cores")
