@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 
-from bench import training_cost
+from bench import startup, training_cost
 
-BENCHMARKS = {"training": training_cost.main}
+BENCHMARKS = {"startup": startup.main, "training": training_cost.main}
 
 
 def main() -> None:

@@ -22,6 +22,11 @@ FLAGS = {
         "--num-workers", "--device", "--precision", "--steps", "--epochs", "--seed", "--level",
         "--modules", "--out", "--strict", "--json", "--quiet", "-q", "--verbose", "-v",
     },
+    "infer": {
+        "MODEL", "IMAGES", "--model", "--config", "--set", "--weights", "--image-size", "--limit", "--repeat",
+        "--batch-size", "--device", "--precision", "--threads", "--score", "--level", "--modules", "--stage",
+        "--tensorboard", "--out", "--json", "--quiet", "-q", "--verbose", "-v",
+    },
     "show": {"RUN", "--json"},
     "models": {"GLOB", "--json"},
     "doctor": {"--json"},

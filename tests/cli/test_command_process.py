@@ -38,7 +38,7 @@ def test_help_lists_the_verbs_and_loads_nothing_heavy(tmp_path: Path) -> None:
         "heavy |= {'pydantic', 'rich.console'} & set(sys.modules) if len(sys.argv) == 2 else set()\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
     )
-    for verb in ([], ["train"], ["show"], ["models"], ["doctor"]):
+    for verb in ([], ["train"], ["infer"], ["show"], ["models"], ["doctor"]):
         done = subprocess.run(
             [sys.executable, "-c", code, *verb, "--help"],
             cwd=tmp_path,

@@ -85,7 +85,7 @@ def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path):
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-000002.parquet")):
+    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-000002.arrow")):
         time.sleep(0.1)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
@@ -107,7 +107,7 @@ def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path):
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-*.parquet")):
+    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-*.arrow")):
         time.sleep(0.1)
     os.killpg(child.pid, signal.SIGINT)  # a terminal tells the whole group, workers too
     _, errors = child.communicate(timeout=60)

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.content import content_figures, images_per_step, loss_figures
+from detscope.analyze.inference import add_inference, inference_verdict
 from detscope.analyze.loader import loader_figures
 from detscope.analyze.operators import operator_rows
 from detscope.analyze.overhead import overhead_ratio
@@ -26,7 +27,8 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     opened = run if isinstance(run, Run) else load_run(run)
     info = opened.info
     steps, spans, content = (opened.table(name) for name in ("steps", "spans", "content"))
-    typical = typical_steps(steps)
+    infers = info.get("verb") == "infer"
+    typical = typical_steps(steps, find_slow_start=not infers)
     phases = phase_rows(steps, typical) if typical.steps else []
     phases_ms = {row["name"]: row["ms"] for row in phases}
     stages = in_model_order(stage_rows(spans, typical, phases_ms), info.get("stages", []))
@@ -70,7 +72,9 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         "definitions": DEFINITIONS,
         "files": _files(opened.folder),
     }
-    summary["verdict"] = verdict(summary)
+    if infers:
+        add_inference(summary, opened, typical)
+    summary["verdict"] = inference_verdict(summary) if infers else verdict(summary)
     return summary
 
 
@@ -96,5 +100,5 @@ def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str,
 
 
 def _files(folder: Path) -> dict[str, str]:
-    trace = folder / "trace.json.gz"
-    return {"trace": str(trace)} if trace.is_file() else {}
+    named = {"trace": "trace.json.gz", "pictures": "pictures", "tensorboard": "tb"}
+    return {name: str(folder / file) for name, file in named.items() if (folder / file).exists()}

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from detscope import __version__
 from detscope.cli.doctor import doctor
 from detscope.cli.failures import run_guarded
+from detscope.cli.infer import infer
 from detscope.cli.models import models
 from detscope.cli.show import show
 from detscope.cli.train import train
@@ -71,6 +72,7 @@ def _root(
 
 
 app.command()(train)
+app.command()(infer)
 app.command()(show)
 app.command()(models)
 app.command()(doctor)

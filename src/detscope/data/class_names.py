@@ -15,7 +15,12 @@ from detscope.data.shapes import CLASSES as SHAPES
 BACKGROUND = "background"
 UNUSED = "N/A"
 
-_COCO_NAMES = (
+
+def _listed(names: str) -> list[str]:
+    return names.split(", ")
+
+
+_COCO_NAMES = _listed(
     "person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, "
     "stop sign, parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, "
     "backpack, umbrella, handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, "
@@ -24,24 +29,24 @@ _COCO_NAMES = (
     "chair, couch, potted plant, bed, dining table, toilet, tv, laptop, mouse, remote, keyboard, "
     "cell phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase, scissors, teddy bear, "
     "hair drier, toothbrush"
-).split(", ")
+)
 # Categories that were planned (street sign, hat, shoe, ...) and never annotated.
 _COCO_UNUSED_IDS = frozenset({12, 26, 29, 30, 45, 66, 68, 69, 71, 83})
 _COCO_LAST_ID = 90
 
-_VOC_NAMES = (
+_VOC_NAMES = _listed(
     "aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, "
     "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
-).split(", ")
+)
 
-_PET_NAMES = (
+_PET_NAMES = _listed(
     "Abyssinian, American Bulldog, American Pit Bull Terrier, Basset Hound, Beagle, Bengal, Birman, "
     "Bombay, Boxer, British Shorthair, Chihuahua, Egyptian Mau, English Cocker Spaniel, English Setter, "
     "German Shorthaired, Great Pyrenees, Havanese, Japanese Chin, Keeshond, Leonberger, Maine Coon, "
     "Miniature Pinscher, Newfoundland, Persian, Pomeranian, Pug, Ragdoll, Russian Blue, Saint Bernard, "
     "Samoyed, Scottish Terrier, Shiba Inu, Siamese, Sphynx, Staffordshire Bull Terrier, Wheaten Terrier, "
     "Yorkshire Terrier"
-).split(", ")
+)
 
 
 def _coco_by_id() -> list[str]:

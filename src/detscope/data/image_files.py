@@ -27,8 +27,12 @@ _WILDCARDS = frozenset("*?[")
 class ImageSource(Protocol):
     """Images by number, for reading inside the loop. An item is the float CHW image and its number."""
 
-    name: str
-    classes: tuple[str, ...]  # empty where nobody knows them
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Background first; empty where nobody knows them."""
 
     def __len__(self) -> int: ...
 

@@ -172,7 +172,7 @@ def _browser() -> Finding:
 def _nsight(product: str, program: str) -> Finding:
     found = find_nsight(program)
     if found is None:
-        cost = f"nothing can be recorded with {product} here; its recorded files can still be read"
+        cost = f"nothing can be recorded with {product} here"
         return Finding(
             product, "missing", f"{program} not found", cost, "install it from NVIDIA, or put it on PATH"
         )

@@ -48,6 +48,11 @@ class NodeTable:
         """The node of a phase."""
         return self.add("phase", name)
 
+    @property
+    def in_order(self) -> list[Node]:
+        """The nodes by number, for loops that look up many."""
+        return self._nodes
+
     def __getitem__(self, number: int) -> Node:
         return self._nodes[number]
 

@@ -72,7 +72,7 @@ class _Replay:
     """State of one pass over the events."""
 
     def __init__(self, nodes: NodeTable, account: StepAccount, keep_slices: bool) -> None:
-        self.nodes = nodes
+        self.nodes = nodes.in_order
         self.account = account
         self.keep_slices = keep_slices
         self.stack: list[tuple[int, int, bool, _Owner]] = []  # node, start, is it a phase, who runs in it

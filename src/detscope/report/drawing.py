@@ -65,8 +65,8 @@ def draw(picture: Picture) -> Pixels:
     ]
     scale = _scale(width, height)
     for item in shown:
-        _outline(pen, item.box, colour_of(item.name), line=max(1, round(scale / 240)))
-    font_size = round(min(_LARGEST_FONT, max(_SMALLEST_FONT, scale / 26)))
+        _outline(pen, item.box, colour_of(item.name), line=max(1, round(scale / 160)))
+    font_size = round(min(_LARGEST_FONT, max(_SMALLEST_FONT, scale / 24)))
     draw_labels(pen, shown[::-1], (width, height), font_size)
     return np.asarray(canvas)
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from detscope.errors import InputError
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
-from detscope.runs.writer import polars_schema
+from detscope.runs.writer import polars_schema, read_part
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,12 @@ class Run:
     def table(self, name: str) -> pl.DataFrame:
         """A table of the run; empty, with its columns, where nothing was recorded."""
         whole = self.folder / f"{name}.parquet"
-        pieces = [whole] if whole.is_file() else sorted((self.folder / "parts").glob(f"{name}-*.parquet"))
+        parts = sorted((self.folder / "parts").glob(f"{name}-*.arrow"))
+        pieces = [whole] if whole.is_file() else parts
         frames = []
         for piece in pieces:
             try:
-                frames.append(pl.read_parquet(piece))
+                frames.append(pl.read_parquet(piece) if piece == whole else read_part(piece))
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise InputError(
                     f"{piece} is damaged: {str(error).splitlines()[0]}",

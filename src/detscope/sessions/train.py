@@ -41,7 +41,7 @@ def run_training(settings: Settings, *, progress: Progress, notes: Sequence[str]
         need_masks="masks" in card.needs,
         need_keypoints="keypoints" in card.needs,
         seed=training.seed,
-        progress=_download_progress(progress),
+        progress=download_progress(progress),
     )
     return _train(settings, device, card, dataset, progress, notes)
 
@@ -111,7 +111,7 @@ def _train(
     return recorder.run
 
 
-def _download_progress(progress: Progress) -> Callable[[str, int, int | None], None]:
+def download_progress(progress: Progress) -> Callable[[str, int, int | None], None]:
     """Downloads and generation speak of (label, done, total): one bar each."""
     state: dict[str, int] = {}
 

@@ -1,0 +1,127 @@
+"""`detscope infer`: images through a detector, and where the time goes from the file to the boxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detscope.cli.output import JsonFlag, present, say_settings, stdout_kept_clean
+from detscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from detscope.config.load import LoadedSettings
+
+
+def infer(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
+    ] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="IMAGES", help="Files, folders, globs or a data set; else generated images."),
+    ] = None,
+    model_name: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="The model; then all arguments are images."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.")
+    ] = None,
+    image_size: Annotated[
+        str | None, typer.Option(metavar="PIXELS", help="Instead of the model's own input size.")
+    ] = None,
+    limit: Annotated[str | None, typer.Option(metavar="N", help="Measure at most N images.")] = None,
+    repeat: Annotated[str | None, typer.Option(metavar="N", help="Passes over the images.")] = None,
+    batch_size: Annotated[str | None, typer.Option(metavar="N", help="Images per forward pass.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.")] = None,
+    threads: Annotated[str | None, typer.Option(metavar="N", help="CPU threads.")] = None,
+    score: Annotated[str | None, typer.Option(metavar="S", help="Draw detections above it; else 0.7.")] = None,
+    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
+    modules: Annotated[
+        str | None, typer.Option(metavar="WHICH", help="all, leaf, none or a depth.")
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option("--stage", metavar="NAME=PATH", help="Name a module or method() a stage; repeatable."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run's tb/.")
+    ] = False,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say where each setting came from.")
+    ] = False,
+) -> None:
+    """Pass images through a detector and show where the time goes: decode, stages, modules, postprocessing."""
+    if quiet and verbose:
+        raise UsageError("-q and -v exclude each other", "leave one of them out")
+    from detscope.config.load import load_settings
+
+    model, given = _split(model, images or [], model_name)
+    flags: dict[str, object] = {
+        "model.name": model,
+        "model.weights": weights,
+        "model.image_size": image_size,
+        "inference.images": given or None,
+        "inference.limit": limit,
+        "inference.repeat": repeat,
+        "inference.batch_size": batch_size,
+        "inference.device": device,
+        "inference.precision": precision,
+        "inference.threads": threads,
+        "inference.score": score,
+        "inference.stages": stage or None,
+        "inference.tensorboard": tensorboard or None,
+        "record.level": level,
+        "record.modules": modules,
+        "output.runs": out,
+    }
+    loaded = load_settings(config, overrides or (), flags)
+    if verbose:
+        say_settings(loaded)
+    run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
+    from detscope.analyze.summary import summarize
+
+    if quiet and not json:
+        print(run)
+    else:
+        present(summarize(run), as_json=json, after_training=True)
+
+
+def _split(model: str | None, images: list[str], named: str | None) -> tuple[str | None, list[str]]:
+    """The first argument is the model, unless --model names it or the argument can only be images."""
+    if model is None:
+        return named, images
+    if named is not None:
+        return named, [model, *images]
+    from detscope.sessions.infer_images import names_images
+
+    return (None, [model, *images]) if names_images(model) else (model, images)
+
+
+def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) -> Path:
+    from detscope.report.progress import make_progress
+
+    progress = make_progress(quiet=quiet)
+    for note in loaded.notes:
+        progress.note(note)
+    with stdout_kept_clean(keep_stdout_clean):
+        from detscope.sessions.infer import run_inference
+
+        try:
+            return run_inference(loaded.settings, progress=progress, notes=loaded.notes)
+        finally:
+            progress.finish()

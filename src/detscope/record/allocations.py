@@ -1,0 +1,175 @@
+"""What a few forward passes allocate and free, by stage, module and operator; by torch's own profiler.
+
+Every allocation and every release of torch's allocator is an event with its bytes. The module
+and the operator around it are those whose spans are open at that moment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from detscope.record.borders import BorderScribe
+from detscope.record.events import SPAN_PREFIX, EventBuffer
+from detscope.record.model_probes import ModelProbes, StageLike
+from detscope.record.nodes import Node, NodeTable
+from detscope.record.operators import no_garbage_collection
+
+PASS_NAME = "detscope pass"
+MEMORY = "[memory]"
+LARGEST = 10
+WHAT = (
+    "bytes that torch allocated on {device} during a forward pass, above what was there at its beginning;"
+    " per pass, without decoding; stages with their parts, modules without those below"
+)
+
+
+@dataclass
+class _Sum:
+    allocated: int = 0
+    freed: int = 0
+    peak: int = 0
+
+    def add(self, size: int, live: int) -> None:
+        if size > 0:
+            self.allocated += size
+        else:
+            self.freed -= size
+        self.peak = max(self.peak, live)
+
+
+@dataclass
+class _Passes:
+    """Sums over all passes, and the single allocations of the first."""
+
+    count: int = 0
+    peak: int = 0
+    peak_at: tuple[str, str, str] = ("", "", "")
+    whole: _Sum = field(default_factory=_Sum)
+    stages: dict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    modules: dict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    single: list[tuple[int, str, str, str]] = field(default_factory=list)
+
+
+def measure_allocations(
+    model: nn.Module,
+    passes: Sequence[Callable[[], object]],
+    stages: Sequence[StageLike],
+    modules: str = "all",
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Run the passes under the profiler and account for their memory; leaves nothing on the model."""
+    nodes = NodeTable()
+    scribe = BorderScribe(EventBuffer())
+    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
+    probes.attach(modules=True)
+    scribe.record_functions = True
+    try:
+        events = _profiled(passes, device.startswith("cuda"))
+    finally:
+        probes.remove()
+    with no_garbage_collection():
+        return _as_figures(_account(events, nodes, device), device)
+
+
+def _profiled(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[Any]:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+    with profile(activities=activities, profile_memory=True) as session:
+        for one_pass in passes:
+            with record_function(PASS_NAME):
+                one_pass()
+    events: Sequence[Any] = session.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return events
+
+
+def _account(events: Sequence[Any], nodes: NodeTable, device: str) -> _Passes:
+    wanted = "CUDA" if device.startswith("cuda") else "CPU"
+    host = [event for event in events if event.name() == MEMORY or event.device_type().name == "CPU"]
+    spans = sorted(host, key=lambda event: (event.start_ns(), -event.duration_ns()))
+    found = _Passes()
+    open_spans: list[tuple[int, str]] = []  # end, name; outermost first
+    live = 0
+    thread: int | None = None
+    for event in spans:
+        name, start_ns = event.name(), event.start_ns()
+        if name == PASS_NAME:
+            found.count += 1
+            live, thread, open_spans = 0, event.start_thread_id(), [(event.end_ns(), name)]
+            continue
+        while open_spans and open_spans[-1][0] < start_ns:
+            open_spans.pop()
+        if not open_spans:
+            continue
+        if name != MEMORY:
+            if event.start_thread_id() == thread:
+                open_spans.append((event.end_ns(), name))
+        elif event.device_type().name == wanted:
+            live += event.nbytes()
+            _add(found, event.nbytes(), live, _owners([name for _, name in open_spans], nodes))
+    return found
+
+
+def _owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]:
+    """Stage, module and operator of an open stack: the operator is the outermost below the module."""
+    stack: list[Node] = []
+    operator = ""
+    for name in names[1:]:
+        if name.startswith(SPAN_PREFIX):
+            stack.append(nodes[int(name.removeprefix(SPAN_PREFIX))])
+            operator = ""
+        else:
+            operator = operator or name
+    stage = next((node.stage for node in reversed(stack) if node.stage is not None), "")
+    module = next((node.path for node in reversed(stack) if node.kind == "module"), "")
+    return stage, module or "(model)", operator or "(outside operators)"
+
+
+def _add(found: _Passes, size: int, live: int, owners: tuple[str, str, str]) -> None:
+    stage, module, operator = owners
+    found.whole.add(size, live)
+    found.modules[module].add(size, live)
+    parts = stage.split(".") if stage else ["(rest of the model)"]
+    for depth in range(len(parts)):
+        found.stages[".".join(parts[: depth + 1])].add(size, live)
+    if live > found.peak:
+        found.peak, found.peak_at = live, owners
+    if size > 0 and found.count == 1:
+        found.single.append((size, operator, module, stage))
+
+
+def _as_figures(found: _Passes, device: str) -> dict[str, Any]:
+    if not found.count:
+        return {"what": WHAT.format(device=device), "passes": 0, "peak_bytes": None, "why": "no pass ran"}
+    largest = sorted(found.single, key=lambda item: -item[0])[:LARGEST]
+    modules = sorted(found.modules.items(), key=lambda item: -item[1].allocated)[:LARGEST]
+    stage, module, operator = found.peak_at
+    return {
+        "what": WHAT.format(device=device),
+        "passes": found.count,
+        "peak_bytes": found.peak,
+        "peak_at": {"stage": stage, "module": module, "operator": operator},
+        **_sums(found.whole, found.count),
+        "stages": [
+            {"name": name, "depth": name.count("."), "peak_bytes": own.peak, **_sums(own, found.count)}
+            for name, own in found.stages.items()
+        ],
+        "modules": [
+            {"path": path, "peak_bytes": own.peak, **_sums(own, found.count)} for path, own in modules
+        ],
+        "largest": [
+            {"bytes": size, "operator": operator, "module": module, "stage": stage or None}
+            for size, operator, module, stage in largest
+        ],
+    }
+
+
+def _sums(own: _Sum, passes: int) -> dict[str, float]:
+    return {"allocated_bytes": own.allocated / passes, "freed_bytes": own.freed / passes}

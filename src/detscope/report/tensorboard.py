@@ -1,0 +1,190 @@
+"""A run for TensorBoard, in its built-in tabs: scalars, images, text and hparams; no plugin, no torch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from detscope.analyze.series import start_of_steps_ns, step_points
+from detscope.report import event_file
+from detscope.report.bar_chart import bar_chart
+from detscope.report.drawing import Picture, draw, enlarged
+from detscope.report.figures import ABSENT, interval, is_number, mapping, number, percent, plain, rows
+from detscope.report.markdown import name_cell, sentence, table
+from detscope.report.picture_files import encode, unique_stem
+from detscope.report.terminal_tables import top_modules
+from detscope.runs.atomic import storage_error
+from detscope.runs.reader import Run, load_run
+
+Summary = Mapping[str, Any]
+
+# the scalar behind each metric of the HParams tab -> the name shown there
+_METRICS = {"figures/latency_p50_ms": "latency p50 (ms)", "figures/images_per_s": "images/s"}
+_DIRECTIONS = ("forward", "backward")
+
+
+def write_tensorboard(run_folder: Path, summary: dict[str, Any], pictures: Sequence[Picture]) -> Path:
+    """Write RUN/tb from the run's tables, its summary and pictures; `tensorboard --logdir` opens it."""
+    run = load_run(run_folder)
+    folder = run_folder / "tb"
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    event_file.write_events(folder / event_file.FILE_NAME, _events(run, summary, pictures))
+    return folder
+
+
+def _events(run: Run, summary: Summary, pictures: Sequence[Picture]) -> Iterator[Any]:
+    started_s = _started_s(run)
+    yield event_file.event(started_s, 0, [*_texts(summary), *_hparams(run, summary, started_s)])
+    yield event_file.event(started_s, 0, _metrics(summary))
+    yield event_file.event(started_s, 0, _charts(summary))
+    taken: set[str] = set()
+    for picture in pictures:
+        tag = f"pictures/{unique_stem(picture.name, taken)}"
+        yield event_file.event(started_s, 0, [_image(tag, draw(enlarged(picture)))])
+    yield from _scalars(run, started_s)
+
+
+def _started_s(run: Run) -> float:
+    """When the run began; where it does not say, when its folder's description was last written."""
+    text = run.info.get("started")
+    try:
+        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else _written_s(run)
+    except ValueError:
+        return _written_s(run)
+
+
+def _written_s(run: Run) -> float:
+    path = run.folder / "run.json"
+    return path.stat().st_mtime if path.is_file() else time.time()
+
+
+def _scalars(run: Run, started_s: float) -> Iterator[Any]:
+    """One event per step with all its values."""
+    began_ns = start_of_steps_ns(run)
+    first_ns = min(began_ns.values(), default=0)
+    points = sorted(step_points(run), key=lambda point: point.step)
+    for step, values in groupby(points, key=lambda point: point.step):
+        time_s = started_s + (began_ns.get(step, first_ns) - first_ns) / 1e9
+        named = [(f"{point.group}/{_tag(point.name)}", point.value) for point in values]
+        yield event_file.event(time_s, step, [event_file.scalar(tag, value) for tag, value in named])
+
+
+def _tag(name: str) -> str:
+    """A name that makes no groups of its own: TensorBoard takes `/` for a level."""
+    return plain(name).replace("/", "|")
+
+
+def _image(tag: str, pixels: Any) -> Any:
+    encoded, _ = encode(pixels)
+    return event_file.image(tag, encoded, width=pixels.shape[1], height=pixels.shape[0])
+
+
+def _charts(summary: Summary) -> list[Any]:
+    modules = top_modules(rows(summary, "modules"))
+    if not modules:
+        return []
+    title = f"The {len(modules)} most expensive modules, {_per(summary)}"
+    return [_image("modules/most_expensive", bar_chart(modules, title))]
+
+
+def _per(summary: Summary) -> str:
+    return "ms per step" if summary.get("verb") != "infer" else "ms per pass"
+
+
+def _texts(summary: Summary) -> Iterator[Any]:
+    yield event_file.text("summary", _headline(summary))
+    stages = rows(summary, "stages")
+    if stages:
+        cells = [[_stage_cell(stage), *_figures(stage)] for stage in stages]
+        yield event_file.text("stages", _titled("Stages", summary, ["stage"], stages, cells))
+    modules = rows(summary, "modules")
+    if modules:
+        cells = [
+            [
+                name_cell(module.get("path") or "(root)"),
+                name_cell(module.get("type") or module.get("kind")),
+                *_figures(module),
+            ]
+            for module in modules
+        ]
+        yield event_file.text("modules", _titled("Modules", summary, ["module", "type"], modules, cells))
+
+
+def _titled(
+    title: str,
+    summary: Summary,
+    names: Sequence[str],
+    figures_of: Sequence[Mapping[str, Any]],
+    cells: Sequence[Sequence[str]],
+) -> str:
+    columns = [*_DIRECTIONS, "total", "share"]
+    assert all(len(row) == len(names) + len(columns) for row in cells)
+    return f"### {title}, {_per(summary)} ({len(figures_of)})\n\n{table(names, columns, cells)}"
+
+
+def _figures(row: Mapping[str, Any]) -> list[str]:
+    times = [number(row.get(f"{which}_ms")) for which in (*_DIRECTIONS, "total")]
+    return [*times, percent(row.get("share"))]
+
+
+def _stage_cell(stage: Mapping[str, Any]) -> str:
+    return name_cell(stage.get("name"))
+
+
+def _headline(summary: Summary) -> str:
+    latency = _latency(summary)
+    facts = {
+        "model": _model(summary),
+        "device": summary.get("device"),
+        "batch size": summary.get("batch_size"),
+        "precision": summary.get("precision"),
+        "status": summary.get("status"),
+        "weights": mapping(summary, "weights").get("note"),
+        "latency p50, ms": f"{number(latency.get('p50'))} {interval(latency.get('ci95'))}",
+        "samples": latency.get("n"),
+        "images/s": number(summary.get("images_per_s")),
+    }
+    lines = [[sentence(name), sentence(ABSENT if fact is None else fact)] for name, fact in facts.items()]
+    said = sentence(summary.get("verdict") or "")
+    return f"{said}\n\n{table(['what', 'value'], [], lines)}"
+
+
+def _latency(summary: Summary) -> Mapping[str, Any]:
+    """The headline: of an image where the run inferred, of a step where it trained."""
+    return mapping(summary, "latency_ms") or mapping(summary, "step_ms")
+
+
+def _model(summary: Summary) -> str:
+    model = summary.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return plain(name) if name else "unnamed"
+
+
+def _hparams(run: Run, summary: Summary, started_s: float) -> list[Any]:
+    batch_size = summary.get("batch_size")
+    parameters: dict[str, Any] = {
+        "model": _model(summary),
+        "device": plain(summary.get("device") or ABSENT),
+        "batch_size": float(batch_size) if is_number(batch_size) and batch_size else ABSENT,
+        "precision": plain(summary.get("precision") or ABSENT),
+    }
+    shown = {tag: name for tag, name in _METRICS.items() if tag in _metric_values(summary)}
+    return event_file.parameters_and_metrics(parameters, shown, run.folder.name, started_s)
+
+
+def _metric_values(summary: Summary) -> dict[str, float]:
+    found = zip(_METRICS, (_latency(summary).get("p50"), summary.get("images_per_s")), strict=True)
+    return {tag: float(value) for tag, value in found if is_number(value) and value is not None}
+
+
+def _metrics(summary: Summary) -> list[Any]:
+    values = _metric_values(summary).items()
+    return [event_file.scalar(tag, value) for tag, value in values if math.isfinite(value)]
