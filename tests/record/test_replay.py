@@ -181,3 +181,15 @@ def test_whatever_happens_slices_tile_the_step_and_nothing_is_counted_twice(step
     assert all(a[1] == b[0] for a, b in pairwise(borders))
     for (number, direction), own in account.self_ns.items():
         assert own <= account.total_ns.get((number, direction), own)
+
+
+def test_a_stage_with_a_leading_dot_is_part_of_whichever_stage_is_running():
+    script = Script()
+    for start, outer in ((0, "rpn"), (20, "roi")):
+        script.at(start, "enter", "module", outer, stage=outer)
+        script.at(start + 5, "enter", "function", "nms()", stage=".nms")
+        script.at(start + 8, "exit", "function", "nms()")
+        script.at(start + 10, "exit", "module", outer)
+    account = script.account(end=30)
+    assert account.stages["rpn.nms", "other"] == account.stages["roi.nms", "other"] == 3
+    assert account.stages["rpn", "other"] == 7

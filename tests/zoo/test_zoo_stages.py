@@ -23,7 +23,7 @@ ONLY_INFERENCE = ("postprocess", "nms", "paste_masks")
 def test_every_stage_of_the_family_exists_on_its_tiny_model(tiny, family) -> None:
     built = tiny(family)
     assert built.stages == FAMILY_STAGES[family]
-    assert {stage.name.split(".")[0] for stage in built.stages} == TOP[family]
+    assert {name.split(".")[0] for name in (s.name for s in built.stages) if name[0] != "."} == TOP[family]
     for stage in built.stages:
         assert resolves(built.module, stage.target), stage
 

@@ -55,7 +55,9 @@ def stage_times(steps: pl.DataFrame, spans: pl.DataFrame, measured: list[int], o
     times: PerStep = defaultdict(lambda: defaultdict(float))
     chosen = steps.filter(pl.col("step").is_in(measured))
     for step, phase, wall_ns in chosen.select("step", "phase", "wall_ns").iter_rows():
-        name = {"data": DECODE, "transfer": TRANSFER if on_device else OTHER, "step": "whole"}.get(phase, phase)
+        name = {"data": DECODE, "transfer": TRANSFER if on_device else OTHER, "step": "whole"}.get(
+            phase, phase
+        )
         if name in (DECODE, TRANSFER, FORWARD, OTHER, "whole"):
             times[step][name] += wall_ns / 1e6
     inside = spans.filter(pl.col("step").is_in(measured) & (pl.col("direction") == "forward"))
@@ -145,7 +147,7 @@ def _outliers(
     """Slow images by name, with what is larger about them than about the median image."""
     contents = _contents(images, content)
     usual = {
-        key: median([float(c[key]) for s in typical.measured if (c := contents.get(s)) and c[key] is not None])  # type: ignore[arg-type]
+        key: _middle([contents.get(step, {}).get(key) for step in typical.measured])
         for key in ("pixels", "detections", "proposals")
     }
     result = []
@@ -153,11 +155,12 @@ def _outliers(
         inside = images.filter(pl.col("step") == row["step"])
         found = contents.get(row["step"], {})
         sizes = [f"{width} x {height}" for width, height in inside.select("width", "height").iter_rows()]
-        special = [
-            f"{found[key]:,.0f} {'boxes' if key == 'detections' else key} (median {middle:,.0f})"  # type: ignore[str-format]
-            for key, middle in usual.items()
-            if middle is not None and (found.get(key) or 0) > SPECIAL_RATIO * middle
-        ]
+        special = []
+        for key, middle in usual.items():
+            value = found.get(key)
+            if middle is not None and value is not None and value > SPECIAL_RATIO * middle:
+                what = "boxes" if key == "detections" else key
+                special.append(f"{value:,.0f} {what} (median {middle:,.0f})")
         result.append(
             {
                 **row,
@@ -169,6 +172,10 @@ def _outliers(
             }
         )
     return result
+
+
+def _middle(values: list[float | None]) -> float | None:
+    return median([value for value in values if value is not None])
 
 
 def inference_verdict(summary: dict[str, Any]) -> str:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from detscope.analyze.inference import FORWARD, stage_times
 from detscope.analyze.tree import DIRECTIONS, REST
 from detscope.runs.reader import Run
 
 # what was in a step; the recorder's own columns are left out
-_CONTENT = ("images", "boxes", "detections", "proposals", "pixels", "network_pixels")
+_CONTENT = ("images", "boxes", "proposals", "pixels", "network_pixels")
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,17 @@ def step_points(run: Run) -> Iterator[Point]:
 
     Warm-up steps are a group of their own. A stage holds the time of its parts; bare steps have none.
     """
-    steps = run.table("steps")
+    steps, spans = run.table("steps"), run.table("spans")
     yield from _durations(steps)
-    yield from _stages(run.table("spans"), steps)
+    if run.info.get("verb") == "infer":
+        yield from _stages_of_inference(steps, spans, on_device=run.info.get("device") != "cpu")
+    else:
+        yield from _stages(spans, steps)
     yield from _content(run.table("content"))
+    counted = run.table("images").drop_nulls("detections")
+    found = counted.group_by("step").agg(pl.col("detections").sum()).sort("step")
+    for step, detections in found.iter_rows():
+        yield Point(step, "content", "detections", detections)
     for step, name, value in run.table("losses").sort("step").iter_rows():
         yield Point(step, "losses", name, value)
 
@@ -51,6 +59,15 @@ def _durations(steps: pl.DataFrame) -> Iterator[Point]:
                 yield Point(step, "warmup_ms", "step", wall_ns / 1e6)
         else:
             yield Point(step, "steps_ms" if phase == "step" else "phases_ms", phase, wall_ns / 1e6)
+
+
+def _stages_of_inference(steps: pl.DataFrame, spans: pl.DataFrame, on_device: bool) -> Iterator[Point]:
+    """From the image file to the boxes, as in the run's summary: decode and the rest are stages as well."""
+    recorded = steps.filter(pl.col("mode").is_in(["recorded", "ops"]))["step"].unique().sort().to_list()
+    for step, stages in stage_times(steps, spans, recorded, on_device).items():
+        for name, value in stages.items():
+            if name not in ("whole", FORWARD):  # these hold the others
+                yield Point(step, "stages_ms", name, value)
 
 
 def _stages(spans: pl.DataFrame, steps: pl.DataFrame) -> Iterator[Point]:

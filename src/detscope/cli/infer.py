@@ -46,11 +46,11 @@ def infer(
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
     precision: Annotated[str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.")] = None,
     threads: Annotated[str | None, typer.Option(metavar="N", help="CPU threads.")] = None,
-    score: Annotated[str | None, typer.Option(metavar="S", help="Draw detections above it; else 0.7.")] = None,
-    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
-    modules: Annotated[
-        str | None, typer.Option(metavar="WHICH", help="all, leaf, none or a depth.")
+    score: Annotated[
+        str | None, typer.Option(metavar="S", help="Draw detections above it; else 0.7.")
     ] = None,
+    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
+    modules: Annotated[str | None, typer.Option(metavar="WHICH", help="all, leaf, none or a depth.")] = None,
     stage: Annotated[
         list[str] | None,
         typer.Option("--stage", metavar="NAME=PATH", help="Name a module or method() a stage; repeatable."),
@@ -65,7 +65,7 @@ def infer(
         bool, typer.Option("--verbose", "-v", help="Say where each setting came from.")
     ] = False,
 ) -> None:
-    """Pass images through a detector and show where the time goes: decode, stages, modules, postprocessing."""
+    """Pass images through a detector and show where the time goes, from the file to the boxes."""
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other", "leave one of them out")
     from detscope.config.load import load_settings

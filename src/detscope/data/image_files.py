@@ -18,8 +18,9 @@ from detscope.marks import region
 if TYPE_CHECKING:
     import torch
 
-SUFFIXES = (
-    ".jpg .jpeg .jpe .jfif .png .bmp .gif .webp .tif .tiff .ppm .pgm .pnm".split()  # of images.FORMATS
+# names that the formats of `images.FORMATS` go by
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
 _WILDCARDS = frozenset("*?[")
 

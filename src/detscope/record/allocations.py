@@ -17,7 +17,7 @@ from torch import nn
 from detscope.record.borders import BorderScribe
 from detscope.record.events import SPAN_PREFIX, EventBuffer
 from detscope.record.model_probes import ModelProbes, StageLike
-from detscope.record.nodes import Node, NodeTable
+from detscope.record.nodes import Node, NodeTable, innermost_stage
 from detscope.record.operators import no_garbage_collection
 
 PASS_NAME = "detscope pass"
@@ -86,7 +86,7 @@ def _profiled(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[An
         for one_pass in passes:
             with record_function(PASS_NAME):
                 one_pass()
-    events: Sequence[Any] = session.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events: Sequence[Any] = session.profiler.kineto_results.events()
     return events
 
 
@@ -127,7 +127,7 @@ def _owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]:
             operator = ""
         else:
             operator = operator or name
-    stage = next((node.stage for node in reversed(stack) if node.stage is not None), "")
+    stage = innermost_stage(stack) or ""
     module = next((node.path for node in reversed(stack) if node.kind == "module"), "")
     return stage, module or "(model)", operator or "(outside operators)"
 

@@ -49,7 +49,7 @@ def ownership(events: Sequence[int], nodes: NodeTable) -> Ownership:
         if sequence < 0 or what not in (ENTER, EXIT):
             continue
         if what == ENTER:
-            stage = nodes[number].stage or (stack[-1][1] if stack else "")
+            stage = nodes[number].stage_within(stack[-1][1] if stack else None) or ""
             stack.append((number, stage))
         else:
             while stack and stack.pop()[0] != number:
@@ -161,7 +161,7 @@ class _Sweep:
             node = self.nodes[int(self.raw.names[index][len(SPAN_PREFIX) :])]
             again = phase == "backward"
             inside = ("backward", "recompute") if again else ("forward", "forward")
-            return self._number((node.number, node.stage or stage, *inside)), last_owner
+            return self._number((node.number, node.stage_within(stage) or "", *inside)), last_owner
         if kind == _OPTIMIZER:
             return self._number((owner, stage, "optimizer", direction)), last_owner
         sequence = self.raw.sequences[index]

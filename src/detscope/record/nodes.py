@@ -5,7 +5,7 @@ The hot path only ever writes numbers; this table gives them their names back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
@@ -21,6 +21,20 @@ class Node:
     type_name: str = ""
     stage: str | None = None
     parameters: int = 0
+
+    def stage_within(self, outer: str | None) -> str | None:
+        """The stage while this node runs inside `outer`; a name with a leading dot is a part of that."""
+        if self.stage is None:
+            return outer
+        return (outer or "") + self.stage if self.stage.startswith(".") else self.stage
+
+
+def innermost_stage(nodes: Iterable[Node]) -> str | None:
+    """The stage of a stack of nodes, outermost first."""
+    stage = None
+    for node in nodes:
+        stage = node.stage_within(stage)
+    return stage
 
 
 class NodeTable:

@@ -120,7 +120,7 @@ class _Replay:
             if in_phase:  # a phase may be marked with the node whose backward runs; that is no parent
                 above, stage = (), None
             ancestors = (*above, number)
-            stage = node.stage if node.stage is not None else stage
+            stage = node.stage_within(stage)
             if phase == "backward":
                 owner = (phase, RECOMPUTE, ancestors, stage)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from detscope.record.loader import BatchTiming
-from detscope.record.nodes import PHASES, NodeTable
+from detscope.record.nodes import PHASES, NodeTable, innermost_stage
 from detscope.record.replay import BACKWARD, FORWARD, Slice, StepAccount
 
 Row = tuple[Any, ...]
@@ -90,11 +90,8 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
 
 
 def _stage_key(piece: Slice, nodes: NodeTable) -> tuple[str, str] | None:
-    for number in reversed(piece.ancestors):
-        stage = nodes[number].stage
-        if stage is not None:
-            return stage, piece.direction
-    return None
+    stage = innermost_stage(nodes[number] for number in piece.ancestors)
+    return None if stage is None else (stage, piece.direction)
 
 
 def _runs(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:

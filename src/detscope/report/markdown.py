@@ -8,7 +8,7 @@ from detscope.report.figures import plain
 
 
 def name_cell(value: object) -> str:
-    """A name as code: Markdown and HTML in it are inert. The two characters that could end it are replaced."""
+    """A name as code: Markdown and HTML in it are inert. What could end it is replaced."""
     text = plain(value).replace("`", "'").replace("|", "¦").strip()
     return f"`{text}`" if text else ""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from detscope.analyze.series import start_of_steps_ns, step_points
 from detscope.report import event_file
 from detscope.report.bar_chart import bar_chart
 from detscope.report.drawing import Picture, draw, enlarged
-from detscope.report.figures import ABSENT, interval, is_number, mapping, number, percent, plain, rows
+from detscope.report.figures import ABSENT, count, interval, is_number, mapping, number, percent, plain, rows
 from detscope.report.markdown import name_cell, sentence, table
 from detscope.report.picture_files import encode, unique_stem
 from detscope.report.terminal_tables import top_modules
@@ -25,7 +24,21 @@ Summary = Mapping[str, Any]
 
 # the scalar behind each metric of the HParams tab -> the name shown there
 _METRICS = {"figures/latency_p50_ms": "latency p50 (ms)", "figures/images_per_s": "images/s"}
-_DIRECTIONS = ("forward", "backward")
+# columns of the tables of stages and modules, those of them that a run has, and how each is written
+_COLUMNS: dict[str, Callable[[Any], str]] = {
+    "forward_ms": number,
+    "backward_ms": number,
+    "total_ms": number,
+    "ms": number,
+    "self_forward_ms": number,
+    "self_backward_ms": number,
+    "share": percent,
+    "p50": number,
+    "ci95": interval,
+    "n": number,
+    "calls": number,
+    "parameters": count,
+}
 
 
 def write_tensorboard(run_folder: Path, summary: dict[str, Any], pictures: Sequence[Picture]) -> Path:
@@ -53,17 +66,11 @@ def _events(run: Run, summary: Summary, pictures: Sequence[Picture]) -> Iterator
 
 
 def _started_s(run: Run) -> float:
-    """When the run began; where it does not say, when its folder's description was last written."""
-    text = run.info.get("started")
+    """When the run began, which its folder's name says; a renamed run has the time of its description."""
     try:
-        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else _written_s(run)
+        return datetime.strptime(run.folder.name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
-        return _written_s(run)
-
-
-def _written_s(run: Run) -> float:
-    path = run.folder / "run.json"
-    return path.stat().st_mtime if path.is_file() else time.time()
+        return (run.folder / "run.json").stat().st_mtime
 
 
 def _scalars(run: Run, started_s: float) -> Iterator[Any]:
@@ -101,42 +108,18 @@ def _per(summary: Summary) -> str:
 
 def _texts(summary: Summary) -> Iterator[Any]:
     yield event_file.text("summary", _headline(summary))
-    stages = rows(summary, "stages")
-    if stages:
-        cells = [[_stage_cell(stage), *_figures(stage)] for stage in stages]
-        yield event_file.text("stages", _titled("Stages", summary, ["stage"], stages, cells))
-    modules = rows(summary, "modules")
-    if modules:
-        cells = [
-            [
-                name_cell(module.get("path") or "(root)"),
-                name_cell(module.get("type") or module.get("kind")),
-                *_figures(module),
+    for title, names in (("stages", ("name",)), ("modules", ("path", "type"))):
+        found = rows(summary, title)
+        if found:
+            columns = [column for column in _COLUMNS if any(column in row for row in found)]
+            cells = [
+                [name_cell(row.get(name)) for name in names]
+                + [_COLUMNS[column](row[column]) if column in row else "" for column in columns]
+                for row in found
             ]
-            for module in modules
-        ]
-        yield event_file.text("modules", _titled("Modules", summary, ["module", "type"], modules, cells))
-
-
-def _titled(
-    title: str,
-    summary: Summary,
-    names: Sequence[str],
-    figures_of: Sequence[Mapping[str, Any]],
-    cells: Sequence[Sequence[str]],
-) -> str:
-    columns = [*_DIRECTIONS, "total", "share"]
-    assert all(len(row) == len(names) + len(columns) for row in cells)
-    return f"### {title}, {_per(summary)} ({len(figures_of)})\n\n{table(names, columns, cells)}"
-
-
-def _figures(row: Mapping[str, Any]) -> list[str]:
-    times = [number(row.get(f"{which}_ms")) for which in (*_DIRECTIONS, "total")]
-    return [*times, percent(row.get("share"))]
-
-
-def _stage_cell(stage: Mapping[str, Any]) -> str:
-    return name_cell(stage.get("name"))
+            heads = [column.removesuffix("_ms") for column in columns]
+            content = table([title[:-1], *names[1:]], heads, cells)
+            yield event_file.text(title, f"### {title.title()}, {_per(summary)} ({len(found)})\n\n{content}")
 
 
 def _headline(summary: Summary) -> str:

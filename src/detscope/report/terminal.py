@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from detscope.report import terminal_infer
 from detscope.report.figures import (
     CANNOT_TELL,
     count,
@@ -38,7 +39,7 @@ Summary = Mapping[str, Any]
 
 _RANDOM_WEIGHTS = "random weights: proposals and NMS load differ from a trained model"
 _SHOWN_OUTLIERS = 5
-_LABEL_CELLS = 10
+_LABEL_CELLS = 11
 
 
 def render(summary: Summary, console: Console, *, after_training: bool = False) -> None:
@@ -46,21 +47,21 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
     _block(console, _header_lines(summary))
     verdict = summary.get("verdict")
     console.print(Panel(Text(plain(verdict) if verdict else CANNOT_TELL, style="bold"), title="verdict"))
-    _block(console, _step_lines(summary))
-    tables = [
-        phases_table(summary, ascii_only=console.options.ascii_only),
-        stages_table(summary),
-        modules_table(summary),
-        operators_table(summary),
-        loader_table(summary),
-    ]
-    for table in filter(None, tables):
-        console.print()
-        console.print(table)
+    infers = summary.get("verb") == "infer"
+    _block(console, terminal_infer.latency_lines(summary) if infers else _step_lines(summary))
+    ascii_only = console.options.ascii_only
+    for table in _inference_tables(summary, ascii_only) if infers else _training_tables(summary, ascii_only):
+        if table is not None:
+            console.print()
+            console.print(table)
     console.print()
-    _block(console, _loader_lines(summary))
+    if infers:
+        _block(console, terminal_infer.detection_lines(summary))
+    else:
+        _block(console, _loader_lines(summary))
     _block(console, _content_lines(summary))
     _block(console, _honesty_lines(summary))
+    _block(console, terminal_infer.skipped_lines(summary))
     if machine := telemetry_table(summary):
         console.print()
         console.print(machine)
@@ -68,6 +69,22 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
     _block(console, _note_lines(summary))
     console.print()
     _block(console, _place_lines(summary, after_training))
+
+
+def _training_tables(summary: Summary, ascii_only: bool) -> Iterator[Table | None]:
+    yield phases_table(summary, ascii_only=ascii_only)
+    yield stages_table(summary)
+    yield modules_table(summary)
+    yield operators_table(summary)
+    yield loader_table(summary)
+
+
+def _inference_tables(summary: Summary, ascii_only: bool) -> Iterator[Table | None]:
+    yield terminal_infer.stages_table(summary, ascii_only)
+    yield terminal_infer.modules_table(summary)
+    yield operators_table(summary)
+    yield terminal_infer.content_table(summary)
+    yield terminal_infer.memory_table(summary)
 
 
 def _block(console: Console, lines: Iterator[tuple[str, str, str]]) -> None:
@@ -241,10 +258,14 @@ def _place_lines(summary: Summary, after_training: bool) -> Iterator[tuple[str, 
     trace = mapping(summary, "files").get("trace")
     if trace:
         yield "trace", f"{_from_here(plain(trace))}  (open in ui.perfetto.dev)", ""
+    for name in ("pictures", "tensorboard"):
+        if place := mapping(summary, "files").get(name):
+            yield name, _from_here(plain(place)), ""
     if after_training:
         yield "next", f"detscope show {shlex.quote(run)}", ""
     elif summary.get("level") != "ops":
-        yield "next", f"detscope train --config {shlex.quote(f'{run}/config.toml')} --level ops", ""
+        verb = "infer" if summary.get("verb") == "infer" else "train"
+        yield "next", f"detscope {verb} --config {shlex.quote(f'{run}/config.toml')} --level ops", ""
     else:
         yield "next", f"detscope show {shlex.quote(run)} --json", ""
 

@@ -29,7 +29,8 @@ TELEMETRY_ROWS = 16
 USEFUL_SELF_SHARE = 0.05
 
 
-def _table(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
+def figure_table(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
+    """An empty table: columns of names to the left, figures to the right."""
     table = Table(
         title=title,
         title_justify="left",
@@ -51,7 +52,7 @@ def phases_table(summary: Summary, ascii_only: bool = False) -> Table | None:
     phases = rows(summary, "phases") or _phases_without_detail(summary)
     if not phases:
         return None
-    table = _table("Phases of a step", ["phase"], ["ms", "share"])
+    table = figure_table("Phases of a step", ["phase"], ["ms", "share"])
     table.add_column("adds up to the step", no_wrap=True)
     table.add_column("median [95 % interval]", justify="right", no_wrap=True)
     covered = 0.0
@@ -64,7 +65,7 @@ def phases_table(summary: Summary, ascii_only: bool = False) -> Table | None:
             cell(phase.get("name")),
             number(phase.get("ms")),
             percent(share),
-            _bar(begin, covered, ascii_only),
+            laid_out_bar(begin, covered, ascii_only),
             _spread(phase),
         )
     step = mapping(summary, "step_ms")
@@ -77,7 +78,8 @@ def _phases_without_detail(summary: Summary) -> list[Mapping[str, Any]]:
     return [{"name": name, "ms": ms} for name, ms in mapping(summary, "phases_ms").items()]
 
 
-def _bar(begin: float, end: float, ascii_only: bool) -> Text:
+def laid_out_bar(begin: float, end: float, ascii_only: bool) -> Text:
+    """A bar from one share of the whole to another."""
     first, last = (min(BAR_CELLS, round(BAR_CELLS * edge)) for edge in (begin, end))
     return Text(" " * first + ("#" if ascii_only else "█") * (last - first), style="cyan")
 
@@ -90,20 +92,21 @@ def stages_table(summary: Summary) -> Table | None:
     """The detector's stages as a tree, forward and backward."""
     stages = rows(summary, "stages")
     if stages:
-        table = _table("Stages, ms per step", ["stage"], ["forward", "backward", "total", "share"])
+        table = figure_table("Stages, ms per step", ["stage"], ["forward", "backward", "total", "share"])
         for stage in stages:
-            table.add_row(_indented(stage), *_directions(stage), percent(stage.get("share")))
+            table.add_row(indented(stage), *_directions(stage), percent(stage.get("share")))
         return table
     totals = mapping(summary, "stages_ms")
     if not totals:
         return None
-    table = _table("Stages, ms per step", ["stage"], ["total"])
+    table = figure_table("Stages, ms per step", ["stage"], ["total"])
     for name, ms in totals.items():
         table.add_row(cell(name), number(ms))
     return table
 
 
-def _indented(stage: Mapping[str, Any]) -> Text:
+def indented(stage: Mapping[str, Any]) -> Text:
+    """A stage's name as deep as it lies in the tree."""
     depth = stage.get("depth")
     name = plain(stage.get("name"))
     if isinstance(depth, int) and not isinstance(depth, bool) and 0 < depth < 20:
@@ -121,7 +124,7 @@ def modules_table(summary: Summary) -> Table | None:
     if not modules:
         return None
     title = f"Most expensive modules, ms per step (of {len(rows(summary, 'modules'))})"
-    table = _table(title, ["module", "type"], ["forward", "backward", "total", "self", "share"])
+    table = figure_table(title, ["module", "type"], ["forward", "backward", "total", "self", "share"])
     for module in modules:
         own = f"{number(module.get('self_forward_ms'))} + {number(module.get('self_backward_ms'))}"
         kind = module.get("type") or module.get("kind")
@@ -155,7 +158,7 @@ def operators_table(summary: Summary) -> Table | None:
     operators = [row for row in rows(summary, "operators") if is_number(row.get("self_ms"))]
     if not operators:
         return None
-    table = _table(
+    table = figure_table(
         "Most expensive operators", ["operator", "direction", "module"], ["calls", "self ms", "share"]
     )
     for row in sorted(operators, key=lambda row: -row["self_ms"])[:TOP]:
@@ -176,7 +179,7 @@ def loader_table(summary: Summary) -> Table | None:
     if not workers:
         return None
     steps = ("load", "decode", "transform", "collate", "wait")
-    table = _table("Loader workers, ms per batch", ["worker"], ["batches", *steps, "busy"])
+    table = figure_table("Loader workers, ms per batch", ["worker"], ["batches", *steps, "busy"])
     for worker in workers:
         table.add_row(
             cell(worker.get("worker")),
@@ -196,7 +199,7 @@ def telemetry_table(summary: Summary) -> Table | None:
     ]
     if not readings:
         return None
-    table = _table("Machine", ["source", "metric"], ["mean", "max"])
+    table = figure_table("Machine", ["source", "metric"], ["mean", "max"])
     for reading in readings[:TELEMETRY_ROWS]:
         unit = plain(reading.get("unit") or "")
         table.add_row(

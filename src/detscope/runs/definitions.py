@@ -23,7 +23,8 @@ DEFINITIONS = {
     " recorded neighbours; interval by bootstrap",
     "capacity_images_per_s": "images per second the loader's workers make when they never have to wait",
     "demand_images_per_s": "images per second the loop would take if it never waited for data",
-    "latency_ms": "inference: wall time from asking for an image (or batch) to its detections, decoding included",
+    "latency_ms": "inference: wall time from asking for an image (or batch) to its detections, decoding"
+    " included",
     "decode": "inference: reading the file, decoding, conversion to a float tensor, in the loop itself; every"
     " file was read once before, so it comes from the system's file cache",
     "stages of an inference": "ms: share of the stage in the time of the typical images times the median"

@@ -53,7 +53,7 @@ class DetectionKeeper:
         per_image = output if isinstance(output, (list, tuple)) and len(output) == len(images) else ()
         rows: list[Row] = []
         for position, (image, number) in enumerate(zip(images, numbers, strict=True)):
-            detected = per_image[position] if per_image else None
+            detected: Any = per_image[position] if per_image else None
             height, width = image.shape[-2:]
             about = (step, position, self._name_of(number), int(width), int(height))
             if not _is_detection(detected):

@@ -75,7 +75,7 @@ def _infer(
     source, unfit = without_unfit(source, built.module, plan)
     skipped += unfit
     recorder = _recorder(settings, device, built, source, skipped)
-    for text in (*notes, *built.notes, *map(str, skipped), *_notes_on(built, unfit)):
+    for text in (*notes, *built.notes, *_notes_on(built, unfit)):
         recorder.note(text)
     for item in skipped:
         progress.note(str(item))
@@ -113,9 +113,7 @@ def _measure(
     with closing_words(recorder), recorder:
         progress.start(len(order), built.card.name)
         try:
-            infer(
-                built.module, loader_over(source, order), plan, InferHooks(recorder.steps, keeper.take)
-            )
+            infer(built.module, loader_over(source, order), plan, InferHooks(recorder.steps, keeper.take))
         except DetscopeError:
             raise
         except Exception as error:
@@ -258,7 +256,11 @@ def _run_info(
             "note": built.weights.note,
             "replaced": list(built.weights.replaced),
         },
-        "data": {"name": source.name, "images": len(source), "classes": max(0, len(source.classes) - 1) or None},
+        "data": {
+            "name": source.name,
+            "images": len(source),
+            "classes": max(0, len(source.classes) - 1) or None,
+        },
         "device": device,
         "batch_size": inference.batch_size,
         "precision": inference.precision,

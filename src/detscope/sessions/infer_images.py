@@ -86,7 +86,9 @@ def without_unfit(
 
 def _refuse(skipped: Sequence[Skipped]) -> None:
     lines = [f"{item.file}: {item.reason}" for item in skipped]
-    raise InputError("\n".join([*lines, "none of the images can be measured"]), "give at least one image file")
+    raise InputError(
+        "\n".join([*lines, "none of the images can be measured"]), "give at least one image file"
+    )
 
 
 def loader_over(source: ImageSource, order: list[list[int]]) -> DataLoader[Any]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Stage:
     """A named part of a detector: where it happens in the code.
 
-    `name` is dotted where a stage is part of another (`roi_heads.pool`). `target` is one of
+    `name` is dotted where a stage is part of another (`roi_heads.pool`); with a leading dot it is part of
+    whichever stage is running (`.nms` of proposals and of postprocessing). `target` is one of
     - a module path from the root: `backbone.body`
     - a method of a module: `roi_heads.postprocess_detections()`; of the root: `compute_loss()`
     - a function of a library: `torchvision.models.detection.roi_heads:fastrcnn_loss`

@@ -42,6 +42,7 @@ _RCNN = (
         ("roi_heads.box_predictor", "roi_heads.box_predictor"),
         ("roi_heads.loss", f"{_ROI_HEADS}:fastrcnn_loss"),
         ("roi_heads.postprocess", "roi_heads.postprocess_detections()"),
+        (".nms", f"{_BOX_OPERATIONS}:batched_nms"),
         ("postprocess", "transform.postprocess()"),
     ),
 )
@@ -63,8 +64,8 @@ _KEYPOINT = _listed(
     ("roi_heads.keypoint.postprocess", f"{_ROI_HEADS}:keypointrcnn_inference"),
 )
 
-# Single-stage detectors run non-maximum suppression in one place only, so the shared function is
-# theirs alone. The R-CNNs call it from two stages, where its time stays with the caller.
+# Single-stage detectors run non-maximum suppression in one place only. The R-CNNs call the same function
+# from two stages: there it is `.nms`, a part of whichever stage is running.
 _SINGLE_STAGE = _listed(
     ("head", "head"),
     ("head.classification", "head.classification_head"),

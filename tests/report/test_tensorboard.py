@@ -1,0 +1,251 @@
+"""A run in TensorBoard: read back from the event file, over HTTP from the real server, and in a browser."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detscope.machine.tools import find_browser
+from detscope.report.drawing import Picture
+from detscope.report.palette import colour_of
+from detscope.report.tensorboard import write_tensorboard
+from detscope.runs.reader import load_run
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+STEPS = 6
+
+
+def pictures() -> list[Picture]:
+    masks = np.zeros((1, 240, 320), dtype=bool)
+    masks[0, 70:170, 110:210] = True
+    shades = np.linspace(90, 200, 320, dtype=np.uint8)
+    pixels = np.repeat(np.tile(shades, (240, 1))[:, :, None], 3, axis=2)
+    box = np.array([[100.0, 60.0, 220.0, 180.0]])
+    return [
+        Picture("photos/dog.jpg", pixels, box, ["dog"], np.array([0.93]), masks),
+        Picture(HOSTILE, pixels, box, [HOSTILE], np.array([0.5])),
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run of a real, small model, with a name that means harm among its regions."""
+    import torch
+
+    import detscope
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    out = tmp_path_factory.mktemp("runs")
+    recorder = detscope.Recorder(
+        model, optimizer, out, name="small", warmup_steps=2, bare_every=0, telemetry_hz=0
+    )
+    with recorder:
+        for batch in recorder.steps([torch.rand(4, 8) for _ in range(STEPS + 2)]):
+            loss = model(batch).mean()
+            with detscope.region(HOSTILE):
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    write_tensorboard(recorder.run, detscope.summarize(recorder.run), pictures())
+    return recorder.run
+
+
+@pytest.fixture(scope="module")
+def events(trained: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(
+        str(trained / "tb"), size_guidance={"scalars": 0, "images": 0, "tensors": 0}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return accumulator.Reload()
+
+
+def text_of(events: Any, tag: str) -> str:
+    return events.Tensors(f"{tag}")[0].tensor_proto.string_val[0].decode()
+
+
+def test_every_step_has_a_point_that_the_tables_confirm(trained: Path, events: Any) -> None:
+    steps = load_run(trained).table("steps").filter(phase="step", mode="recorded").sort("step")
+    points = events.Scalars("steps_ms/step")
+    assert [point.step for point in points] == steps["step"].to_list()
+    assert len(points) == STEPS
+    assert [p.value for p in points] == pytest.approx([ns / 1e6 for ns in steps["wall_ns"].to_list()])
+    times = [point.wall_time for point in points]
+    apart_s = (steps["start_ns"][-1] - steps["start_ns"][0]) / 1e9
+    assert times == sorted(times) and times[-1] - times[0] == pytest.approx(apart_s, abs=1e-3)
+    assert len(events.Scalars("warmup_ms/step")) == 2
+
+
+def test_phases_of_a_step_add_up_to_it(events: Any) -> None:
+    phases = ("data", "transfer", "forward", "backward", "optimizer", "other")
+    for index, whole in enumerate(events.Scalars("steps_ms/step")):
+        parts = [events.Scalars(f"phases_ms/{phase}")[index].value for phase in phases]
+        assert sum(parts) == pytest.approx(whole.value, rel=0.005)
+
+
+def test_pictures_are_drawn_and_a_bar_chart_is_among_the_images(events: Any, tmp_path: Path) -> None:
+    tags = events.Tags()["images"]
+    assert tags[:2] == ["modules/most_expensive", "pictures/dog"]
+    assert len(tags) == 3 and "<" not in tags[2]
+    (tmp_path / "dog.jpg").write_bytes(events.Images("pictures/dog")[0].encoded_image_string)
+    with Image.open(tmp_path / "dog.jpg") as image:
+        pixels = np.asarray(image)
+    assert pixels.shape == (240, 320, 3)
+    assert np.abs(pixels[120, 100].astype(int) - colour_of("dog")).max() < 40, "the box's left edge"
+
+
+def test_the_module_table_is_text_with_every_module(trained: Path, events: Any) -> None:
+    import detscope
+
+    text = text_of(events, "modules")
+    modules = detscope.summarize(trained)["modules"]
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(lines) == len(modules) >= 5
+    assert "Linear" in text and "backward" in text
+    assert "small" in text_of(events, "summary")
+
+
+def test_writing_again_replaces_the_view(trained: Path) -> None:
+    import detscope
+
+    before = [path.name for path in (trained / "tb").iterdir()]
+    assert len(before) == 1
+    assert socket.gethostname() not in before[0]
+    write_tensorboard(trained, detscope.summarize(trained), pictures())
+    assert [path.name for path in (trained / "tb").iterdir()] == before
+
+
+def test_a_summary_with_nothing_measured_still_gives_a_view(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes((trained / "run.json").read_bytes())
+    folder = write_tensorboard(tmp_path, {"verb": "infer", "model": None}, [])
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_writing_needs_no_torch(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes((trained / "run.json").read_bytes())
+    code = (
+        "import sys; from pathlib import Path; from detscope.report.tensorboard import write_tensorboard;"
+        "write_tensorboard(Path(sys.argv[1]), {}, []); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
+
+
+@dataclass(frozen=True)
+class Server:
+    address: str
+
+    def get(self, path: str, **query: Any) -> bytes:
+        url = f"{self.address}/data/plugin/{path}"
+        if query:
+            url += "?" + urllib.parse.urlencode(query)
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read()
+
+    def json(self, path: str, **query: Any) -> Any:
+        return json.loads(self.get(path, **query))
+
+
+@pytest.fixture(scope="module")
+def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`tensorboard --logdir RUN/tb` on a free port of this machine alone."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(trained / "tb")]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    found = Server(f"http://127.0.0.1:{port}")
+    try:
+        _wait_until_loaded(found, process, log)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _wait_until_loaded(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the server answers and has read the file, which it does in the background."""
+    last: object = None
+    for _ in range(240):
+        assert process.poll() is None, log.read_text()
+        try:
+            last = server.json("scalars/tags")
+            if last:
+                return
+        except OSError as error:
+            last = error
+        time.sleep(0.25)
+    pytest.fail(f"TensorBoard did not load the run: {last}\n{log.read_text()}")
+
+
+def test_the_server_gives_scalars(server: Server) -> None:
+    tags = server.json("scalars/tags")["."]
+    assert {"steps_ms/step", "phases_ms/forward", "phases_ms/backward", "figures/images_per_s"} <= set(tags)
+    points = server.json("scalars/scalars", run=".", tag="phases_ms/forward")
+    assert len(points) == STEPS
+    assert all(value > 0 for _, _, value in points)
+
+
+def test_the_server_gives_pictures(server: Server) -> None:
+    assert "pictures/dog" in server.json("images/tags")["."]
+    (entry,) = server.json("images/images", run=".", tag="pictures/dog", sample=0)
+    assert (entry["width"], entry["height"]) == (320, 240)
+    assert server.get(f"images/individualImage?{entry['query']}").startswith(b"\xff\xd8\xff")
+
+
+def test_the_server_gives_tables_as_text_in_which_hostile_names_are_inert(server: Server) -> None:
+    assert set(server.json("text/tags")["."]) >= {"modules", "summary"}
+    html = server.json("text/text", run=".", tag="modules")[0]["text"]
+    assert "<table>" in html and "Linear" in html
+    assert "&lt;img src=x" in html and "<img" not in html
+
+
+def test_the_server_gives_parameters_with_latency_and_throughput(server: Server) -> None:
+    experiment = server.json("hparams/experiment", request="{}")
+    assert {info["name"] for info in experiment["hparamInfos"]} == {
+        "model",
+        "device",
+        "batch_size",
+        "precision",
+    }
+    metrics = {info["name"]["tag"] for info in experiment["metricInfos"]}
+    assert "figures/latency_p50_ms" in metrics
+
+
+def test_a_browser_shows_the_pictures(server: Server, tmp_path: Path) -> None:
+    browser_path = find_browser()
+    if browser_path is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=str(browser_path), args=flags)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.goto(f"{server.address}/#timeseries")
+        page.goto(f"{server.address}/?darkMode=false#images")
+        page.wait_for_selector("img[src*=individualImage]", timeout=30_000)
+        page.wait_for_timeout(1500)
+        shot = tmp_path / "images.png"
+        page.screenshot(path=str(shot))
+        browser.close()
+    with Image.open(shot) as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3).astype(int)
+    box = np.abs(pixels - np.array(colour_of("dog"))).max(axis=1) < 30
+    assert box.sum() > 300, f"the dog's box is not to be seen in {shot}"
