@@ -19,7 +19,7 @@ from detscope.zoo.contract import BuildOptions
 from detscope.zoo.registry import build
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "drawn")
-steps = int(sys.argv[2]) if len(sys.argv) > 2 else 500
+steps = int(sys.argv[2]) if len(sys.argv) > 2 else 350
 names = class_names("synthetic", 6)
 
 

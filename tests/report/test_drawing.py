@@ -204,6 +204,10 @@ def test_colours_are_the_same_in_every_process() -> None:
     assert answers == {f"{colour_of('zebra')}\n"}
 
 
+def test_the_shapes_of_the_synthetic_set_have_five_colours() -> None:
+    assert len({colour_of(name) for name in ("circle", "square", "triangle", "star", "cross")}) == 5
+
+
 # what red-, green- and blue-blind people see, on linear RGB (Machado, Oliveira, Fernandes, 2009)
 BLINDNESS = {
     "none": np.eye(3),

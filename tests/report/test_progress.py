@@ -42,12 +42,16 @@ def lines_of(total: int | None, steps: int, seconds_per_step: float) -> list[str
     return stream.getvalue().splitlines()
 
 
-def test_a_quick_piece_of_work_gives_a_line_every_tenth() -> None:
-    lines = lines_of(200, 200, 0.01)
+def test_a_steady_piece_of_work_gives_a_line_every_tenth() -> None:
+    lines = lines_of(200, 200, 0.1)
     assert len(lines) == 11
     assert lines[0] == "training: 0/200"
-    assert lines[1] == "training: 20/200 (10 %)  100.0/s  ETA 0:02  loss 0.5322"
-    assert lines[-1] == "training: 200/200 (100 %)  100.0/s  in 0:02  loss 0.5322"
+    assert lines[1] == "training: 20/200 (10 %)  10.0/s  ETA 0:18  loss 0.5322"
+    assert lines[-1] == "training: 200/200 (100 %)  10.0/s  in 0:20  loss 0.5322"
+
+
+def test_a_quick_piece_of_work_says_only_what_it_did() -> None:
+    assert [line.split(" ")[1] for line in lines_of(200, 200, 0.001)] == ["0/200", "200/200"]
 
 
 def test_a_slow_piece_of_work_gives_a_line_every_five_seconds() -> None:

@@ -13,8 +13,9 @@ from detscope.report.figures import is_number, number
 from detscope.report.lettering import drawable, font_of_size, shortened, text_width
 from detscope.report.palette import BLACK, PALETTE, WHITE, Colour
 
-WIDTH, ROW_HEIGHT, MARGIN, FONT_SIZE = 1000, 38, 20, 18
-NAMES_WIDTH, FIGURES_WIDTH = 380, 130
+# TensorBoard shows images some 350 pixels wide: letters must bear that.
+WIDTH, ROW_HEIGHT, MARGIN, FONT_SIZE = 640, 36, 12, 20
+NAMES_WIDTH, FIGURES_WIDTH = 270, 112
 # blue and orange: far apart in hue and in brightness, also for the colour-blind and in grey print
 PARTS: tuple[tuple[str, Colour], ...] = (("forward", PALETTE[4]), ("backward", PALETTE[0]))
 

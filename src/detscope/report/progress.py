@@ -19,6 +19,7 @@ Clock = Callable[[], float]
 
 _DRAW_EVERY_S = 0.25
 _LINE_EVERY_S = 5.0
+_LINE_GAP_S = 1.0  # quick work says only what it did
 # A bar that is slow to draw is drawn less often, so that drawing stays below 0.5 % of the time.
 _DRAW_SHARE = 0.005
 
@@ -68,7 +69,7 @@ class QuietProgress:
 
 
 class LineProgress:
-    """A line every tenth of the work or every five seconds, whichever comes first."""
+    """A line every tenth of the work or every five seconds, whichever comes first; one a second at most."""
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         self._stream = stream
@@ -93,7 +94,8 @@ class LineProgress:
         self._done += n
         self._info = info
         now = self._clock()
-        if self._label is not None and (self._done >= self._next_count or now >= self._next_time):
+        tenth = self._done >= self._next_count and now >= self._next_time - _LINE_EVERY_S + _LINE_GAP_S
+        if self._label is not None and (tenth or now >= self._next_time):
             self._show(now)
 
     def note(self, text: str) -> None:

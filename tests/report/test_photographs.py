@@ -1,0 +1,62 @@
+"""Real photographs through the full-size R-CNNs: what they find is drawn, with names and masks."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detscope.data.class_names import class_names
+from detscope.report.drawing import Picture, draw, save_pictures
+
+PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg")
+MODELS = ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn")
+
+
+def photograph(name: str) -> Path:
+    """A picture that scikit-image brings along; the package itself need not be imported for it."""
+    package = find_spec("skimage")
+    if package is None or package.origin is None:
+        pytest.skip("scikit-image, which brings photographs, is not installed")
+    return Path(package.origin).parent / "data" / name
+
+
+def detector(name: str, image_size: int | None) -> Any:
+    from detscope.zoo.contract import BuildOptions
+    from detscope.zoo.registry import build
+
+    model = build(name, BuildOptions(weights="none", image_size=image_size)).module.eval()
+    model.roi_heads.score_thresh = 0.0  # random weights are sure of nothing
+    return model
+
+
+def found_in(model: Any, path: Path) -> Picture:
+    import torch
+
+    from detscope.data.images import read_image
+
+    pixels = read_image(path)
+    image = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+    with torch.inference_mode():
+        (found,) = model([image])
+    names = class_names("coco", 91)
+    masks = (found["masks"][:, 0] > 0.5).numpy() if "masks" in found else None
+    labels = [names[label] for label in found["labels"]]
+    return Picture(path.name, pixels, found["boxes"].numpy(), labels, found["scores"].numpy(), masks)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_photograph_goes_through_a_full_r_cnn_and_is_drawn(name: str, tmp_path: Path) -> None:
+    # 256 instead of 800 pixels: full size takes several times as long and finds nothing else
+    picture = found_in(detector(name, image_size=256), photograph("chelsea.png"))
+    height, width = picture.pixels.shape[:2]
+    assert (height, width) == (300, 451)
+    assert len(picture.labels) > 10
+    assert (picture.masks is not None) == name.startswith("mask")
+    assert (picture.boxes >= 0).all() and (picture.boxes <= [width, height, width, height]).all()
+    assert (draw(picture) != picture.pixels).any()
+    (path,) = save_pictures(tmp_path, [picture])
+    with Image.open(path) as image:
+        assert np.asarray(image).shape == (300, 451, 3)
