@@ -7,7 +7,7 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench lock install install-dev clean
+.PHONY: help demo test lint bench lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Faster R-CNN on generated images, show the tables'
@@ -21,7 +21,7 @@ demo: install
 	$(BIN)/detscope train tiny_fasterrcnn --steps 20
 	@echo; echo "the run is in $$(readlink -f runs/latest)"
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest
 
 lint: install-dev
@@ -34,6 +34,16 @@ bench: install
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
+
+# Some tests look at pages with Chromium. Without one, and without the right to install it, they are
+# skipped and say so; `make test` does not fail for lack of a browser.
+browser: install-dev
+	@$(BIN)/python -c 'import sys; from detscope.machine.tools import find_browser; sys.exit(not find_browser())' \
+	|| { echo 'installing chromium, with which tests look at pages' && \
+		root=; [ "$$(id -u)" = 0 ] || root='sudo -n'; export DEBIAN_FRONTEND=noninteractive; \
+		{ $$root apt-get -qq update && $$root apt-get -qq install -y --no-install-recommends \
+			chromium fonts-liberation; } >$(VENV)/browser.log 2>&1; } \
+	|| echo 'hint: tests with a browser will be skipped (sudo apt-get install chromium); see $(VENV)/browser.log'
 
 # uv does not read pip's settings: an index or certificate that pip is told to use is handed on.
 define SETTINGS_OF_PIP

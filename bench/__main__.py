@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 
-from bench import startup, training_cost
+from bench import inference_cost, startup, training_cost
 
-BENCHMARKS = {"startup": startup.main, "training": training_cost.main}
+BENCHMARKS = {
+    "startup": startup.main,
+    "training": training_cost.main,
+    "inference": inference_cost.main,
+}
 
 
 def main() -> None:

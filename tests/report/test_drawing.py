@@ -84,6 +84,12 @@ def test_labels_of_neighbours_do_not_hide_each_other() -> None:
         assert len(filled_rows) >= 5, name
 
 
+def test_in_a_crowd_labels_are_not_piled_up() -> None:
+    boxes = [[100, 100, 140 + i % 3, 140 + i % 2] for i in range(80)]
+    drawn = draw(picture(240, 320, boxes, ["dog"] * 80))
+    assert changed(grey(240, 320), drawn).sum() < 8 * (70 * 16), "a few labels around the boxes, not 80"
+
+
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 3000), (3000, 1), (2, 2), (7, 40), (1080, 1920)])
 def test_any_size_of_picture_can_be_drawn(height: int, width: int) -> None:
     masks = np.ones((2, height, width), dtype=bool)

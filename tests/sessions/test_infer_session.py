@@ -48,7 +48,7 @@ def photos(tmp_path_factory) -> Path:
     return folder
 
 
-def settings_for(model: str, tmp_path: Path, data_root: Path, **sections: dict) -> Settings:
+def settings_for(model: str, tmp_path: Path, data_root: Path, /, **sections: dict) -> Settings:
     plain = {
         "inference": {"limit": 6, "warmup_steps": 1, "device": "cpu"},
         "model": {"name": model, "weights": "none"},

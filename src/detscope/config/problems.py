@@ -91,7 +91,9 @@ def _homes(key: str) -> str:
 
 def _near_key(key: str) -> str:
     """A suggestion from any section, for a key that is near none of its own."""
-    all_keys = {name: f"{section}.{name}" for section, keys in sections().items() for name in keys}
+    # where several sections have a key of that name, the first of them is meant
+    backwards = reversed(list(sections().items()))
+    all_keys = {name: f"{section}.{name}" for section, keys in backwards for name in keys}
     close = _closest(key, all_keys)
     return f"; did you mean {all_keys[close]}?" if close else ""
 

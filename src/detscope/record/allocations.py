@@ -67,6 +67,8 @@ def measure_allocations(
     nodes = NodeTable()
     scribe = BorderScribe(EventBuffer())
     probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
+    for node in nodes:
+        scribe.mark_of(node.number)  # made now, so that their few bytes are not part of a pass
     probes.attach(modules=True)
     scribe.record_functions = True
     try:

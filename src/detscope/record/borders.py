@@ -148,12 +148,18 @@ class BorderScribe:
         extend = items.extend
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
         ends, owners, mark_of = self._child_ends, self._owners, self.mark_of
-        sequence_number = _sequence_number
+        sequence_number, builds_graph = _sequence_number, torch.is_grad_enabled
 
         def forward(self_: Any, *args: Any, **kwargs: Any) -> Any:
             number = numbers.get(id(self_))
             if number is None:
                 return plain(self_, *args, **kwargs)
+            if not builds_graph() and device_clock is None and not self.record_functions:
+                extend((number * 4, now(), -1))  # inference: there is no backward pass to prepare for
+                try:
+                    return plain(self_, *args, **kwargs)
+                finally:
+                    extend((number * 4 + 1, now(), -1))
             sequence = sequence_number()
             if ends and sequence > ends[-1]:
                 _mark_own(args, ends[-1], owners[-1])

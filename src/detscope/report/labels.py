@@ -13,6 +13,8 @@ from detscope.report.palette import colour_of, text_on
 Rectangle = tuple[int, int, int, int]  # left, top, right, bottom; all of them inside
 Size = tuple[int, int]  # width, height
 
+MOST_COVERED = 0.2  # share of a label that may lie on others
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -35,6 +37,8 @@ def draw_labels(pen: ImageDraw.ImageDraw, best_first: Sequence[Labelled], pictur
         if not text or height > picture[1]:
             continue
         place = _place(item.box, (text_width(text, font) + 2 * padding, height), picture, taken)
+        if sum(_shared(place, other) for other in taken) > MOST_COVERED * _shared(place, place):
+            continue  # in a crowd the weakest go without: both labels would be lost
         taken.append(place)
         placed.append((place, text, item.name))
     for place, text, name in reversed(placed):

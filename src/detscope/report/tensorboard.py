@@ -13,7 +13,7 @@ from detscope.analyze.series import start_of_steps_ns, step_points
 from detscope.report import event_file
 from detscope.report.bar_chart import bar_chart
 from detscope.report.drawing import Picture, draw, enlarged
-from detscope.report.figures import ABSENT, count, interval, is_number, mapping, number, percent, plain, rows
+from detscope.report.figures import ABSENT, interval, is_number, mapping, number, percent, plain, rows
 from detscope.report.markdown import name_cell, sentence, table
 from detscope.report.picture_files import encode, unique_stem
 from detscope.report.terminal_tables import top_modules
@@ -24,20 +24,17 @@ Summary = Mapping[str, Any]
 
 # the scalar behind each metric of the HParams tab -> the name shown there
 _METRICS = {"figures/latency_p50_ms": "latency p50 (ms)", "figures/images_per_s": "images/s"}
-# columns of the tables of stages and modules, those of them that a run has, and how each is written
+# columns of the tables of stages and modules, of which a run has some, and how each is written
 _COLUMNS: dict[str, Callable[[Any], str]] = {
     "forward_ms": number,
     "backward_ms": number,
     "total_ms": number,
     "ms": number,
-    "self_forward_ms": number,
-    "self_backward_ms": number,
+    "self_ms": number,
     "share": percent,
     "p50": number,
     "ci95": interval,
-    "n": number,
     "calls": number,
-    "parameters": count,
 }
 
 
@@ -108,18 +105,31 @@ def _per(summary: Summary) -> str:
 
 def _texts(summary: Summary) -> Iterator[Any]:
     yield event_file.text("summary", _headline(summary))
-    for title, names in (("stages", ("name",)), ("modules", ("path", "type"))):
-        found = rows(summary, title)
+    modules = [{**row, "self_ms": _self_ms(row)} for row in rows(summary, "modules")]
+    for title, names, found in (
+        ("stages", ("name",), rows(summary, "stages")),
+        ("modules", ("path", "type"), modules),
+    ):
         if found:
-            columns = [column for column in _COLUMNS if any(column in row for row in found)]
-            cells = [
-                [name_cell(row.get(name)) for name in names]
-                + [_COLUMNS[column](row[column]) if column in row else "" for column in columns]
-                for row in found
-            ]
-            heads = [column.removesuffix("_ms") for column in columns]
-            content = table([title[:-1], *names[1:]], heads, cells)
-            yield event_file.text(title, f"### {title.title()}, {_per(summary)} ({len(found)})\n\n{content}")
+            heading = f"### {title.title()}, {_per(summary)} ({len(found)})"
+            yield event_file.text(title, f"{heading}\n\n{_table(title[:-1], names, found)}")
+
+
+def _table(what: str, names: Sequence[str], found: Sequence[Mapping[str, Any]]) -> str:
+    """Names and the figures that these rows have; without a backward pass, no directions."""
+    hidden = () if any(row.get("backward_ms") for row in found) else ("forward_ms", "backward_ms")
+    columns = [key for key in _COLUMNS if key not in hidden and any(key in row for row in found)]
+    cells = [
+        [name_cell(row.get(name)) for name in names] + [_COLUMNS[key](row.get(key)) for key in columns]
+        for row in found
+    ]
+    return table([what, *names[1:]], [key.removesuffix("_ms") for key in columns], cells)
+
+
+def _self_ms(module: Mapping[str, Any]) -> float | None:
+    parts = [module.get(f"self_{direction}_ms") for direction in ("forward", "backward")]
+    known = [float(part) for part in parts if part is not None and is_number(part)]
+    return sum(known) if known else None
 
 
 def _headline(summary: Summary) -> str:

@@ -57,6 +57,7 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
     console.print()
     if infers:
         _block(console, terminal_infer.detection_lines(summary))
+        _block(console, terminal_infer.memory_lines(summary))
     else:
         _block(console, _loader_lines(summary))
     _block(console, _content_lines(summary))

@@ -162,16 +162,25 @@ def content_table(summary: Summary) -> Table | None:
     return table
 
 
+def memory_lines(summary: Summary) -> Iterator[Line]:
+    """The peak of a pass and where it is reached."""
+    memory = mapping(summary, "memory")
+    if is_number(memory.get("peak_bytes")):
+        where = mapping(memory, "peak_at").get("module")
+        place = f", reached in {plain(where)}" if where else ""
+        yield "memory", f"peak {with_unit(memory['peak_bytes'], 'bytes')} in a pass{place}", ""
+    else:
+        why = f": {plain(memory['why'])}" if memory.get("why") else ""
+        yield "memory", CANNOT_TELL + why, ""
+
+
 def memory_table(summary: Summary) -> Table | None:
     """The largest allocations of a pass."""
     memory = mapping(summary, "memory")
     largest = rows(memory, "largest")
     if not largest:
         return None
-    peak = with_unit(memory.get("peak_bytes"), "bytes")
-    where = mapping(memory, "peak_at").get("module")
-    title = f"Memory of a pass: peak {peak} in {plain(where)}; the largest allocations"
-    table = figure_table(title, ["operator", "module", "stage"], ["size"])
+    table = figure_table("Largest allocations of a pass", ["operator", "module", "stage"], ["size"])
     for item in largest:
         size = with_unit(item.get("bytes"), "bytes")
         table.add_row(cell(item.get("operator")), cell(item.get("module")), cell(item.get("stage")), size)
