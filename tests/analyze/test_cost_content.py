@@ -61,7 +61,7 @@ def test_a_stage_that_did_not_run_took_no_time_and_unknown_content_is_left_out()
 
 
 def test_own_cost_compares_the_same_images_where_images_differ():
-    images = [1, 2, 2, 3, 1, 1]
+    images = [1, 2, 3, 3, 1, 1]
     modes = ["recorded", "recorded", "bare", "recorded", "recorded", "bare"]
     work = {1: 10_000_000, 2: 20_000_000, 3: 90_000_000}
     rows = [

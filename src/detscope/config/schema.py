@@ -79,7 +79,9 @@ class RecordSettings(Section):
         description='"all", "leaf", "none" or a depth such as "2"',
     )
     ops_steps: int = Field(default=3, ge=1, description="steps recorded operator by operator")
-    bare_every: int = Field(default=4, ge=0, description="every n-th step runs unrecorded; 0: never")
+    bare_every: int = Field(
+        default=4, ge=0, description="every n-th step, from 2 on, runs unrecorded; 0: never"
+    )
     telemetry_hz: float = Field(default=2.0, ge=0, le=100, description="0 switches telemetry off")
     traced_steps: int = Field(default=8, ge=0, description="steps drawn into the Chrome trace")
 

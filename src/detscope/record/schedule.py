@@ -12,7 +12,7 @@ class Schedule:
     """Decides the mode of every step from its index alone, so that a run can be repeated."""
 
     warmup_steps: int = 3
-    bare_every: int = 4  # every n-th measured step runs bare; 0: never
+    bare_every: int = 4  # every n-th measured step runs bare, from 2 on; less: never
     operator_steps: int = 0  # a window recorded operator by operator
     operators_after: int = 1  # recorded steps before that window, so that it starts warm
     modules_dense: int = 256  # recorded steps with all modules; later ones are thinned
@@ -25,7 +25,7 @@ class Schedule:
             return WARMUP
         if self.operators_after <= measured < self.operators_after + self.operator_steps:
             return OPERATORS
-        if self.bare_every and measured % self.bare_every == self.bare_every // 2:
+        if self.bare_every > 1 and measured % self.bare_every == self.bare_every // 2:
             return BARE
         return RECORDED
 
