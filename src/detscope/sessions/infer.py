@@ -15,6 +15,7 @@ from detscope.data.image_files import ImageSource, Skipped
 from detscope.errors import DetscopeError, InputError, UsageError
 from detscope.machine.devices import resolve_device
 from detscope.runs.atomic import write_text
+from detscope.sessions.about import about_model
 from detscope.sessions.infer_images import open_images, without_unfit
 from detscope.sessions.train import Progress
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage
@@ -246,16 +247,9 @@ def _notes_on(built: BuiltModel, unfit: Sequence[Skipped]) -> list[str]:
 def _run_info(
     settings: Settings, device: str, source: ImageSource, built: BuiltModel, skipped: Sequence[Skipped]
 ) -> dict[str, Any]:
-    inference, card = settings.inference, built.card
-    parameters = sum(parameter.numel() for parameter in built.module.parameters())
+    inference = settings.inference
     return {
-        "model": {"name": card.name, "family": card.family, "source": card.source, "parameters": parameters},
-        "weights": {
-            "kind": built.weights.kind,
-            "source": built.weights.source,
-            "note": built.weights.note,
-            "replaced": list(built.weights.replaced),
-        },
+        **about_model(built),
         "data": {
             "name": source.name,
             "images": len(source),

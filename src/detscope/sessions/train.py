@@ -10,6 +10,7 @@ from detscope.config.load import dump_settings
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.data.registry import open_dataset
 from detscope.machine.devices import resolve_device
+from detscope.sessions.about import about_model
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard
 from detscope.zoo.registry import build, check_trainable, get_card
 
@@ -183,16 +184,9 @@ def make_scheduler(
 def _run_info(
     settings: Settings, device: str, dataset: DetectionDataset, built: BuiltModel
 ) -> dict[str, Any]:
-    training, card = settings.training, built.card
-    parameters = sum(parameter.numel() for parameter in built.module.parameters())
+    training = settings.training
     return {
-        "model": {"name": card.name, "family": card.family, "source": card.source, "parameters": parameters},
-        "weights": {
-            "kind": built.weights.kind,
-            "source": built.weights.source,
-            "note": built.weights.note,
-            "replaced": list(built.weights.replaced),
-        },
+        **about_model(built),
         "data": {"name": dataset.name, "images": len(dataset), "classes": len(dataset.classes) - 1},
         "device": device,
         "batch_size": training.batch_size,
