@@ -97,7 +97,9 @@ def test_two_pieces_of_work_follow_each_other() -> None:
 
 def bar(clock: OwnClock) -> tuple[BarProgress, FakeTerminal]:
     terminal = FakeTerminal()
-    return BarProgress(Console(file=terminal, force_terminal=True, width=120), clock), terminal
+    return BarProgress(
+        Console(file=terminal, force_terminal=True, width=120, _environ={"TERM": "xterm"}), clock
+    ), terminal
 
 
 def test_the_bar_shows_count_percentage_rate_time_left_and_loss() -> None:
@@ -136,7 +138,9 @@ def test_a_bar_that_is_slow_to_draw_is_drawn_less_often() -> None:
             return super().write(text)
 
     terminal = SlowTerminal()
-    progress = BarProgress(Console(file=terminal, force_terminal=True, width=120), clock)
+    progress = BarProgress(
+        Console(file=terminal, force_terminal=True, width=120, _environ={"TERM": "xterm"}), clock
+    )
     progress.start(1000, "training")
     before = len(terminal.getvalue())
     clock.now += 0.5
