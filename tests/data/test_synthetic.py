@@ -116,8 +116,8 @@ def test_counts_classes_and_sizes_vary(tmp_path: Path) -> None:
     assert heights.max() > 2 * heights.min()
 
 
-def test_default_is_twenty_four_images(tmp_path: Path) -> None:
-    assert len(open_dataset(DataSettings(root=str(tmp_path), image_width=32, image_height=32))) == 24
+def test_default_is_sixteen_images(tmp_path: Path) -> None:
+    assert len(open_dataset(DataSettings(root=str(tmp_path), image_width=32, image_height=32))) == 16
 
 
 def test_a_complete_folder_is_reused_and_an_incomplete_one_made_again(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from detscope.data.folders import build_folder_once
 from detscope.data.registry import OpenRequest
 from detscope.data.shapes import CLASSES, KEYPOINT_COUNT, Outline, area_inside, placed, points_along
 
-DEFAULT_IMAGES = 24
+DEFAULT_IMAGES = 16  # one pass of the default model takes minutes, not a quarter of an hour, on a CPU
 # Part of the folder's name: a change in what is drawn makes new folders.
 FORMAT_VERSION = 1
 JPEG_QUALITY = 90
