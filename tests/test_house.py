@@ -19,10 +19,15 @@ MAY_IMPORT = {
     "record": BELOW_ALL | {"runs", "machine", "zoo"},
     "analyze": BELOW_ALL | {"runs"},
     "report": BELOW_ALL | {"runs", "analyze"},
+    "ingest": BELOW_ALL | {"runs", "machine"},
+    "accuracy": BELOW_ALL,
+    "predict": BELOW_ALL | {"config", "runs", "machine", "zoo", "analyze"},
+    "sweep": BELOW_ALL | {"config", "runs", "machine"},
     "sessions": BELOW_ALL
-    | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"},
+    | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"}
+    | {"ingest", "accuracy", "predict", "sweep"},
 }
-WITHOUT_TORCH = ("config", "runs", "analyze", "report", "cli", "marks.py", "errors.py")
+WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli", "marks.py", "errors.py")
 
 
 def imports_of(path: Path) -> set[str]:

@@ -4,7 +4,8 @@ The version is raised when a reader of the old shape would misread the new.
 
 Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
-    Added since without a new version, because older readers are not misled: images.
+    Added since without a new version, because older readers are not misled: images, memory,
+    memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy.
 """
 
 from __future__ import annotations
@@ -111,6 +112,100 @@ TABLES: dict[str, dict[str, str]] = {
         "start_ns": "Int64",
         "wall_ns": "Int64",
     },
+    # one row per block of memory that was alive during a recorded step: its whole life
+    "memory": {
+        "block": "Int64",
+        "device": "String",
+        "bytes": "Int64",
+        "alloc_ns": "Int64",  # null: alive before recording began
+        "free_ns": "Int64",  # null: alive when recording ended
+        "step": "Int64",  # in which it was allocated; null: before recording
+        "phase": "String",
+        "free_step": "Int64",
+        "free_phase": "String",
+        "direction": "String",  # forward, backward, recompute
+        "stage": "String",
+        "module": "String",
+        "operator": "String",
+        # parameters, gradients, optimizer, inputs, activations, temporary, workspace, unknown
+        "category": "String",
+        "name": "String",  # of a parameter, a gradient, an input; null where there is none
+        "shape": "String",  # 2x3x64; null where it could not be seen
+        "dtype": "String",
+        "stack": "String",  # files recorded elsewhere: the innermost line of user code
+    },
+    # what else is known of memory at a moment: reserved by the allocator, held by the process
+    "memory_levels": {
+        "time_ns": "Int64",
+        "step": "Int64",
+        "device": "String",
+        "level": "String",  # reserved, process, worker <pid>, largest_free
+        "bytes": "Int64",
+    },
+    # files recorded elsewhere that tell changes and not blocks
+    "memory_changes": {
+        "time_ns": "Int64",
+        "device": "String",
+        "category": "String",
+        "delta_bytes": "Int64",
+    },
+    # what ran on a device: one row per kernel, copy, set and device-side synchronisation
+    "device_events": {
+        "rank": "Int64",
+        "device": "Int64",
+        "stream": "Int64",
+        "kind": "String",  # kernel, copy, set, sync
+        "name": "String",
+        "start_ns": "Int64",
+        "wall_ns": "Int64",
+        "correlation": "Int64",
+        "launch_ns": "Int64",  # begin of the host call that queued it; null: no launch record
+        "launch_wall_ns": "Int64",
+        "launch_thread": "Int64",
+        "operator": "String",
+        "module": "String",
+        "direction": "String",
+        "stage": "String",
+        "phase": "String",
+        "step": "Int64",
+        "bytes": "Int64",
+        "copy": "String",  # HtoD, DtoH, DtoD, PtoP
+        "communication": "Boolean",
+        "blocks_per_sm": "Float64",
+        "occupancy": "Float64",  # per cent, as estimated by the recording tool
+    },
+    # what the host did, as far as device use needs it
+    "host_events": {
+        "rank": "Int64",
+        "process": "Int64",
+        "thread": "Int64",
+        "kind": "String",  # step, phase, stage, module, operator, runtime, loader, annotation
+        "name": "String",
+        "start_ns": "Int64",
+        "wall_ns": "Int64",
+        "correlation": "Int64",
+        "sequence": "Int64",
+        "stack": "String",  # innermost line of user code, where the file has stacks
+    },
+    # counters of single kernels, as Nsight Compute measures them
+    "kernel_metrics": {
+        "process": "Int64",
+        "device": "Int64",
+        "kernel": "Int64",  # its number in the file, over all processes
+        "name": "String",
+        "metric": "String",
+        "unit": "String",
+        "value": "Float64",  # null: not measured for this kernel
+    },
+    # accuracy at the end of an epoch; per class where `category` is set
+    "accuracy": {
+        "epoch": "Int64",
+        "step": "Int64",
+        "kind": "String",  # coco_box, coco_mask, coco_keypoints, voc07, voc10
+        "figure": "String",  # AP, AP50, AP75, AP_small, ..., AR_100
+        "category": "String",
+        "value": "Float64",  # null: undefined, there was no ground truth
+    },
 }
 
-STATUSES = ("ok", "partial", "failed")
+STATUSES = ("ok", "partial", "failed", "oom_device", "oom_host")

@@ -1,0 +1,1 @@
+"""How right a detector is: COCO and VOC average precision."""

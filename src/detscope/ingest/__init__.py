@@ -1,0 +1,1 @@
+"""Files that other tools recorded become runs with the same tables."""
