@@ -28,6 +28,8 @@ FLAGS = {
         "--tensorboard", "--out", "--json", "--quiet", "-q", "--verbose", "-v",
     },
     "show": {"RUN", "--json"},
+    "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--strict", "--json"},
+    "runs": {"DIR", "--model", "--device", "--since", "--sort", "--json"},
     "models": {"GLOB", "--json"},
     "doctor": {"--json"},
 }  # fmt: skip

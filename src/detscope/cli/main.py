@@ -10,10 +10,12 @@ import typer
 from typer.core import TyperGroup
 
 from detscope import __version__
+from detscope.cli.compare import compare
 from detscope.cli.doctor import doctor
 from detscope.cli.failures import run_guarded
 from detscope.cli.infer import infer
 from detscope.cli.models import models
+from detscope.cli.runs import runs
 from detscope.cli.show import show
 from detscope.cli.train import train
 
@@ -74,6 +76,8 @@ def _root(
 app.command()(train)
 app.command()(infer)
 app.command()(show)
+app.command()(compare)
+app.command()(runs)
 app.command()(models)
 app.command()(doctor)
 

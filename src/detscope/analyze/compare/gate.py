@@ -1,0 +1,74 @@
+"""Gates of a comparison: `step_p50 > +5%`, `memory.peak > +2%`, `stage.rpn > 3ms`.
+
+A signed threshold is about the change, an unsigned one about the later run's own value. A change is only
+held against a gate when it can be told from noise; where it cannot, the gate says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from detscope.errors import UsageError
+
+_GATE = re.compile(
+    r"^\s*(?P<name>[\w.()\[\]:-]+)\s*(?P<op>>=|<=|>|<)\s*(?P<sign>[+-]?)\s*(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-z]*)\s*$"
+)
+_UNITS = {"": 1.0, "%": 0.01, "ms": 1.0, "s": 1e3, "us": 1e-3, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+_UNITS |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition that fails a comparison."""
+
+    text: str
+    name: str
+    operator: str
+    threshold: float
+    relative: bool
+    of_change: bool
+
+
+def parse_gate(text: str) -> Gate:
+    """Read a `--fail-if` condition."""
+    match = _GATE.match(text)
+    if match is None or match["unit"] not in _UNITS:
+        raise UsageError(
+            f"--fail-if {text!r} is not NAME > THRESHOLD",
+            "for example 'step_p50 > +5%', 'memory.peak > +2%', 'stage.rpn > 3ms', 'accuracy.AP50 < -0.01'",
+        )
+    percent, signed = match["unit"] == "%", bool(match["sign"])
+    if percent and not signed:
+        raise UsageError(f"--fail-if {text!r}: a percentage is a change and needs a sign", "for example +5%")
+    threshold = float(match["value"]) * _UNITS[match["unit"]] * (-1 if match["sign"] == "-" else 1)
+    return Gate(text.strip(), match["name"], match["op"], threshold, percent, signed)
+
+
+def judge(gate: Gate, figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Hold one gate against the figures of a comparison: failed, passed or cannot tell."""
+    figure = figures.get(gate.name)
+    if figure is None:
+        near = ", ".join(
+            sorted(name for name in figures if name.split(".")[0] == gate.name.split(".")[0])[:8]
+        )
+        hint = f"known: {near}" if near else f"known: {', '.join(list(figures)[:12])} ..."
+        raise UsageError(f"--fail-if names {gate.name!r}, which these runs do not have", hint)
+    key = "after" if not gate.of_change else "relative" if gate.relative else "difference"
+    value = figure.get(key)
+    result = {"gate": gate.text, "figure": gate.name, "value": value, "threshold": gate.threshold}
+    if value is None:
+        return {**result, "outcome": "cannot tell", "why": figure.get("verdict") or "no value"}
+    if not _COMPARE[gate.operator](value, gate.threshold):
+        return {**result, "outcome": "passed"}
+    if gate.of_change and str(figure.get("verdict", "")).startswith(("no difference", "cannot tell")):
+        return {**result, "outcome": "cannot tell", "why": "the change cannot be told from noise"}
+    return {**result, "outcome": "failed"}

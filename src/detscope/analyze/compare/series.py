@@ -1,0 +1,127 @@
+"""What two runs are compared by: one value per measured step for the step, phases, stages and modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from detscope.analyze.series import step_points
+from detscope.analyze.steps import PHASES, typical_steps
+from detscope.analyze.tree import DIRECTIONS, OUTSIDE, ROOT
+from detscope.runs.reader import Run
+
+PerStep = dict[int, float]
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """A run as series: step number to milliseconds."""
+
+    step: PerStep
+    phases: dict[str, PerStep]
+    stages: dict[str, PerStep]
+    modules: dict[str, PerStep]  # self time, forward and backward together
+    types: dict[str, tuple[str, int]] = field(default_factory=dict)  # module -> type, parameters
+    content: dict[int, str] = field(default_factory=dict)  # step -> which images
+
+
+def series_of(run: Run) -> RunSeries:
+    """Read the series of a run; the measured steps only."""
+    steps = run.table("steps")
+    measured = set(typical_steps(steps, find_slow_start=run.info.get("verb") != "infer").measured)
+    chosen = steps.filter(pl.col("step").is_in(list(measured)))
+    by_phase = {
+        str(name): _per_step(part, "wall_ns")
+        for (name,), part in chosen.group_by("phase", maintain_order=True)
+    }
+    stages: dict[str, PerStep] = {}
+    for point in step_points(run):
+        if point.group == "stages_ms" and point.step in measured:
+            stages.setdefault(point.name, {})[point.step] = point.value
+    nodes = run.table("nodes").filter(pl.col("kind") == "module")
+    content = run.table("content").filter(pl.col("step").is_in(list(measured)))
+    return RunSeries(
+        step=by_phase.get("step", {}),
+        phases={name: by_phase[name] for name in PHASES if name in by_phase},
+        stages=stages,
+        modules=_modules(run.table("spans"), measured),
+        types={
+            row["path"] or ROOT: (row["type"] or "", row["parameters"] or 0)
+            for row in nodes.select("path", "type", "parameters").to_dicts()
+        },
+        content={
+            step: ids for step, ids in content.select("step", "image_ids").iter_rows() if ids is not None
+        },
+    )
+
+
+def _per_step(part: pl.DataFrame, column: str) -> PerStep:
+    return {step: ns / 1e6 for step, ns in part.select("step", column).drop_nulls().iter_rows()}
+
+
+def _modules(spans: pl.DataFrame, measured: set[int]) -> dict[str, PerStep]:
+    own = (
+        spans.filter(
+            pl.col("step").is_in(list(measured))
+            & pl.col("direction").is_in(list(DIRECTIONS))
+            & (pl.col("kind") != "stage")
+        )
+        .with_columns(
+            path=pl.when(pl.col("kind") == "outside")
+            .then(pl.lit(OUTSIDE))
+            .when(pl.col("path") == "")
+            .then(pl.lit(ROOT))
+            .otherwise("path")
+        )
+        .group_by("path", "step")
+        .agg(pl.col("self_ns").sum())
+    )
+    return {str(path): _per_step(part, "self_ns") for (path,), part in own.group_by("path")}
+
+
+def same_content(first: RunSeries, second: RunSeries) -> bool:
+    """Whether both runs fed the same images in the same steps."""
+    shared = set(first.content) & set(second.content)
+    return bool(shared) and all(first.content[step] == second.content[step] for step in shared)
+
+
+def matched_modules(first: RunSeries, second: RunSeries) -> list[tuple[str | None, str | None]]:
+    """Modules of two runs beside each other: by path, and renamed ones by type and size in their order."""
+    pairs: list[tuple[str | None, str | None]] = [
+        (path, path) for path in first.modules if path in second.modules
+    ]
+    gone = [path for path in first.types if path in first.modules and path not in second.modules]
+    gone += [path for path in first.modules if path not in second.modules and path not in first.types]
+    new = [path for path in second.types if path in second.modules and path not in first.modules]
+    new += [path for path in second.modules if path not in first.modules and path not in second.types]
+    for path in gone:
+        alike = [
+            other for other in new if first.types.get(path) and second.types.get(other) == first.types[path]
+        ]
+        if alike:
+            # the most alike by its own name, else the first in the model's order
+            best = next((other for other in alike if _leaf(other) == _leaf(path)), alike[0])
+            new.remove(best)
+            pairs.append((path, best))
+        else:
+            pairs.append((path, None))
+    return pairs + [(None, path) for path in new]
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[dict[str, Any]]:
+    """Keys whose values differ, as dotted names; what one side lacks is None."""
+    found = []
+    for key in [*first, *(key for key in second if key not in first)]:
+        one, other, name = first.get(key), second.get(key), f"{prefix}{key}"
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differing(one, other, f"{name}.")
+        elif one != other:
+            found.append({"key": name, "before": one, "after": other})
+    return found

@@ -1,0 +1,189 @@
+"""Comparing runs: what is real is named, what is noise is not."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from detscope.analyze.compare.change import change_of_steps, discoveries
+from detscope.analyze.compare.gate import judge, parse_gate
+from detscope.analyze.compare.runs import compare_runs
+from detscope.errors import UsageError
+from detscope.runs.reader import load_run
+from detscope.runs.writer import RunWriter
+
+MODULES = {"backbone": 30.0, "rpn": 10.0, "roi_heads.box_head": 8.0, "roi_heads.box_predictor": 2.0}
+
+
+def noisy(mean, steps, seed, drift=0.05):
+    """Step times as machines give them: noise, outliers, and a mood that changes slowly."""
+    generator = np.random.default_rng(seed)
+    mood = 1 + drift * np.sin(np.arange(steps) / 9 + generator.uniform(0, 6))
+    noise = np.exp(generator.normal(0, 0.03, steps))
+    spikes = np.where(generator.random(steps) < 0.03, 2.0, 1.0)
+    return dict(enumerate(mean * mood * noise * spikes))
+
+
+def make_run(parent, seed, slower=None, steps=40, info=None, rename=None, same_images=True):
+    slower = slower or {}
+    writer = RunWriter(parent, "train", "small", {"device": "cpu", "level": "modules", **(info or {})})
+    generator = np.random.default_rng(seed)
+    factors = np.exp(generator.normal(0, 0.03, steps)) * (1 + 0.03 * np.sin(np.arange(steps) / 7 + seed))
+    for step in range(steps):
+        times = {
+            name: (mean * factors[step] * generator.uniform(0.98, 1.02) + slower.get(name, 0.0))
+            for name, mean in MODULES.items()
+        }
+        forward = int(sum(times.values()) * 1e6)
+        rows = [("step", forward + 1_000_000), ("forward", forward), ("other", 1_000_000)]
+        writer.append("steps", [(step, 0, "recorded", p, step * 10**8, ns, None) for p, ns in rows])
+        writer.append(
+            "spans",
+            [
+                (
+                    step,
+                    "module",
+                    (rename or {}).get(n, n),
+                    "forward",
+                    1,
+                    int(ms * 1e6),
+                    int(ms * 1e6),
+                    None,
+                    None,
+                )
+                for n, ms in times.items()
+            ]
+            + [
+                (step, "stage", n.split(".")[0], "forward", 1, int(ms * 1e6), int(ms * 1e6), None, None)
+                for n, ms in times.items()
+            ],
+        )
+        ids = str(step) if same_images else f"{seed}-{step}"
+        writer.append("content", [(step, 2, 5, 100, 100, 0, None, None, None, 0, False, ids)])
+    writer.append(
+        "nodes", [("module", (rename or {}).get(n, n), "Linear", n, 10 * i) for i, n in enumerate(MODULES)]
+    )
+    writer.close("ok")
+    return load_run(writer.folder)
+
+
+def test_a_slow_start_of_nothing_is_no_difference():
+    change = change_of_steps({i: 5.0 for i in range(20)}, {i: 5.0 for i in range(20)})
+    assert change.verdict() == "no difference seen"
+    assert (change.low, change.high) == (0.0, 0.0)
+
+
+def test_two_equal_runs_differ_in_at_most_one_of_twenty_pairs():
+    """The promise of a 95 % interval, on series with drift and outliers: 20 pairs, five times."""
+    for group in range(5):
+        alarms = sum(
+            change_of_steps(
+                noisy(100, 60, 1000 * group + 2 * pair), noisy(100, 60, 1000 * group + 2 * pair + 1)
+            ).seen
+            for pair in range(20)
+        )
+        assert alarms <= 2, group
+    everything = [
+        change_of_steps(noisy(100, 60, 2 * pair), noisy(100, 60, 2 * pair + 1)).seen for pair in range(300)
+    ]
+    assert np.mean(everything) <= 0.05
+
+
+def test_a_real_change_of_eight_per_cent_is_seen_nearly_always():
+    found = [
+        change_of_steps(noisy(100, 60, 2 * pair), noisy(108, 60, 2 * pair + 1)).verdict()
+        for pair in range(100)
+    ]
+    assert found.count("slower") >= 90
+
+
+def test_pairing_steps_with_the_same_images_tells_what_unpaired_ones_cannot():
+    cost = np.random.default_rng(0).uniform(50, 150, 60)  # what the images cost differs a lot
+    before = dict(enumerate(cost))
+    after = dict(enumerate(cost * 1.02 + np.random.default_rng(1).normal(0, 0.3, 60)))
+    assert change_of_steps(before, after, same_content=True).verdict() == "slower"
+    assert change_of_steps(before, after).verdict() == "no difference seen"
+
+
+def test_five_steps_are_too_few_to_tell():
+    change = change_of_steps({i: 1.0 for i in range(5)}, {i: 2.0 for i in range(5)})
+    assert change.verdict().startswith("cannot tell: 5 steps")
+
+
+def test_of_many_chances_only_the_improbable_ones_count():
+    assert discoveries([0.5, 0.04, 1e-6, None, 0.03]) == [False, False, True, False, False]
+
+
+def test_the_module_that_became_slower_is_named_first(tmp_path):
+    base, later = make_run(tmp_path, 1), make_run(tmp_path, 2, {"roi_heads.box_head": 5.0})
+    result = compare_runs(base, [later], [parse_gate("step_p50 > +5%"), parse_gate("stage.rpn > +20%")])
+    one = result["comparisons"][0]
+    assert one["modules"][0]["path"] == "roi_heads.box_head"
+    assert one["modules"][0]["difference"] == pytest.approx(5.0, abs=0.5)
+    assert one["verdict"].startswith("slower: the step changed by")
+    assert "roi_heads.box_head" in one["verdict"]
+    assert [gate["outcome"] for gate in one["gates"]] == ["failed", "passed"]
+    assert result["failed"] == ["step_p50 > +5%"]
+
+
+def test_equal_runs_pass_the_gate(tmp_path):
+    runs = [make_run(tmp_path, seed) for seed in range(21)]
+    results = [
+        compare_runs(first, [second], [parse_gate("step_p50 > +5%")])
+        for first, second in zip(runs, runs[1:], strict=False)
+    ]
+    assert sum(bool(result["failed"]) for result in results) == 0
+    told = [r["comparisons"][0]["verdict"].split(":")[0] for r in results]
+    assert sum(word in ("slower", "faster") for word in told) <= 1
+
+
+def test_a_renamed_module_is_found_by_its_structure(tmp_path):
+    base = make_run(tmp_path, 1)
+    later = make_run(tmp_path, 2, rename={"rpn": "proposals.net"})
+    rows = {row["path"]: row for row in compare_runs(base, [later])["comparisons"][0]["modules"]}
+    assert rows["proposals.net"]["was"] == "rpn"
+    assert rows["backbone"]["was"] is None
+
+
+def test_what_differs_in_settings_comes_with_the_comparison(tmp_path):
+    base = make_run(tmp_path, 1, info={"settings": {"training": {"batch_size": 2, "seed": 0}}})
+    later = make_run(tmp_path, 2, info={"settings": {"training": {"batch_size": 4, "seed": 0}}})
+    assert compare_runs(base, [later])["comparisons"][0]["settings"] == [
+        {"key": "training.batch_size", "before": 2, "after": 4}
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["step_p50", "step_p50 > 5 %%", "> 5ms", "step_p50 > +5parsec", "step_p50 > 5%"]
+)
+def test_a_gate_that_makes_no_sense_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_gate(text)
+
+
+def test_an_unsigned_threshold_is_about_the_value_and_a_signed_one_about_the_change():
+    figures = {"stage.rpn": {"after": 4.0, "difference": 0.5, "relative": 0.14, "verdict": "slower"}}
+    assert judge(parse_gate("stage.rpn > 3ms"), figures)["outcome"] == "failed"
+    assert judge(parse_gate("stage.rpn > +1ms"), figures)["outcome"] == "passed"
+    assert judge(parse_gate("stage.rpn > +400us"), figures)["outcome"] == "failed"
+
+
+def test_a_gate_never_fails_on_what_may_be_noise():
+    figures = {"step_p50": {"after": 11.0, "relative": 0.1, "verdict": "no difference seen"}}
+    assert judge(parse_gate("step_p50 > +5%"), figures)["outcome"] == "cannot tell"
+
+
+def test_a_gate_on_a_figure_nobody_measured_names_those_there_are():
+    with pytest.raises(UsageError, match="memory.peek"):
+        judge(parse_gate("memory.peek > +2%"), {"memory.peak": {}})
+
+
+def test_comparison_as_markdown_keeps_strange_names_inert(tmp_path):
+    from detscope.report.terminal_compare import comparison_markdown
+
+    name = "<img src=x onerror=alert(1)>"
+    base = make_run(tmp_path, 1, rename={"rpn": name})
+    later = make_run(tmp_path, 2, {"rpn": 5.0}, rename={"rpn": name})
+    text = comparison_markdown(compare_runs(base, [later]))
+    assert f"`{name}`" in text
+    assert name not in text.replace(f"`{name}`", "")
+    assert isinstance(base.table("steps"), pl.DataFrame)
