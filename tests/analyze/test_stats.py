@@ -61,3 +61,11 @@ def test_spread_is_that_of_a_normal_distribution_and_outliers_do_not_move_it():
     assert robust_spread(values.tolist()) == pytest.approx(0.15, abs=0.01)
     values[:50] = 1e6
     assert robust_spread(values.tolist()) == pytest.approx(0.15, abs=0.015)
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001, 1002, 5000, 100_000])
+def test_the_interval_of_the_median_is_found_however_many_samples_there_are(count):
+    interval = median_interval(range(count))
+    half = 0.98 * count**0.5
+    assert count / 2 - half - 4 <= interval.low <= count / 2 - half + 2
+    assert interval.low + interval.high == count - 1

@@ -30,7 +30,8 @@ class TypicalSteps:
 def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
     """Choose the steps that count; a slow start is only looked for where all steps do the same work."""
     whole = steps.filter(pl.col("phase") == "step").sort("step")
-    mode = next((m for m in ("recorded", "ops", "warmup") if m in whole["mode"].to_list()), "recorded")
+    kinds = set(whole["mode"].to_list())
+    mode = next((m for m in ("recorded", "ops", "memory", "warmup") if m in kinds), "recorded")
     warmup = whole.filter(pl.col("mode") == "warmup")["step"].to_list() if mode != "warmup" else []
     chosen = whole.filter(pl.col("mode") == mode)
     numbers, durations = chosen["step"].to_list(), [ns / 1e6 for ns in chosen["wall_ns"].to_list()]
@@ -38,7 +39,8 @@ def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalS
     warmup = warmup + numbers[:slow_start]
     numbers, durations = numbers[slow_start:], durations[slow_start:]
     outliers = [numbers[index] for index in outlier_indices(durations)]
-    typical = [number for number in numbers if number not in set(outliers)]
+    apart = set(outliers)
+    typical = [number for number in numbers if number not in apart]
     return TypicalSteps(mode, typical, numbers, warmup, outliers, steadiness(durations), median(durations))
 
 
@@ -81,17 +83,22 @@ def outlier_rows(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSte
     """Steps far above the median, with the phase that grew most and what was in them."""
     middle = typical.p50_ms or 0.0
     usual = {phase: median(_durations(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
+    times: dict[int, dict[str, float]] = {number: {} for number in typical.outliers}
+    slow = steps.filter(pl.col("step").is_in(typical.outliers))
+    for number, phase, wall_ns in slow.select("step", "phase", "wall_ns").iter_rows():
+        times[number][phase] = times[number].get(phase, 0.0) + wall_ns / 1e6
+    contents = {row["step"]: row for row in content.filter(pl.col("step").is_in(typical.outliers)).to_dicts()}
     rows = []
     for number in typical.outliers:
-        duration = _durations(steps, "step", [number])[0]
-        growth = {phase: sum(_durations(steps, phase, [number])) - usual[phase] for phase in PHASES}
+        duration = times[number]["step"]
+        growth = {phase: times[number].get(phase, 0.0) - usual[phase] for phase in PHASES}
         phase = max(growth, key=lambda name: growth[name])
         why = f"{phase} took {growth[phase]:.1f} ms more than usual"
-        inside = content.filter(pl.col("step") == number).to_dicts()
-        if inside and inside[0].get("first_of_epoch"):
+        inside = contents.get(number, {})
+        if inside.get("first_of_epoch"):
             why += "; first step of a pass"
-        if inside and inside[0].get("boxes") is not None:
-            why += f"; {inside[0]['boxes']} boxes"
+        if inside.get("boxes") is not None:
+            why += f"; {inside['boxes']} boxes"
         rows.append(
             {
                 "step": number,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from rich.text import Text
 
@@ -26,7 +26,7 @@ def cell(value: object, style: str = "") -> Text:
     return Text(ABSENT if value is None else plain(value), style=style)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """A figure that can be printed: finite, and not a truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -1,0 +1,100 @@
+"""What a page draws beside the summary: series thinned until they can be drawn, trees with parents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from detscope.analyze.series import step_points
+from detscope.analyze.summary import summarize
+from detscope.runs.reader import Run
+
+MOST_POINTS = 1500
+STEP_BINS = 20
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A run as the report reads it."""
+
+    run: Run
+    summary: dict[str, Any]
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """Step, mode and milliseconds of every step."""
+        whole = self.run.table("steps").filter(pl.col("phase") == "step").sort("step")
+        return whole.select("step", "mode", ms=pl.col("wall_ns") / 1e6)
+
+    @cached_property
+    def content(self) -> pl.DataFrame:
+        """What was in every step, with its milliseconds."""
+        return self.run.table("content").join(self.steps, on="step")
+
+
+def report_data(run: Run) -> ReportData:
+    """Open a run for the report."""
+    return ReportData(run, summarize(run))
+
+
+def thinned(
+    x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS
+) -> tuple[list[float], list[float]]:
+    """At most so many points: of each stretch the lowest and the highest, so that no spike is lost."""
+    if len(x) <= most:
+        return list(x), list(y)
+    values = np.asarray(y, dtype=float)
+    kept: list[int] = []
+    for part in np.array_split(np.arange(len(values)), most // 2):
+        kept += sorted({int(part[values[part].argmin()]), int(part[values[part].argmax()])})
+    return [x[index] for index in kept], [y[index] for index in kept]
+
+
+def binned_steps(steps: pl.DataFrame, bins: int = STEP_BINS) -> list[dict[str, Any]]:
+    """Measured steps in stretches of time: first and last step, lowest, median, highest."""
+    chosen = steps.filter(pl.col("mode") != "warmup")
+    rows = []
+    for part in np.array_split(np.arange(chosen.height), min(bins, chosen.height) or 1):
+        if len(part):
+            piece = chosen[part.tolist()]
+            values = piece["ms"].to_numpy()
+            numbers = piece["step"].to_list()
+            rows.append(
+                {
+                    "first": numbers[0],
+                    "last": numbers[-1],
+                    "lowest": float(values.min()),
+                    "median": float(np.median(values)),
+                    "highest": float(values.max()),
+                    "n": len(part),
+                }
+            )
+    return rows
+
+
+def tree_of(rows: Sequence[Mapping[str, Any]], root: str) -> list[tuple[str, str]]:
+    """(path, parent) of every row: the parent is the longest other path that begins it."""
+    paths = {str(row["path"]) for row in rows}
+    found = []
+    for path in dict.fromkeys(str(row["path"]) for row in rows):
+        if path == root:
+            found.append((path, ""))
+            continue
+        parts = path.split(".")
+        above = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+        found.append((path, next((name for name in above if name in paths), root if root in paths else "")))
+    return found
+
+
+def stage_series(run: Run) -> dict[str, dict[int, float]]:
+    """Milliseconds of every stage in every measured step."""
+    found: dict[str, dict[int, float]] = {}
+    for point in step_points(run):
+        if point.group == "stages_ms":
+            found.setdefault(point.name, {})[point.step] = point.value
+    return found

@@ -1,0 +1,39 @@
+"""`report.html` of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detscope.analyze.drawing import report_data
+from detscope.report.figures import plain
+from detscope.report.html.page import render_page
+from detscope.report.html.sections import all_sections
+from detscope.runs.atomic import write_text
+from detscope.runs.reader import Run, load_run
+
+
+def write_report(run: Run | str | Path, target: Path | None = None) -> Path:
+    """Write the report of a run beside its tables, or where asked."""
+    opened = run if isinstance(run, Run) else load_run(run)
+    path = target or opened.folder / "report.html"
+    write_text(path, report_html(opened))
+    return path
+
+
+def report_html(run: Run) -> str:
+    """The whole page."""
+    data = report_data(run)
+    sections, absent = all_sections(data)
+    summary = data.summary
+    model = summary.get("model")
+    name = model.get("name") if isinstance(model, dict) else model
+    verb = {"train": "training", "infer": "inference", "import": "recorded elsewhere"}.get(
+        str(summary.get("verb")), str(summary.get("verb"))
+    )
+    device = summary.get("device")
+    where = f" on {device}" if device and not isinstance(device, dict) else ""
+    subtitle = f"{verb}{where}, {run.folder.name}"
+    if run.status != "ok":
+        subtitle += f" · {run.status}: {summary.get('reason') or 'the run did not end by itself'}"
+    made = "Made by detscope from this run's tables. The file needs no network and sends nothing."
+    return render_page(plain(name or "run"), plain(subtitle), sections, absent, made)
