@@ -1,0 +1,112 @@
+"""What a rule sees: the run's figures by name; and what it answers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One change: what, why, what it could save of the step (Amdahl's law), and what that assumes."""
+
+    rule: str
+    title: str
+    evidence: str
+    gain_share: float
+    assumes: str = ""
+    sets: Mapping[str, object] = field(default_factory=dict)  # settings of ours that make the change
+    elsewhere: str = ""  # what to do where no setting of ours can
+
+    def as_dict(self, case: Case) -> dict[str, Any]:
+        """Plain data for views and `tune`."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "evidence": self.evidence + (f" Assumes that {self.assumes}." if self.assumes else ""),
+            "gain_share": self.gain_share,
+            "gain_ms": self.gain_share * case.step_ms,
+            "settings": dict(self.sets),
+            "command": case.command(self.sets) if self.sets else self.elsewhere,
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run's summary and settings, asked by name; what is not known is None or 0 shares."""
+
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def step_ms(self) -> float:
+        """The median step."""
+        return float((self.summary.get("step_ms") or {}).get("p50") or 0.0)
+
+    @property
+    def training(self) -> bool:
+        """Whether this run trained."""
+        return self.summary.get("verb") != "infer"
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the model ran on a CUDA device."""
+        return str(self.summary.get("device", "")).startswith("cuda")
+
+    @cached_property
+    def phases(self) -> dict[str, float]:
+        """Share of each phase."""
+        return {row["name"]: float(row["share"]) for row in self.summary.get("phases") or []}
+
+    def setting(self, dotted: str, default: Any = None) -> Any:
+        """A setting of the run."""
+        section, _, key = dotted.partition(".")
+        value = (self.settings.get(section) or {}).get(key)
+        return default if value is None else value
+
+    def stage_share(self, *names: str) -> float:
+        """Share of the step in stages of these names, parts included, wherever they hang."""
+        rows = self.summary.get("stages") or []
+        chosen = [row for row in rows if row["name"] in names or row["name"].rpartition(".")[2] in names]
+        outermost = [
+            row
+            for row in chosen
+            if not any(row["name"].startswith(f"{o['name']}.") for o in chosen if o is not row)
+        ]
+        return sum(float(row.get("share") or 0.0) for row in outermost)
+
+    def modules_of_type(self, *parts: str) -> Sequence[Mapping[str, Any]]:
+        """Modules whose class name holds one of these words."""
+        rows = self.summary.get("modules") or []
+        return [row for row in rows if any(part in str(row.get("type", "")) for part in parts)]
+
+    def self_share(self, rows: Sequence[Mapping[str, Any]], *directions: str) -> float:
+        """Share of the step in these modules' own time."""
+        wanted = directions or ("forward", "backward")
+        spent = sum(float(row.get(f"self_{way}_ms") or 0.0) for row in rows for way in wanted)
+        return spent / self.step_ms if self.step_ms else 0.0
+
+    def operator_share(self, *words: str) -> float | None:
+        """Share of operator time in operators whose name holds one of these words; None without operators."""
+        rows = self.summary.get("operators") or []
+        whole = sum(float(row.get("self_ms") or 0.0) for row in rows)
+        if not whole:
+            return None
+        return (
+            sum(float(row["self_ms"]) for row in rows if any(word in row["name"] for word in words)) / whole
+        )
+
+    def command(self, sets: Mapping[str, object]) -> str:
+        """The command that tries a change on the run's own configuration."""
+        verb = "train" if self.training else "infer"
+        changes = " ".join(f"--set {shlex.quote(f'{key}={_toml(value)}')}" for key, value in sets.items())
+        return (
+            f"detscope {verb} --config {shlex.quote(str(self.summary.get('run')) + '/config.toml')} {changes}"
+        )
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,25 @@
+"""Half precision, where a device has fast arithmetic for it."""
+
+from __future__ import annotations
+
+from detscope.analyze.advice.case import Advice, Case
+
+SPEEDUP = 1.8
+
+
+def advise(case: Case) -> Advice | None:
+    """bf16 for convolutions and matrix products."""
+    if not case.on_cuda or case.summary.get("precision") != "fp32":
+        return None
+    heavy = case.operator_share("conv", "mm", "linear")
+    work = case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
+    share = 0.6 * work if heavy is None else heavy * work
+    section = "training" if case.training else "inference"
+    return Advice(
+        "precision",
+        "bf16 instead of fp32",
+        f"Convolutions and matrix products take about {share:.0%} of the step in fp32.",
+        share * (1 - 1 / SPEEDUP),
+        f"they become {SPEEDUP} times as fast; check the accuracy",
+        {f"{section}.precision": "bf16"},
+    )

@@ -1,0 +1,146 @@
+"""One test per rule: the figures that make it speak, what it promises, and figures that keep it silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from detscope.analyze.advice import RULES, advice_for
+
+CALM = {"data": 0.01, "transfer": 0.01, "forward": 0.45, "backward": 0.5, "optimizer": 0.02, "other": 0.01}
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    """A training step of 100 ms in which nothing stands out."""
+    phases = {**CALM, **changes.pop("phases", {})}
+    return {
+        "verb": "train",
+        "run": "runs/a run",
+        "device": "cpu",
+        "precision": "fp32",
+        "batch_size": 2,
+        "step_ms": {"p50": 100.0},
+        "phases": [{"name": name, "share": share} for name, share in phases.items()],
+        "stages": [],
+        "modules": [],
+        "operators": [],
+        "loader": {"num_workers": 2, "capacity_images_per_s": 400.0, "demand_images_per_s": 20.0},
+        "content": {"padding_share": 0.0},
+        **changes,
+    }
+
+
+def advised(given: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    return {row["rule"]: row for row in advice_for(given, settings)}
+
+
+def module(kind: str, ms: float, path: str = "layer") -> dict[str, Any]:
+    return {"path": path, "type": kind, "self_forward_ms": ms / 2, "self_backward_ms": ms / 2}
+
+
+def test_a_calm_run_gets_no_advice() -> None:
+    assert advice_for(summary()) == []
+    assert advice_for({"verb": "train"}) == []
+
+
+def test_workers_as_many_as_the_demand_needs() -> None:
+    """Half of 100 ms is waiting: 2 images per 50 ms are 40 images/s; one worker makes 20: 2.3 are needed."""
+    loader = {"num_workers": 1, "capacity_images_per_s": 20.0, "demand_images_per_s": 40.0}
+    found = advised(summary(phases={"data": 0.5}, loader=loader))["workers"]
+    assert found["settings"] == {"training.num_workers": 3}
+    assert found["gain_share"] == pytest.approx(0.5)
+    assert found["command"] == "detscope train --config 'runs/a run/config.toml' --set training.num_workers=3"
+
+
+def test_prefetch_where_workers_are_fast_and_yet_late() -> None:
+    found = advised(summary(phases={"data": 0.2}))
+    assert found["prefetch"]["settings"] == {"training.prefetch_factor": 4}
+    assert "workers" not in found
+
+
+def test_pinned_memory_on_cuda_only() -> None:
+    pageable = {"training": {"pin_memory": False}}
+    on_cuda = summary(device="cuda:0", phases={"transfer": 0.2})
+    assert advised(on_cuda, pageable)["pinned_memory"]["gain_share"] == pytest.approx(0.1)
+    assert "pinned_memory" not in advised(summary(phases={"transfer": 0.2}), pageable)
+
+
+def test_a_larger_batch_where_the_optimizer_costs() -> None:
+    found = advised(summary(phases={"optimizer": 0.3, "other": 0.1}))["batch_size"]
+    assert found["settings"] == {"training.batch_size": 4}
+    assert found["gain_share"] == pytest.approx(0.2)
+
+
+def test_channels_last_where_convolutions_dominate() -> None:
+    settings = {"training": {"channels_last": False}}
+    found = advised(summary(modules=[module("Conv2d", 60.0)]), settings)["channels_last"]
+    assert found["gain_share"] == pytest.approx(0.6 * (1 - 1 / 1.15))
+    assert "channels_last" not in advised(
+        summary(modules=[module("Conv2d", 60.0)]), {"training": {"channels_last": True}}
+    )
+
+
+def test_half_precision_on_cuda() -> None:
+    operators = [
+        {"name": "aten::conv2d", "self_ms": 3.0, "phase": "backward"},
+        {"name": "aten::add", "self_ms": 1.0, "phase": "backward"},
+    ]
+    found = advised(summary(device="cuda", operators=operators))["precision"]
+    assert found["gain_share"] == pytest.approx(0.75 * 0.95 * (1 - 1 / 1.8))
+    assert "precision" not in advised(summary(operators=operators))
+
+
+def test_padding_where_much_of_the_input_is_empty() -> None:
+    stages = [
+        {"name": "backbone", "share": 0.5, "depth": 0},
+        {"name": "rpn", "share": 0.2, "depth": 0},
+        {"name": "rpn.head", "share": 0.1, "depth": 1},
+    ]
+    found = advised(summary(content={"padding_share": 0.4}, stages=stages))["padding"]
+    assert found["gain_share"] == pytest.approx(0.4 * 0.7 * 0.6)
+
+
+def test_batch_norm_that_takes_a_large_share() -> None:
+    rows = [module("BatchNorm2d", 30.0, "backbone.norm"), module("FrozenBatchNorm2d", 30.0)]
+    found = advised(summary(modules=rows))["frozen_batch_norm"]
+    assert found["gain_share"] == pytest.approx(0.15)
+    assert "backbone.norm" in found["evidence"]
+
+
+def test_a_fused_optimizer_where_updating_takes_long() -> None:
+    found = advised(summary(phases={"optimizer": 0.1}))["fused_optimizer"]
+    assert found["gain_share"] == pytest.approx(0.05)
+    assert "fused_optimizer" not in advised(
+        summary(phases={"optimizer": 0.1}), {"training": {"fused_optimizer": True}}
+    )
+
+
+def test_the_call_that_makes_the_device_wait() -> None:
+    blame = [{"call": "aten::item", "module": "roi_heads", "ms_per_step": 20.0, "count": 3}]
+    found = advised(summary(device="cuda:0", device_use={"blame": blame}))["synchronisations"]
+    assert found["gain_share"] == pytest.approx(0.2)
+    assert found["title"] == "avoid aten::item in roi_heads"
+
+
+def test_nms_with_fewer_candidates() -> None:
+    stages = [
+        {"name": "rpn.proposals.nms", "share": 0.2, "depth": 2},
+        {"name": "postprocess.nms", "share": 0.1, "depth": 1},
+    ]
+    assert advised(summary(stages=stages))["nms_limits"]["gain_share"] == pytest.approx(0.15)
+
+
+def test_compile_where_python_takes_the_time() -> None:
+    operators = [{"name": "aten::add", "self_ms": 5.0, "phase": "forward"}]
+    assert advised(summary(operators=operators))["compiled"]["gain_share"] == pytest.approx(0.2)
+
+
+def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
+    given = summary(
+        phases={"data": 0.5, "optimizer": 0.1},
+        loader={"num_workers": 1, "capacity_images_per_s": 20.0, "demand_images_per_s": 40.0},
+    )
+    gains = [row["gain_share"] for row in advice_for(given)]
+    assert gains == sorted(gains, reverse=True)
+    assert len(RULES) == 12
