@@ -10,7 +10,7 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 .PHONY: help demo test lint bench lock install install-dev browser clean
 
 help:
-	@echo 'make demo    install, profile a small Faster R-CNN on generated images, show the tables'
+	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
 	@echo 'make test    install what tests need, run linters, type checker and all tests'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make bench   what recording costs, side by side, as ratios'
@@ -18,8 +18,8 @@ help:
 	@echo 'make clean   remove the environment and caches; runs/ and data/ stay'
 
 demo: install
-	$(BIN)/detscope train tiny_fasterrcnn --steps 20
-	@echo; echo "the run is in $$(readlink -f runs/latest)"
+	$(BIN)/detscope train tiny_maskrcnn --steps 20 --level ops --memory
+	@echo; echo "the report, one file for your browser: $$(readlink -f runs/latest)/report.html"
 
 test: lint browser
 	$(BIN)/python -m pytest

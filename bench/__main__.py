@@ -5,12 +5,28 @@ from __future__ import annotations
 import sys
 import warnings
 
-from bench import inference_cost, startup, training_cost
+from bench import (
+    comparing,
+    evaluation,
+    importing,
+    inference_cost,
+    loading,
+    memory,
+    startup,
+    training_cost,
+    training_real,
+)
 
 BENCHMARKS = {
     "startup": startup.main,
     "training": training_cost.main,
+    "training_real": training_real.main,
     "inference": inference_cost.main,
+    "memory": memory.main,
+    "evaluation": evaluation.main,
+    "loading": loading.main,
+    "importing": importing.main,
+    "comparing": comparing.main,
 }
 
 

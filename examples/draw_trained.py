@@ -13,6 +13,7 @@ from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.class_names import class_names
 from detscope.data.loader import build_loader
 from detscope.data.registry import open_dataset
+from detscope.loops.schedules import Schedule
 from detscope.loops.train import TrainHooks, TrainPlan, train
 from detscope.report.drawing import Picture, save_pictures
 from detscope.zoo.contract import BuildOptions
@@ -25,7 +26,7 @@ names = class_names("synthetic", 6)
 
 def show_progress(step, losses):
     if step % 50 == 0:
-        print(f"step {step}: loss {sum(losses.values()):.2f}", flush=True)
+        print(f"step {step}: loss {losses['loss']:.2f}", flush=True)
 
 
 def picture(model, image, name):
@@ -45,8 +46,8 @@ with tempfile.TemporaryDirectory() as root:
     loader = build_loader(shapes, TrainingSettings(batch_size=4, num_workers=0), "cpu", seed=0).loader
     model = build("tiny_maskrcnn", BuildOptions(num_classes=len(names), weights="none")).module
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    plan = TrainPlan(max_steps=steps, repeat_until_max=True, lr_warmup_steps=20)
-    train(model, loader, optimizer, plan, hooks=TrainHooks(on_losses=show_progress))
+    plan = TrainPlan(max_steps=steps, repeat_until_max=True)
+    train(model, loader, optimizer, plan, Schedule(warmup_steps=20), TrainHooks(on_losses=show_progress))
     fresh = open_dataset(settings.model_copy(update={"images": 6}), need_masks=True, split="val")
     model.eval()
     with torch.inference_mode():

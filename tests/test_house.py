@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "ingest": BELOW_ALL | {"runs", "machine"},
     "accuracy": BELOW_ALL,
     "predict": BELOW_ALL | {"config", "runs", "machine", "zoo", "analyze"},
-    "sweep": BELOW_ALL | {"config", "runs", "machine"},
+    "sweep": BELOW_ALL | {"config", "runs", "machine", "zoo"},
     "sessions": BELOW_ALL
     | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"}
     | {"ingest", "accuracy", "predict", "sweep"},

@@ -117,8 +117,11 @@ def test_a_fused_optimizer_where_updating_takes_long() -> None:
 
 
 def test_the_call_that_makes_the_device_wait() -> None:
-    blame = [{"call": "aten::item", "module": "roi_heads", "ms_per_step": 20.0, "count": 3}]
-    found = advised(summary(device="cuda:0", device_use={"blame": blame}))["synchronisations"]
+    blame = [
+        {"cause": "data", "call": "next", "share": 0.5, "idle_ms_per_step": 50.0},
+        {"cause": "synchronisation", "call": "aten::item", "module": "roi_heads", "share": 0.2, "gaps": 3},
+    ]
+    found = advised(summary(device={"name": "V100", "blame": blame}))["synchronisations"]
     assert found["gain_share"] == pytest.approx(0.2)
     assert found["title"] == "avoid aten::item in roi_heads"
 

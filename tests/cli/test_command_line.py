@@ -18,18 +18,36 @@ from detscope.report.progress import Progress
 FLAGS = {
     "": {"--version", "--debug"},
     "train": {
-        "MODEL", "--config", "--set", "--data", "--weights", "--batch-size", "--image-size",
-        "--num-workers", "--device", "--precision", "--steps", "--epochs", "--seed", "--level",
-        "--modules", "--out", "--strict", "--json", "--quiet", "-q", "--verbose", "-v",
+        "MODEL", "--config", "--set", "--data", "--on-bad-data", "--weights", "--batch-size", "--image-size",
+        "--num-workers", "--device", "--precision", "--steps", "--epochs", "--eval-every", "--resume",
+        "--seed", "--level", "--tensorboard", "--modules", "--memory", "--try", "--nsight", "--window",
+        "--batch-sizes", "--out", "--strict", "--json",
+        "--quiet", "-q", "--verbose", "-v",
     },
     "infer": {
-        "MODEL", "IMAGES", "--model", "--config", "--set", "--weights", "--image-size", "--limit", "--repeat",
-        "--batch-size", "--device", "--precision", "--threads", "--score", "--level", "--modules", "--stage",
-        "--tensorboard", "--out", "--json", "--quiet", "-q", "--verbose", "-v",
+        "MODEL", "IMAGES", "--model", "--config", "--set", "--on-bad-data", "--weights", "--image-size",
+        "--limit",
+        "--repeat",
+        "--batch-size", "--device", "--precision", "--threads", "--score", "--level", "--modules", "--memory",
+        "--stage",
+        "--nsight", "--window", "--batch-sizes", "--tensorboard", "--out", "--json", "--quiet", "-q",
+        "--verbose", "-v",
+    },
+    "import": {"FILE...", "--out", "--name", "--json"},
+    "eval": {
+        "MODEL", "--weights", "--data", "--on-bad-data", "--split", "--detections", "--config", "--set",
+        "--batch-size",
+        "--device", "--out", "--json", "--quiet", "-q",
     },
     "show": {"RUN", "--json"},
-    "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--strict", "--json"},
+    "report": {"RUN", "--format", "--out", "--open"},
+    "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--out", "--json"},
+    "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--html", "--strict", "--json"},
     "runs": {"DIR", "--model", "--device", "--since", "--sort", "--json"},
+    "data": set(),
+    "data list": {"--root", "--json"},
+    "data prepare": {"NAME", "--root", "--url", "--trust-url", "--json", "--quiet", "-q"},
+    "data check": {"NAME|DIR", "--root", "--out", "--json", "--quiet", "-q"},
     "models": {"GLOB", "--json"},
     "doctor": {"--json"},
 }  # fmt: skip
@@ -58,6 +76,8 @@ def names_of(command: Any) -> set[str]:
 def test_every_flag_of_every_verb_is_listed_here_so_that_adding_one_is_deliberate() -> None:
     group: Any = get_command(app)
     found = {"": names_of(group)} | {name: names_of(command) for name, command in group.commands.items()}
+    for name, command in group.commands.items():
+        found |= {f"{name} {part}": names_of(verb) for part, verb in getattr(command, "commands", {}).items()}
     assert found == FLAGS
 
 

@@ -55,6 +55,6 @@ def test_dumped_settings_load_as_the_same_settings(wanted: Settings) -> None:
 
 def test_what_is_not_set_is_left_out() -> None:
     tables = tomllib.loads(dump_settings(Settings()))
-    assert tables.keys() == {"training", "model", "data", "inference", "record", "output"}
+    assert tables.keys() == {"training", "model", "data", "inference", "evaluation", "record", "output"}
     assert "steps" not in tables["training"]
     assert tables["training"]["batch_size"] == 2

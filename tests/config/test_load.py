@@ -174,7 +174,10 @@ def test_a_wrong_value_in_the_file_is_reported_even_where_a_flag_overrides_it() 
         ("[training]\nBatch-Size = 2\n", "did you mean training.batch_size?"),
         ("[record]\nbatchsize = 2\n", "did you mean training.batch_size?"),
         ("[train]\nbatch_size = 2\n", "did you mean [training]?"),
-        ("[zzz]\nbatch_size = 2\n", "there are [training], [model], [data], [inference], [record], [output]"),
+        (
+            "[zzz]\nbatch_size = 2\n",
+            "there are [training], [model], [data], [inference], [evaluation], [record], [output]",
+        ),
         ("[training]\nzzz = 2\n", "training.zzz: no such key"),
         ("training = 5\n", "expected a section [training], got 5"),
         ("[[training]]\nseed = 5\n", "expected a section [training], got a list"),

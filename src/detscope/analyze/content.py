@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.columns import mean, total
+from detscope.analyze.curve import RATE
 
 
 def content_figures(content: pl.DataFrame, steps: list[int]) -> dict[str, Any]:
@@ -40,5 +41,6 @@ def loss_figures(losses: pl.DataFrame) -> dict[str, Any]:
     if whole.height == 0:
         return {"first": None, "last": None, "parts": {}}
     last = losses.filter(pl.col("step") == whole["step"][-1])
-    parts = {row["name"]: row["value"] for row in last.to_dicts() if row["name"] != "loss"}
+    # the learning rate is kept beside the losses
+    parts = {row["name"]: row["value"] for row in last.to_dicts() if row["name"] not in ("loss", RATE)}
     return {"first": whole["value"][0], "last": whole["value"][-1], "parts": parts}

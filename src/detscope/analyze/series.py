@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from detscope.analyze.curve import RATE
 from detscope.analyze.inference import FORWARD, stage_times
 from detscope.analyze.tree import DIRECTIONS, REST
 from detscope.runs.reader import Run
@@ -26,7 +27,7 @@ class Point:
 
 
 def step_points(run: Run) -> Iterator[Point]:
-    """Time of every step, its phases and its stages, what was in it, and its losses.
+    """Time of every step, its phases and its stages, what was in it, its losses, and accuracy.
 
     Warm-up steps are a group of their own. A stage holds the time of its parts; bare steps have none.
     """
@@ -42,7 +43,10 @@ def step_points(run: Run) -> Iterator[Point]:
     for step, detections in found.iter_rows():
         yield Point(step, "content", "detections", detections)
     for step, name, value in run.table("losses").sort("step").iter_rows():
-        yield Point(step, "losses", name, value)
+        yield Point(step, "training" if name == RATE else "losses", name, value)
+    overall = run.table("accuracy").filter(pl.col("category").is_null()).drop_nulls("value")
+    for step, kind, figure, value in overall.select("step", "kind", "figure", "value").iter_rows():
+        yield Point(step, "accuracy", f"{kind}_{figure}", value)
 
 
 def start_of_steps_ns(run: Run) -> dict[int, int]:

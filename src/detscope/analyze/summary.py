@@ -7,11 +7,17 @@ from typing import Any
 
 import polars as pl
 
+from detscope.analyze.accuracy import add_evaluation
+from detscope.analyze.advice import advice_for
 from detscope.analyze.content import content_figures, images_per_step, loss_figures
+from detscope.analyze.curve import accuracy_figures, epoch_rows
+from detscope.analyze.device.run_figures import add_device
 from detscope.analyze.inference import add_inference, inference_verdict
 from detscope.analyze.loader import loader_figures
+from detscope.analyze.memory import memory_figures
 from detscope.analyze.operators import operator_rows
 from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.roofline import add_costs
 from detscope.analyze.steps import outlier_rows, phase_rows, step_figures, typical_steps, warmup_figures
 from detscope.analyze.telemetry import telemetry_rows
 from detscope.analyze.tree import backward_attributed, in_model_order, module_rows, stage_rows
@@ -64,6 +70,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         "operators": operator_rows(opened.table("ops"), operators.get("steps", 1)),
         "content": content_figures(content, typical.measured),
         "loss": loss_figures(opened.table("losses")),
+        **_training_course(opened),
         "loader": loader_figures(opened.table("loader"), typical, per_step, phases_ms.get("data", 0.0)),
         "overhead_ratio": overhead_ratio(steps),
         "telemetry": telemetry_rows(opened.table("telemetry")),
@@ -74,8 +81,29 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     }
     if infers:
         add_inference(summary, opened, typical)
+    account = memory_figures(opened)
+    if account is not None or not infers:  # an inference without blocks keeps its measure of a pass
+        summary["memory"] = account
     summary["verdict"] = inference_verdict(summary) if infers else verdict(summary)
+    if info.get("verb") == "eval":
+        add_evaluation(summary, opened)
+    add_device(summary, opened)
+    add_costs(summary, opened)
+    summary["advice"] = advice_for(summary, info.get("settings"))
     return summary
+
+
+def _training_course(run: Run) -> dict[str, Any]:
+    """Epoch by epoch where the run has several or evaluated; accuracy where it did."""
+    accuracy = accuracy_figures(run)
+    epochs = epoch_rows(run)
+    found: dict[str, Any] = {} if accuracy is None else {"accuracy": accuracy}
+    if run.info.get("verb") == "train" and (accuracy is not None or len(epochs) > 1):
+        found["epochs"] = epochs
+    for key in ("recipe", "resumed_from", "held_out"):
+        if run.info.get(key):
+            found[key] = run.info[key]
+    return found
 
 
 def _notes(info: dict[str, Any], mode: str) -> list[str]:
@@ -88,7 +116,7 @@ def _notes(info: dict[str, Any], mode: str) -> list[str]:
 
 
 def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str, Any]) -> list[str]:
-    reasons = []
+    reasons = list(info.get("cannot_tell") or [])  # what readers of recorded files could not know
     if steps["device_ns"].null_count() == steps.height and str(info.get("device", "")).startswith("cuda"):
         reasons.append("device times: no device marks were recorded")
     gpus = info.get("environment", {}).get("gpus", {})
@@ -100,5 +128,6 @@ def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str,
 
 
 def _files(folder: Path) -> dict[str, str]:
-    named = {"trace": "trace.json.gz", "pictures": "pictures", "tensorboard": "tb"}
+    named = {"trace": "trace.json.gz", "pictures": "pictures", "tensorboard": "tb", "memory": "memory.csv"}
+    named["report"] = "report.html"
     return {name: str(folder / file) for name, file in named.items() if (folder / file).exists()}

@@ -9,9 +9,10 @@ import polars as pl
 
 def telemetry_rows(telemetry: pl.DataFrame) -> list[dict[str, Any]]:
     """Mean and maximum of every metric."""
-    if telemetry.height == 0:
+    sampled = telemetry.filter(pl.col("source") != "step")  # a step's own figures are shown elsewhere
+    if sampled.height == 0:
         return []
-    grouped = telemetry.group_by("source", "metric", "unit").agg(
+    grouped = sampled.group_by("source", "metric", "unit").agg(
         pl.col("value").mean().alias("mean"), pl.col("value").max().alias("max"), pl.len().alias("n")
     )
     return grouped.sort("source", "metric").to_dicts()

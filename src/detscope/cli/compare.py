@@ -21,6 +21,7 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write Markdown for a pull request.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an offline HTML page.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="A gate that cannot be told from noise fails too.")
     ] = False,
@@ -39,6 +40,10 @@ def compare(
     result = compare_runs(runs[0], runs[1:], gates)
     if markdown is not None:
         write_text(markdown, comparison_markdown(result))
+    if html is not None:
+        from detscope.report.html.comparison import comparison_html
+
+        write_text(html, comparison_html(result))
     if json:
         print_json(result)
     else:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, present, say_settings, stdout_kept_clean
+from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
+from detscope.cli.nsight import asked as nsight_asked
+from detscope.cli.nsight import measure as measure_nsight
+from detscope.cli.output import JsonFlag, finished, present, say_settings, stdout_kept_clean
 from detscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ def infer(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
     ] = None,
+    on_bad_data: Annotated[
+        str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")
+    ] = None,
     weights: Annotated[
         str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.")
     ] = None,
@@ -51,6 +57,9 @@ def infer(
     ] = None,
     level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
     modules: Annotated[str | None, typer.Option(metavar="WHICH", help="all, leaf, none or a depth.")] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
+    ] = False,
     stage: Annotated[
         list[str] | None,
         typer.Option("--stage", metavar="NAME=PATH", help="Name a module or method() a stage; repeatable."),
@@ -58,6 +67,9 @@ def infer(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run's tb/.")
     ] = False,
+    nsight: NsightFlag = None,
+    window: WindowFlag = None,
+    batch_sizes: BatchSizesFlag = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
@@ -74,6 +86,7 @@ def infer(
     flags: dict[str, object] = {
         "model.name": model,
         "model.weights": weights,
+        "data.on_bad_data": on_bad_data,
         "model.image_size": image_size,
         "inference.images": given or None,
         "inference.limit": limit,
@@ -87,18 +100,21 @@ def infer(
         "inference.tensorboard": tensorboard or None,
         "record.level": level,
         "record.modules": modules,
+        "record.memory": memory or None,
         "output.runs": out,
     }
     loaded = load_settings(config, overrides or (), flags)
     if verbose:
         say_settings(loaded)
+    if nsight_asked(nsight, window, batch_sizes):
+        measure_nsight(loaded, "infer", (nsight, window, batch_sizes), quiet=quiet, as_json=json)
+        return
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
-    from detscope.analyze.summary import summarize
-
+    summary = finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(summarize(run), as_json=json, after_training=True)
+        present(summary, as_json=json, after_training=True)
 
 
 def _split(model: str | None, images: list[str], named: str | None) -> tuple[str | None, list[str]]:

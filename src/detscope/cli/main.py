@@ -11,13 +11,18 @@ from typer.core import TyperGroup
 
 from detscope import __version__
 from detscope.cli.compare import compare
+from detscope.cli.data import data
 from detscope.cli.doctor import doctor
+from detscope.cli.eval import evaluate
 from detscope.cli.failures import run_guarded
+from detscope.cli.import_ import import_
 from detscope.cli.infer import infer
 from detscope.cli.models import models
+from detscope.cli.report import report
 from detscope.cli.runs import runs
 from detscope.cli.show import show
 from detscope.cli.train import train
+from detscope.cli.tune import tune
 
 
 class GuardedGroup(TyperGroup):
@@ -75,9 +80,14 @@ def _root(
 
 app.command()(train)
 app.command()(infer)
+app.command("import")(import_)
+app.command("eval")(evaluate)
 app.command()(show)
+app.command()(report)
 app.command()(compare)
+app.command()(tune)
 app.command()(runs)
+app.add_typer(data, name="data")
 app.command()(models)
 app.command()(doctor)
 

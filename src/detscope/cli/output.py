@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,6 +73,18 @@ def say_settings(loaded: LoadedSettings) -> None:
         section, _, key = dotted.partition(".")
         value = getattr(getattr(loaded.settings, section), key)
         print(f"setting: {dotted} = {value!r} ({origin})", file=sys.stderr)
+
+
+def finished(run: Path) -> dict[str, Any]:
+    """The figures of a run that has just ended; its report is written beside its tables."""
+    from detscope.analyze.summary import summarize
+
+    summary = summarize(run)
+    if (run / "run.json").is_file():
+        from detscope.report.html.report import report_of
+
+        summary.setdefault("files", {})["report"] = str(report_of(run, summary))
+    return summary
 
 
 def present(summary: Mapping[str, Any], *, as_json: bool, after_training: bool) -> None:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detscope.cli.output import JsonFlag, present, say_settings, stdout_kept_clean
-from detscope.errors import UnstableError, UsageError
+from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
+from detscope.cli.nsight import asked as nsight_asked
+from detscope.cli.nsight import measure as measure_nsight
+from detscope.cli.output import JsonFlag, finished, present, say_settings, stdout_kept_clean
+from detscope.errors import MachineError, UnstableError, UsageError
 
 if TYPE_CHECKING:
     from detscope.config.load import LoadedSettings
@@ -28,7 +31,12 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
     ] = None,
-    data: Annotated[str | None, typer.Option(metavar="NAME", help="synthetic or pets.")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A name of `detscope data list`, or a folder.")
+    ] = None,
+    on_bad_data: Annotated[
+        str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")
+    ] = None,
     weights: Annotated[
         str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.")
     ] = None,
@@ -41,10 +49,29 @@ def train(
     precision: Annotated[str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.")] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Measured steps, warm-up apart.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Passes over the data.")] = None,
+    eval_every: Annotated[
+        str | None, typer.Option(metavar="K", help="Train for real: evaluate after every K-th pass.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on from the last checkpoint of this run.")
+    ] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Of weights, data and order.")] = None,
     level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
     modules: Annotated[str | None, typer.Option(metavar="WHICH", help="all, leaf or a depth.")] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
+    ] = False,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run.")
+    ] = False,
+    try_variants: Annotated[
+        str | None,
+        typer.Option("--try", metavar="VARIANTS", help="Memory advice to verify: bf16,checkpoint,batch."),
+    ] = None,
+    nsight: NsightFlag = None,
+    window: WindowFlag = None,
+    batch_sizes: BatchSizesFlag = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 5 if the step times are unstable.")] = False,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
@@ -62,6 +89,7 @@ def train(
         "model.weights": weights,
         "model.image_size": image_size,
         "data.name": data,
+        "data.on_bad_data": on_bad_data,
         "training.batch_size": batch_size,
         "training.num_workers": num_workers,
         "training.device": device,
@@ -69,26 +97,46 @@ def train(
         "training.steps": steps,
         "training.num_epochs": epochs,
         "training.seed": seed,
+        "training.tensorboard": tensorboard or None,
+        "evaluation.every": eval_every,
         "record.level": level,
         "record.modules": modules,
+        "record.memory": memory or None,
         "output.runs": out,
     }
+    if resume is not None:
+        flags["training.resume"], config = _earlier_run(resume, config, out)
     loaded = load_settings(config, overrides or (), flags)
     if verbose:
         say_settings(loaded)
-    run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
-    from detscope.analyze.summary import summarize
-
-    summary = summarize(run)
+    if nsight_asked(nsight, window, batch_sizes):
+        measure_nsight(loaded, "train", (nsight, window, batch_sizes), quiet=quiet, as_json=json)
+        return
+    run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet, variants=try_variants)
+    summary = finished(run)
     if quiet and not json:
         print(run)
     else:
         present(summary, as_json=json, after_training=True)
+    _check_memory(summary)
     if strict:
         _check_stable(summary)
 
 
-def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) -> Path:
+def _earlier_run(name: str, config: Path | None, out: str | None) -> tuple[str, Path]:
+    """The run to go on from, as short as it can be said from here, and the settings it was made with."""
+    from detscope.runs.folder import find_run
+
+    if config is not None:
+        raise UsageError("--resume and --config exclude each other", "a resumed run has its own settings")
+    run = find_run(name, Path(out or "runs"))
+    shortest = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
+    return str(shortest), run / "config.toml"
+
+
+def _measure(
+    loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool, variants: str | None = None
+) -> Path:
     from detscope.report.progress import make_progress
 
     progress = make_progress(quiet=quiet)
@@ -96,9 +144,25 @@ def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) ->
         from detscope.sessions.train import run_training
 
         try:
-            return run_training(loaded.settings, progress=progress, notes=loaded.notes)
+            if variants is None:
+                return run_training(loaded.settings, progress=progress, notes=loaded.notes)
+            from detscope.sessions.memory_try import train_and_try
+
+            return train_and_try(loaded.settings, variants, progress=progress, notes=loaded.notes)
         finally:
             progress.finish()
+
+
+def _check_memory(summary: Mapping[str, Any]) -> None:
+    """A run that ran out of memory was shown like any other; its exit code still says so."""
+    out = (summary.get("memory") or {}).get("oom")
+    if not out:
+        return
+    place = ", ".join(str(out[key]) for key in ("phase", "module") if out.get(key))
+    raise MachineError(
+        f"out of memory{' in ' + place if place else ''}; what was recorded is in {summary['run']}",
+        out.get("command") or out.get("why") or "use a smaller --batch-size or --image-size",
+    )
 
 
 def _check_stable(summary: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -42,6 +42,24 @@ class TrainingSettings(Section):
     schedule_step_epochs: int = Field(default=3, ge=1)
     schedule_gamma: float = Field(default=0.1, gt=0, le=1)
     lr_warmup_steps: int = Field(default=0, ge=0, description="linear warm-up of the learning rate, in steps")
+    clip_gradients: float | None = Field(
+        default=None, gt=0, description="largest norm of all gradients together; None: not clipped"
+    )
+    fused_optimizer: bool = Field(default=False, description="one kernel updates all parameters")
+    ema_decay: float | None = Field(
+        default=None, gt=0, lt=1, description="keep an average of the weights and evaluate that; None: no"
+    )
+    checkpoints: bool | None = Field(
+        default=None, description="after every epoch; None: with --eval-every or more than one epoch"
+    )
+    resume: str | None = Field(default=None, min_length=1, description="continue this run's training")
+    recipe: bool = Field(
+        default=True, description="with --eval-every, what is not set here is as the model's recipe says"
+    )
+    tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")
+    recompute: list[str] = Field(
+        default=[], description="modules whose activations are computed again in backward, not kept"
+    )
 
 
 class ModelSettings(Section):
@@ -58,7 +76,9 @@ class DataSettings(Section):
     """`[data]`: on what."""
 
     name: str = Field(
-        default="synthetic", min_length=1, description='"synthetic", "pets"; later "voc", "coco", a folder'
+        default="synthetic",
+        min_length=1,
+        description='"synthetic", "pets", "voc", "coco", or a folder of your own',
     )
     root: str = Field(default="data", min_length=1, description="where data sets live")
     images: int | None = Field(default=None, ge=1, description="use at most this many images")
@@ -67,6 +87,20 @@ class DataSettings(Section):
     max_objects: int = Field(default=6, ge=1, description="synthetic: objects per image, 1 to this many")
     pet_classes: Literal["breeds", "one"] = "breeds"
     on_bad_data: Literal["stop", "skip"] = "stop"
+    held_out: float = Field(
+        default=0.2,
+        gt=0,
+        lt=1,
+        description="a folder without splits of its own: share of images kept for evaluation",
+    )
+    flip: bool = Field(default=False, description="training: mirror every second image, left to right")
+    scales: list[Annotated[int, Field(ge=32)]] = Field(
+        default=[], description="training: short sides in pixels, one drawn per image; empty: own size"
+    )
+    max_size: int = Field(default=1333, ge=32, description="longest side that `scales` may give")
+    group_by_aspect: bool = Field(
+        default=False, description="training: batches of images alike in shape, so that less is padded"
+    )
 
 
 class RecordSettings(Section):
@@ -82,6 +116,8 @@ class RecordSettings(Section):
     bare_every: int = Field(
         default=4, ge=0, description="every n-th step, from 2 on, runs unrecorded; 0: never"
     )
+    memory: bool = Field(default=False, description="record memory block by block, in steps of their own")
+    memory_steps: int = Field(default=5, ge=1, description="how many such steps, on top of the others")
     telemetry_hz: float = Field(default=2.0, ge=0, le=100, description="0 switches telemetry off")
     traced_steps: int = Field(default=8, ge=0, description="steps drawn into the Chrome trace")
 
@@ -114,6 +150,17 @@ class InferenceSettings(Section):
     tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")
 
 
+class EvaluationSettings(Section):
+    """`[evaluation]`: accuracy on images that are not trained on."""
+
+    every: int | None = Field(default=None, ge=1, description="evaluate after every n-th epoch; None: never")
+    images: int | None = Field(default=None, ge=1, description="use at most this many images")
+    split: Literal["train", "val"] = Field(default="val", description="`detscope eval`: which images")
+    detections: str | None = Field(
+        default=None, min_length=1, description="`detscope eval`: a COCO results file instead of a model"
+    )
+
+
 class OutputSettings(Section):
     """`[output]`: where results go."""
 
@@ -127,5 +174,6 @@ class Settings(Section):
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     inference: InferenceSettings = InferenceSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     record: RecordSettings = RecordSettings()
     output: OutputSettings = OutputSettings()

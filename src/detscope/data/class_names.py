@@ -78,3 +78,8 @@ def class_names(dataset_or_weights: str, num_classes: int) -> tuple[str, ...]:
                 if num_classes == len(names) + 1 or (num_classes == len(names) > 1):
                     return (BACKGROUND, *names)
     return (BACKGROUND, *(f"class {label}" for label in range(1, num_classes)))
+
+
+def voc_names() -> tuple[str, ...]:
+    """PASCAL VOC's twenty classes, without background."""
+    return tuple(_VOC_NAMES)

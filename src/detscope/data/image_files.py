@@ -67,7 +67,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from detscope.data.coco_layout import to_float
+        from detscope.data.views import resized, to_float
 
         path = self.paths[index]
         with region("load"):
@@ -75,7 +75,8 @@ class ImageFiles:
         with region("decode"):
             pixels = decode_image(raw, str(path))
         with region("transform"):
-            return to_float(pixels), index
+            height, width, _ = pixels.shape
+            return to_float(resized(pixels, (width, height), flip=False)), index
 
     def image_name(self, index: int) -> str:
         """The path as it was given or found."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from detscope.errors import InputError
 
@@ -31,9 +31,10 @@ MAX_FILE_BYTES = 512 * 2**20
 # Formats that need no outside program to open; EPS, for one, would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
-_HINT = 'repair or remove the file, or leave such images out with data.on_bad_data = "skip"'
+_HINT = "repair or remove the file, or leave such images out with --on-bad-data skip"
 _SIXTEEN_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _ORIENTATION_TAG = 0x0112
+_HEADER_BYTES, _TAIL_BYTES = 256, 64
 # torch's loader passes a worker's exception on as its type and the text of its traceback.
 _FROM_WORKER = re.compile(r"\ACaught .*\n(?:.*\n)*\S*ImageError: (.*)", re.MULTILINE)
 
@@ -65,33 +66,48 @@ def open_image(path: Path) -> Pixels:
 
 def read_image_file(path: Path) -> bytes:
     """The bytes of an image file; says why when there are none."""
+    _require_readable(path)
     try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageError(f"{path}: is a folder, not an image")
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError(f"{path}: is not a regular file")
-        if status.st_size == 0:
-            raise ImageError(f"{path}: is empty (0 bytes)")
-        if status.st_size > MAX_FILE_BYTES:
-            raise ImageError(f"{path}: {status.st_size / 1e6:.0f} MB is more than an image may have")
         return path.read_bytes()
-    except FileNotFoundError:
-        raise ImageError(f"{path}: no such file") from None
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def _require_readable(path: Path) -> int:
+    """The size in bytes of a file that may be an image."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise ImageError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageError(f"{path}: is a folder, not an image")
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(f"{path}: is not a regular file")
+    if status.st_size == 0:
+        raise ImageError(f"{path}: is empty (0 bytes)")
+    if status.st_size > MAX_FILE_BYTES:
+        raise ImageError(f"{path}: {status.st_size / 1e6:.0f} MB is more than an image may have")
+    return status.st_size
+
+
 def inspect_image(path: Path) -> ImageFacts:
     """Header and end of a file: finds missing, empty, foreign, oversized and truncated ones cheaply."""
-    raw = read_image_file(path)
-    picture = _opened(raw, str(path))
-    file_format = picture.format or ""
-    if not _ends_as_it_should(raw, file_format):
-        decode_image(raw, str(path))  # only the decoder can tell: bytes after the end are allowed
-    with _one_line_reasons(str(path)):
-        turned = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
-    shown = picture.size[::-1] if turned else picture.size
+    size_bytes = _require_readable(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEADER_BYTES)
+            file.seek(max(0, size_bytes - _TAIL_BYTES))
+            tail = file.read(_TAIL_BYTES)
+            picture = _opened(start, str(path), rest=file)
+            file_format = picture.format or ""
+            with _one_line_reasons(str(path)):
+                shown = _shown_size(picture)
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
+    if not _ends_as_it_should(tail, file_format):
+        decode_image(read_image_file(path), str(path))  # only the decoder can tell: more may follow the end
     return ImageFacts(*shown, file_format, picture.mode, *picture.size)
 
 
@@ -112,6 +128,18 @@ def decode_image(raw: bytes, name: str, *, apply_orientation: bool = True) -> Pi
         return np.asarray(_to_rgb(picture, name))
 
 
+def verify_image(raw: bytes, name: str) -> ImageFacts:
+    """Decode everything and keep nothing: a JPEG at an eighth of its size, which reads all its data too."""
+    picture = _opened(raw, name)
+    with _one_line_reasons(name):
+        facts = ImageFacts(*_shown_size(picture), picture.format or "", picture.mode, *picture.size)
+        if picture.format == "JPEG":
+            picture.draft(None, (max(1, picture.width // 8), max(1, picture.height // 8)))
+        _to_rgb_possible(picture, name)
+        picture.load()
+    return facts
+
+
 def read_label_image(path: Path) -> Pixels:
     """A one-channel picture whose values are classes and not colours, [H, W]; no orientation is applied."""
     import numpy as np
@@ -123,43 +151,74 @@ def read_label_image(path: Path) -> Pixels:
         return np.asarray(picture)
 
 
-def decode_to_annotated_size(raw: bytes, name: str, width: int | None, height: int | None) -> Pixels:
+def decode_to_annotated_size(
+    raw: bytes,
+    name: str,
+    width: int | None,
+    height: int | None,
+    at_least: tuple[int, int] | None = None,
+) -> Pixels:
     """Decode so that pixels and annotations match.
 
     Where the annotated size is that of the stored pixels and not of the turned picture, the
-    annotations were made without the EXIF orientation: then it is not applied.
+    annotations were made without the EXIF orientation: then it is not applied. `at_least` (width,
+    height) is what will be made of it: a JPEG that is twice as large or more is decoded smaller.
     """
-    image = decode_image(raw, name)
-    if width is None or height is None or _size(image) == (width, height):
-        return image
-    stored = decode_image(raw, name, apply_orientation=False)
-    if _size(stored) == (width, height):
-        return stored
-    shown_width, shown_height = _size(image)
-    raise ImageError(f"{name}: is {shown_width} x {shown_height}, its annotations say {width} x {height}")
+    import numpy as np
+    from PIL import ImageOps
+
+    picture = _opened(raw, name)
+    with _one_line_reasons(name):
+        turned = _shown_size(picture)
+        apply = width is None or height is None or turned == (width, height)
+        if not apply and picture.size != (width, height):
+            raise size_differs(name, turned, (width, height))
+        if at_least is not None and picture.format == "JPEG":
+            wanted = at_least if not apply or turned == picture.size else at_least[::-1]
+            picture.draft(None, wanted)
+        picture.load()
+        if apply:
+            ImageOps.exif_transpose(picture, in_place=True)
+        return np.asarray(_to_rgb(picture, name))
+
+
+def size_differs(name: str, shown: tuple[int, int], annotated: tuple[int | None, int | None]) -> ImageError:
+    """The error for an image that is not of the size its annotations were made for."""
+    return ImageError(
+        f"{name}: is {shown[0]} x {shown[1]}, its annotations say {annotated[0]} x {annotated[1]}"
+    )
+
+
+def _shown_size(picture: Image) -> tuple[int, int]:
+    turned = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
+    return (picture.height, picture.width) if turned else (picture.width, picture.height)
+
+
+def _to_rgb_possible(picture: Image, name: str) -> None:
+    if picture.mode == "F":
+        raise ImageError(f"{name}: has floating-point pixels without a known range")
 
 
 def _to_rgb(picture: Image, name: str) -> Image:
     import numpy as np
     from PIL import Image
 
+    _to_rgb_possible(picture, name)
     if picture.mode in _SIXTEEN_BIT:
         # Pillow's own conversion clips 16-bit values at 255, which gives a white picture.
         wide = np.asarray(picture).astype(np.int64).clip(0, 65535)
         picture = Image.fromarray((wide >> 8).astype(np.uint8))
-    elif picture.mode == "F":
-        raise ImageError(f"{name}: has floating-point pixels without a known range")
     return picture if picture.mode == "RGB" else picture.convert("RGB")  # convert always copies
 
 
-def _opened(raw: bytes, name: str) -> Image:
-    """The picture with its header read and judged, and nothing decoded yet."""
+def _opened(raw: bytes, name: str, rest: IO[bytes] | None = None) -> Image:
+    """The picture with its header read and judged, and nothing decoded yet; `rest` is the whole file."""
     from PIL import Image
 
     if raw[:256].lstrip()[:1] == b"<":
         raise ImageError(f"{name}: is a text or HTML page, not an image")
     with _one_line_reasons(name):
-        picture = Image.open(io.BytesIO(raw), formats=FORMATS)
+        picture = Image.open(rest or io.BytesIO(raw), formats=FORMATS)
     width, height = picture.size
     if width * height > MAX_PIXELS:
         raise ImageError(
@@ -191,12 +250,8 @@ def _one_line_reasons(name: str) -> Iterator[None]:
         raise ImageError(f"{name}: cannot be decoded: {reason}") from error
 
 
-def _ends_as_it_should(raw: bytes, file_format: str) -> bool:
-    tail = raw[-64:].rstrip(b"\0")
+def _ends_as_it_should(tail: bytes, file_format: str) -> bool:
+    tail = tail.rstrip(b"\0")
     if file_format in ("JPEG", "MPO"):
         return tail.endswith(b"\xff\xd9")
     return file_format == "PNG" and b"IEND" in tail
-
-
-def _size(image: Pixels) -> tuple[int, int]:
-    return image.shape[1], image.shape[0]

@@ -7,17 +7,17 @@ import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from detscope.config.schema import TrainingSettings
+from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.contract import DetectionDataset, Target
+from detscope.data.late_float import collate, uint8_items
+from detscope.data.order import BatchOrder, shape_of
 from detscope.errors import MachineError
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
-
-Batch = tuple[list["torch.Tensor"], list[Target]]
 
 DEFAULT_PREFETCH_FACTOR = 2
 SHARED_MEMORY = Path("/dev/shm")
@@ -54,35 +54,46 @@ def build_loader(
     shuffle: bool = True,
     seed: int,
     every_image: bool = False,
+    data: DataSettings | None = None,
     shm_path: Path = SHARED_MEMORY,
 ) -> LoaderPlan:
     """A loader of `(images, targets)` lists; refuses before the run when shared memory will not do.
 
     The last, smaller batch is left out, because it would be a step of its own kind, unless the data
-    set has no full batch or `every_image` is asked for, as evaluation does.
+    set has no full batch or `every_image` is asked for, as evaluation does. Order and views of a pass
+    follow from the loader's generator. `data` tells whether batches are grouped by shape.
     """
     import torch
 
     notes: list[str] = []
     workers = training.num_workers
-    image_bytes = sample_bytes(dataset)  # also brings the decoders in before workers are forked
+    items = uint8_items(dataset)
+    image_bytes = sample_bytes(items)  # also brings the decoders in before workers are forked
+    generator = torch.Generator().manual_seed(seed)
+    order = BatchOrder(
+        len(dataset),
+        training.batch_size,
+        generator,
+        shuffle,
+        drop_last=_drop_last(len(dataset), training.batch_size, notes) and not every_image,
+        shapes=_shapes(dataset, notes) if data is not None and data.group_by_aspect else None,
+        keys_with_pass=getattr(dataset, "augmentation", None) is not None,
+    )
     need = shared_memory_check(image_bytes, training, shm_path=shm_path, notes=notes) if workers else None
     options = {
-        "batch_size": training.batch_size,
-        "shuffle": shuffle,
+        "batch_sampler": order,
         "num_workers": workers,
         "prefetch_factor": _prefetch_factor(training, notes),
         "collate_fn": collate,
         "pin_memory": _pin_memory(training, device, notes),
-        "drop_last": _drop_last(len(dataset), training.batch_size, notes) and not every_image,
         "persistent_workers": workers > 0,
         "worker_init_fn": _start_worker,
-        "generator": torch.Generator().manual_seed(seed),
+        "generator": generator,
     }
-    return LoaderPlan(_make_loader(dataset, options, notes), tuple(notes), need)
+    return LoaderPlan(_make_loader(items, options, notes), tuple(notes), need)
 
 
-def _make_loader(dataset: DetectionDataset, options: dict[str, Any], notes: list[str]) -> DataLoader[Any]:
+def _make_loader(dataset: Any, options: dict[str, Any], notes: list[str]) -> DataLoader[Any]:
     from torch.utils.data import DataLoader
 
     class QuietLoader(DataLoader):  # type: ignore[type-arg]
@@ -91,16 +102,18 @@ def _make_loader(dataset: DetectionDataset, options: dict[str, Any], notes: list
         def check_worker_number_rationality(self) -> None:
             return None
 
-    loader: DataLoader[Any] = QuietLoader(cast(Any, dataset), **options)  # map-style by protocol
+    loader: DataLoader[Any] = QuietLoader(dataset, **options)  # map-style by protocol
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if options["num_workers"] > cores:
         notes.append(f"{options['num_workers']} loader workers share {cores} cores")
     return loader
 
 
-def collate(items: list[tuple[torch.Tensor, Target]]) -> Batch:
-    """Images of different sizes stay a list; the detectors pad them."""
-    return [image for image, _ in items], [target for _, target in items]
+def _shapes(dataset: DetectionDataset, notes: list[str]) -> list[int] | None:
+    if not hasattr(dataset, "image_size"):
+        notes.append("group_by_aspect has no effect: this data set does not tell the sizes of its images")
+        return None
+    return [shape_of(*dataset.image_size(index)) for index in range(len(dataset))]
 
 
 def sample_bytes(dataset: DetectionDataset, samples: int = _SAMPLED_IMAGES) -> int:

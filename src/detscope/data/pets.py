@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.coco_annotations import Annotations, ImageRecord, ReadOptions
+from detscope.data.catalog import PETS_URL, find_collection
 from detscope.data.coco_layout import CocoLayoutDataset, with_annotations
 from detscope.data.contract import Problem, Progress
 from detscope.data.extract import extract_archive
 from detscope.data.fetch import RemoteFile, fetch
 from detscope.data.folders import build_folder_once, require_free_disk
 from detscope.data.images import ImageError, read_label_image
+from detscope.data.records import Annotations, FoundObject, ImageRecord, ReadOptions, make_record
 from detscope.data.registry import OpenRequest
-from detscope.data.segmentation import Segmentation
+from detscope.data.segmentation import encode_mask
 from detscope.errors import InputError, UsageError
 
-PUBLISHER_URL = "https://www.robots.ox.ac.uk/~vgg/data/pets/data"
+PUBLISHER_URL = PETS_URL
 MIRROR_VARIABLE = "DETSCOPE_PETS_URL"
 FOLDER = "oxford-iiit-pet"  # the name and layout that torchvision uses: its copies are found
 FOREGROUND = 1
@@ -44,37 +45,50 @@ class PetsSource:
 
 def publisher() -> PetsSource:
     """The publisher's archives, or the same files from the mirror named in DETSCOPE_PETS_URL."""
+    annotations, images = find_collection("pets").archives
     base = os.environ.get(MIRROR_VARIABLE, PUBLISHER_URL).rstrip("/")
     return PetsSource(
-        RemoteFile(
-            f"{base}/images.tar.gz",
-            "images.tar.gz",
-            "sha256:67195c5e1c01f1ab5f9b6a5d22b8c27a580d896ece458917e61d459337fa318d",
-            791_918_971,
-        ),
-        RemoteFile(
-            f"{base}/annotations.tar.gz",
-            "annotations.tar.gz",
-            "sha256:52425fb6de5c424942b7626b428656fcbd798db970a937df61750c0f1d358e91",
-            19_173_078,
-        ),
+        *(
+            RemoteFile(f"{base}/{archive.name}", archive.name, archive.checksum, archive.size_bytes)
+            for archive in (images, annotations)
+        )
     )
 
 
 def open_pets(request: OpenRequest, source: PetsSource | None = None) -> CocoLayoutDataset:
     """Open Oxford-IIIT Pet, fetching it first where it is not there yet."""
+    _refuse_keypoints(request)
+    folder = prepare_pets(Path(request.settings.root), source or publisher(), request.progress)
+    return open_pets_folder(folder, request, "pets")
+
+
+def open_pets_folder(folder: Path, request: OpenRequest, name: str) -> CocoLayoutDataset:
+    """Open a folder in the layout of Oxford-IIIT Pet."""
+    _refuse_keypoints(request)
+    settings = request.settings
+    options = replace(request.read_options(), limit=settings.images)
+    listed = folder / "annotations"
+    lines = _read_split(listed / _SPLIT_FILES[request.split])
+    both = [listed / name for name in _SPLIT_FILES.values()]
+    breeds = _breeds([line for path in both if path.is_file() for line in _read_split(path)])
+    annotations = _annotate(
+        listed / "trimaps", lines, breeds, settings.pet_classes == "one", options, request.progress
+    )
+    return with_annotations(
+        name,
+        folder / "images",
+        annotations,
+        options,
+        progress=request.progress,
+        augmentation=request.augmentation(),
+    )
+
+
+def _refuse_keypoints(request: OpenRequest) -> None:
     if request.need_keypoints:
         raise UsageError(
             "data set pets has no keypoints, which this model needs", 'use data.name = "synthetic"'
         )
-    settings = request.settings
-    folder = prepare_pets(Path(settings.root), source or publisher(), request.progress)
-    options = ReadOptions(request.need_masks, skip_bad=settings.on_bad_data == "skip", limit=settings.images)
-    lines = _read_split(folder / "annotations" / _SPLIT_FILES[request.split])
-    annotations = _annotate(
-        folder / "annotations" / "trimaps", lines, settings.pet_classes == "one", options, request.progress
-    )
-    return with_annotations("pets", folder / "images", annotations, options, progress=request.progress)
 
 
 def prepare_pets(root: Path, source: PetsSource, progress: Progress | None = None) -> Path:
@@ -133,10 +147,19 @@ def _read_split(path: Path) -> list[_Line]:
         raise InputError(f"{path}: not a list of `image breed species number`: {error}") from error
 
 
+def _breeds(lines: list[_Line]) -> dict[int, str]:
+    """Breeds of both splits by number, so that labels mean the same in both."""
+    return dict(sorted({line.breed_id: line.breed for line in lines}.items()))
+
+
 def _annotate(
-    trimaps: Path, lines: list[_Line], one_class: bool, options: ReadOptions, progress: Progress | None
+    trimaps: Path,
+    lines: list[_Line],
+    breeds: dict[int, str],
+    one_class: bool,
+    options: ReadOptions,
+    progress: Progress | None,
 ) -> Annotations:
-    breeds = dict(sorted({line.breed_id: line.breed for line in lines}.items()))
     labels = {breed_id: 1 if one_class else label for label, breed_id in enumerate(breeds, start=1)}
     classes = ("background", "pet") if one_class else ("background", *breeds.values())
     chosen = lines[: options.limit]
@@ -163,20 +186,12 @@ def _record(
     line: _Line, image_id: int, label: int, foreground: npt.NDArray[np.bool_], need_masks: bool
 ) -> ImageRecord:
     height, width = foreground.shape
-    count = int(foreground.any())
-    return ImageRecord(
-        image_id=image_id,
-        file_name=f"{line.image}.jpg",
-        width=width,
-        height=height,
-        boxes=np.array([box_around(foreground)] * count, dtype=np.float32).reshape(-1, 4),
-        labels=np.full(count, label, dtype=np.int64),
-        areas=np.full(count, foreground.sum(), dtype=np.float32),
-        crowd=np.zeros(count, dtype=np.int64),
-        annotation_ids=(image_id,) * count,
-        segmentations=(_run_lengths(foreground),) * count if need_masks else None,
-        keypoints=None,
-    )
+    objects = []
+    if foreground.any():
+        mask = encode_mask(foreground) if need_masks else None
+        area = float(foreground.sum())
+        objects = [FoundObject(box_around(foreground), label, area, image_id, segmentation=mask)]
+    return make_record(image_id, f"{line.image}.jpg", (width, height), objects, with_masks=need_masks)
 
 
 def box_around(foreground: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
@@ -185,11 +200,3 @@ def box_around(foreground: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
     if not len(columns):
         return 0, 0, 0, 0
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
-
-
-def _run_lengths(foreground: npt.NDArray[np.bool_]) -> Segmentation:
-    from pycocotools import mask as coco_mask
-
-    height, width = foreground.shape
-    encoded = coco_mask.encode(np.asfortranarray(foreground, dtype=np.uint8))
-    return Segmentation(run_lengths=encoded["counts"], height=height, width=width)

@@ -47,20 +47,56 @@ def require_size(segmentation: Segmentation, height: int, width: int) -> None:
         )
 
 
-def draw_mask(segmentation: Segmentation, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """The mask of one object, 1 inside, [height, width]."""
+def draw_mask(
+    segmentation: Segmentation, height: int, width: int, *, shown: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8]:
+    """The mask of one object, 1 inside, [height, width]; `shown` (height, width): drawn in that size."""
     from pycocotools import mask as coco_mask
 
     require_size(segmentation, height, width)
+    to_height, to_width = shown or (height, width)
     if segmentation.polygons:
-        polygons = [_near(polygon, height, width) for polygon in segmentation.polygons]
-        encoded = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
-    else:
-        encoded = {"size": [height, width], "counts": segmentation.run_lengths}
+        scale = np.array([to_width / width, to_height / height])
+        polygons = [
+            _near(polygon * np.tile(scale, len(polygon) // 2), to_height, to_width)
+            for polygon in segmentation.polygons
+        ]
+        encoded = coco_mask.merge(coco_mask.frPyObjects(polygons, to_height, to_width))
+        return _decoded(encoded)
+    mask = _decoded({"size": [height, width], "counts": segmentation.run_lengths})
+    return mask if (to_height, to_width) == (height, width) else _nearest(mask, to_height, to_width)
+
+
+def encode_mask(mask: npt.NDArray[np.bool_]) -> Segmentation:
+    """Run lengths of a mask [height, width]."""
+    from pycocotools import mask as coco_mask
+
+    encoded = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+    return Segmentation(run_lengths=encoded["counts"], height=mask.shape[0], width=mask.shape[1])
+
+
+def as_coco(segmentation: Segmentation) -> Any:
+    """The value that an annotation file would have: polygons, or a size with run lengths."""
+    if segmentation.polygons:
+        return [polygon.tolist() for polygon in segmentation.polygons]
+    counts = segmentation.run_lengths.decode("ascii")
+    return {"size": [segmentation.height, segmentation.width], "counts": counts}
+
+
+def _decoded(encoded: Any) -> npt.NDArray[np.uint8]:
+    from pycocotools import mask as coco_mask
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools' way to make arrays, under numpy 2
         mask: npt.NDArray[np.uint8] = coco_mask.decode(encoded)
     return mask
+
+
+def _nearest(mask: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+    rows = ((np.arange(height) + 0.5) * mask.shape[0] / height).astype(np.intp)
+    columns = ((np.arange(width) + 0.5) * mask.shape[1] / width).astype(np.intp)
+    shown: npt.NDArray[np.uint8] = mask[rows][:, columns]
+    return shown
 
 
 def _near(polygon: npt.NDArray[np.float64], height: int, width: int) -> list[float]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.coco_annotations import ReadOptions
 from detscope.data.coco_layout import CocoLayoutDataset, open_coco_layout
 from detscope.data.contract import Progress
 from detscope.data.folders import build_folder_once
@@ -69,10 +68,14 @@ def open_synthetic(request: OpenRequest) -> CocoLayoutDataset:
         request.split,
     )
     folder = generate(Path(settings.root), parameters, request.progress)
-    options = ReadOptions(request.need_masks, request.need_keypoints, skip_bad=settings.on_bad_data == "skip")
     annotation_file = folder / "annotations" / "instances.json"
     return open_coco_layout(
-        "synthetic", folder / "images", annotation_file, options, progress=request.progress
+        "synthetic",
+        folder / "images",
+        annotation_file,
+        request.read_options(),
+        progress=request.progress,
+        augmentation=request.augmentation(),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from detscope.errors import InputError
 
-_Pending = tuple[int, tuple[str, ...], torch.Tensor, list[Any]]
+_Pending = tuple[int, tuple[str, ...], torch.Tensor, list[Any], float]
 
 
 class LossWatch:
@@ -21,13 +21,15 @@ class LossWatch:
         self._late = late
         self._pending: _Pending | None = None
 
-    def take(self, step: int, losses: dict[str, torch.Tensor], targets: list[dict[str, Any]]) -> None:
-        """Take the losses of a step."""
+    def take(
+        self, step: int, losses: dict[str, torch.Tensor], targets: list[dict[str, Any]], learning_rate: float
+    ) -> None:
+        """Take the losses of a step and the learning rate it was made with."""
         values = torch.stack([loss.detach().float().reshape(()) for loss in losses.values()])
         if self._late:
             values = values.to("cpu", non_blocking=True)
         ids = [target.get("image_id") for target in targets]
-        before, self._pending = self._pending, (step, tuple(losses), values, ids)
+        before, self._pending = self._pending, (step, tuple(losses), values, ids, learning_rate)
         if before is not None:
             self._read(before)
         if not self._late:
@@ -42,7 +44,7 @@ class LossWatch:
             self._read(pending)
 
     def _read(self, pending: _Pending) -> None:
-        step, names, values, ids = pending
+        step, names, values, ids, learning_rate = pending
         parts = dict(zip(names, values.tolist(), strict=True))
         total = sum(parts.values())
         if not math.isfinite(total):
@@ -52,4 +54,4 @@ class LossWatch:
                 f"the loss is not finite at step {step} (images {images}): {bad}",
                 "lower the learning rate (--set training.learning_rate=...), use fp32, or check these images",
             )
-        self._on_losses(step, {"loss": total, **parts})
+        self._on_losses(step, {"loss": total, **parts, "learning_rate": learning_rate})

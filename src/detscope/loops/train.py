@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from detscope.loops.ema import WeightAverage
 from detscope.loops.losses import LossWatch
+from detscope.loops.schedules import Schedule, set_rates
 from detscope.marks import phase
 
 Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a training is."""
+
+    steps: int = 0
+    epochs: int = 0  # passes that ended
+    batches: int = 0  # of the pass that is under way
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,8 @@ class TrainPlan:
     repeat_until_max: bool = False  # go on passing over the data until max_steps
     precision: str = "fp32"
     channels_last: bool = False
-    lr_warmup_steps: int = 0
+    clip_norm: float | None = None  # largest norm of all gradients together
+    start: Position = Position()  # where a resumed training goes on
 
 
 @dataclass
@@ -37,15 +48,28 @@ class TrainHooks:
     each_batch: Callable[[Iterable[Batch]], Iterator[Batch]] = iter
     on_losses: Callable[[int, dict[str, float]], None] = lambda _step, _losses: None
     on_epoch: Callable[[int], None] = lambda _epoch: None
+    after_epoch: Callable[[Position], None] = lambda _position: None  # the pass has ended, losses are known
+    should_stop: Callable[[], bool] = lambda: False  # asked after every step
 
 
 @dataclass
 class Trained:
-    """How far the training got."""
+    """How far the training got, and whether somebody asked it to stop."""
 
     steps: int = 0
     epochs: int = 0
-    notes: list[str] = field(default_factory=list)
+    batches: int = 0
+    stopped: bool = False
+
+    @property
+    def position(self) -> Position:
+        """Where a later training would go on."""
+        return Position(self.steps, self.epochs, self.batches)
+
+
+def make_scaler(plan: TrainPlan) -> torch.amp.GradScaler:
+    """Scales the loss where gradients would vanish in fp16; elsewhere it does nothing."""
+    return torch.amp.GradScaler(plan.device.split(":")[0], enabled=plan.precision == "fp16")
 
 
 def train(
@@ -53,30 +77,33 @@ def train(
     loader: Iterable[Batch],
     optimizer: torch.optim.Optimizer,
     plan: TrainPlan,
-    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
+    schedule: Schedule | None = None,
     hooks: TrainHooks | None = None,
+    *,
+    scaler: torch.amp.GradScaler | None = None,
+    average: WeightAverage | None = None,
 ) -> Trained:
     """Train; a loss that is not finite ends it, naming step and images."""
-    hooks = hooks or TrainHooks()
-    done = Trained()
-    scaler = torch.amp.GradScaler(plan.device.split(":")[0], enabled=plan.precision == "fp16")
+    hooks, schedule = hooks or TrainHooks(), schedule or Schedule()
+    scaler = scaler or make_scaler(plan)
+    done = Trained(plan.start.steps, plan.start.epochs, plan.start.batches)
     watch = LossWatch(hooks.on_losses, late=plan.device.startswith("cuda"))
-    base_rates = [group["lr"] for group in optimizer.param_groups]
     model.train()
-    while not _finished(done, plan):
+    while not (done.stopped or _finished(done, plan)):
         hooks.on_epoch(done.epochs)
         for batch in hooks.each_batch(loader):
-            _warm_up_rate(optimizer, base_rates, done.steps, plan.lr_warmup_steps)
-            losses = _step(model, batch, optimizer, scaler, plan)
-            watch.take(done.steps, losses, batch[1])
+            rate = set_rates(optimizer, schedule.factor(done.steps))
+            losses = _step(model, batch, optimizer, scaler, plan, average)
+            watch.take(done.steps, losses, batch[1], rate)
             done.steps += 1
-            if plan.max_steps is not None and done.steps >= plan.max_steps:
+            done.batches += 1
+            done.stopped = hooks.should_stop()
+            if done.stopped or (plan.max_steps is not None and done.steps >= plan.max_steps):
                 break
-        done.epochs += 1
-        if scheduler is not None and done.steps >= plan.lr_warmup_steps:
-            _step_schedule(scheduler)
-            base_rates = [group["lr"] for group in optimizer.param_groups]
-    watch.finish()
+        watch.finish()
+        if not done.stopped:
+            done.epochs, done.batches = done.epochs + 1, 0
+            hooks.after_epoch(done.position)
     return done
 
 
@@ -86,24 +113,51 @@ def _step(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     plan: TrainPlan,
+    average: WeightAverage | None,
 ) -> dict[str, torch.Tensor]:
-    with phase("transfer"):
-        images, targets = to_device(batch, plan.device, plan.channels_last)
-    if plan.precision == "fp32":
-        losses: dict[str, torch.Tensor] = model(images, targets)
-    else:
-        with torch.autocast(plan.device.split(":")[0], dtype=AUTOCAST[plan.precision]):
-            losses = model(images, targets)
+    losses = _losses(model, batch, plan)
     total = sum(losses.values(), torch.zeros((), device=plan.device))
     optimizer.zero_grad(set_to_none=True)
     if scaler.is_enabled():
         scaler.scale(total).backward()
+        _clip(model, optimizer, scaler, plan)
         scaler.step(optimizer)
         scaler.update()
     else:
         total.backward()
+        _clip(model, optimizer, scaler, plan)
         optimizer.step()
+    if average is not None:
+        with phase("optimizer"):
+            average.update()
     return losses
+
+
+def _losses(model: nn.Module, batch: Batch, plan: TrainPlan) -> dict[str, torch.Tensor]:
+    with phase("transfer"):
+        images, targets = to_device(batch, plan.device, plan.channels_last)
+    half = plan.precision != "fp32"
+    kind = AUTOCAST.get(plan.precision, torch.bfloat16)
+    with torch.autocast(plan.device.split(":")[0], dtype=kind, enabled=half):
+        losses: dict[str, torch.Tensor] = model(images, targets)
+    return losses
+
+
+def forward_and_backward(model: nn.Module, batch: Batch, plan: TrainPlan) -> None:
+    """The arithmetic of a step, without its optimizer."""
+    losses = _losses(model, batch, plan)
+    sum(losses.values(), torch.zeros((), device=plan.device)).backward()
+
+
+def _clip(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, plan: TrainPlan
+) -> None:
+    if plan.clip_norm is None:
+        return
+    with phase("optimizer"):
+        if scaler.is_enabled():
+            scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
 
 
 def to_device(batch: Batch, device: str, channels_last: bool = False) -> Batch:
@@ -121,24 +175,6 @@ def to_device(batch: Batch, device: str, channels_last: bool = False) -> Batch:
     if channels_last:
         images = [image.unsqueeze(0).to(memory_format=torch.channels_last).squeeze(0) for image in images]
     return images, targets
-
-
-def _step_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-    with warnings.catch_warnings():
-        # fp16 may skip every optimizer step of a short pass while its scale settles; that is no mistake
-        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-        scheduler.step()
-
-
-def _warm_up_rate(
-    optimizer: torch.optim.Optimizer, base_rates: list[float], step: int, warmup_steps: int
-) -> None:
-    """Linear warm-up of the learning rate."""
-    if step > warmup_steps or warmup_steps == 0:
-        return
-    factor = min(1.0, (step + 1) / (warmup_steps + 1))
-    for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
-        group["lr"] = rate * factor
 
 
 def _finished(done: Trained, plan: TrainPlan) -> bool:

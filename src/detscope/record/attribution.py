@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
@@ -69,6 +69,9 @@ class Attribution:
     backward_ns: int
     backward_in_modules_ns: int
     kernels_unlinked: int
+    offset_ns: int = 0  # the profiler's clock less the recorder's
+    context_of: list[int] = field(default_factory=list)  # by event: index into contexts, -1: not an operator
+    contexts: list[Context] = field(default_factory=list)
 
     @property
     def backward_share(self) -> float | None:
@@ -80,8 +83,9 @@ def attribute(raw: OperatorEvents, nodes: NodeTable, events: Sequence[int]) -> A
     """Give every operator of the window a module, a stage, a phase and a direction."""
     starts, durations = np.asarray(raw.starts_ns), np.asarray(raw.durations_ns)
     on_device = np.zeros(len(raw), bool) if raw.on_device is None else np.asarray(raw.on_device)
+    waits = np.zeros(len(raw), bool) if raw.device is None else np.asarray(raw.device.kinds) == "sync"
     order = np.lexsort((-durations, starts, np.asarray(raw.threads)))
-    order = order[~on_device[order]]
+    order = order[~(on_device | waits)[order]]
     sweep = _Sweep(raw, nodes, ownership(events, nodes))
     sweep.run(order.tolist())
     offset_ns = _clock_offset(raw, sweep.span_indices, events)
@@ -93,6 +97,9 @@ def attribute(raw: OperatorEvents, nodes: NodeTable, events: Sequence[int]) -> A
         sweep.backward_ns,
         sweep.backward_in_modules_ns,
         sweep.kernels_unlinked,
+        offset_ns,
+        sweep.context_of,
+        sweep.contexts,
     )
 
 

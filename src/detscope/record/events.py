@@ -8,11 +8,12 @@ write (about 0.2 us per event) and are turned into tables between steps, never i
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Protocol
 
 ENTER, EXIT, MARK = 0, 1, 2
 WIDTH = 3  # integers per event
+STEP_BEGINS, BATCH_ARRIVED, STEP_ENDS = -1, -2, -3  # codes of processor marks besides those of phases
 SPAN_PREFIX = "detscope#"  # names of our spans in torch.profiler, followed by the node's number
 
 
@@ -40,6 +41,7 @@ class EventBuffer:
     ) -> None:
         self.items: list[int] = []
         self.handles: list[object] = []
+        self.processor: list[int] = []  # pairs of a code and the process's processor time, for rare events
         self.device_clock = device_clock
         self.now = now
 
@@ -49,7 +51,16 @@ class EventBuffer:
         self.items.extend((code, time_ns, sequence))
         if self.device_clock is not None:
             self.handles.append(self.device_clock.record())
+        self.processor.extend((code, process_time_ns()))
         return time_ns
+
+    def mark_processor(self, code: int) -> list[int]:
+        """Note processor time at a border of the step; hands over all marks when it begins or ends one."""
+        marks = self.processor
+        marks.extend((code, process_time_ns()))
+        if code in (STEP_BEGINS, STEP_ENDS):
+            self.processor = marks[-2:]
+        return marks
 
     def enter(self, number: int) -> int:
         """A node begins."""

@@ -10,10 +10,12 @@ import polars as pl
 
 from detscope.record.attribution import attribute
 from detscope.record.content import BatchContent
+from detscope.record.device_rows import StepSpan, device_tables
 from detscope.record.events import DeviceClock
 from detscope.record.loader import BatchTiming
 from detscope.record.nodes import NodeTable
 from detscope.record.operators import OperatorEvents, no_garbage_collection
+from detscope.record.processor_time import processor_rows
 from detscope.record.replay import StepAccount, replay
 from detscope.record.rows import loader_rows, span_rows, step_rows, timeline_rows
 from detscope.record.schedule import BARE, OPERATORS, RECORDED, WARMUP
@@ -36,6 +38,7 @@ class OpenStep:
     first_handle: Any = None
     events: list[int] = field(default_factory=list)
     handles: list[Any] = field(default_factory=list)
+    processor: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     content: BatchContent = field(default_factory=BatchContent)
 
@@ -53,6 +56,7 @@ class Notebook:
         self._waiting: deque[OpenStep] = deque()
         self._operator_events: list[int] = []
         self._operator_steps: list[int] = []
+        self._operator_spans: list[StepSpan] = []
         self._nodes_written = 0
         self._drawn_until_ns = 0  # end of the first operator step that the trace shows
 
@@ -65,6 +69,7 @@ class Notebook:
         if step.mode == OPERATORS:
             self._operator_events += step.events
             self._operator_steps.append(step.index)
+            self._operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
         self._waiting.append(step)
         self._write_ready(wait=False)
 
@@ -106,6 +111,8 @@ class Notebook:
             writer.append("timeline", timeline_rows(step.index, self._nodes, account))
         if step.timing is not None:
             writer.append("loader", loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
+        if step.mode != BARE:
+            writer.append("telemetry", processor_rows(step.start_ns, step.processor, self._nodes))
         writer.append("content", [self._content_row(step)])
         self._write_new_nodes()
 
@@ -150,6 +157,9 @@ class Notebook:
         with no_garbage_collection():
             result = attribute(raw, self._nodes, self._operator_events)
             self._writer.append_frame("ops", result.operators)
+            frames = device_tables(raw, result, self._nodes, self._operator_events, self._operator_spans)
+            for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
+                self._writer.append_frame(table, frame)
             if self._drawn_until_ns:
                 self._draw("operators", result.host)
                 self._draw("kernels", result.device)
@@ -159,7 +169,7 @@ class Notebook:
             "backward_ns": result.backward_ns,
             "kernels_unlinked": result.kernels_unlinked,
         }
-        self._operator_events, self._operator_steps = [], []
+        self._operator_events, self._operator_steps, self._operator_spans = [], [], []
 
     def _draw(self, track: str, intervals: pl.DataFrame) -> None:
         """Put operators of the steps that the trace shows on the time line."""

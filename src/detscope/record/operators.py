@@ -12,8 +12,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from detscope.record.events import SPAN_PREFIX
+
 AUTOGRAD = "autograd::engine::evaluate_function: "
+IGNORED = "ignored"
+DEVICE_KINDS = ("kernel", "copy", "set", "sync")
+RUNTIMES = ("cuda", "cu", "hip")
+# the profiler's words for what an event is; what stands for a span of others (gpu_user_annotation) or
+# for the profiler itself (overhead) is left out
+ACTIVITIES = {
+    "cpu_op": "",
+    "user_annotation": "",
+    "python_function": "",
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "gpu_memset": "set",
+    "cuda_sync": "sync",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+}
 _SHAPES_FROM_NS = 10_000  # shapes of shorter operators are not worth their reading
+
+
+@dataclass
+class DeviceSide:
+    """What only events of a device and of its runtime have; lists run beside those of all events."""
+
+    kinds: list[str]  # kernel, copy, set, sync; runtime; "" for everything else on the host
+    launches: list[int]  # the same number for a runtime call and what it queued
+    devices: list[int]
+    streams: list[int]
+    metadata: dict[int, str]  # by index: launch sizes and bytes, as the profiler writes them
 
 
 @dataclass
@@ -28,6 +57,7 @@ class OperatorEvents:
     on_device: list[bool] | None = None  # None: no device was recorded
     correlations: list[int] | None = None  # host: own id; device: id of the host event that launched it
     shapes: dict[int, str] = field(default_factory=dict)  # by index
+    device: DeviceSide | None = None  # None: no device was recorded
 
     def __len__(self) -> int:
         return len(self.names)
@@ -78,6 +108,11 @@ def no_garbage_collection() -> Iterator[None]:
 
 def read_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEvents:
     """Raw profiler events, attribute by attribute; device attributes only where a device was recorded."""
+    kinds: list[str] = []
+    if device:
+        known = [(event, kind_of(event)) for event in events]
+        events = [event for event, kind in known if kind != IGNORED]
+        kinds = [kind for _, kind in known if kind != IGNORED]
     names = [event.name() for event in events]
     durations_ns = [event.duration_ns() for event in events]
     result = OperatorEvents(
@@ -91,13 +126,7 @@ def read_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEv
         ],
     )
     if device:
-        from torch._C._autograd import DeviceType
-
-        result.on_device = [event.device_type() != DeviceType.CPU for event in events]
-        result.correlations = [
-            event.linked_correlation_id() if is_device else event.correlation_id()
-            for is_device, event in zip(result.on_device, events, strict=True)
-        ]
+        _read_device(result, events, kinds)
     if shapes:
         result.shapes = {
             index: _shape_text(event.shapes())
@@ -105,6 +134,48 @@ def read_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEv
             if durations_ns[index] >= _SHAPES_FROM_NS
         }
     return result
+
+
+def _read_device(result: OperatorEvents, events: Sequence[Any], kinds: list[str]) -> None:
+    """Who is on the device, who launched whom, and the runtime's calls on the thread of their operator."""
+    on_device = [kind in DEVICE_KINDS for kind in kinds]
+    result.on_device = [kind in ("kernel", "copy", "set") for kind in kinds]
+    # runtime calls count their own numbers, which may equal those of operators
+    result.correlations = [
+        event.linked_correlation_id() if there else -1 if kind else event.correlation_id()
+        for there, kind, event in zip(on_device, kinds, events, strict=True)
+    ]
+    threads = {
+        event.correlation_id(): thread
+        for kind, event, thread in zip(kinds, events, result.threads, strict=True)
+        if not kind
+    }
+    for index, kind in enumerate(kinds):
+        if kind == "runtime":
+            linked = events[index].linked_correlation_id()
+            result.threads[index] = threads.get(linked, result.threads[index])
+    result.device = DeviceSide(
+        kinds,
+        [event.correlation_id() if kind else -1 for kind, event in zip(kinds, events, strict=True)],
+        [event.device_index() if there else -1 for there, event in zip(on_device, events, strict=True)],
+        [event.device_resource_id() if there else -1 for there, event in zip(on_device, events, strict=True)],
+        {i: event.metadata_json() for i, event in enumerate(events) if on_device[i]},
+    )
+
+
+def kind_of(event: Any) -> str:
+    """What an event is, by the profiler's own word; older versions give a number, then names decide."""
+    activity = event.activity_type()
+    if isinstance(activity, str):
+        return ACTIVITIES.get(activity, IGNORED)
+    from torch._C._autograd import DeviceType
+
+    name = event.name()
+    if event.device_type() != DeviceType.CPU:
+        if name.startswith(SPAN_PREFIX):
+            return IGNORED
+        return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
+    return "runtime" if event.linked_correlation_id() > 0 and name.startswith(RUNTIMES) else ""
 
 
 def _shape_text(shapes: list[Any]) -> str:

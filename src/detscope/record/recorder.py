@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
@@ -22,17 +23,19 @@ from torch import nn
 from detscope import marks
 from detscope.errors import UsageError
 from detscope.machine.facts import environment
-from detscope.record.borders import BorderScribe
 from detscope.record.content import describe_batch
 from detscope.record.device_clock import device_clock_for
-from detscope.record.events import EventBuffer
-from detscope.record.loader import forget_workers, instrumented_iterator, unwrap
+from detscope.record.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS
+from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
+from detscope.record.memory_failures import OutOfMemory, open_phase, out_of_memory, place_of_failure
+from detscope.record.memory_spans import SeeingScribe, SpanningBuffer
+from detscope.record.memory_watch import MemoryWatch
 from detscope.record.model_probes import ModelProbes, ObserverLike, StageLike
 from detscope.record.nodes import NodeTable
 from detscope.record.notebook import Notebook, OpenStep
 from detscope.record.operators import OperatorWindow
 from detscope.record.phases import PhaseProbes
-from detscope.record.schedule import BARE, OPERATORS, Schedule
+from detscope.record.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
 from detscope.record.telemetry import Telemetry
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
@@ -58,6 +61,8 @@ class Recorder:
         bare_every: int = 4,
         ops_steps: int = 3,
         traced_steps: int = 8,
+        memory: bool = False,
+        memory_steps: int = 5,
         telemetry_hz: float = 2.0,
         name: str | None = None,
         verb: str = "record",
@@ -88,13 +93,24 @@ class Recorder:
         self._config_toml = config_toml
         self._telemetry_hz = telemetry_hz
         self.nodes = NodeTable()
-        self._buffer = EventBuffer(device_clock_for(self._device))
-        self._scribe = BorderScribe(self._buffer)
+        self._buffer = SpanningBuffer(device_clock_for(self._device))
+        self._scribe = SeeingScribe(self._buffer)
         self.schedule = Schedule(
-            warmup_steps, bare_every, ops_steps if level == "ops" else 0, operators_after=1
+            warmup_steps,
+            bare_every,
+            ops_steps if level == "ops" else 0,
+            operators_after=1,
+            memory_steps=memory_steps if memory else 0,
         )
         optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
         self._phases = PhaseProbes(self._buffer, self.nodes, model, optimizers)
+        self._memory: MemoryWatch | None = None
+        if memory:
+            self._memory = MemoryWatch(
+                model, optimizers, self.nodes, self._buffer, self._scribe, self._device
+            )
+        self._fetching = False  # a batch is being waited for
+        self._last_events: list[int] = []  # of the step that ended last, in whatever way
         self._counts: dict[str, int] = {}
         self.notes: list[str] = []
         self._probes = ModelProbes(
@@ -111,6 +127,7 @@ class Recorder:
         self._traced_steps = traced_steps
         self._attached = ""
         self._index = 0
+        self._first_step = 0
         self.last_loss: float | None = None
         self._epoch = -1
         self._step: OpenStep | None = None
@@ -135,6 +152,7 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         status, reason = _outcome(kind, error)
+        failure = out_of_memory(error, self._device)
         try:
             self._abandon_step()
             self._attach("nothing")
@@ -150,6 +168,11 @@ class Recorder:
             if self._window.open:
                 self._notebook.operators(self._window.stop())
             self._notebook.close(self._drain_telemetry())
+            if failure is not None:
+                status = failure.status
+                self.writer.info["oom"] = self._describe(failure)
+            if self._memory:
+                self._memory.close(self.writer, keep_unfinished=failure is not None)
             self.writer.info["notes"] = self.notes
             self.writer.close(status, reason)
         except Exception:
@@ -166,6 +189,16 @@ class Recorder:
     def run(self) -> Path:
         """The run folder."""
         return self.writer.folder
+
+    def continue_from(self, step: int, epoch: int) -> None:
+        """Number steps and passes on from those of an earlier run; what is recorded how does not change."""
+        self._first_step, self._epoch = step, epoch - 1
+
+    def rest(self) -> None:
+        """Listen to nothing until the next step: what comes between, such as an evaluation, runs bare."""
+        self._attach("nothing")
+        if self._memory:
+            self._memory.pause()
 
     def note(self, text: str) -> None:
         """Say something once, in every view of the run."""
@@ -184,18 +217,32 @@ class Recorder:
             while True:
                 mode = self._prepare()
                 start_ns = perf_counter_ns()
+                self._buffer.mark_processor(STEP_BEGINS)
                 pause_ns = start_ns - pause_start_ns
                 if iterator is None:  # starting workers is part of waiting for the first batch
                     iterator = instrumented_iterator(loader)
                     self._loaders.append(loader)
+                self._fetching = True
                 try:
                     item = next(iterator)
                 except StopIteration:
+                    self._fetching = False
                     return
+                self._fetching = False
                 waited_ns = perf_counter_ns()
+                self._buffer.mark_processor(BATCH_ARRIVED)
                 batch, timing = unwrap(item)
+                if self._memory:
+                    self._memory.arrived(batch, _worker_of(timing))
                 self._step = OpenStep(
-                    self._index, self._epoch, mode, start_ns, waited_ns, pause_ns, first, timing
+                    self._first_step + self._index,
+                    self._epoch,
+                    mode,
+                    start_ns,
+                    waited_ns,
+                    pause_ns,
+                    first,
+                    timing,
                 )
                 self._buffer.take()
                 if mode != BARE and self._buffer.device_clock is not None:
@@ -225,7 +272,10 @@ class Recorder:
             self._window.start()
         elif mode != OPERATORS and self._window.open:
             self._notebook.operators(self._window.stop())
-        self._scribe.record_functions = mode == OPERATORS
+        watching = self._memory is not None and self.schedule.with_memory(self._index)
+        self._scribe.record_functions = mode == OPERATORS or watching
+        if self._memory and watching:
+            self._memory.begin(self._first_step + self._index, shapes=mode == WARMUP)
         return mode
 
     def _finish_step(self) -> int:
@@ -234,9 +284,15 @@ class Recorder:
         if step is None:
             return perf_counter_ns()
         step.end_ns = perf_counter_ns()
+        step.processor = self._buffer.mark_processor(STEP_ENDS)
         step.events, step.handles = self._buffer.take()
         step.counts, self._counts = self._counts, {}
         self._index += 1
+        self._last_events = step.events
+        if self._memory:
+            coming = self.schedule.mode(self._index) == WARMUP
+            shapes = coming if self.schedule.with_memory(self._index) else None
+            self.writer.append("memory", self._memory.end(step, step.mode == MEMORY, shapes))
         self._notebook.step(step)
         self.between_steps(self._index)
         if self.writer.due:
@@ -252,11 +308,14 @@ class Recorder:
         optimizer = self.nodes.phase("optimizer").number
         backward = self.nodes.phase("backward").number
         last = {code >> 2 for code in self._buffer.items[::3]}
-        if complete_if_possible and (optimizer in last or backward in last):
+        broken = self._buffer.failed or open_phase(self._buffer.items, self.nodes) is not None
+        if complete_if_possible and not broken and (optimizer in last or backward in last):
             self._finish_step()
         else:
             self._step = None
-            self._buffer.take()
+            self._last_events = self._buffer.take()[0]
+            if self._memory:
+                self._memory.abandon(step.index, self._last_events)
 
     def _attach(self, what: str) -> None:
         if what == self._attached:
@@ -298,11 +357,27 @@ class Recorder:
 
     # ---- small helpers
 
+    def _describe(self, failure: OutOfMemory) -> dict[str, Any]:
+        """What ran out and where; the operator is known where memory was watched."""
+        step = self._first_step + self._index
+        if self._memory and self._fetching:
+            self._memory.abandon(step, ())
+        place = place_of_failure(self._last_events, self.nodes, self._scribe.failed_in)
+        if self._fetching:  # the step had not begun: its batch was being made
+            place = {"phase": "data", "module": None}
+        watched = self._memory.unfinished.place if self._memory and self._memory.unfinished else {}
+        place["module"] = place["module"] or watched.get("module")
+        return {"step": step, **asdict(failure), "operator": None, "time_ns": None, **watched, **place}
+
     def _add_count(self, name: str, value: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + value
 
     def _drain_telemetry(self) -> list[tuple[Any, ...]]:
         return [tuple(sample) for sample in self.telemetry.drain()] if self.telemetry else []
+
+
+def _worker_of(timing: BatchTiming | None) -> int | None:
+    return timing.pid if timing is not None and timing.worker >= 0 else None
 
 
 def _outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WARMUP, RECORDED, BARE, OPERATORS = "warmup", "recorded", "bare", "ops"
+WARMUP, RECORDED, BARE, OPERATORS, MEMORY = "warmup", "recorded", "bare", "ops", "memory"
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,16 @@ class Schedule:
     operators_after: int = 1  # recorded steps before that window, so that it starts warm
     modules_dense: int = 256  # recorded steps with all modules; later ones are thinned
     modules_thinned_to: int = 8  # ... to one in this many
+    memory_steps: int = 0  # right after the warm-up: recorded block by block, their times are not shown
 
     def mode(self, index: int) -> str:
         """Mode of the step with this index, counted from 0 with the warm-up."""
         measured = index - self.warmup_steps
         if measured < 0:
             return WARMUP
+        measured -= self.memory_steps
+        if measured < 0:
+            return MEMORY
         if self.operators_after <= measured < self.operators_after + self.operator_steps:
             return OPERATORS
         if self.bare_every > 1 and measured % self.bare_every == self.bare_every // 2:
@@ -31,11 +35,15 @@ class Schedule:
 
     def with_modules(self, index: int) -> bool:
         """Whether modules are recorded too, or only phases: long runs keep a sample of them."""
-        measured = index - self.warmup_steps
+        measured = index - self.warmup_steps - self.memory_steps
         return measured < self.modules_dense or measured % self.modules_thinned_to == 0
 
+    def with_memory(self, index: int) -> bool:
+        """Whether memory is watched: from the first step on, so that every block's beginning is known."""
+        return self.memory_steps > 0 and index < self.warmup_steps + self.memory_steps
+
     def total_steps(self, recorded: int) -> int:
-        """Steps to run so that this many are recorded, with warm-up, bare and operator steps on top."""
+        """Steps to run so that this many are recorded, other kinds of steps on top."""
         index = left = 0
         while left < recorded:
             left += self.mode(index) == RECORDED

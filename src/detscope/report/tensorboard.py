@@ -16,6 +16,7 @@ from detscope.report.drawing import Picture, draw, enlarged
 from detscope.report.figures import ABSENT, interval, is_number, mapping, number, percent, plain, rows
 from detscope.report.markdown import name_cell, sentence, table
 from detscope.report.picture_files import encode, unique_stem
+from detscope.report.terminal_device import device_name
 from detscope.report.terminal_tables import top_modules
 from detscope.runs.atomic import storage_error
 from detscope.runs.reader import Run, load_run
@@ -75,8 +76,10 @@ def _scalars(run: Run, started_s: float) -> Iterator[Any]:
     began_ns = start_of_steps_ns(run)
     first_ns = min(began_ns.values(), default=0)
     points = sorted(step_points(run), key=lambda point: point.step)
+    at_ns = first_ns
     for step, values in groupby(points, key=lambda point: point.step):
-        time_s = started_s + (began_ns.get(step, first_ns) - first_ns) / 1e9
+        at_ns = began_ns.get(step, at_ns)  # accuracy is known after the last step of an epoch
+        time_s = started_s + (at_ns - first_ns) / 1e9
         named = [(f"{point.group}/{_tag(point.name)}", point.value) for point in values]
         yield event_file.event(time_s, step, [event_file.scalar(tag, value) for tag, value in named])
 
@@ -136,7 +139,7 @@ def _headline(summary: Summary) -> str:
     latency = _latency(summary)
     facts = {
         "model": _model(summary),
-        "device": summary.get("device"),
+        "device": device_name(summary),
         "batch size": summary.get("batch_size"),
         "precision": summary.get("precision"),
         "status": summary.get("status"),
@@ -165,7 +168,7 @@ def _hparams(run: Run, summary: Summary, started_s: float) -> list[Any]:
     batch_size = summary.get("batch_size")
     parameters: dict[str, Any] = {
         "model": _model(summary),
-        "device": plain(summary.get("device") or ABSENT),
+        "device": plain(device_name(summary) or ABSENT),
         "batch_size": float(batch_size) if is_number(batch_size) and batch_size else ABSENT,
         "precision": plain(summary.get("precision") or ABSENT),
     }

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from detscope.report import terminal_infer
+from detscope.report import terminal_course, terminal_device, terminal_eval, terminal_infer
 from detscope.report.figures import (
     CANNOT_TELL,
     count,
@@ -26,6 +26,7 @@ from detscope.report.figures import (
     sentences,
     with_unit,
 )
+from detscope.report.memory_terminal import render_memory
 from detscope.report.terminal_tables import (
     loader_table,
     modules_table,
@@ -44,25 +45,34 @@ _LABEL_CELLS = 11
 
 def render(summary: Summary, console: Console, *, after_training: bool = False) -> None:
     """Print a run: what it was, the verdict, where the time goes, what it cost, where it is."""
-    _block(console, _header_lines(summary))
+    imported = summary.get("verb") == "import"
+    _block(console, terminal_device.source_lines(summary) if imported else _header_lines(summary))
     verdict = summary.get("verdict")
     console.print(Panel(Text(plain(verdict) if verdict else CANNOT_TELL, style="bold"), title="verdict"))
+    if summary.get("verb") == "eval":
+        _render_evaluation(summary, console, after_training)
+        return
     infers = summary.get("verb") == "infer"
-    _block(console, terminal_infer.latency_lines(summary) if infers else _step_lines(summary))
+    if not imported or mapping(summary, "step_ms").get("n"):
+        _block(console, terminal_infer.latency_lines(summary) if infers else _step_lines(summary))
     ascii_only = console.options.ascii_only
     for table in _inference_tables(summary, ascii_only) if infers else _training_tables(summary, ascii_only):
         if table is not None:
             console.print()
             console.print(table)
     console.print()
+    terminal_device.render_device(summary, console)
     if infers:
         _block(console, terminal_infer.detection_lines(summary))
         _block(console, terminal_infer.memory_lines(summary))
-    else:
+    elif not imported:
+        _block(console, terminal_course.course_lines(summary))
         _block(console, _loader_lines(summary))
     _block(console, _content_lines(summary))
-    _block(console, _honesty_lines(summary))
+    if not imported:
+        _block(console, _honesty_lines(summary))
     _block(console, terminal_infer.skipped_lines(summary))
+    render_memory(summary, console)
     if machine := telemetry_table(summary):
         console.print()
         console.print(machine)
@@ -72,7 +82,22 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
     _block(console, _place_lines(summary, after_training))
 
 
+def _render_evaluation(summary: Summary, console: Console, after_training: bool) -> None:
+    _block(console, terminal_eval.evaluation_lines(summary))
+    for make in (terminal_eval.figures_table, terminal_eval.voc_table, terminal_eval.classes_table):
+        if table := make(summary):
+            console.print()
+            console.print(table)
+    console.print()
+    _block(console, terminal_eval.voc_line(summary))
+    _block(console, terminal_eval.worst_lines(summary))
+    _block(console, _note_lines(summary))
+    console.print()
+    _block(console, _place_lines(summary, after_training))
+
+
 def _training_tables(summary: Summary, ascii_only: bool) -> Iterator[Table | None]:
+    yield terminal_course.epochs_table(summary)
     yield phases_table(summary, ascii_only=ascii_only)
     yield stages_table(summary)
     yield modules_table(summary)
@@ -136,7 +161,7 @@ def _data_text(data: Mapping[str, Any]) -> str:
 def _setting_text(summary: Summary) -> str:
     batch = summary.get("batch_size")
     parts = [
-        summary.get("device"),
+        terminal_device.device_name(summary),
         f"batch {number(batch, 0)}" if is_number(batch) else None,
         summary.get("precision"),
     ]
@@ -259,12 +284,12 @@ def _place_lines(summary: Summary, after_training: bool) -> Iterator[tuple[str, 
     trace = mapping(summary, "files").get("trace")
     if trace:
         yield "trace", f"{_from_here(plain(trace))}  (open in ui.perfetto.dev)", ""
-    for name in ("pictures", "tensorboard"):
+    for name in ("report", "memory", "pictures", "worst", "detections", "tensorboard"):
         if place := mapping(summary, "files").get(name):
             yield name, _from_here(plain(place)), ""
     if after_training:
         yield "next", f"detscope show {shlex.quote(run)}", ""
-    elif summary.get("level") != "ops":
+    elif summary.get("level") != "ops" and summary.get("verb") not in ("eval", "import"):
         verb = "infer" if summary.get("verb") == "infer" else "train"
         yield "next", f"detscope {verb} --config {shlex.quote(f'{run}/config.toml')} --level ops", ""
     else:

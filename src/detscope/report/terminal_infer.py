@@ -163,8 +163,10 @@ def content_table(summary: Summary) -> Table | None:
 
 
 def memory_lines(summary: Summary) -> Iterator[Line]:
-    """The peak of a pass and where it is reached."""
+    """The peak of a pass and where it is reached; a whole account of blocks has a section of its own."""
     memory = mapping(summary, "memory")
+    if memory.get("categories"):
+        return
     if is_number(memory.get("peak_bytes")):
         where = mapping(memory, "peak_at").get("module")
         place = f", reached in {plain(where)}" if where else ""
@@ -178,7 +180,7 @@ def memory_table(summary: Summary) -> Table | None:
     """The largest allocations of a pass."""
     memory = mapping(summary, "memory")
     largest = rows(memory, "largest")
-    if not largest:
+    if not largest or memory.get("categories"):
         return None
     table = figure_table("Largest allocations of a pass", ["operator", "module", "stage"], ["size"])
     for item in largest:

@@ -90,7 +90,7 @@ def _workers(run: Run, origin: int, last: int) -> Iterator[str]:
 
 def _counters(run: Run, origin: int, last: int) -> Iterator[str]:
     for row in run.table("telemetry").iter_rows(named=True):
-        if origin <= row["time_ns"] <= last:
+        if row["source"] != "step" and origin <= row["time_ns"] <= last:
             yield _line(
                 {
                     "ph": "C",

@@ -5,7 +5,7 @@ The version is raised when a reader of the old shape would misread the new.
 Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
     Added since without a new version, because older readers are not misled: images, memory,
-    memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy.
+    memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLES: dict[str, dict[str, str]] = {
     "steps": {
         "step": "Int64",
         "epoch": "Int64",
-        "mode": "String",  # warmup, recorded, bare, ops
+        "mode": "String",  # warmup, recorded, bare, ops, memory
         "phase": "String",  # data, transfer, forward, backward, optimizer, other; "step" is the whole
         "start_ns": "Int64",
         "wall_ns": "Int64",
@@ -85,6 +85,16 @@ TABLES: dict[str, dict[str, str]] = {
         "device_ns": "Int64",
         "kernels": "Int64",
     },
+    # arithmetic of one pass, counted: by node and direction
+    "costs": {
+        "kind": "String",
+        "path": "String",
+        "direction": "String",
+        "flops": "Int64",  # with what lies below; self: without
+        "self_flops": "Int64",
+        "bytes": "Int64",
+        "self_bytes": "Int64",
+    },
     # one row per batch and region of work in a loader worker
     "loader": {
         "step": "Int64",
@@ -139,7 +149,7 @@ TABLES: dict[str, dict[str, str]] = {
         "time_ns": "Int64",
         "step": "Int64",
         "device": "String",
-        "level": "String",  # reserved, process, worker <pid>, largest_free
+        "level": "String",  # reserved, process, process_peak, worker <pid>, largest_free
         "bytes": "Int64",
     },
     # files recorded elsewhere that tell changes and not blocks

@@ -99,6 +99,8 @@ def _measure(
 ) -> None:
     """Run the loop with the recorder listening."""
     from detscope.loops.infer import InferHooks, infer
+    from detscope.record.memory_failures import out_of_memory
+    from detscope.record.nsight_window import watch_window
     from detscope.sessions.closing import closing_words
     from detscope.sessions.infer_images import loader_over
     from detscope.sessions.infer_plan import batches_of, order_of_steps
@@ -111,6 +113,7 @@ def _measure(
         progress.advance(1)
 
     recorder.between_steps = between_steps
+    watch_window(recorder)
     with closing_words(recorder), recorder:
         progress.start(len(order), built.card.name)
         try:
@@ -118,6 +121,8 @@ def _measure(
         except DetscopeError:
             raise
         except Exception as error:
+            if out_of_memory(error, plan.device):
+                raise  # says enough of itself; the recorder keeps the account
             raise _failed_on(recorder, source, order, error) from error
         if not keeper.understood:
             recorder.note("the model's output is not a list of detections: no counts and no pictures")
@@ -152,6 +157,7 @@ def _after(
     from detscope.report.trace import write_trace
     from detscope.runs.reader import load_run
     from detscope.sessions.infer_pictures import as_pictures
+    from detscope.sessions.memory_views import write_memory_views
 
     write_trace(load_run(recorder.run))
     batch = settings.inference.batch_size
@@ -159,17 +165,31 @@ def _after(
         [source[(number * batch + offset) % len(source)][0] for offset in range(min(batch, len(source)))]
         for number in range(MEMORY_PASSES)
     ]
-    recorder.writer.info["memory"] = measure_allocations(
+    light = measure_allocations(
         built.module,
         [lambda images=images: detect(built.module, images, plan) for images in inputs],  # type: ignore[misc]
         built.stages,
         settings.record.modules,
         plan.device,
     )
+    recorder.writer.info["memory"] = light | (recorder.writer.info.get("memory") or {})
     recorder.writer.save_info()
+    if settings.record.level != "phases":
+        from detscope.sessions.counting import add_costs
+
+        add_costs(
+            recorder.writer,
+            built.module,
+            lambda: detect(built.module, inputs[0], plan),
+            built.stages,
+            images=len(inputs[0]),
+            modules=settings.record.modules,
+            device=plan.device,
+        )
     pictures = as_pictures(keeper.found.values(), source, built)
     if pictures:
         save_pictures(recorder.run / "pictures", pictures)
+    write_memory_views(recorder.run)
     if settings.inference.tensorboard:
         from detscope.report.tensorboard import write_tensorboard
 
@@ -194,6 +214,8 @@ def _recorder(
         bare_every=record.bare_every,
         ops_steps=record.ops_steps,
         traced_steps=record.traced_steps,
+        memory=record.memory,
+        memory_steps=record.memory_steps,
         telemetry_hz=record.telemetry_hz,
         name=built.card.name,
         verb="infer",

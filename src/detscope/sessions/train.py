@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detscope.config.load import dump_settings
-from detscope.config.schema import Settings, TrainingSettings
+from detscope.config.schema import Settings
 from detscope.data.registry import open_dataset
 from detscope.machine.devices import resolve_device
-from detscope.sessions.about import about_model
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard
+from detscope.sessions.memory_views import (
+    room_for_the_account,
+    running_out_is_an_answer,
+    write_memory_views,
+)
+from detscope.sessions.recipe import for_real, keeps_checkpoints, recipe_note, with_recipe
+from detscope.sessions.resume import Earlier, continue_curve, find_earlier, resumable
+from detscope.sessions.train_parts import (
+    build_options,
+    busy_machine_notes,
+    data_notes,
+    make_optimizer,
+    make_plan,
+    make_recorder,
+    make_schedule,
+    run_info,
+)
+from detscope.zoo.contract import BuiltModel, ModelCard
 from detscope.zoo.registry import build, check_trainable, get_card
 
 if TYPE_CHECKING:
-    import torch
-
     from detscope.data.contract import DetectionDataset
+    from detscope.data.loader import LoaderPlan
+    from detscope.record.recorder import Recorder
+    from detscope.sessions.checkpoints import TrainingParts
+    from detscope.sessions.held_out import HeldOut
+
+__all__ = ["Progress", "download_progress", "make_optimizer", "run_training"]
 
 
 class Progress(Protocol):
@@ -29,13 +50,30 @@ class Progress(Protocol):
     def finish(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be trained, on what and from where, before anything is built."""
+
+    settings: Settings
+    device: str
+    card: ModelCard
+    dataset: DetectionDataset
+    held_out: HeldOut | None
+    earlier: Earlier | None
+    notes: tuple[str, ...]
+    recipe: dict[str, Any]
+
+
 def run_training(settings: Settings, *, progress: Progress, notes: Sequence[str] = ()) -> Path:
     """Profile a training; what cannot work is said before anything is downloaded or built."""
-    training = settings.training
-    device = resolve_device(training.device)
+    device = resolve_device(settings.training.device)
     card = get_card(settings.model.name)
+    settings, recipe = with_recipe(settings, card)
+    training = settings.training
     check_trainable(card, training.batch_size, settings.model.image_size)
-    for note in notes:
+    earlier = find_earlier(settings)
+    said = (*notes, recipe_note(card, recipe)) if recipe else tuple(notes)
+    for note in said:
         progress.note(note)
     dataset = open_dataset(
         settings.data,
@@ -44,72 +82,188 @@ def run_training(settings: Settings, *, progress: Progress, notes: Sequence[str]
         seed=training.seed,
         progress=download_progress(progress),
     )
-    return _train(settings, device, card, dataset, progress, notes)
+    held_out = _held_out(settings, card, device, progress) if for_real(settings) else None
+    return _train(_Wanted(settings, device, card, dataset, held_out, earlier, said, recipe), progress)
 
 
-def _train(
-    settings: Settings,
-    device: str,
-    card: ModelCard,
-    dataset: DetectionDataset,
-    progress: Progress,
-    notes: Sequence[str],
-) -> Path:
+def _held_out(settings: Settings, card: ModelCard, device: str, progress: Progress) -> HeldOut:
+    from detscope.sessions.held_out import open_held_out
+
+    return open_held_out(settings, card, device, download_progress(progress))
+
+
+def _train(wanted: _Wanted, progress: Progress) -> Path:
     import torch
 
     from detscope.data.loader import build_loader
-    from detscope.loops.train import TrainHooks, train
-    from detscope.record.recorder import Recorder
-    from detscope.report.trace import write_trace
-    from detscope.runs.reader import load_run
     from detscope.sessions.closing import closing_words
+    from detscope.sessions.multi_scale import keep_drawn_sizes
 
-    training, record = settings.training, settings.record
+    settings, training = wanted.settings, wanted.settings.training
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
-    plan = build_loader(dataset, training, device, seed=training.seed)
-    built = build(settings.model.name, _build_options(settings, dataset))
-    model = built.module.to(device)
-    if training.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    optimizer = make_optimizer(model, training)
-    scheduler = make_scheduler(optimizer, training)
-    recorder = Recorder(
-        model,
-        optimizer,
-        settings.output.runs,
-        level=record.level,
-        modules=record.modules,
-        stages=built.stages,
-        observers=built.observers,
-        warmup_steps=training.warmup_steps,
-        bare_every=record.bare_every,
-        ops_steps=record.ops_steps,
-        traced_steps=record.traced_steps,
-        telemetry_hz=record.telemetry_hz,
-        name=card.name,
-        verb="train",
-        info=_run_info(settings, device, dataset, built),
-        config_toml=dump_settings(settings),
-    )
-    for text in (*notes, *plan.notes, *built.notes):
+    loading = build_loader(wanted.dataset, training, wanted.device, seed=training.seed, data=settings.data)
+    built = build(settings.model.name, build_options(settings, wanted.dataset))
+    parts = _parts(built, settings, wanted.device)
+    recorder = make_recorder(settings, built, parts.optimizer, _info(wanted, built, loading))
+    about_data = data_notes(wanted.dataset, wanted.held_out.dataset if wanted.held_out else None)
+    scaled = keep_drawn_sizes(built.module, settings.data)
+    own = (*wanted.notes, *about_data, *loading.notes, *built.notes, *scaled)
+    for text in (*own, *busy_machine_notes(wanted.device)):
         recorder.note(text)
     progress.note(built.weights.note)
+    stopped_by: list[int] = []
+    ends, room = running_out_is_an_answer(recorder), room_for_the_account(settings.record.memory)
+    with ends, resumable(recorder, wanted.device, stopped_by), closing_words(recorder), recorder, room:
+        _run(wanted, parts, recorder, loading, progress, stopped_by)
+    progress.finish()
+    _count(recorder, wanted, parts, built)
+    _after(recorder, settings)
+    return recorder.run
+
+
+def _count(recorder: Recorder, wanted: _Wanted, parts: TrainingParts, built: BuiltModel) -> None:
+    """One more step, whose arithmetic is counted; nothing of it reaches a checkpoint."""
+    from detscope.data.late_float import collate
+    from detscope.loops.train import Position, forward_and_backward
+    from detscope.sessions.counting import add_costs
+
+    if wanted.settings.record.level == "phases":
+        return
+    images = min(wanted.settings.training.batch_size, len(wanted.dataset))
+    batch = collate([wanted.dataset[index] for index in range(images)])
+    plan = make_plan(wanted.settings.training, wanted.device, None, Position())
+    add_costs(
+        recorder.writer,
+        parts.model,
+        lambda: forward_and_backward(parts.model, batch, plan),
+        built.stages,
+        images=images,
+        modules=wanted.settings.record.modules,
+        device=wanted.device,
+    )
+
+
+def _run(
+    wanted: _Wanted,
+    parts: TrainingParts,
+    recorder: Recorder,
+    loading: LoaderPlan,
+    progress: Progress,
+    stopped_by: list[int],
+) -> None:
+    """The loop, with everybody who listens to it."""
+    from detscope.loops.train import Position, TrainHooks, train
+    from detscope.record.nsight_window import watch_window
+    from detscope.sessions.checkpoints import restore
+    from detscope.sessions.course import Course
+    from detscope.sessions.pass_order import PassOrder
+    from detscope.sessions.stop_request import StopRequest
+
+    training, earlier = wanted.settings.training, wanted.earlier
     total = recorder.schedule.total_steps(training.steps) if training.steps else None
-    expected = total or training.num_epochs * len(plan.loader)
-    recorder.between_steps = lambda _done: progress.advance(1, loss=recorder.last_loss)
-    with closing_words(recorder), recorder:
-        progress.start(expected, card.name)
+    per_epoch = max(1, len(loading.loader))
+    expected = total or training.num_epochs * per_epoch
+    with StopRequest() as stop:
+        course = Course(
+            recorder=recorder,
+            parts=parts,
+            order=PassOrder(loading.loader, training.seed),
+            stop=stop,
+            held_out=wanted.held_out,
+            eval_every=wanted.settings.evaluation.every,
+            epochs=math.ceil(expected / per_epoch),
+            keep_checkpoints=keeps_checkpoints(wanted.settings),
+            say=progress.note,
+            say_passes=total is None and training.num_epochs > 1,
+        )
+        start = Position()
+        if earlier is not None:
+            start = earlier.checkpoint.position
+            recorder.continue_from(start.steps, start.epochs)
+            continue_curve(recorder, earlier)
+            restore(earlier.checkpoint, parts)
+            course.resume(start, earlier.checkpoint.state)
+        recorder.between_steps = lambda _done: progress.advance(1, loss=recorder.last_loss)
+        watch_window(recorder)
+        progress.start(max(0, expected - start.steps), wanted.card.name)
         hooks = TrainHooks(
             each_batch=recorder.steps,
             on_losses=recorder.losses,
-            on_epoch=lambda epoch: _say_epoch(progress, epoch, training, bool(total)),
+            on_epoch=course.begin_pass,
+            after_epoch=course.end_pass,
+            should_stop=lambda: stop.asked is not None,
         )
-        train(model, plan.loader, optimizer, _plan(training, device, total), scheduler, hooks)
-    progress.finish()
-    write_trace(load_run(recorder.run))
-    return recorder.run
+        try:
+            done = train(
+                parts.model,
+                loading.loader,
+                parts.optimizer,
+                make_plan(training, wanted.device, total, start),
+                make_schedule(training, per_epoch, expected),
+                hooks,
+                scaler=parts.scaler,
+                average=parts.average,
+            )
+            if done.stopped:
+                course.keep(done.position)
+                raise KeyboardInterrupt
+        except RuntimeError:
+            if stop.asked is None:
+                raise
+            # the signal reached the loader's workers too, and they are gone: the last epoch is what is kept
+            raise KeyboardInterrupt from None
+        finally:
+            stopped_by.extend([stop.asked] if stop.asked is not None else [])
+
+
+def _parts(built: BuiltModel, settings: Settings, device: str) -> TrainingParts:
+    """Model, optimizer, loss scaling and averaged weights, on their device."""
+    import torch
+
+    from detscope.loops.ema import WeightAverage
+    from detscope.loops.train import Position, make_scaler
+    from detscope.sessions.checkpoints import TrainingParts
+    from detscope.zoo.recompute import recompute_in_backward
+
+    training = settings.training
+    recompute_in_backward(built.module, training.recompute)
+    model = built.module.to(device)
+    if training.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    average = WeightAverage(model, training.ema_decay) if training.ema_decay is not None else None
+    scaler = make_scaler(make_plan(training, device, None, Position()))
+    return TrainingParts(model, make_optimizer(model, training), scaler, average)
+
+
+def _info(wanted: _Wanted, built: BuiltModel, loading: LoaderPlan) -> dict[str, Any]:
+    held_out = wanted.held_out
+    return {
+        **run_info(wanted.settings, wanted.device, wanted.dataset, built),
+        "steps_per_epoch": len(loading.loader),
+        "recipe": wanted.recipe,
+        "held_out": None if held_out is None else {"images": len(held_out.dataset)},
+    }
+
+
+def _after(recorder: Recorder, settings: Settings) -> None:
+    """What is made once the run is safe on disk: trace, curve, TensorBoard."""
+    from detscope.report.trace import write_trace
+    from detscope.runs.reader import load_run
+
+    run = load_run(recorder.run)
+    write_trace(run)
+    write_memory_views(recorder.run)
+    if for_real(settings) or settings.training.num_epochs > 1:
+        from detscope.report.curve import write_curve
+
+        write_curve(run)
+    if settings.training.tensorboard:
+        from detscope.analyze.summary import summarize
+        from detscope.report.tensorboard import write_tensorboard
+
+        write_tensorboard(recorder.run, summarize(recorder.run), ())
 
 
 def download_progress(progress: Progress) -> Callable[[str, int, int | None], None]:
@@ -124,72 +278,3 @@ def download_progress(progress: Progress) -> Callable[[str, int, int | None], No
         state[label] = done
 
     return tell
-
-
-def _say_epoch(progress: Progress, epoch: int, training: TrainingSettings, by_steps: bool) -> None:
-    if not by_steps and training.num_epochs > 1:
-        progress.note(f"Epoch {epoch + 1}/{training.num_epochs}")
-
-
-def _build_options(settings: Settings, dataset: DetectionDataset) -> BuildOptions:
-    model = settings.model
-    return BuildOptions(
-        num_classes=model.num_classes or len(dataset.classes),
-        weights=model.weights,
-        image_size=model.image_size,
-        trainable_layers=model.trainable_layers,
-        seed=settings.training.seed,
-    )
-
-
-def _plan(training: TrainingSettings, device: str, total: int | None) -> Any:
-    from detscope.loops.train import TrainPlan
-
-    return TrainPlan(
-        device=device,
-        epochs=training.num_epochs,
-        max_steps=total,
-        repeat_until_max=total is not None,
-        precision=training.precision,
-        channels_last=training.channels_last,
-        lr_warmup_steps=training.lr_warmup_steps,
-    )
-
-
-def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.optim.Optimizer:
-    """SGD or AdamW over the parameters that are trained."""
-    import torch
-
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if training.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
-    return torch.optim.SGD(
-        parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
-    )
-
-
-def make_scheduler(
-    optimizer: torch.optim.Optimizer, training: TrainingSettings
-) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """A schedule that is stepped once per epoch."""
-    from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
-
-    if training.schedule == "step":
-        return StepLR(optimizer, training.schedule_step_epochs, training.schedule_gamma)
-    if training.schedule == "cosine":
-        return CosineAnnealingLR(optimizer, training.num_epochs)
-    return None
-
-
-def _run_info(
-    settings: Settings, device: str, dataset: DetectionDataset, built: BuiltModel
-) -> dict[str, Any]:
-    training = settings.training
-    return {
-        **about_model(built),
-        "data": {"name": dataset.name, "images": len(dataset), "classes": len(dataset.classes) - 1},
-        "device": device,
-        "batch_size": training.batch_size,
-        "precision": training.precision,
-        "settings": settings.model_dump(),
-    }

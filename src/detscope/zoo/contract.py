@@ -39,6 +39,19 @@ class Observer:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How a family is trained when the user does not say it; the names are those of `[training]`."""
+
+    optimizer: str = "sgd"
+    learning_rate: float = 0.005
+    weight_decay: float = 5e-4
+    schedule: str = "cosine"
+    lr_warmup_steps: int = 100
+    clip_gradients: float | None = None
+    batch_size: int | None = None  # None: as everywhere
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """What can be said of a model before it is built; needs no torch."""
 
@@ -52,6 +65,7 @@ class ModelCard:
     needs: tuple[str, ...] = ()  # extra targets: "masks", "keypoints"
     note: str = ""
     single_pixel_size: int = 32  # up to this input size a normalised feature map is one pixel
+    recipe: Recipe = Recipe()  # of training for real
 
 
 @dataclass(frozen=True)

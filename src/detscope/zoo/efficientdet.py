@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Recipe
 from detscope.zoo.registry import register
 from detscope.zoo.weight_download import Published
 
@@ -19,6 +19,7 @@ _LICENCE = "Apache-2.0 (effdet); trained on COCO 2017, whose terms apply"
 _PORTED = "Apache-2.0 (Google AutoML, ported by effdet); trained on COCO 2017, whose terms apply"
 _SIZE_STEP = 32  # the deepest stride of the backbone
 CLASS_HEADS = ("model.class_net.predict.",)
+_RECIPE = Recipe("adamw", 2e-4, 4e-5, clip_gradients=10.0, batch_size=4)
 
 # name, parameters with 90 classes, input size, whether effdet offers weights
 _MODELS: tuple[tuple[str, int, int, bool], ...] = (
@@ -66,6 +67,7 @@ def _card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard
         licence,
         note="" if has_weights else "effdet offers no weights for it; the tf_ variant has some",
         single_pixel_size=single_pixel_size,
+        recipe=_RECIPE,
     )
 
 

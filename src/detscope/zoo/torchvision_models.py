@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from detscope.errors import UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Recipe
 from detscope.zoo.registry import register
 from detscope.zoo.weight_download import Published
 
@@ -126,6 +126,15 @@ _MODELS: tuple[tuple[ModelCard, _Recipe], ...] = (
     ),
 )
 _RECIPES = {card.name: recipe for card, recipe in _MODELS}
+# Rates of torchvision's reference trainings, brought down in proportion to a batch of two.
+_R_CNN = Recipe("sgd", 0.0025, 1e-4)
+_DENSE = Recipe("sgd", 0.00125, 1e-4, clip_gradients=10.0)
+_TRAINING: dict[str, Recipe] = {
+    **dict.fromkeys(("fasterrcnn", "maskrcnn", "keypointrcnn"), _R_CNN),
+    **dict.fromkeys(("retinanet", "fcos"), _DENSE),
+    "ssd": Recipe("sgd", 0.00025, 5e-4, batch_size=4),
+    "ssdlite": Recipe("sgd", 0.003, 4e-5, batch_size=4),
+}
 
 # Layers whose shape follows the number of classes.
 CLASS_HEADS: dict[str, tuple[str, ...]] = {
@@ -140,7 +149,7 @@ CLASS_HEADS: dict[str, tuple[str, ...]] = {
 
 
 @register(
-    [card for card, _ in _MODELS],
+    [replace(card, recipe=_TRAINING[card.family]) for card, _ in _MODELS],
     faster_rcnn="fasterrcnn_resnet50_fpn",
     mask_rcnn="maskrcnn_resnet50_fpn",
 )

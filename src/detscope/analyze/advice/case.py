@@ -54,7 +54,8 @@ class Case:
     @property
     def on_cuda(self) -> bool:
         """Whether the model ran on a CUDA device."""
-        return str(self.summary.get("device", "")).startswith("cuda")
+        device = self.summary.get("device")
+        return isinstance(device, Mapping) or str(device or "").startswith("cuda")
 
     @cached_property
     def phases(self) -> dict[str, float]:

@@ -7,19 +7,20 @@ from detscope.analyze.advice.case import Advice, Case
 
 def advise(case: Case) -> Advice | None:
     """The costliest call that emptied the device's queue."""
-    device = case.summary.get("device_use") or case.summary.get("device")
+    device = case.summary.get("device")
     blame = device.get("blame") if isinstance(device, dict) else None
-    if not blame:
+    waits = [row for row in blame or [] if row.get("cause") == "synchronisation"]
+    if not waits:
         return None
-    top = blame[0]
-    cost = float(top.get("ms_per_step") or top.get("cost_ms") or 0.0)
-    where = top.get("module") or top.get("line") or "unknown place"
+    top = waits[0]
+    cost = float(top.get("idle_ms_per_step") or 0.0)
+    where = top.get("module") or top.get("line") or top.get("inside")
     return Advice(
         "synchronisations",
-        f"avoid {top.get('call')} in {where}",
-        f"The device waits {cost:.2f} ms per step after {top.get('call')}, which makes the host read a result"
-        f" before it can launch more ({top.get('count')} times).",
-        cost / case.step_ms,
+        f"avoid {top.get('call')}" + (f" in {where}" if where else ""),
+        f"The device stands still {cost:.2f} ms per step because {top.get('call')} makes the host wait for a"
+        f" result before it launches more ({top.get('gaps')} times).",
+        float(top.get("share") or 0.0),
         "the wait disappears with the call",
         elsewhere="in the code: keep the value on the device, or read it once in many steps",
     )

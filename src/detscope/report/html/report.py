@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from detscope.analyze.drawing import report_data
+from detscope.analyze.drawing import ReportData, report_data
 from detscope.report.figures import plain
 from detscope.report.html.page import render_page
 from detscope.report.html.sections import all_sections
@@ -20,9 +21,20 @@ def write_report(run: Run | str | Path, target: Path | None = None) -> Path:
     return path
 
 
+def report_of(folder: Path, summary: dict[str, Any]) -> Path:
+    """Write the report of a run whose figures are already known."""
+    path = folder / "report.html"
+    write_text(path, _html(ReportData(load_run(folder), summary)))
+    return path
+
+
 def report_html(run: Run) -> str:
     """The whole page."""
-    data = report_data(run)
+    return _html(report_data(run))
+
+
+def _html(data: ReportData) -> str:
+    run = data.run
     sections, absent = all_sections(data)
     summary = data.summary
     model = summary.get("model")
@@ -31,7 +43,8 @@ def report_html(run: Run) -> str:
         str(summary.get("verb")), str(summary.get("verb"))
     )
     device = summary.get("device")
-    where = f" on {device}" if device and not isinstance(device, dict) else ""
+    device = device.get("name") if isinstance(device, dict) else device
+    where = f" on {device}" if device else ""
     subtitle = f"{verb}{where}, {run.folder.name}"
     if run.status != "ok":
         subtitle += f" · {run.status}: {summary.get('reason') or 'the run did not end by itself'}"

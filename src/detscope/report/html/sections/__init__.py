@@ -13,8 +13,12 @@ ORDER = (
     "step",
     "detector",
     "modules",
+    "operators",
+    "memory",
     "loader",
+    "device",
     "content",
+    "accuracy",
     "method",
 )
 

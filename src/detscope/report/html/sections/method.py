@@ -56,7 +56,7 @@ def _title(cost: Mapping[str, Any]) -> str:
 
 def _facts(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[list[Any]]:
     found: list[list[Any]] = [
-        [key, plain(summary.get(key))]
+        [key, plain(_name(summary.get(key)))]
         for key in ("run", "verb", "status", "reason", "device", "batch_size", "precision", "level")
         if summary.get(key) is not None
     ]
@@ -66,6 +66,11 @@ def _facts(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[list[Any
     for key in ("model", "weights", "data", "environment"):
         found += _flat(key, info.get(key))
     return found
+
+
+def _name(value: Any) -> Any:
+    """Of a device with figures only its name."""
+    return value.get("name") if isinstance(value, Mapping) else value
 
 
 def _flat(name: str, value: Any) -> list[list[Any]]:

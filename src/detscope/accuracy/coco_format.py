@@ -1,0 +1,186 @@
+"""COCO's own formats to arrays and back: annotation content, results lists.
+
+Forgiving where pycocotools raises: a missing `iscrowd` is 0, a missing `area` that of the box, an empty
+results list is no detections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from detscope.accuracy.masks import packed_mask, run_lengths
+from detscope.accuracy.records import Detections, Floats, GroundTruth, Integers, RunLengths, positions
+from detscope.errors import InputError
+
+Result = dict[str, Any]
+_HINT = "expected COCO results: a JSON list of {image_id, category_id, bbox: [x, y, width, height], score}"
+
+
+@dataclass(frozen=True)
+class ReadResults:
+    """Detections of a results file, and how many of its rows were left out, by reason."""
+
+    detections: Detections
+    left_out: dict[str, int]
+
+
+def truth_from_coco(
+    content: Mapping[str, Any], *, masks: bool = False, keypoints: bool = False
+) -> GroundTruth:
+    """Ground truth from the content of an annotation file."""
+    image_ids = sorted({int(image["id"]) for image in content["images"]})
+    names = dict(sorted((int(item["id"]), str(item["name"])) for item in content["categories"]))
+    sizes = {int(image["id"]): (image.get("height"), image.get("width")) for image in content["images"]}
+    image = positions(_column(content["annotations"], "image_id"), image_ids)
+    category = positions(_column(content["annotations"], "category_id"), list(names))
+    known = (image >= 0) & (category >= 0)
+    things = [thing for thing, good in zip(content["annotations"], known, strict=True) if good]
+    boxes = np.array([thing["bbox"] for thing in things], dtype=np.float64).reshape(-1, 4)
+    areas = [thing.get("area") for thing in things]
+    own_areas = boxes[:, 2] * boxes[:, 3]
+    return GroundTruth(
+        tuple(image_ids),
+        tuple(names),
+        tuple(names.values()),
+        image[known],
+        category[known],
+        boxes,
+        np.array([own if area is None else area for area, own in zip(areas, own_areas, strict=True)], float),
+        np.array([bool(thing.get("iscrowd", 0)) for thing in things], dtype=np.bool_),
+        np.array([bool(thing.get("difficult", 0)) for thing in things], dtype=np.bool_),
+        [run_lengths(thing["segmentation"], *sizes[int(thing["image_id"])]) for thing in things]
+        if masks
+        else None,
+        _points(things) if keypoints else None,
+    )
+
+
+def load_results(path: Path) -> list[Any]:
+    """The rows of a COCO results file, not looked at yet."""
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}", _HINT) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not JSON: {str(error).partition(chr(10))[0]}", _HINT) from error
+    if not isinstance(content, list):
+        raise InputError(f"{path}: not a list of detections", _HINT)
+    return content
+
+
+def results_from_coco(content: Sequence[Any], truth: GroundTruth, source: str = "results") -> ReadResults:
+    """Detections of a results list; what does not fit the ground truth is left out and counted."""
+    try:
+        image = positions(_column(content, "image_id"), truth.image_ids)
+        category = positions(_column(content, "category_id"), truth.category_ids)
+        scores = np.array([row["score"] for row in content], dtype=np.float64)
+        with_masks = bool(content) and all("segmentation" in row for row in content)
+        with_points = bool(content) and all("keypoints" in row for row in content)
+        masks = [packed_mask(row["segmentation"]) for row in content] if with_masks else None
+        points = _points(content) if with_points else None
+        boxes = _boxes(content, masks, points)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        where = _first_bad(content)
+        raise InputError(f"{source}: {where or f'{type(error).__name__} {error}'}", _HINT) from error
+    finite = np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
+    left_out = {
+        "of images that are not in the data set": int((image < 0).sum()),
+        "of classes that are not in the data set": int(((image >= 0) & (category < 0)).sum()),
+        "with a score or box that is not a number": int(((image >= 0) & (category >= 0) & ~finite).sum()),
+    }
+    good = (image >= 0) & (category >= 0) & finite
+    kept = np.flatnonzero(good).tolist()
+    return ReadResults(
+        Detections(
+            image[good],
+            category[good],
+            boxes[good],
+            scores[good],
+            None if masks is None else [masks[row] for row in kept],
+            None if points is None else points[good],
+        ),
+        {reason: count for reason, count in left_out.items() if count},
+    )
+
+
+def results_to_coco(found: Detections, truth: GroundTruth) -> list[Result]:
+    """A results list that pycocotools reads and that gives the same figures again."""
+    return list(_result_rows(found, truth))
+
+
+def write_results(found: Detections, truth: GroundTruth) -> bytes:
+    """The content of a results file."""
+    return msgspec.json.encode(results_to_coco(found, truth))
+
+
+def _result_rows(found: Detections, truth: GroundTruth) -> Iterator[Result]:
+    images = np.asarray(truth.image_ids, dtype=np.int64)[found.image].tolist()
+    categories = np.asarray(truth.category_ids, dtype=np.int64)[found.category].tolist()
+    rows = zip(images, categories, found.boxes.tolist(), found.scores.tolist(), strict=True)
+    for number, (image, category, box, score) in enumerate(rows):
+        row: Result = {"image_id": image, "category_id": category, "bbox": box, "score": score}
+        if found.masks is not None:
+            mask = found.masks[number]
+            counts = mask["counts"]
+            text = counts.decode("ascii") if isinstance(counts, bytes) else counts
+            row["segmentation"] = {"size": [int(side) for side in mask["size"]], "counts": text}
+        if found.keypoints is not None:
+            row["keypoints"] = found.keypoints[number].ravel().tolist()
+        yield row
+
+
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Integers:
+    return np.array([int(row[key]) for row in rows], dtype=np.int64)
+
+
+def _boxes(content: Sequence[Any], masks: Sequence[RunLengths] | None, points: Floats | None) -> Floats:
+    """Boxes as given; where a file has none, those around masks or points."""
+    if all("bbox" in row for row in content):
+        boxes = np.array([row["bbox"] for row in content], dtype=np.float64)
+        if len(content) and boxes.shape != (len(content), 4):
+            raise ValueError("boxes are not four numbers each")
+        return boxes.reshape(-1, 4)
+    if masks is not None:
+        from pycocotools import mask as coco_mask
+
+        return np.asarray(coco_mask.toBbox(list(masks)), dtype=np.float64).reshape(-1, 4)
+    if points is not None:
+        low, high = points[:, :, :2].min(axis=1), points[:, :, :2].max(axis=1)
+        return np.concatenate([low, high - low], axis=1)
+    raise KeyError("bbox")
+
+
+def _points(rows: Sequence[Mapping[str, Any]]) -> Floats:
+    most = max((len(row.get("keypoints") or ()) for row in rows), default=0)
+    return np.array([row.get("keypoints") or [0.0] * most for row in rows], float).reshape(len(rows), -1, 3)
+
+
+def _first_bad(content: Sequence[Any]) -> str:
+    """Which row of a results list is the first that cannot be read, and why."""
+    for number, row in enumerate(content):
+        if not isinstance(row, Mapping):
+            return f"row {number} is no object"
+        missing = [key for key in ("image_id", "category_id", "score") if key not in row]
+        if missing:
+            return f"row {number} has no {missing[0]!r}"
+        if not {"bbox", "segmentation", "keypoints"} & row.keys():
+            return f"row {number} has no 'bbox'"
+        box = row.get("bbox", (0, 0, 0, 0))
+        numbers = isinstance(box, list | tuple) and all(isinstance(side, int | float) for side in box)
+        if not numbers or len(box) != 4:
+            return f"row {number} (image {row['image_id']}): bbox is not four numbers"
+        if not isinstance(row["score"], int | float) or not math.isfinite(row["score"]):
+            return f"row {number} (image {row['image_id']}): score is not a number"
+        if "segmentation" in row:
+            try:
+                packed_mask(row["segmentation"])
+            except ValueError as error:
+                return f"row {number} (image {row['image_id']}): segmentation {error}"
+    return ""

@@ -1,0 +1,1 @@
+"""How busy the device was, how well it was used, and who made it wait."""

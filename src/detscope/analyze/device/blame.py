@@ -1,0 +1,165 @@
+"""Who made the device wait: idle time by the call that blocked, the loader, or the late launch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from detscope.analyze.device.host import BlockingCalls, call_name, places
+from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
+from detscope.analyze.device.kernels import short_name
+from detscope.analyze.device.timeline import Timeline, borders
+
+MOST_ROWS = 100
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """One call in one place."""
+
+    cause: str
+    call: str
+    runtime: str | None
+    operator: str | None
+    module: str | None
+    annotation: str | None
+    stack: str | None
+
+
+@dataclass
+class _Account:
+    idle_ns: int = 0
+    gaps: int = 0
+    calls: int = 0
+    host_wait_ns: int = 0
+
+
+Accounts = dict[Culprit, _Account]
+
+
+def accounts(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
+    """Idle time of one device by culprit; what the device itself or nobody known caused is left out."""
+    found: Accounts = defaultdict(_Account)
+    _add_synchronisations(found, line, calls, pieces)
+    _add_loader(found, line, pieces)
+    _add_late_launches(found, line, pieces)
+    return found
+
+
+def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> None:
+    rest = pieces.lengths - pieces.data_ns
+    chosen = np.flatnonzero((pieces.cause == SYNCHRONISATION) & (rest > 0))
+    if len(chosen) == 0:
+        return
+    numbers, which = np.unique(pieces.call[chosen], return_inverse=True)
+    idle = np.bincount(which, weights=rest[chosen]).astype(np.int64)
+    counts = np.bincount(which)
+    rows = calls.rows[numbers.tolist()]
+    for row, place, idle_ns, gap_count in zip(
+        rows.iter_rows(named=True), places(line.host, rows), idle.tolist(), counts.tolist(), strict=True
+    ):
+        # the last copy of the thread only counts if the same operator made it
+        copied = row["copy_ns"] is not None and row["copy_ns"] >= (place.operator_ns or row["start_ns"])
+        culprit = Culprit(
+            "synchronisation",
+            call_name(place.operator, row["name"], row["copy"] if copied else None),
+            row["name"],
+            place.operator,
+            (row["of_module"] if copied else None) or place.module,
+            place.annotation,
+            place.stack,
+        )
+        account = found[culprit]
+        account.idle_ns += idle_ns
+        account.gaps += gap_count
+        account.calls += 1
+        account.host_wait_ns += row["wall_ns"]
+
+
+def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
+    """Each piece goes to the loader event that was running when it began, else to the first after."""
+    chosen = np.flatnonzero(pieces.data_ns > 0)
+    loader = line.host.filter(pl.col("kind") == "loader")
+    if len(chosen) == 0:
+        return
+    starts, ends = borders(loader)
+    order = np.argsort(ends, kind="stable")
+    index = order[np.searchsorted(ends[order], pieces.starts[chosen], side="right").clip(max=len(order) - 1)]
+    names, stacks = loader["name"].to_list(), loader["stack"].to_list()
+    walls = (ends - starts).tolist()
+    seen: set[int] = set()
+    for piece, event in zip(chosen.tolist(), index.tolist(), strict=True):
+        account = found[Culprit("data", names[event], None, None, None, None, stacks[event])]
+        account.idle_ns += int(pieces.data_ns[piece])
+        account.gaps += 1
+        if event not in seen:
+            seen.add(event)
+            account.calls += 1
+            account.host_wait_ns += walls[event]
+
+
+def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
+    """Host lateness, by the operator whose launch ended the gap."""
+    rest = pieces.lengths - pieces.data_ns
+    chosen = np.flatnonzero((pieces.cause == HOST) & (rest > 0))
+    enders = pieces.ender[chosen]
+    working = line.events.filter(pl.col("wall_ns") > 0).select("operator", "name", "module", "kind")
+    ended = enders >= 0
+    late = working[enders[ended].tolist()].with_columns(pl.Series("idle_ns", rest[chosen][ended]))
+    # kernels without an operator go by their names
+    late = late.with_columns(pl.when(pl.col("operator").is_null()).then("name").alias("name"))
+    grouped = late.group_by("operator", "name", "module", "kind").agg(pl.col("idle_ns").sum(), pl.len())
+    for operator, name, module, kind, idle_ns, count in grouped.iter_rows():
+        label = operator or (short_name(name) if kind == "kernel" else kind)
+        _add(
+            found,
+            Culprit("host", f"late launch of {label}", None, operator, module, None, None),
+            idle_ns,
+            count,
+        )
+    if not ended.all():
+        last = Culprit("host", "no more launches", None, None, None, None, None)
+        _add(found, last, int(rest[chosen][~ended].sum()), int((~ended).sum()))
+
+
+def _add(found: Accounts, culprit: Culprit, idle_ns: int, count: int) -> None:
+    account = found[culprit]
+    account.idle_ns += idle_ns
+    account.gaps += count
+    account.calls += count
+
+
+def blame_rows(per_device: list[Accounts], steps: int, window_ns: int) -> list[dict[str, Any]]:
+    """All devices together, the most costly first; cost per step where there are steps."""
+    merged: Accounts = defaultdict(_Account)
+    for found in per_device:
+        for culprit, account in found.items():
+            total = merged[culprit]
+            total.idle_ns += account.idle_ns
+            total.gaps += account.gaps
+            total.calls += account.calls
+            total.host_wait_ns += account.host_wait_ns
+    ranked = sorted(merged.items(), key=lambda item: (-item[1].idle_ns, item[0].call, str(item[0].module)))
+    return [
+        {
+            "cause": culprit.cause,
+            "call": culprit.call,
+            "operator": culprit.operator,
+            "runtime": culprit.runtime,
+            "module": culprit.module,
+            "inside": culprit.annotation,
+            "line": culprit.stack,
+            "idle_ns": account.idle_ns,
+            "idle_ms_per_step": account.idle_ns / 1e6 / steps if steps else None,
+            "idle_ms": account.idle_ns / 1e6,
+            "share": account.idle_ns / window_ns if window_ns else None,
+            "gaps": account.gaps,
+            "calls": account.calls,
+            "host_wait_ns": account.host_wait_ns if culprit.cause != "host" else None,
+        }
+        for culprit, account in ranked[:MOST_ROWS]
+    ]

@@ -1,0 +1,132 @@
+"""Why the device stood still: every gap in its work gets one cause, or is shared with waiting for data.
+
+A gap lies between two events of the device and ends with the event that was launched late or early:
+
+- short gaps: the call that launched it had returned before the gap began, and the gap is short: the
+  device itself took this time
+- queued: the same, but the gap is long: the device waited for another stream, device or rank
+- otherwise the part of the gap before the launch in which the host was in its loader: data wait
+- the rest: synchronisation, if at the gap's begin a host call was waiting for the device and the launch
+  came after it returned; else the host was late
+- unknown: the event that ended the gap has no launch record
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from detscope.analyze.device.host import BlockingCalls
+from detscope.analyze.device.intervals import (
+    Intervals,
+    Times,
+    cut,
+    gaps,
+    intersect,
+    overlap,
+)
+from detscope.analyze.device.timeline import Timeline, borders, intervals_of
+
+CAUSES = ("host", "synchronisation", "data", "short_gaps", "queued", "unknown")
+HOST, SYNCHRONISATION, DATA, SHORT, QUEUED, UNKNOWN = range(6)
+SHORT_GAP_NS = 20_000
+LATEST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class IdlePieces:
+    """Stretches in which the device did nothing; none crosses the border of a step."""
+
+    starts: Times
+    ends: Times
+    cause: Times  # index into CAUSES, of what is not data wait
+    data_ns: Times
+    ender: Times  # row of the event that ended the gap; -1: none did
+    call: Times  # number of the blocking call; -1: none
+    step: Times  # index of the step; -1 where there are no steps
+
+    @property
+    def lengths(self) -> Times:
+        """Length of each."""
+        return self.ends - self.starts
+
+    def totals(self, chosen: NDArray[np.bool_] | None = None) -> dict[str, int]:
+        """Idle time by cause."""
+        pick = np.ones(len(self.starts), bool) if chosen is None else chosen
+        rest = (self.lengths - self.data_ns)[pick]
+        result = {name: int(rest[self.cause[pick] == number].sum()) for number, name in enumerate(CAUSES)}
+        result["data"] += int(self.data_ns[pick].sum())
+        return result
+
+
+def idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
+    """All idle stretches of the window with their causes."""
+    busy, window = line.busy, line.window
+    working = line.events.filter(pl.col("wall_ns") > 0)
+    begins, _ = borders(working)
+    launches = _column(working, pl.col("launch_ns"))
+    launched = _column(working, pl.col("launch_ns") + pl.col("launch_wall_ns").fill_null(0))
+    whole = _all_gaps(busy, window)
+    pieces = cut(intersect(whole, window), line.steps.starts)
+    gap = np.searchsorted(whole.starts, pieces.starts, side="right") - 1
+    begun = whole.starts[gap]
+    ender = np.searchsorted(begins, whole.ends[gap], side="left")
+    has_ender = ender < len(begins)
+    ender = np.where(has_ender, ender, -1)
+    launch = np.where(has_ender, launches[ender] if len(launches) else LATEST, LATEST)
+    queued = has_ender & ((launched[ender] if len(launched) else LATEST) <= begun)
+    call = _blocking_at(calls, begun, launch)
+    short = whole.ends[gap] - begun <= SHORT_GAP_NS
+    cause = np.select(
+        [has_ender & (launch == LATEST), queued & short, queued, call >= 0],
+        [UNKNOWN, SHORT, QUEUED, SYNCHRONISATION],
+        HOST,
+    )
+    loader = intervals_of(line.host.filter(pl.col("kind") == "loader"))
+    until = np.minimum(launch, pieces.ends)
+    data = np.where(
+        (cause == HOST) | (cause == SYNCHRONISATION),
+        overlap(loader, pieces.starts, np.maximum(until, pieces.starts)),
+        0,
+    )
+    step = np.searchsorted(line.steps.starts, pieces.starts, side="right") - 1
+    return IdlePieces(
+        pieces.starts, pieces.ends, cause, data, ender, np.where(cause == SYNCHRONISATION, call, -1), step
+    )
+
+
+def _column(frame: pl.DataFrame, expression: pl.Expr) -> Times:
+    """A column of times; a time that is missing lies after all others."""
+    return frame.select(expression.fill_null(LATEST)).to_series().to_numpy().astype(np.int64)
+
+
+def _all_gaps(busy: Intervals, window: Intervals) -> Intervals:
+    """Between all events, whether or not the window covers them: a gap keeps its cause when it is cut."""
+    if len(window) == 0:
+        return window
+    start, end = int(window.starts[0]), int(window.ends[-1])
+    if len(busy):
+        start, end = min(start, int(busy.starts[0])), max(end, int(busy.ends[-1]))
+    return gaps(busy, start, end)
+
+
+def _blocking_at(calls: BlockingCalls, begun: Times, launch: Times) -> Times:
+    """The call that was waiting when a gap began and returned before the launch; the last to return."""
+    best = np.full(len(begun), -1)
+    best_end = np.full(len(begun), -1)
+    if len(calls) == 0:
+        return best
+    keys = calls.rows.select(pl.struct("process", "thread").rank("dense")).to_series().to_numpy()
+    for key in np.unique(keys):
+        own = np.flatnonzero(keys == key)
+        starts = calls.starts[own]
+        index = np.searchsorted(starts, begun, side="right") - 1
+        candidate = own[np.maximum(index, 0)]
+        covers = (index >= 0) & (calls.ends[candidate] >= begun) & (calls.ends[candidate] <= launch)
+        better = covers & (calls.ends[candidate] > best_end)
+        best = np.where(better, candidate, best)
+        best_end = np.where(better, calls.ends[candidate], best_end)
+    return best

@@ -1,0 +1,87 @@
+"""`detscope eval`: how accurate a detector is, or a file of detections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detscope.cli.output import JsonFlag, finished, present, stdout_kept_clean
+from detscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from detscope.config.load import LoadedSettings
+
+
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="As for train; else that of the run given as --weights."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="WEIGHTS", help="A run, a file, auto or coco.")
+    ] = None,
+    on_bad_data: Annotated[
+        str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="DATA", help="A name of `detscope data list`, or a folder.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(metavar="SPLIT", help="val or train; else val.")] = None,
+    detections: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A COCO results file instead of a model; needs no torch."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML file; else the run's, or .config/config.toml."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
+    ] = None,
+    batch_size: Annotated[str | None, typer.Option(metavar="N", help="Images per forward pass.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
+) -> None:
+    """Measure accuracy on a data set: COCO's and VOC's figures, class by class; the worst images drawn."""
+    if model is not None and detections is not None:
+        raise UsageError("a model and --detections exclude each other", "leave one of them out")
+    from detscope.config.load import load_settings
+    from detscope.sessions.evaluated_model import run_of_weights, settings_file_of
+
+    run_given = run_of_weights(weights, out or "runs")
+    flags: dict[str, object] = {
+        "model.name": model,
+        "model.weights": weights if run_given is None else str(run_given),
+        "data.name": data,
+        "data.on_bad_data": on_bad_data,
+        "evaluation.split": split,
+        "evaluation.detections": detections,
+        "training.batch_size": batch_size,
+        "training.device": device,
+        "output.runs": out,
+    }
+    loaded = load_settings(config or settings_file_of(run_given), overrides or (), flags)
+    run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
+    summary = finished(run)
+    if quiet and not json:
+        print(run)
+    else:
+        present(summary, as_json=json, after_training=True)
+
+
+def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) -> Path:
+    from detscope.report.progress import make_progress
+
+    progress = make_progress(quiet=quiet)
+    with stdout_kept_clean(keep_stdout_clean):
+        from detscope.sessions.evaluate import run_evaluation
+
+        try:
+            return run_evaluation(loaded.settings, progress=progress, notes=loaded.notes)
+        finally:
+            progress.finish()

@@ -1,0 +1,195 @@
+"""FLOPs and bytes of one pass, by module and direction: counted, not timed.
+
+The pass runs once more under a dispatch mode that sees every operator, forward and backward. The
+probes of the model write their events as always, but against a clock that counts operators; the
+same replay that shares out time then shares out FLOPs and bytes: self figures add up to the whole.
+
+FLOPs: torch's own formulas for convolutions, matrix products and attention, one multiplication and one
+addition being two. RoIAlign: 8 per sample (a bilinear mean of four and its sum) and channel, 1 per
+output. NMS: 12 per pair of boxes, each pair once: an upper bound, since removed boxes are skipped.
+Other operators count no FLOPs. Bytes: inputs read and outputs written by each operator, views apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from detscope.record.borders import BorderScribe
+from detscope.record.events import WIDTH, EventBuffer
+from detscope.record.model_probes import ModelProbes, StageLike
+from detscope.record.nodes import NodeTable
+from detscope.record.phases import PhaseProbes
+from detscope.record.replay import StepAccount, replay
+
+FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one node does in one direction, per pass."""
+
+    kind: str
+    path: str
+    direction: str
+    flops: int
+    self_flops: int
+    bytes: int
+    self_bytes: int
+
+
+def count_costs(
+    model: nn.Module, one_pass: Callable[[], object], stages: Sequence[StageLike], modules: str = "all"
+) -> list[Cost]:
+    """Run the pass once and account for its arithmetic; leaves nothing on the model."""
+    counter = _Counter()
+    nodes, buffer = NodeTable(), EventBuffer(now=counter.now)
+    scribe = BorderScribe(buffer)
+    phases = PhaseProbes(buffer, nodes, model, ())
+    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
+    phases.attach()
+    probes.attach(modules=True)
+    try:
+        with counter:
+            one_pass()
+    finally:
+        probes.remove()
+        phases.detach()
+    events, _ = buffer.take()
+    moments = events[1::WIDTH]
+    accounts = [
+        replay(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
+        for counted in (counter.flops, counter.bytes)
+    ]
+    return _costs(nodes, *accounts)
+
+
+def _costs(nodes: NodeTable, flops: StepAccount, moved: StepAccount) -> list[Cost]:
+    keys = {key: None for account in (flops, moved) for key in (*account.total_ns, *account.self_ns)}
+    found = []
+    for number, direction in keys:
+        node, key = nodes[number], (number, direction)
+        found.append(
+            Cost(
+                node.kind,
+                node.path,
+                direction,
+                flops.total_ns.get(key, 0),
+                flops.self_ns.get(key, 0),
+                moved.total_ns.get(key, 0),
+                moved.self_ns.get(key, 0),
+            )
+        )
+    return found
+
+
+class _Counter(TorchDispatchMode):
+    """Counts operators; its clock says how many there were, its lists what they had done until then."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.own = _own_formulas()  # now: a model that uses them has loaded them
+        self.flops = [0]
+        self.bytes = [0]
+
+    def now(self) -> int:
+        """The clock of the events: how many operators ran."""
+        return len(self.flops) - 1
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        packet = func.overloadpacket
+        if packet not in flop_registry and packet not in self.own and not func.is_view:
+            with self:  # an operator made of others is counted by its parts
+                parts = func.decompose(*args, **kwargs)
+                if parts is not NotImplemented:
+                    return parts
+        result = func(*args, **kwargs)
+        flops = 0
+        if packet in flop_registry:
+            flops = flop_registry[packet](*args, **kwargs, out_val=result)
+        elif packet in self.own:
+            flops = self.own[packet](result, *args, **kwargs)
+        self.flops.append(self.flops[-1] + int(flops))
+        self.bytes.append(self.bytes[-1] + (0 if func.is_view else _moved(args, kwargs, result)))
+        return result
+
+
+def _moved(*parts: Any) -> int:
+    """Bytes of all tensors, each storage once."""
+    tensors = {id(leaf): leaf for leaf in tree_leaves(parts) if isinstance(leaf, torch.Tensor)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _roi_align(
+    output: torch.Tensor,
+    features: torch.Tensor,  # noqa: ARG001
+    rois: torch.Tensor,
+    scale: float,
+    height: int,
+    width: int,
+    ratio: int,
+    aligned: bool = False,  # noqa: ARG001
+) -> int:
+    channels = output.shape[1]
+    per_bin = _samples(rois, scale, height, width, ratio)
+    return int(channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * rois.shape[0]))
+
+
+def _roi_align_backward(
+    output: torch.Tensor,  # noqa: ARG001
+    gradient: torch.Tensor,
+    rois: torch.Tensor,
+    scale: float,
+    height: int,
+    width: int,
+    batch: int,  # noqa: ARG001
+    channels: int,
+    *rest: Any,
+) -> int:
+    ratio = int(rest[2]) if len(rest) > 2 else -1
+    per_bin = _samples(rois, scale, height, width, ratio)
+    return int(
+        channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * gradient.shape[0])
+    )
+
+
+def _samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: int) -> int:
+    """Samples per output bin, summed over all regions; without a ratio as many as the region is large."""
+    if ratio > 0:
+        return ratio * ratio * int(rois.shape[0])
+    sizes = (rois[:, 3:5] - rois[:, 1:3]).detach().cpu() * scale
+    return sum(
+        max(1, math.ceil(float(size[1]) / height)) * max(1, math.ceil(float(size[0]) / width))
+        for size in sizes
+    )
+
+
+def _nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # noqa: ARG001
+    count = int(boxes.shape[0])
+    return FLOPS_PER_PAIR * count * (count - 1) // 2
+
+
+def _own_formulas() -> dict[Any, Callable[..., int]]:
+    """Torchvision's operators, where they are loaded."""
+    library = getattr(torch.ops, "torchvision", None)
+    found: dict[Any, Callable[..., int]] = {}
+    formulas = (("roi_align", _roi_align), ("_roi_align_backward", _roi_align_backward), ("nms", _nms))
+    for name, formula in formulas:
+        if library is not None and hasattr(library, name):
+            found[getattr(library, name)] = formula
+    return found

@@ -1,0 +1,106 @@
+"""Running out of memory is an answer: which memory, how much was asked for, and where."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from detscope.record.events import ENTER, MARK, WIDTH
+from detscope.record.nodes import NodeTable
+
+_HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "std::bad_alloc")
+_PLAIN_REQUEST = re.compile(r"tried to allocate (\d+) bytes")
+_ROUNDED_REQUEST = re.compile(r"(?:allocate|allocating) ([\d.]+) ?([KMGTP]i?B|bytes|B)\b")
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_MESSAGE_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """What the failed request says of itself."""
+
+    status: str  # oom_host, oom_device
+    device: str
+    request_bytes: int | None  # None: the message does not say
+    message: str
+
+
+def out_of_memory(error: BaseException | None, device: str) -> OutOfMemory | None:
+    """What ran out, if that is what the error says or was caused by."""
+    for link in _chain(error):
+        status = _status(link)
+        if status is not None:
+            text = str(link)
+            where = device if status == "oom_device" else "cpu"
+            first = next((line for line in text.splitlines() if _is_request(line)), text)
+            return OutOfMemory(status, where, requested_bytes(text), first[:_MESSAGE_LENGTH])
+    return None
+
+
+def _is_request(line: str) -> bool:
+    return bool(_PLAIN_REQUEST.search(line) or _ROUNDED_REQUEST.search(line))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _status(error: BaseException) -> str | None:
+    if isinstance(error, MemoryError):
+        return "oom_host"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return "oom_host"
+    if not isinstance(error, RuntimeError):
+        return None
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError):
+        return "oom_device"
+    text = str(error)
+    if "CUDA out of memory" in text:
+        return "oom_device"
+    # a loader worker's error arrives as text inside another of the same kind
+    return "oom_host" if any(sign in text for sign in _HOST_SIGNS) or "MemoryError" in text else None
+
+
+def requested_bytes(message: str) -> int | None:
+    """The bytes an allocator's message names; those of CUDA and numpy are rounded to two or three digits."""
+    plain = _PLAIN_REQUEST.search(message)
+    if plain:
+        return int(plain[1])
+    rounded = _ROUNDED_REQUEST.search(message)
+    if not rounded:
+        return None
+    return round(float(rounded[1].rstrip(".")) * 1024.0 ** _POWERS.get(rounded[2][0], 0))
+
+
+def place_of_failure(events: Sequence[int], nodes: NodeTable, failed_in: int | None) -> dict[str, str | None]:
+    """Phase and module in which a step ended by an exception; `failed_in` is the module it left first."""
+    phase = open_phase(events, nodes)
+    marked = None
+    for index in range(len(events) - WIDTH, -1, -WIDTH):
+        node, what = nodes[events[index] >> 2], events[index] & 3
+        if what == MARK and marked is None:
+            marked = node.path
+        if node.kind == "phase":  # the exception ended it: nothing of the step came after
+            phase = phase or node.path
+            break
+    if phase == "backward":
+        return {"phase": phase, "module": marked}
+    module = nodes[failed_in].path if failed_in is not None and phase == "forward" else None
+    return {"phase": phase or "other", "module": module}
+
+
+def open_phase(events: Sequence[int], nodes: NodeTable) -> str | None:
+    """A phase that began and whose end nobody saw: optimizers say nothing when they fail."""
+    for index in range(len(events) - WIDTH, -1, -WIDTH):
+        node, what = nodes[events[index] >> 2], events[index] & 3
+        if node.kind == "phase":
+            return node.path if what == ENTER else None
+    return None

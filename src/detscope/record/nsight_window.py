@@ -1,0 +1,112 @@
+"""The window of steps that NVIDIA's tools record: the profiler is switched on before it and off after it.
+
+`detscope train --nsight` starts the same command again under `nsys` or `ncu` and names the window in an
+environment variable. The command under the tool has done its work once the window is over, and ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from detscope.errors import UsageError
+
+ENVIRONMENT = "DETSCOPE_NSIGHT_WINDOW"
+STEP_MARK = "detscope:step"
+
+
+class Switch(Protocol):
+    """What is switched around the window, and the marks of steps in it."""
+
+    def on(self) -> None: ...
+    def off(self) -> None: ...
+    def begin_step(self, index: int) -> None: ...
+    def end_step(self) -> None: ...
+
+
+class Steps(Protocol):
+    """A recorder, as far as the border between two steps goes."""
+
+    between_steps: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """Steps from `first` to `end`, without `end`, counted from 0 with the warm-up."""
+
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.end}"
+
+
+def parse_window(text: str) -> StepWindow:
+    """`100:200` as a window."""
+    first, colon, end = text.partition(":")
+    if not (colon and first.strip().isdecimal() and end.strip().isdecimal()):
+        raise UsageError(f"--window {text!r} is not FIRST:END", "as in --window 100:200")
+    window = StepWindow(int(first), int(end))
+    if not window.first < window.end <= 1_000_000:
+        raise UsageError(f"--window {text} holds no step", "END must be larger than FIRST: --window 100:200")
+    return window
+
+
+class CudaSwitch:
+    """CUDA's profiler, between synchronisations, and NVTX ranges that name the steps."""
+
+    def on(self) -> None:
+        """Everything that was queued before the window is done before it begins."""
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+
+    def off(self) -> None:
+        """Everything that was queued in the window belongs to it."""
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+    def begin_step(self, index: int) -> None:
+        """Open the range of a step."""
+        import torch
+
+        torch.cuda.nvtx.range_push(f"{STEP_MARK} {index}")
+
+    def end_step(self) -> None:
+        """Close the range of the step."""
+        import torch
+
+        torch.cuda.nvtx.range_pop()
+
+
+def watch_window(steps: Steps, switch: Switch | None = None) -> None:
+    """Record the window that the environment names; without one nothing happens.
+
+    Call it when `between_steps` has been set; what was set there goes on being called.
+    """
+    text = os.environ.get(ENVIRONMENT)
+    if not text:
+        return
+    window, chosen, before = parse_window(text), switch or CudaSwitch(), steps.between_steps
+
+    def at_border(steps_done: int) -> None:
+        if window.first < steps_done <= window.end:
+            chosen.end_step()
+        before(steps_done)
+        if steps_done == window.end:
+            chosen.off()
+            raise SystemExit(0)
+        if window.first <= steps_done < window.end:
+            if steps_done == window.first:
+                chosen.on()
+            chosen.begin_step(steps_done)
+
+    steps.between_steps = at_border
+    if window.first == 0:
+        chosen.on()
+        chosen.begin_step(0)

@@ -1,0 +1,19 @@
+"""`detscope import` behind the command line: recorded files in, run folders out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from detscope.errors import InputError
+from detscope.ingest.run import Imported, import_files
+
+
+def run_import(
+    files: Sequence[Path], out: Path, name: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Imported:
+    """Import files; a name that is missing is said before anything is read."""
+    for file in files:
+        if not file.exists():
+            raise InputError(f"{file} does not exist", "check the path")
+    return import_files(files, out, name, tell)

@@ -1,0 +1,79 @@
+"""What is made of a memory account once the run is safe on disk; and how running out of memory ends."""
+
+from __future__ import annotations
+
+import io
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from detscope.errors import MachineError
+from detscope.runs.reader import load_run
+
+RESERVE_BYTES = 128 << 20
+
+
+class Recording(Protocol):
+    """A recorder, as far as its run goes."""
+
+    @property
+    def run(self) -> Path: ...
+
+
+def write_memory_views(folder: Path) -> list[Path]:
+    """memory.csv and the pictures; nothing where no blocks were recorded."""
+    from detscope.analyze.memory_iterations import iteration_rows
+    from detscope.analyze.memory_timeline import peak_tree, step_timeline
+    from detscope.report.memory_csv import write_memory_csv
+    from detscope.report.memory_pictures import write_memory_pictures
+
+    run = load_run(folder)
+    iterations = iteration_rows(run)
+    if iterations is None:
+        return []
+    pictures = write_memory_pictures(folder, run.info, step_timeline(run), peak_tree(run))
+    return [write_memory_csv(folder, iterations), *pictures]
+
+
+@contextmanager
+def running_out_is_an_answer(recording: Recording) -> Iterator[None]:
+    """With blocks recorded, a run that ran out of memory is a result: views are made and it is shown."""
+    try:
+        yield
+    except MachineError:
+        run = load_run(recording.run)
+        if not run.status.startswith("oom_") or not run.table("memory").height:
+            raise
+
+
+@contextmanager
+def room_for_the_account(wanted: bool) -> Iterator[None]:
+    """Keep some address space back and give it up when a step fails: writing the account needs memory too.
+
+    The pages are never touched, so that they cost nothing but addresses.
+    """
+    if not wanted:
+        yield
+        return
+    start_table_threads()
+    reserve = mmap.mmap(-1, RESERVE_BYTES)
+    try:
+        yield
+    finally:
+        reserve.close()
+
+
+def start_table_threads() -> None:
+    """Let polars start its threads now: once memory is used up it cannot, and the account would be lost."""
+    import polars as pl
+
+    frame = pl.DataFrame({"key": ["a", "b"], "value": [1, 2]})
+    frame.lazy().group_by("key").agg(pl.col("value").sum()).collect()
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    buffer.seek(0)
+    pl.read_parquet(buffer)
+    stream = io.BytesIO()
+    frame.write_ipc_stream(stream, compression="lz4")

@@ -1,0 +1,151 @@
+"""The parts of a training, made from settings: optimizer, schedule, plan, recorder, description."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from detscope.config.load import dump_settings
+from detscope.config.schema import Settings, TrainingSettings
+from detscope.sessions.about import about_model
+from detscope.zoo.contract import BuildOptions, BuiltModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from detscope.data.contract import DetectionDataset
+    from detscope.loops.schedules import Schedule
+    from detscope.loops.train import Position, TrainPlan
+    from detscope.record.recorder import Recorder
+
+
+def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.optim.Optimizer:
+    """SGD or AdamW over the parameters that are trained."""
+    import torch
+
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(
+            parameters,
+            lr=training.learning_rate,
+            weight_decay=training.weight_decay,
+            fused=training.fused_optimizer or None,
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr=training.learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+        fused=training.fused_optimizer or None,
+    )
+
+
+def make_schedule(training: TrainingSettings, steps_per_epoch: int, total_steps: int) -> Schedule:
+    """The learning rate over the whole training."""
+    from detscope.loops.schedules import Schedule
+
+    return Schedule(
+        kind=training.schedule,
+        warmup_steps=training.lr_warmup_steps,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        step_epochs=training.schedule_step_epochs,
+        gamma=training.schedule_gamma,
+    )
+
+
+def make_plan(training: TrainingSettings, device: str, total: int | None, start: Position) -> TrainPlan:
+    """How long and in which arithmetic."""
+    from detscope.loops.train import TrainPlan
+
+    return TrainPlan(
+        device=device,
+        epochs=training.num_epochs,
+        max_steps=total,
+        repeat_until_max=total is not None,
+        precision=training.precision,
+        channels_last=training.channels_last,
+        clip_norm=training.clip_gradients,
+        start=start,
+    )
+
+
+def make_recorder(
+    settings: Settings,
+    built: BuiltModel,
+    optimizer: torch.optim.Optimizer,
+    info: dict[str, Any],
+) -> Recorder:
+    """Who listens."""
+    from detscope.record.recorder import Recorder
+
+    record = settings.record
+    return Recorder(
+        built.module,
+        optimizer,
+        settings.output.runs,
+        level=record.level,
+        modules=record.modules,
+        stages=built.stages,
+        observers=built.observers,
+        warmup_steps=settings.training.warmup_steps,
+        bare_every=record.bare_every,
+        ops_steps=record.ops_steps,
+        traced_steps=record.traced_steps,
+        memory=record.memory,
+        memory_steps=record.memory_steps,
+        telemetry_hz=record.telemetry_hz,
+        name=built.card.name,
+        verb="train",
+        info=info,
+        config_toml=dump_settings(settings),
+    )
+
+
+def busy_machine_notes(device: str) -> tuple[str, ...]:
+    """A word on other work beside a training on the CPU: threads that wait for each other suffer most."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if device != "cpu" or torch.get_num_threads() < 2 or load < cores:
+        return ()
+    return (
+        f"this machine was busy at the start (load {load:.1f} on {cores} cores): steps may take much longer "
+        "than alone; OMP_WAIT_POLICY=PASSIVE or training.threads = 1 suffers less",
+    )
+
+
+def data_notes(dataset: DetectionDataset, held_out: DetectionDataset | None) -> tuple[str, ...]:
+    """What the data sets say of themselves, and how many images are not part of the figures."""
+    notes = list(dataset.notes)
+    for name, one in (("training", dataset), ("held-out", held_out)):
+        dropped = {item.image for item in one.problems if item.action == "dropped"} if one is not None else ()
+        if dropped:
+            notes.append(f"{len(dropped)} {name} images were left out whole or in part: they cannot be used")
+    return (*notes, *(note for note in (held_out.notes if held_out else ()) if note not in notes))
+
+
+def build_options(settings: Settings, dataset: DetectionDataset) -> BuildOptions:
+    """What the settings and the data set want of the model."""
+    model = settings.model
+    return BuildOptions(
+        num_classes=model.num_classes or len(dataset.classes),
+        weights=model.weights,
+        image_size=model.image_size,
+        trainable_layers=model.trainable_layers,
+        seed=settings.training.seed,
+    )
+
+
+def run_info(settings: Settings, device: str, dataset: DetectionDataset, built: BuiltModel) -> dict[str, Any]:
+    """What `run.json` says of a training."""
+    training = settings.training
+    return {
+        **about_model(built),
+        "data": {"name": dataset.name, "images": len(dataset), "classes": len(dataset.classes) - 1},
+        "device": device,
+        "batch_size": training.batch_size,
+        "precision": training.precision,
+        "settings": settings.model_dump(),
+    }

@@ -1,0 +1,127 @@
+"""`detscope tune` behind the command line: try the advice, one change at a time, between runs of the base."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detscope.analyze.advice import advice_for
+from detscope.analyze.compare.change import change_of_steps
+from detscope.analyze.summary import summarize
+from detscope.analyze.tuning import gain_of, ms_per_image, tried_row
+from detscope.config.load import dump_settings
+from detscope.config.schema import Settings
+from detscope.errors import DetscopeError, UsageError
+from detscope.runs.atomic import write_text
+from detscope.runs.reader import Run, load_run
+from detscope.sessions.train import Progress, run_training
+
+LEAST_ROUNDS, MOST_ROUNDS = 2, 6
+LEAST_GAIN = 0.02
+_BUDGET = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|m|h)$")
+
+
+def parse_budget(text: str) -> float:
+    """`90s`, `5m` or `1h` in seconds."""
+    match = _BUDGET.match(text.strip())
+    if match is None:
+        raise UsageError(f"--budget {text!r} is not a time", "for example --budget 5m or --budget 90s")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def run_tuning(
+    settings: Settings, *, budget_s: float, progress: Progress, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Measure the base, take its advice, try each change interleaved with the base, keep what helped."""
+    begin = time.monotonic()
+    first = _measure(settings, progress, notes)
+    each_s = time.monotonic() - begin
+    advice = [row for row in advice_for(summarize(first), settings.model_dump()) if row["settings"]]
+    result: dict[str, Any] = {"base": str(first.folder), "budget_s": budget_s, "tried": [], "config": None}
+    if not advice:
+        return {**result, "verdict": "no change of settings is worth trying by this run's figures"}
+    rounds = int((budget_s - each_s) / (each_s * (len(advice) + 1)))
+    while len(advice) > 1 and rounds < LEAST_ROUNDS:  # fewer changes, each measured well
+        advice = advice[:-1]
+        rounds = int((budget_s - each_s) / (each_s * (len(advice) + 1)))
+    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, rounds))
+    progress.note(
+        f"{len(advice)} changes, {rounds} rounds, about {each_s * rounds * (len(advice) + 1):.0f} s"
+    )
+    base: list[Run] = []
+    changed: list[list[Run]] = [[] for _ in advice]
+    failures: dict[int, str] = {}
+    for number in range(rounds):
+        base.append(_measure(settings, progress))
+        for index in _order(len(advice), number):
+            if index in failures:
+                continue
+            try:
+                changed[index].append(_measure(with_changes(settings, advice[index]["settings"]), progress))
+            except DetscopeError as error:  # a change that cannot run here is an answer, too
+                failures[index] = error.message
+    result["tried"] = [
+        {
+            "rule": row["rule"],
+            "title": row["title"],
+            "verdict": f"cannot run: {failures[index]}",
+            "measured_gain": None,
+        }
+        if index in failures
+        else tried_row(row, base, changed[index])
+        for index, row in enumerate(advice)
+    ]
+    return result | _best(settings, result["tried"], base, progress)
+
+
+def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with some keys changed; checked as those of a file."""
+    content = settings.model_dump()
+    for dotted, value in changes.items():
+        section, _, key = dotted.partition(".")
+        content[section][key] = value
+    return Settings.model_validate(content)
+
+
+def _order(count: int, number: int) -> list[int]:
+    """Every second round backwards, so that drift does not favour the first."""
+    return list(range(count)) if number % 2 == 0 else list(reversed(range(count)))
+
+
+def _best(
+    settings: Settings, tried: Sequence[Mapping[str, Any]], base: Sequence[Run], progress: Progress
+) -> dict[str, Any]:
+    """All changes that helped, together, measured once more and written as a config file."""
+    helped = [
+        row for row in tried if row["verdict"] == "faster" and (row["measured_gain"] or 0.0) >= LEAST_GAIN
+    ]
+    if not helped:
+        return {"verdict": "no change made it faster than noise"}
+    changes = {key: value for row in helped for key, value in row["settings"].items()}
+    best = with_changes(settings, changes)
+    if len(helped) == 1:
+        top = helped[0]
+        together = {key: top[key] for key in ("measured_gain", "measured_ci95", "verdict", "ms_per_image")}
+    else:
+        runs = [_measure(best, progress) for _ in range(2)]
+        together = gain_of(change_of_steps(ms_per_image(base), ms_per_image(runs)))
+    if (together["measured_gain"] or 0.0) < max(row["measured_gain"] for row in helped):
+        top = max(helped, key=lambda row: row["measured_gain"])  # together they stand in each other's way
+        changes, best = dict(top["settings"]), with_changes(settings, top["settings"])
+        together = {key: top[key] for key in ("measured_gain", "measured_ci95", "verdict", "ms_per_image")}
+    path = Path(settings.output.runs) / "tuned.toml"
+    write_text(path, dump_settings(best, "train"))
+    named = ", ".join(f"{key} = {value}" for key, value in changes.items())
+    gain = together["measured_gain"] or 0.0
+    return {
+        "config": str(path),
+        "best": {"settings": changes, **together},
+        "verdict": f"{gain:.0%} less time per image with {named}",
+    }
+
+
+def _measure(settings: Settings, progress: Progress, notes: Sequence[str] = ()) -> Run:
+    return load_run(run_training(settings, progress=progress, notes=notes))

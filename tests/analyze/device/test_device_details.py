@@ -1,0 +1,175 @@
+"""Cores, communication, verdicts and honesty on small tables made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from detscope.analyze.device.cores import core_figures
+from detscope.analyze.device.figures import device_figures
+from detscope.runs.writer import polars_schema
+
+MS = 1_000_000
+NO_METRICS = pl.DataFrame(schema=polars_schema("kernel_metrics"))
+
+
+def events(*rows: dict[str, Any]) -> pl.DataFrame:
+    usual = {"rank": 0, "device": 0, "stream": 7, "kind": "kernel", "name": "k", "communication": False}
+    return pl.DataFrame([{**usual, **row} for row in rows], schema=polars_schema("device_events"))
+
+
+def hosts(*rows: dict[str, Any]) -> pl.DataFrame:
+    usual = {"rank": 0, "process": 1, "thread": 1}
+    return pl.DataFrame([{**usual, **row} for row in rows], schema=polars_schema("host_events"))
+
+
+def kernel(start_ms: float, wall_ms: float, launch_ms: float | None = None, **more: Any) -> dict[str, Any]:
+    launch = None if launch_ms is None else int(launch_ms * MS)
+    return {
+        "start_ns": int(start_ms * MS),
+        "wall_ns": int(wall_ms * MS),
+        "launch_ns": launch,
+        "launch_wall_ns": None if launch is None else 1000,
+        **more,
+    }
+
+
+def step(number: int, start_ms: float, wall_ms: float) -> dict[str, Any]:
+    name = f"ProfilerStep#{number}"
+    return {"kind": "step", "name": name, "start_ns": int(start_ms * MS), "wall_ns": int(wall_ms * MS)}
+
+
+def metrics(*rows: tuple[int, int, str, float | None]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            {"process": process, "device": 0, "kernel": number, "name": "k", "metric": metric, "value": value}
+            for process, number, metric, value in rows
+        ],
+        schema=polars_schema("kernel_metrics"),
+    )
+
+
+PIPE = "sm__inst_executed_pipe_{}.avg.pct_of_peak_sustained_elapsed"
+CYCLES = "gpc__cycles_elapsed.max"
+
+
+def test_core_use_is_weighted_by_cycles_over_all_kernels_the_last_one_too():
+    found = core_figures(
+        metrics(
+            *((1, 0, CYCLES, 100.0), (1, 0, PIPE.format("fma"), 50.0)),
+            *((1, 1, CYCLES, 300.0), (1, 1, PIPE.format("fma"), 10.0)),
+        ),
+        0.5,
+    )
+    assert found["kernels"] == 2
+    assert found["pipes"]["fma"]["value"] == pytest.approx(0.2)
+    assert found["pipes"]["fma"]["of_window"] == pytest.approx(0.1)
+    assert found["pipes"]["fma"]["coverage"] == 1.0
+
+
+def test_a_counter_that_a_kernel_lacks_lowers_the_coverage_and_is_not_counted_as_zero():
+    found = core_figures(
+        metrics(
+            *((1, 0, CYCLES, 100.0), (1, 0, PIPE.format("tensor"), 80.0)),
+            *((2, 0, CYCLES, 300.0), (2, 0, PIPE.format("tensor"), None)),
+        ),
+        None,
+    )
+    assert found["kernels"] == 2, "equal numbers of two processes are two kernels"
+    assert found["pipes"]["tensor"]["value"] == pytest.approx(0.8)
+    assert found["pipes"]["tensor"]["coverage"] == pytest.approx(0.25)
+    assert found["pipes"]["tensor"]["of_window"] is None
+
+
+def test_without_device_events_there_are_no_figures_rather_than_zeros():
+    assert device_figures(events(), hosts(step(1, 0, 10)), NO_METRICS) is None
+
+
+def test_exposed_communication_is_what_no_other_kernel_hides():
+    figures = device_figures(
+        events(kernel(0, 4, 0), kernel(2, 6, 0, stream=8, communication=True, name="nccl")),
+        hosts(),
+        NO_METRICS,
+    )
+    assert figures["communication"]["busy_ns"] == 6 * MS
+    assert figures["communication"]["exposed_ns"] == 4 * MS
+    assert figures["utilisation"]["compute_ns"] == 4 * MS
+    assert figures["verdict"]["bound"] == "communication"
+
+
+def test_the_rank_that_waits_least_in_communication_is_the_one_the_others_wait_for():
+    rows = [
+        kernel(0, 2, 0),
+        kernel(2, 8, 0, communication=True),
+        kernel(0, 9, 0, rank=1),
+        kernel(9, 1, 0, rank=1, communication=True),
+    ]
+    assert device_figures(events(*rows), hosts(), NO_METRICS)["straggler"]["rank"] == 1
+
+
+def test_a_step_ends_with_its_last_kernel_and_the_next_begins_there():
+    figures = device_figures(
+        events(kernel(1, 11, 1), kernel(14, 2, 13), kernel(17, 8, 15)),
+        hosts(step(5, 0, 10), step(6, 10, 10)),
+        NO_METRICS,
+    )
+    assert [row["window_ns"] for row in figures["per_step"]] == [12 * MS, 13 * MS]
+    assert figures["utilisation"]["window_ns"] == 25 * MS
+    assert figures["utilisation"]["kernels_ns"] == 21 * MS
+
+
+def test_copies_that_no_kernel_hides_make_a_run_copy_bound():
+    copy = kernel(1, 90, 1, kind="copy", copy="HtoD", bytes=9_000_000, name="Memcpy HtoD (Pinned -> Device)")
+    figures = device_figures(events(kernel(0, 5, 0), copy, kernel(91, 1, 1)), hosts(), NO_METRICS)
+    (row,) = figures["copies"]["rows"]
+    assert (row["direction"], row["memory"], row["gb_per_s"]) == ("HtoD", "pinned", pytest.approx(0.1))
+    assert row["exposed_ns"] == 86 * MS
+    assert figures["verdict"]["sentence"].startswith("copy-bound")
+
+
+def test_what_is_unlinked_missing_or_out_of_order_is_counted():
+    figures = device_figures(
+        events(kernel(1, 2), kernel(2, 4, 0), kernel(8, 1, 9), kernel(40, 1, 39)),
+        hosts(step(1, 0, 10), step(4, 9, 10)),
+        NO_METRICS,
+        dropped={"events without ts dropped": 3},
+    )
+    counts = figures["honesty"]
+    assert counts["unlinked"] == 1
+    assert counts["overlapping_on_a_stream"] == 1
+    assert counts["began_before_launch"] == 1
+    assert counts["missing_steps"] == 2
+    assert counts["overlapping_steps"] == 1
+    assert counts["outside_window"] == 1
+    assert "3 events without ts dropped" in counts["remarks"]
+
+
+def test_use_by_stage_counts_the_wait_for_its_own_work():
+    figures = device_figures(
+        events(kernel(0, 4, 0, stage="backbone"), kernel(10, 6, 9, stage="head")), hosts(), NO_METRICS
+    )
+    rows = {row["name"]: row for row in figures["per"]["stage"]}
+    assert rows["backbone"]["use"] == 1.0
+    assert rows["head"]["idle_ns"] == 6 * MS
+    assert rows["head"]["use"] == pytest.approx(0.5)
+
+
+def test_blame_names_the_call_its_module_and_its_line():
+    around = {"start_ns": 1 * MS, "wall_ns": 9 * MS}
+    figures = device_figures(
+        events(kernel(0, 9, 0), kernel(20, 5, 19, operator="aten::add")),
+        hosts(
+            {"kind": "module", "name": "roi_heads", "start_ns": 0, "wall_ns": 30 * MS},
+            {"kind": "operator", "name": "torchvision::nms", **around, "stack": "roi_heads.py(77): filter"},
+            {"kind": "operator", "name": "aten::to", **around},
+            {"kind": "runtime", "name": "cudaStreamSynchronize", "start_ns": 2 * MS, "wall_ns": 7 * MS},
+        ),
+        NO_METRICS,
+    )
+    (row,) = figures["blame"]
+    assert (row["call"], row["module"], row["line"]) == ("nms", "roi_heads", "roi_heads.py(77): filter")
+    assert row["idle_ns"] == 11 * MS
+    assert figures["verdict"]["bound"] == "synchronisation"
+    assert "nms in roi_heads" in figures["verdict"]["sentence"]

@@ -1,0 +1,78 @@
+"""Running out of memory: the request, the account and a batch that fits, from hand-made runs."""
+
+from __future__ import annotations
+
+from detscope.analyze.memory import memory_figures
+from memory_samples import BATCH, a_step, block, state, write_run
+
+FAILURE = {
+    "request_bytes": 3000,
+    "device": "cpu",
+    "phase": "forward",
+    "module": "head",
+    "message": "you tried to allocate 3000 bytes",
+}
+
+
+def parameters() -> list[dict]:
+    return [row for row in state() if row["category"] == "parameters"]
+
+
+def failed_in_forward(tmp_path, batch: int = 8):
+    """Two of three modules with parameters had run; unwinding freed their blocks."""
+    rows = [
+        *parameters(),
+        block(4000, 50, 480, category="inputs", name="images", phase="transfer", step=0),
+        block(8000, 110, 480, module="body.0.conv1", step=0),
+        block(6000, 120, 480, module="body.0.conv2", step=0),
+    ]
+    return write_run(tmp_path, rows, steps=0, status="oom_host", info={"oom": FAILURE, "batch_size": batch})
+
+
+def test_the_failed_request_and_the_account_until_then_are_told(tmp_path):
+    found = memory_figures(failed_in_forward(tmp_path))
+    oom = found["oom"]
+    assert (oom["request_bytes"], oom["module"], oom["phase"]) == (3000, "head", "forward")
+    assert oom["status"] == "oom_host"
+    assert found["peak_bytes"] == oom["limit_bytes"] == 700 + 18_000
+    assert found["advice"] == [], "of half a step no replay can tell anything"
+
+
+def test_the_batch_is_that_of_the_slope_with_state_that_was_still_to_come(tmp_path):
+    run = failed_in_forward(tmp_path)
+    oom = memory_figures(run)["oom"]
+    assert oom["fixed_bytes"] == 3 * 700, "parameters, gradients and momentum"
+    # what was there, what was asked for, and one module more like the last that ran
+    assert oom["bytes_per_image"] == (18_000 + 3000 + 6000) / 8
+    assert oom["suggested_batch"] == int((18_700 - 2100) // oom["bytes_per_image"]) == 4
+    assert oom["command"].endswith("config.toml --batch-size 4")
+    assert "2 of 3 modules" in oom["basis"]
+
+
+def test_where_steps_ended_their_need_decides(tmp_path):
+    late = block(20_000, 2100, None, module="body.0.conv1", step=2)
+    run = write_run(
+        tmp_path,
+        [*state(), *a_step(0), *a_step(1), late],
+        status="oom_host",
+        info={"oom": FAILURE, "batch_size": BATCH},
+    )
+    oom = memory_figures(run)["oom"]
+    assert oom["basis"] == "the highest of the steps that ended"
+    assert oom["bytes_per_image"] == 9500 / BATCH
+    assert oom["suggested_batch"] == 1, "never the batch that failed"
+
+
+def test_where_not_even_one_image_fits_it_says_so(tmp_path):
+    rows = [*parameters(), block(100, 50, 60, category="inputs", step=0)]
+    oom = memory_figures(
+        write_run(tmp_path, rows, steps=0, status="oom_host", info={"oom": FAILURE, "batch_size": 4})
+    )["oom"]
+    assert oom["suggested_batch"] is None
+    assert oom["why"] == "not even one image fits beside what every step needs"
+    assert "command" not in oom
+
+
+def test_a_batch_of_one_cannot_become_smaller(tmp_path):
+    oom = memory_figures(failed_in_forward(tmp_path, batch=1))["oom"]
+    assert oom["suggested_batch"] is None

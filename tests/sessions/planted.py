@@ -1,0 +1,106 @@
+"""Models and data sets with a bottleneck planted in them; opened by name as a user's own are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from detscope.data.registry import OpenRequest
+from detscope.data.synthetic import open_synthetic
+
+SECONDS_PER_IMAGE = 0.06
+SLEEP_S = 0.005
+
+
+class Slowly:
+    """A data set behind a slow disk: every image takes its time, but no processor."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(SECONDS_PER_IMAGE)
+        return self.inner[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("inner", "read"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class AllShapes(Slowly):
+    """Wide and tall images in turns: batches are mostly padding."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, target = self.inner[index]
+        image = image[:, :48, :] if index % 2 else image[:, :, :48]
+        box = torch.tensor([[4.0, 4.0, 40.0, 40.0]])
+        return image, {**target, "boxes": box, "labels": target["labels"][:1], "area": torch.tensor([1296.0])}
+
+
+def open_slow(request: OpenRequest) -> Any:
+    """`--data slow`."""
+    return Slowly(open_synthetic(request))
+
+
+def open_all_shapes(request: OpenRequest) -> Any:
+    """`--data all_shapes`."""
+    return AllShapes(open_synthetic(request))
+
+
+class Normalised(nn.Module):
+    """A detector whose batch norms see far more numbers than its convolutions make of them."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 1)
+        self.norms = nn.Sequential(*[nn.BatchNorm2d(16) for _ in range(8)])
+        self.box = nn.Linear(16, 4)
+        self.label = nn.Linear(16, num_classes)
+
+    def forward(self, images: list[torch.Tensor], targets: Any = None) -> Any:
+        """Losses of one box per image."""
+        pooled = self.norms(self.stem(torch.stack(images))).mean(dim=(2, 3))
+        wanted = torch.stack([target["boxes"][0] for target in targets]) / 100
+        labels = torch.stack([target["labels"][0] for target in targets])
+        return {
+            "box": nn.functional.l1_loss(self.box(pooled), wanted),
+            "label": nn.functional.cross_entropy(self.label(pooled), labels),
+        }
+
+
+def normalised(num_classes: int = 2) -> nn.Module:
+    """`planted.py:normalised`."""
+    return Normalised(num_classes)
+
+
+def detector(num_classes: int = 2, sleep_s: float = 0.0) -> nn.Module:
+    """A tiny Faster R-CNN whose box head may sleep."""
+    from detscope.zoo.contract import BuildOptions
+    from detscope.zoo.registry import build
+
+    model = build("tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)).module
+    head = model.roi_heads.box_head
+
+    class Head(type(head)):  # type: ignore[misc]
+        """The same head, a little sleepy."""
+
+        def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+            if sleep_s:
+                time.sleep(sleep_s)
+            result: torch.Tensor = super().forward(pooled)
+            return result
+
+    head.__class__ = Head
+    return model
+
+
+def sleepy(num_classes: int = 2) -> nn.Module:
+    """`planted.py:sleepy`: 5 ms in every call of the box head."""
+    return detector(num_classes, SLEEP_S)

@@ -1,0 +1,136 @@
+"""Bottlenecks planted on purpose: each is found, and found first."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from detscope.analyze.summary import summarize
+from detscope.cli.main import app
+from detscope.config.schema import Settings
+from detscope.data.registry import register
+from detscope.sessions.train import run_training
+from detscope.sessions.tune import run_tuning
+
+# of the module: a step on a busy machine varies by more than the 5 ms; bench/comparing.py holds the step
+GATE = "module.roi_heads.box_head > +50%"
+PLANTED = Path(__file__).with_name("planted.py")
+
+
+class Silence:
+    """A progress that says nothing."""
+
+    def start(self, total: int | None, label: str) -> None: ...
+    def advance(self, n: int = 1, **info: object) -> None: ...
+    def note(self, text: str) -> None: ...
+    def finish(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(PLANTED.parent))
+    register("slow", "a slow disk", "planted:open_slow")
+    register("all_shapes", "wide and tall images", "planted:open_all_shapes")
+
+
+def settings(model: str, data: dict[str, Any] | None = None, **training: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "model": {"name": model},
+            "data": {"images": 16, "image_width": 160, "image_height": 128, **(data or {})},
+            "training": {"steps": 12, "threads": 1, "num_workers": 0, **training},
+            "record": {"telemetry_hz": 0.0},
+        }
+    )
+
+
+def test_a_slow_data_set_is_found_and_tuning_finds_the_workers_and_the_gain_it_promised() -> None:
+    """Two images of 60 ms each against a step of about 70 ms: more than half of the time is waiting."""
+    wanted = settings("tiny_ssd", {"name": "slow"}, steps=16)
+    result = run_tuning(wanted, budget_s=60, progress=Silence())
+    base = summarize(result["base"])
+    assert base["verdict"].startswith("waiting for data")
+    assert base["advice"][0]["rule"] == "workers"
+    workers = next(row for row in result["tried"] if row["rule"] == "workers")
+    assert workers["verdict"] == "faster"
+    assert workers["measured_gain"] == pytest.approx(workers["estimated_gain"], rel=0.3)
+    tuned = Path(result["config"]).read_text()
+    assert f"num_workers = {workers['settings']['training.num_workers']}" in tuned
+
+
+def test_a_huge_batch_norm_is_the_first_finding() -> None:
+    run = run_training(settings(f"{PLANTED}:normalised"), progress=Silence())
+    advice = summarize(run)["advice"]
+    assert advice[0]["rule"] == "frozen_batch_norm"
+    assert "norms." in advice[0]["evidence"]
+
+
+def test_an_over_padded_data_set_is_the_first_finding() -> None:
+    run = run_training(settings("tiny_fasterrcnn", {"name": "all_shapes"}), progress=Silence())
+    summary = summarize(run)
+    assert summary["content"]["padding_share"] > 0.3
+    assert summary["advice"][0]["rule"] == "padding"
+
+
+def synchronising_trace(path: Path) -> Path:
+    """Six steps of 10 ms: 4 ms of kernel, then the host reads a result and the device waits 5 ms."""
+    events: list[dict[str, Any]] = []
+    for step in range(6):
+        begin = 1e6 + step * 10_000
+        host = {"ph": "X", "pid": 1, "tid": 1}
+        events += [
+            {**host, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": begin, "dur": 9_990},
+            {**host, "cat": "cpu_op", "name": "aten::conv2d", "ts": begin + 10, "dur": 50},
+            {
+                **host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin + 20, "dur": 10,
+                "args": {"correlation": step + 1},
+            },
+            {
+                "ph": "X", "cat": "kernel", "name": "conv", "pid": 0, "tid": 7,
+                "ts": begin + 40, "dur": 4_000,
+                "args": {"correlation": step + 1, "device": 0, "stream": 7},
+            },
+            {**host, "cat": "cpu_op", "name": "aten::item", "ts": begin + 100, "dur": 8_900},
+            {
+                **host, "cat": "cuda_runtime", "name": "cudaStreamSynchronize",
+                "ts": begin + 110, "dur": 8_800,
+                "args": {"correlation": 1000 + step},
+            },
+        ]  # fmt: skip
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    return path
+
+
+def test_a_synchronising_loop_is_the_first_finding(tmp_path: Path) -> None:
+    trace = synchronising_trace(tmp_path / "trace.json.gz")
+    result = CliRunner().invoke(app, ["import", str(trace), "--json"])
+    assert result.exit_code == 0, result.output
+    advice = json.loads(result.stdout)["advice"]
+    assert advice[0]["rule"] == "synchronisations"
+    assert "item" in advice[0]["title"]
+
+
+def test_a_module_that_became_slower_is_named_first_and_stops_the_gate() -> None:
+    runs = [
+        str(run_training(settings(f"{PLANTED}:{name}", steps=30), progress=Silence()))
+        for name in ("detector", "sleepy")
+    ]
+    gated = CliRunner().invoke(app, ["compare", *runs, "--fail-if", GATE, "--json"])
+    assert gated.exit_code == 7, gated.output
+    one = json.loads(gated.stdout)["comparisons"][0]
+    assert one["modules"][0]["path"] == "roi_heads.box_head"
+    assert one["modules"][0]["difference"] == pytest.approx(5.0, rel=0.2)
+    assert one["modules"][0]["verdict"] == "slower"
+    assert f"gate failed: {GATE}" in gated.stderr
+    shown = CliRunner().invoke(
+        app, ["compare", *runs, "--html", "compared.html", "--markdown", "compared.md"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "roi_heads.box_head" in Path("compared.html").read_text()
+    assert "| `roi_heads.box_head` |" in Path("compared.md").read_text()
