@@ -256,7 +256,7 @@ def test_a_run_below_the_current_folder_is_named_from_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = shown(changed(run=str(tmp_path / "runs" / "x")), after_training=True)
-    assert "detscope show runs/x" in text
+    assert "detscope report runs/x --open" in text
     assert str(tmp_path) not in text
 
 
@@ -284,7 +284,7 @@ def test_names_of_users_stay_text_and_cannot_steer_the_terminal() -> None:
 
 def test_the_next_command_depends_on_what_was_just_done() -> None:
     run = SAMPLE["run"]
-    assert f"detscope show {run}" in shown(SAMPLE, after_training=True)
+    assert f"detscope report {run} --open" in shown(SAMPLE, after_training=True)
     assert f"detscope show {run} --json" in shown(SAMPLE)  # everything there is has been recorded
     assert f"detscope train --config {run}/config.toml --level ops" in shown(
         changed(level="modules"), width=120

@@ -156,7 +156,7 @@ def test_names_of_files_stay_text_and_cannot_steer_the_terminal() -> None:
 def test_the_next_command_repeats_an_inference_as_an_inference() -> None:
     run = SAMPLE["run"]
     assert f"detscope infer --config {run}/config.toml --level ops" in shown(SAMPLE, width=120)
-    assert f"detscope show {run}" in shown(SAMPLE, after=True)
+    assert f"detscope report {run} --open" in shown(SAMPLE, after=True)
 
 
 @pytest.mark.parametrize("key", [key for key in SAMPLE if key != "verb"])

@@ -27,6 +27,7 @@ from detscope.report.figures import (
     with_unit,
 )
 from detscope.report.memory_terminal import render_memory
+from detscope.report.terminal_advice import render_advice
 from detscope.report.terminal_tables import (
     loader_table,
     modules_table,
@@ -73,6 +74,7 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
         _block(console, _honesty_lines(summary))
     _block(console, terminal_infer.skipped_lines(summary))
     render_memory(summary, console)
+    render_advice(summary, console)
     if machine := telemetry_table(summary):
         console.print()
         console.print(machine)
@@ -288,7 +290,7 @@ def _place_lines(summary: Summary, after_training: bool) -> Iterator[tuple[str, 
         if place := mapping(summary, "files").get(name):
             yield name, _from_here(plain(place)), ""
     if after_training:
-        yield "next", f"detscope show {shlex.quote(run)}", ""
+        yield "next", f"detscope report {shlex.quote(run)} --open", ""
     elif summary.get("level") != "ops" and summary.get("verb") not in ("eval", "import"):
         verb = "infer" if summary.get("verb") == "infer" else "train"
         yield "next", f"detscope {verb} --config {shlex.quote(f'{run}/config.toml')} --level ops", ""

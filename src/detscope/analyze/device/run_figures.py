@@ -48,6 +48,9 @@ def _add_imported(summary: dict[str, Any], hosts: pl.DataFrame) -> None:
         summary["verdict"] = device["verdict"]["sentence"]
     elif device.get("cores"):
         summary["verdict"] = _counter_verdict(device["cores"])
+    elif memory := (summary.get("memory") or {}):
+        summary["verdict"] = _memory_verdict(memory)
+        return  # a file about memory is not asked how busy the device was
     elif not summary["step_ms"]["n"]:
         summary["verdict"] = f"cannot tell how the device was used: {device['why']}"
     if device.get("why"):
@@ -58,6 +61,22 @@ def _stages(hosts: pl.DataFrame) -> dict[str, float]:
     stages = hosts.filter(pl.col("kind") == "stage")
     grouped = stages.group_by("name", maintain_order=True).agg(pl.col("wall_ns").sum())
     return {name: wall_ns / 1e6 for name, wall_ns in grouped.iter_rows()}
+
+
+def _memory_verdict(memory: dict[str, Any]) -> str:
+    """The peak in one sentence: at least how much, where the file began late."""
+    peak = memory.get("peak_bytes")
+    if not peak:
+        return "cannot tell the peak of memory from this file"
+    size = f"{peak / 1e9:.2f} GB" if peak >= 1e9 else f"{peak / 1e6:.1f} MB"
+    if str(memory.get("peak_is", "measured")).startswith("a lower bound"):
+        return f"the peak is at least {size}; the true one cannot be known: recording began late"
+    categories = memory.get("categories") or {}
+    known = {name: value for name, value in categories.items() if name != "unknown" and value}
+    if not known:
+        return f"the peak of allocated memory is {size}"
+    top = max(known, key=lambda name: known[name])
+    return f"the peak of allocated memory is {size}, {percent(known[top] / peak)} of it {top}"
 
 
 def _counter_verdict(cores: dict[str, Any]) -> str:
