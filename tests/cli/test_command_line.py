@@ -187,7 +187,7 @@ def test_a_person_gets_verdict_path_and_next_command(measuring: Callable[..., St
     measuring()
     result = invoke("train")
     assert "waiting for data" in result.stdout
-    assert "detscope show runs/a-run" in result.stdout
+    assert "detscope report runs/a-run" in result.stdout
 
 
 def test_quiet_prints_the_path_alone(measuring: Callable[..., StandIn]) -> None:
