@@ -12,7 +12,9 @@ from bench import (
     inference_cost,
     loading,
     memory,
+    run_script,
     startup,
+    sweep,
     training_cost,
     training_real,
 )
@@ -22,10 +24,12 @@ BENCHMARKS = {
     "training": training_cost.main,
     "training_real": training_real.main,
     "inference": inference_cost.main,
+    "run_script": run_script.main,
     "memory": memory.main,
     "evaluation": evaluation.main,
     "loading": loading.main,
     "importing": importing.main,
+    "sweep": sweep.main,
     "comparing": comparing.main,
 }
 

@@ -49,6 +49,18 @@ FLAGS = {
     "data prepare": {"NAME", "--root", "--url", "--trust-url", "--json", "--quiet", "-q"},
     "data check": {"NAME|DIR", "--root", "--out", "--json", "--quiet", "-q"},
     "models": {"GLOB", "--json"},
+    "prune": {
+        "MODEL...", "--levels", "--mode", "--seed", "--out", "--force", "--json", "--quiet", "-q",
+    },
+    "sweep": set(),
+    "sweep run": {
+        "PLAN", "--dry-run", "--resume", "--till-first-fail", "--isolation", "--on", "--store", "--json",
+        "--quiet", "-q",
+    },
+    "sweep status": {"DB", "--json"},
+    "sweep merge": {"DB...", "--out", "--json"},
+    "sweep export": {"DB", "--format", "--out"},
+    "sweep import": {"FILE...", "--store", "--device", "--stage", "--json"},
     "doctor": {"--json"},
 }  # fmt: skip
 

@@ -18,9 +18,11 @@ from detscope.cli.failures import run_guarded
 from detscope.cli.import_ import import_
 from detscope.cli.infer import infer
 from detscope.cli.models import models
+from detscope.cli.prune import prune
 from detscope.cli.report import report
 from detscope.cli.runs import runs
 from detscope.cli.show import show
+from detscope.cli.sweep import sweep
 from detscope.cli.train import train
 from detscope.cli.tune import tune
 
@@ -89,6 +91,8 @@ app.command()(tune)
 app.command()(runs)
 app.add_typer(data, name="data")
 app.command()(models)
+app.command()(prune)
+app.add_typer(sweep, name="sweep")
 app.command()(doctor)
 
 

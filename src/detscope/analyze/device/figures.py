@@ -89,7 +89,8 @@ def device_figures(
 
 
 def _events_of_rank(lines: Sequence[Timeline], rank: int) -> pl.DataFrame:
-    return pl.concat([line.events for line in lines if line.rank == rank])
+    own = [line.events for line in lines if line.rank == rank]
+    return own[0] if len(own) == 1 else pl.concat(own)
 
 
 def _idle(pieces: Sequence[IdlePieces], window_ns: int) -> dict[str, Any]:

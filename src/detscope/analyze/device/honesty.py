@@ -47,7 +47,7 @@ def honesty_counts(lines: Sequence[Timeline], all_events: pl.DataFrame) -> dict[
 
 def _overlapping(events: pl.DataFrame) -> int:
     """Events of one stream cannot overlap: where they do, the clock or the file is wrong."""
-    ordered = events.sort("stream", "start_ns")
+    ordered = events.select("stream", "start_ns", "wall_ns").sort("stream", "start_ns")
     reach = (pl.col("start_ns") + pl.col("wall_ns")).cum_max().shift(1).over("stream")
     return ordered.filter(pl.col("start_ns") < reach).height
 

@@ -1,0 +1,136 @@
+"""`detscope prune`: networks of many sizes from a few models, each a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
+from detscope.errors import TrialsFailedError, UsageError
+
+MODES = ("random", "l1", "weighted")
+_MOST_LEVELS = 1000
+_LEVELS_FORM = "percent of the parameters, as in 0,30,50 or 0,5,...,90"
+
+
+def prune(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Detectors, classifiers of torchvision, timm/NAME."),
+    ],
+    levels: Annotated[
+        str, typer.Option(metavar="LEVELS", help="Percent of the parameters removed: 0,30,50 or 0,5,...,90.")
+    ] = "0,30,50,70,90",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="random, l1 (weakest channels) or weighted (by depth).")
+    ] = "random",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights and of the choice.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of network folders.")] = Path("networks"),
+    force: Annotated[bool, typer.Option("--force", help="Replace network folders that are there.")] = False,
+    json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Remove channels from networks: every model at every level, each a folder that loads without code."""
+    chosen = parse_levels(levels)
+    if mode not in MODES:
+        raise UsageError(f"--mode {mode}: no such mode", f"use {', '.join(MODES)}")
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: expected 0 or more")
+    from detscope.report.progress import make_progress
+
+    progress = make_progress(quiet=quiet)
+    with stdout_kept_clean(json):
+        from detscope.sessions.prune import PruneRequest, run_prune
+
+        try:
+            request = PruneRequest(models, chosen, mode, seed, out, force)  # type: ignore[arg-type]
+            result = run_prune(request, progress)
+        finally:
+            progress.finish()
+    if json:
+        print_json(result)
+    else:
+        _print_table(result)
+    _check_all_done(result, len(models))
+
+
+def parse_levels(text: str) -> list[float]:
+    """`0,5,...,90` or a plain list; each once, in ascending order."""
+    pieces = [piece.strip() for piece in text.split(",")]
+    levels: list[float] = []
+    for index, piece in enumerate(pieces):
+        if piece in ("...", "…"):
+            levels += _between(levels, pieces[index + 1 :], text)
+        else:
+            levels.append(_level(piece, text))
+    return sorted(set(levels))
+
+
+def _between(before: Sequence[float], after: Sequence[str], text: str) -> list[float]:
+    if len(before) < 2 or not after:
+        raise UsageError(f"--levels {text}: ... stands between two levels and a last one", _LEVELS_FORM)
+    step, last = before[-1] - before[-2], _level(after[0], text)
+    if step <= 0 or last < before[-1]:
+        raise UsageError(f"--levels {text}: ... needs ascending levels", _LEVELS_FORM)
+    count = round((last - before[-1]) / step)
+    if count > _MOST_LEVELS:
+        raise UsageError(f"--levels {text}: {count} levels", f"at most {_MOST_LEVELS}, please")
+    return [round(before[-1] + step * number, 6) for number in range(1, count)]
+
+
+def _level(piece: str, text: str) -> float:
+    try:
+        level = float(piece)
+    except ValueError:
+        raise UsageError(f"--levels {text}: {piece!r} is no number", f"expected {_LEVELS_FORM}") from None
+    if not 0 <= level < 100:
+        raise UsageError(f"--levels {text}: {piece} is not from 0 to below 100", f"expected {_LEVELS_FORM}")
+    return level
+
+
+def _print_table(result: Mapping[str, Any]) -> None:
+    from detscope.report.figures import cell, count, number
+    from detscope.report.terminal_tables import figure_table
+
+    rows = result["networks"]
+    console = table_console()
+    if rows:
+        figures = ["asked", "reached", "parameters", "GFLOPs", "widths"]
+        table = figure_table(f"Networks in {result['out']}", ["network"], figures)
+        table.columns[0].no_wrap, table.columns[-1].no_wrap = True, False
+        for row in rows:
+            widths = row["widths"]
+            table.add_row(
+                cell(row["network"]),
+                f"{row['level_asked']:g} %",
+                f"{row['level_reached']:.2f} %",
+                count(row["parameters"]),
+                number(row["flops"] / 1e9),
+                f"{widths['smallest']}-{widths['largest']} ({widths['median']})",
+            )
+        console.print(table)
+    for row in rows:
+        if row["why_not"]:
+            console.print(f"note: {row['network']}: {row['why_not']}", markup=False, soft_wrap=True)
+    for failure in result["failed"]:
+        console.print(f"failed: {failure['reason']}", markup=False, soft_wrap=True)
+    if rows:
+        console.print(
+            "FLOPs: one image forward, multiply and add count as two; widths: output channels of the layers, "
+            "smallest to largest (median). "
+            "Every network was read back: same outputs bit by bit, forward and backward ran.",
+            markup=False,
+        )
+        console.print("next: name these folders in a plan and run detscope sweep plan.toml", markup=False)
+
+
+def _check_all_done(result: Mapping[str, Any], models: int) -> None:
+    failed = result["failed"]
+    if failed:
+        names = ", ".join(one["model"] for one in failed)
+        raise TrialsFailedError(
+            f"{len(failed)} of {models} models could not be pruned: {names}", failed[0]["hint"]
+        )

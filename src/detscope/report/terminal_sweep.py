@@ -1,0 +1,237 @@
+"""A sweep in the terminal: one line per device while it runs, tables at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from detscope.report.figures import cell, number, plain, with_unit
+from detscope.report.progress import duration_text, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LINE_EVERY_S = 5.0
+_DRAW_EVERY_S = 0.25
+_FAILURES_SHOWN = 3
+
+
+class TrialLike(Protocol):
+    """A trial as far as it is shown."""
+
+    def words(self) -> str:
+        """In a few words."""
+
+
+class PreparedLike(Protocol):
+    """A trial and where it runs."""
+
+    @property
+    def trial(self) -> TrialLike:
+        """What is run."""
+
+    @property
+    def device(self) -> str:
+        """Where."""
+
+
+class OutcomeLike(Protocol):
+    """How it ended."""
+
+    @property
+    def kind(self) -> str:
+        """ok, skipped, or a failure."""
+
+    @property
+    def status(self) -> str:
+        """The same with its reason."""
+
+
+@dataclass
+class _Line:
+    """One device."""
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    began: float = 0.0
+    now: str = ""
+
+    def text(self, device: str, clock: float) -> str:
+        ended = self.done + self.failed + self.skipped
+        left = self.total - ended
+        parts = [f"{device}: {ended}/{self.total}", f"{self.done} ok", f"{self.failed} failed"]
+        parts += [f"{self.skipped} skipped", f"{left} left"]
+        tried = self.done + self.failed
+        if left and tried:
+            parts.append(f"ETA {duration_text((clock - self.began) / tried * left)}")
+        elif not left:
+            parts.append(f"in {duration_text(clock - self.began)}")
+        return "  ".join(parts + ([f"now {self.now}"] if left and self.now else []))
+
+
+@dataclass
+class SweepLines:
+    """Progress on stderr: plain lines now and then, or lines that are drawn over on a terminal."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    clock: Callable[[], float] = time.monotonic
+    quiet: bool = False
+    _lines: dict[str, _Line] = field(default_factory=dict)
+    _failures: list[str] = field(default_factory=list)
+    _next: float = 0.0
+    _drawn: int = 0
+    _said: str = ""
+
+    def begin(self, devices: Mapping[str, Sequence[PreparedLike]]) -> None:
+        """What is to be run, by device."""
+        now = self.clock()
+        self._lines = {device: _Line(len(trials), began=now) for device, trials in devices.items()}
+        self._show(now)
+
+    def started(self, prepared: PreparedLike) -> None:
+        """A trial begins."""
+        self._lines[prepared.device].now = printable(prepared.trial.words())
+        self.tick()
+
+    def ended(self, prepared: PreparedLike, outcome: OutcomeLike, final: bool) -> None:
+        """An attempt has ended."""
+        line = self._lines[prepared.device]
+        if not final:
+            self.note(f"{prepared.trial.words()}: {outcome.status}; tried again")
+            return
+        if outcome.kind == "ok":
+            line.done += 1
+        elif outcome.kind == "skipped":
+            line.skipped += 1
+        else:
+            line.failed += 1
+            words = printable(f"{prepared.trial.words()}: {outcome.status}")
+            self._failures = [*self._failures, words][-_FAILURES_SHOWN:]
+            self._say(f"failed: {words}")
+        self.tick()
+
+    def tick(self) -> None:
+        """Draw if it is time to."""
+        now = self.clock()
+        if now >= self._next:
+            self._show(now)
+
+    def note(self, text: str) -> None:
+        """A line of its own."""
+        self._say(f"note: {printable(text)}")
+
+    def finish(self) -> None:
+        """The last state stays."""
+        self._show(self.clock())
+        self._drawn = 0
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            self._clear()
+            self.stream.write(text + "\n")
+            self.stream.flush()
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self.stream.write(f"\x1b[{self._drawn}A\x1b[J")
+            self._drawn = 0
+
+    def _show(self, now: float) -> None:
+        if self.quiet:
+            return
+        terminal = self.stream.isatty()
+        texts = [line.text(printable(device), now) for device, line in self._lines.items()]
+        self._next = now + (_DRAW_EVERY_S if terminal else _LINE_EVERY_S)
+        if terminal:
+            self._clear()
+            self._drawn = len(texts)
+        elif self._said == "\n".join(texts):
+            return
+        self._said = "\n".join(texts)
+        self.stream.write("".join(f"{text[:200]}\n" for text in texts))
+        self.stream.flush()
+
+
+def render_dry_run(found: Mapping[str, Any], console: Console) -> None:
+    """What a plan would do."""
+    say = _printer(console)
+    say(f"plan {plain(found['plan'])}: {found['trials']} trials, {found['excluded']} excluded")
+    for row in found["devices"]:
+        say(f"  {plain(row['device'])}: {row['trials']} to run")
+    for row in found["cannot_run"]:
+        say(f"  cannot run: {plain(row['trial'])}: {plain(row['why'])}")
+    say(f"estimated time: {duration_text(found['estimated_s'])} ({found['estimated_from']})")
+    say(f"disk: {with_unit(found['disk_bytes'], 'bytes')} in {plain(found['store'])}")
+
+
+def render_status(found: Mapping[str, Any], console: Console) -> None:
+    """How far a sweep is."""
+    from rich.table import Table
+
+    say = _printer(console)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device")
+    names = ("done", "failed", "skipped", "left")
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in found["devices"]:
+        table.add_row(cell(row["device"]), *(str(row[name]) for name in names))
+    console.print(table)
+    extra = [f"{found[name]} {words}" for name, words in _EXTRA.items() if found[name]]
+    if extra:
+        say("also kept: " + ", ".join(extra))
+    for row in found["last_failures"]:
+        words = f"{row['network']} {row['stage']} batch {row['batch_size']}: {row['status']}"
+        say(f"failed: {plain(words)}")
+
+
+_EXTRA = {"retried": "attempts that were tried again", "duplicates": "late duplicates"}
+_COLUMNS = (
+    "network",
+    "stage",
+    "batch",
+    "step ms",
+    "interval",
+    "images/s",
+    "allocated",
+    "process",
+    "status",
+)
+
+
+def render_rows(figures: Mapping[str, Any], console: Console) -> None:
+    """The results: one line per trial, then where a larger batch stops to pay."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(
+            name, overflow="fold", justify="left" if name in ("network", "stage", "status") else "right"
+        )
+    for row in figures["rows"]:
+        width = row["interval_width"]
+        mark = "" if width is None else f"{100 * width:.1f} %" + ("" if row["interval_reached"] else " !")
+        table.add_row(
+            cell(row["name"]), cell(row["stage"]), str(row["batch_size"]), number(row["step_ms"]), mark,
+            number(row["images_per_s"]), with_unit(row["allocated_bytes"], "bytes"),
+            with_unit(row["process_bytes"], "bytes"), cell(row["status"]),
+        )  # fmt: skip
+    console.print(table)
+    say = _printer(console)
+    if any(row["interval_reached"] == 0 for row in figures["rows"]):
+        say("interval: width of the 95 % interval of the median; !  a limit came before it was narrow enough")
+    for group in figures["groups"]:
+        if group["stops_to_pay_at"] is not None:
+            say(
+                f"{plain(group['name'])}: beyond batch {group['stops_to_pay_at']} images/s gain less than 5 %"
+                f" per doubling (best {number(group['best_images_per_s'])} at {group['best_batch']})"
+            )
+
+
+def _printer(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,233 @@
+"""The older toolflow's files: `|`-separated, one per network and level, memory in MiB and latency in ms."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from detscope.errors import InputError, UsageError
+from detscope.runs.atomic import write_text
+from detscope.sweep.axes import STAGES
+from detscope.sweep.keys import key_of
+from detscope.sweep.outcome import Outcome
+from detscope.sweep.store import Store, attempt_row
+
+MEMORY_COLUMNS = (
+    "passed", "mem_alloc", "mem_reserved", "mem_used", "mem_avail", "free", "capacity",
+    "test_var", "bs", "dataset", "net_name", "model",
+)  # fmt: skip
+LATENCY_COLUMNS = ("passed", "latency", "test_var", "bs", "dataset", "net_name", "model")
+_MIB = 2**20
+_NAME = re.compile(r"(?P<net>.+)_(?P<level>\d{1,3})-gt")
+_LEVEL = re.compile(r"[-_](?:p|l|level)?(\d{1,2})(?:[-_]|$)")
+_OTHER_NAMES = {"net": "net_name", "prune_level": "level"}
+_FAILED = "-1"
+
+
+def import_files(files: Sequence[Path], store: Path, device: str, stage: str) -> dict[str, int]:
+    """Read older files, or all in their folders, into a store; rows it has already are left alone."""
+    if stage not in STAGES:
+        raise UsageError(f"--stage {stage!r} is not one of {', '.join(STAGES)}")
+    paths = [path for given in files for path in _files_of(given)]
+    read = [(path, list(_rows(path))) for path in paths]  # all are readable, or nothing is kept
+    known = 0
+    new: list[tuple[dict[str, Any], str]] = []
+    with Store(store, create=True) as opened:
+        environment = opened.keep_environment({"imported": "files of the older toolflow", "device": device})
+        have = {row["attempt_id"] for row in opened.query("SELECT attempt_id FROM attempts")}
+        for row in (row for _, rows in read for row in rows):
+            for identity, outcome in _attempts(row, device, stage, environment):
+                name = key_of([identity["trial"], outcome.kind, outcome.result])
+                if name in have:
+                    known += 1
+                    continue
+                have.add(name)
+                new.append((attempt_row(identity, outcome, 1, "older", name), "accepted"))
+        opened.insert(new)
+    return {"files": len(paths), "rows": len(new), "known": known}
+
+
+def _files_of(given: Path) -> Iterable[Path]:
+    if given.is_dir():
+        found = sorted(path for path in given.rglob("*.csv") if path.is_file())
+        if not found:
+            raise InputError(
+                f"{given}: no .csv file in it", "give the folder that holds memory/ and latency/"
+            )
+        return found
+    if not given.is_file():
+        raise InputError(f"{given}: no such file", "give files of the older toolflow, or their folder")
+    return [given]
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text file", "give files of the older toolflow") from None
+    first = text.partition("\n")[0]
+    reader = csv.DictReader(StringIO(text), delimiter="|" if "|" in first else ",")
+    names = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in reader.fieldnames or ()]
+    if not {"net_name", "bs"} <= set(names) or not {"mem_alloc", "mem_used", "latency"} & set(names):
+        raise InputError(
+            f"{path}: not a memory or latency file of the older toolflow",
+            f"its first line should be {'|'.join(LATENCY_COLUMNS)}",
+        )
+    reader.fieldnames = names
+    level = _NAME.fullmatch(path.stem)
+    for row in reader:
+        if None in row or None in row.values():
+            raise InputError(f"{path}, line {reader.line_num}: expected {len(names)} values")
+        row.setdefault("level", level["level"] if level else _level_in(row.get("model", "")))
+        row["_where"] = f"{path}, line {reader.line_num}"
+        yield row
+
+
+def _level_in(model: str) -> str:
+    found = _LEVEL.search(model)
+    return found[1] if found else "0"
+
+
+def _attempts(
+    row: Mapping[str, str], device: str, stage: str, environment: str
+) -> Iterator[tuple[dict[str, Any], Outcome]]:
+    """Memory and latency were measured in processes of their own: they are attempts of their own."""
+    passed = row.get("passed", "True").strip().lower() in ("true", "1", "1.0")
+    extra = {
+        f"older_{name}": row[name]
+        for name in ("test_var", "model", "mem_avail", "free", "capacity")
+        if name in row
+    }
+    for variable, names in (("memory", ("mem_alloc", "mem_reserved", "mem_used")), ("latency", ("latency",))):
+        if names[0] not in row:
+            continue
+        result: dict[str, Any] = {"images": _whole(row, "bs"), "level": _whole(row, "level"), **extra}
+        if passed and variable == "memory":
+            values = [_number(row, name) for name in names]
+            sizes = [None if value is None else round(value * _MIB) for value in values]
+            result |= dict(
+                zip(("allocated_bytes", "reserved_bytes", "device_used_bytes"), sizes, strict=True)
+            )
+        elif passed:
+            latency = _number(row, "latency")
+            result |= {"step_ms": latency, "images_per_s": latency and _whole(row, "bs") / latency * 1e3}
+        # failed rows hold -1 or what the row before left behind: not figures
+        outcome = (
+            Outcome("ok", result=result)
+            if passed
+            else Outcome("error", "failed, says the older file", result=result)
+        )
+        yield _identity(row, device, stage, environment, variable), outcome
+
+
+def _identity(
+    row: Mapping[str, str], device: str, stage: str, environment: str, variable: str
+) -> dict[str, Any]:
+    network = f"{row['net_name'].strip()}_{_whole(row, 'level')}"
+    dataset = (row.get("dataset") or "imagenet").strip()
+    values = {
+        "network": network,
+        "stage": stage,
+        "batch_size": _whole(row, "bs"),
+        "image_size": 32 if "cifar" in dataset.lower() else 224,
+        "variables": variable,
+        "precision": "fp32",
+        "optimizer": "sgd",
+    }
+    fingerprint = f"older:{network}"
+    configuration = key_of([values, fingerprint])
+    return {
+        **values,
+        "trial": key_of([configuration, device, environment, 0]),
+        "configuration": configuration,
+        "device": device,
+        "environment": environment,
+        "repetition": 0,
+        "fingerprint": fingerprint,
+    }
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    text = row[name].strip()
+    if text in ("", _FAILED, "-1.0"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{row['_where']}: {name}: expected a number, got {text[:40]!r}") from None
+
+
+def _whole(row: Mapping[str, str], name: str) -> int:
+    try:
+        return int(float(row[name]))
+    except (ValueError, OverflowError):
+        raise InputError(f"{row['_where']}: {name}: expected a number, got {row[name][:40]!r}") from None
+
+
+def write_older(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """Write memory/ and latency/ files as the older toolflow did; what failed holds -1."""
+    if folder.exists():
+        raise UsageError(f"{folder}: exists already", "give another folder with --out")
+    files: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        network, level = split_level(row)
+        for kind in ("memory", "latency"):
+            if kind in row["variables"]:
+                line = _memory_line if kind == "memory" else _latency_line
+                files.setdefault((kind, network, level), []).append(line(row, network))
+    paths = []
+    for (kind, network, level), lines in files.items():
+        path = folder / kind / f"{_safe(network)}_{level}-gt.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = MEMORY_COLUMNS if kind == "memory" else LATENCY_COLUMNS
+        write_text(path, "\n".join(["|".join(columns), *lines]) + "\n")
+        paths.append(path)
+    return paths
+
+
+def split_level(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A network's name and level: `resnet18_30`, `pruned/resnet18-l1-p30-s0`; unpruned ones have level 0."""
+    name = Path(str(row["network"])).name
+    older = re.fullmatch(r"(.+)_(\d{1,2})", name) if str(row["fingerprint"]).startswith("older:") else None
+    pruned = re.fullmatch(r"(.+?)-(?:[a-z0-9]+)-p(\d{1,2})(?:-.*)?", name)
+    found = older or pruned
+    return (found[1], found[2]) if found else (name, "0")
+
+
+def _memory_line(row: Mapping[str, Any], network: str) -> str:
+    used = row["device_used_bytes"] if row["device_used_bytes"] is not None else row["process_bytes"]
+    sizes = [_mib(row, value) for value in (row["allocated_bytes"], row["reserved_bytes"], used)]
+    rest = [str(row["more"].get(f"older_{name}", _FAILED)) for name in ("mem_avail", "free", "capacity")]
+    return _line([_passed(row), *sizes, *rest, *_tail(row, network, "memory")])
+
+
+def _latency_line(row: Mapping[str, Any], network: str) -> str:
+    value = row["step_ms"] if row["kind"] == "ok" else None
+    return _line([_passed(row), _FAILED if value is None else repr(value), *_tail(row, network, "latency")])
+
+
+def _tail(row: Mapping[str, Any], network: str, variable: str) -> list[str]:
+    more = row["more"]
+    dataset = "cifar10" if row["image_size"] == 32 else "imagenet"
+    model = str(more.get("older_model", row["network"]))
+    return [str(more.get("older_test_var", variable)), str(row["batch_size"]), dataset, network, model]
+
+
+def _passed(row: Mapping[str, Any]) -> str:
+    return str(row["kind"] == "ok")
+
+
+def _mib(row: Mapping[str, Any], value: int | None) -> str:
+    return _FAILED if value is None or row["kind"] != "ok" else repr(value / _MIB)
+
+
+def _line(values: Sequence[str]) -> str:
+    return "|".join(value.replace("|", "_").replace("\n", " ") for value in values)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name) or "network"

@@ -1,0 +1,121 @@
+"""How a trial ended: one vocabulary for the process, the store and every view."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
+KINDS = ("ok", "oom_host", "oom_device", "timeout", "crashed", "exited", "error", "skipped")
+OUT_OF_MEMORY = ("oom_host", "oom_device")
+LOST, NO_NODE = "lost", "no node"  # how the details of trials begin that no machine has run to their end
+_HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "std::bad_alloc")
+_WORKER_SIGNS = ("DataLoader worker (pid", "DataLoader worker exited unexpectedly")
+_DETAIL_LENGTH = 200
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_FRAMES = 16
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one attempt."""
+
+    kind: str
+    detail: str = ""  # the signal, the exit code, the exception, the reason for skipping
+    message: str = ""  # last words, for a person
+    result: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    luck: bool = False  # another attempt may well end differently
+    environment: Mapping[str, Any] | None = None  # where somebody else's machine ran it
+
+    @property
+    def status(self) -> str:
+        """`ok`, `crashed (SIGKILL)`, ..."""
+        return f"{self.kind} ({self.detail})" if self.detail else self.kind
+
+
+def is_open(status: str) -> bool:
+    """Whether an ending says nothing of the trial: its machine was lost. Resuming runs it again."""
+    return status.startswith((f"error ({LOST} its node", f"error ({LOST}: no answer", f"error ({NO_NODE} "))
+
+
+def is_failure(kind: str) -> bool:
+    """Neither measured nor left out on purpose."""
+    return kind not in ("ok", "skipped")
+
+
+def reason_to_skip(kind: str, status: str, batch_size: int) -> str:
+    """Why larger batches are left out after this one failed."""
+    what = "out of memory" if kind in OUT_OF_MEMORY else status
+    return f"{what} at batch {batch_size}"
+
+
+def ended_process(return_code: int, last_words: str, memory_killer: bool) -> Outcome:
+    """A process that ended by itself, or by somebody else, before it gave a result."""
+    if return_code >= 0:
+        return Outcome("exited", str(return_code), last_words)
+    name = signal_name(-return_code)
+    if name == "SIGKILL" and memory_killer:
+        return Outcome("oom_host", "", "the kernel's out-of-memory killer ended the process")
+    # a segmentation fault comes again; SIGKILL and SIGTERM come from outside
+    return Outcome("crashed", name, last_words, luck=name in ("SIGKILL", "SIGTERM"))
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def of_exception(error: BaseException) -> Outcome:
+    """An exception that came out of a trial; looks at what caused it too, for what ran out."""
+    chain = _chain(error)
+    words = one_line(f"{type(error).__name__}: {error}")
+    for link in chain:
+        kind = _memory_kind(link)
+        if kind:
+            return Outcome(kind, "", one_line(str(link)))
+    for link in chain:
+        if isinstance(link, RuntimeError) and any(sign in str(link) for sign in _WORKER_SIGNS):
+            return Outcome("error", one_line(f"lost a loader worker: {link}"), words, luck=True)
+    return Outcome("error", words[:_DETAIL_LENGTH], words)
+
+
+def _memory_kind(error: BaseException) -> str | None:
+    if isinstance(error, MemoryError):
+        return "oom_host"
+    text = str(error)
+    if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError") and "out of memory" in text:
+        return "oom_device"
+    if not isinstance(error, RuntimeError | OSError):
+        return None
+    if "CUDA out of memory" in text or "CUDA error: out of memory" in text:
+        return "oom_device"
+    # a loader worker's exception arrives as text inside another of the same kind
+    return "oom_host" if any(sign in text for sign in _HOST_SIGNS) or "MemoryError" in text else None
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found
+
+
+def where_it_was(dump: str) -> str:
+    """The innermost calls of the main thread in a dump of all stacks, innermost first."""
+    stacks = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)
+    frames = _FRAME.findall(stacks[-1]) if len(stacks) > 1 else []  # the main thread comes last
+    return ", ".join(f"{path.rpartition('/')[2]}:{line} {name}" for path, line, name in frames[:_FRAMES])
+
+
+def one_line(text: str, length: int = 500) -> str:
+    """Text without line breaks or characters that steer a terminal, shortened."""
+    words = " ".join(text.split())
+    return "".join(char for char in words if char.isprintable())[:length]

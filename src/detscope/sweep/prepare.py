@@ -1,0 +1,170 @@
+"""From a plan to trials that can be run here: devices named, networks found, keys made; no torch needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from detscope.errors import DetscopeError, InputError, UsageError
+from detscope.sweep.axes import AXES, split_device
+from detscope.sweep.keys import key_of, located_network, network_fingerprint, network_path
+from detscope.sweep.plan import Plan, Trial
+from detscope.sweep.plan_settings import Limits
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A trial with everything that running and keeping it needs."""
+
+    trial: Trial
+    identity: Mapping[str, Any]  # columns of the store
+    request: Mapping[str, Any]  # what its process is told
+    cannot_run: str = ""
+
+    @property
+    def key(self) -> str:
+        """Of configuration, device, environment and repetition."""
+        return str(self.identity["trial"])
+
+    @property
+    def device(self) -> str:
+        """The place where one trial runs at a time."""
+        return str(self.identity["device"])
+
+
+def labels_of(plan: Plan) -> list[str]:
+    """The machines that a plan names; "" stands for whichever runs it."""
+    return sorted({trial.label for trial in plan.trials})
+
+
+def prepare(plan: Plan, facts: Mapping[str, Facts], keys: Mapping[str, str]) -> list[Prepared]:
+    """Prepare all trials; `facts` and `keys` are the environments of the plan's labels."""
+    fingerprints = fingerprints_of(plan)
+    return [
+        _prepared(plan, trial, facts[trial.label], keys[trial.label], fingerprints) for trial in plan.trials
+    ]
+
+
+def fingerprints_of(plan: Plan) -> dict[str, str]:
+    """Fingerprints of a plan's networks; an InputError names all that are not there."""
+    names = sorted({trial.network for trial in plan.trials})
+    missing = [name for name in names if _is_path(name) and network_path(name, plan.folder) is None]
+    if missing:
+        raise InputError(
+            "\n".join(f"no such network: {plan.folder / name.partition(':')[0]}" for name in missing),
+            "copy the networks beside the plan, or make them with `detscope prune`",
+        )
+    return {name: network_fingerprint(name, plan.folder) for name in names}
+
+
+def identity_of(plan: Plan, facts: Mapping[str, Facts]) -> dict[str, Any]:
+    """What must be the same for results to stand beside each other."""
+    return {
+        "environment": {label or "here": dict(own) for label, own in facts.items()},
+        "limits": _decisive(plan.limits),
+        "measure": asdict(plan.measure),
+        "networks": fingerprints_of(plan),
+    }
+
+
+def _decisive(limits: Limits) -> dict[str, Any]:
+    return {"time_s": limits.time_s, "memory_bytes": limits.memory_bytes}
+
+
+def _is_path(network: str) -> bool:
+    return ".py:" in network or (("/" in network or "\\" in network) and not network.startswith("timm/"))
+
+
+def _prepared(
+    plan: Plan, trial: Trial, facts: Facts, environment: str, fingerprints: Mapping[str, str]
+) -> Prepared:
+    device = concrete_device(split_device(trial.device)[1], facts)
+    place = f"{trial.label}/{device}" if trial.label else device
+    values = {name: trial.values[name] for name in AXES if name != "device"}
+    fingerprint = fingerprints[trial.network]
+    configuration = key_of([values, fingerprint, _decisive(plan.limits), asdict(plan.measure)])
+    identity = {
+        **values,
+        "trial": key_of([configuration, place, environment, trial.repetition]),
+        "configuration": configuration,
+        "device": place,
+        "environment": environment,
+        "repetition": trial.repetition,
+        "fingerprint": fingerprint,
+    }
+    request = {
+        "values": values,
+        "network": located_network(trial.network, plan.folder),
+        "device": device,
+        "repetition": trial.repetition,
+        "measure": asdict(plan.measure),
+        "memory_bytes": plan.limits.memory_bytes,
+    }
+    return Prepared(
+        trial, identity, request, why_not(trial, device, facts, base_of(trial.network, plan.folder))
+    )
+
+
+def concrete_device(device: str, facts: Facts) -> str:
+    """ "cpu" or "cuda:N" for what a plan names, on a machine of these facts."""
+    if device == "auto":
+        return "cuda:0" if facts.get("gpus") and facts.get("cuda") else "cpu"
+    return "cuda:0" if device == "cuda" else device
+
+
+def why_not(trial: Trial, device: str, facts: Facts, base: str = "") -> str:
+    """Why a configuration cannot run there, or ""; `base`: the model that a network folder was cut from."""
+    values = trial.values
+    if device.startswith("cuda"):
+        count = len(facts.get("gpus") or ())
+        if not facts.get("cuda"):
+            return f"{device}: this torch is built without CUDA"
+        if int(device.partition(":")[2]) >= count:
+            return f"{device}: the machine has {count or 'no'} CUDA device{'' if count == 1 else 's'}"
+    if values["prefetch_factor"] is not None and not values["num_workers"]:
+        return "prefetch_factor: with num_workers = 0 nothing is loaded ahead"
+    return _untrainable(trial, base or trial.network)
+
+
+def _untrainable(trial: Trial, base: str) -> str:
+    if trial.values["stage"] != "training":
+        return ""
+    from detscope.zoo.registry import check_trainable, get_card
+
+    try:
+        card = get_card(base)
+    except DetscopeError:
+        return ""  # not a detector of the zoo
+    try:
+        check_trainable(card, trial.batch_size, trial.values["image_size"])
+    except UsageError as error:
+        return error.message
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def base_of(network: str, folder: Path) -> str:
+    """The name of the model that a network folder was made from; of all others, their own."""
+    path = network_path(network, folder)
+    if path is None or not path.is_dir():
+        return network
+    try:
+        card = json.loads((path / "network.json").read_text(encoding="utf-8"))
+        return str(card["base"]["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return network  # what is wrong with it, its trial will say
+
+
+def one_machine(labels: Sequence[str]) -> None:
+    """Refuse to run here what is meant for several machines."""
+    if len(labels) > 1:
+        raise UsageError(
+            f"the plan names several machines: {', '.join(label or 'this one' for label in labels)}",
+            "run it on a cluster with --on ray, or leave one label in axes.device",
+        )

@@ -1,0 +1,193 @@
+"""Trials one after another per device: skipping, retrying, stopping. Where they run is somebody else's."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from detscope.sweep.outcome import Outcome, is_failure, reason_to_skip
+from detscope.sweep.prepare import Prepared
+from detscope.sweep.process import Stopped
+
+TICK_S = 0.25
+
+
+class Runner(Protocol):
+    """Something that runs trials, one at a time."""
+
+    def run(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
+        """Run one; `Stopped` if the sweep is to end."""
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A trial begins."""
+
+    prepared: Prepared
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An attempt has ended; not final: it will be tried again."""
+
+    prepared: Prepared
+    outcome: Outcome
+    attempt: int
+    final: bool
+
+
+Event = Started | Ended
+
+
+@dataclass
+class FirstFailures:
+    """The smallest batch at which each group of trials failed, and what its larger ones are told."""
+
+    found: dict[tuple[object, ...], tuple[int, str]] = field(default_factory=dict)
+
+    def note(self, prepared: Prepared, kind: str, status: str) -> None:
+        """Remember a failure."""
+        trial = prepared.trial
+        group, batch = (prepared.device, *trial.group), trial.batch_size
+        if is_failure(kind) and (group not in self.found or batch < self.found[group][0]):
+            self.found[group] = (batch, reason_to_skip(kind, status, batch))
+
+    def reason(self, prepared: Prepared) -> str | None:
+        """Why this trial need not be run."""
+        found = self.found.get((prepared.device, *prepared.trial.group))
+        return found[1] if found is not None and prepared.trial.batch_size > found[0] else None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a queue is worked off."""
+
+    retries: int
+    till_first_fail: bool
+    failures: FirstFailures
+
+
+def run_queues(
+    queues: Mapping[str, Sequence[Prepared]],
+    make_runner: Callable[[str], Runner],
+    rules: Rules,
+    stop: threading.Event,
+    lanes: Mapping[str, int] | None = None,
+) -> Iterator[Event | None]:
+    """Work off every device's queue; None comes when nothing has happened for a moment."""
+    events: queue.Queue[Event | BaseException | None] = queue.Queue()
+    threads = [
+        threading.Thread(target=_work, args=(waiting, make_runner, device, rules, stop, events), daemon=True)
+        for device, trials in queues.items()
+        for waiting in [deque(trials)]
+        for _ in range((lanes or {}).get(device, 1))
+    ]
+    for thread in threads:
+        thread.start()
+    working = len(threads)
+    try:
+        while working:
+            try:
+                event = events.get(timeout=TICK_S)
+            except queue.Empty:
+                yield None
+                continue
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
+                working -= 1
+            else:
+                yield event
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _work(
+    waiting: deque[Prepared],
+    make_runner: Callable[[str], Runner],
+    device: str,
+    rules: Rules,
+    stop: threading.Event,
+    events: queue.Queue[Event | BaseException | None],
+) -> None:
+    """One device."""
+    runner: Runner | None = None
+    try:
+        runner = make_runner(device)
+        while not stop.is_set():
+            try:
+                prepared = waiting.popleft()
+            except IndexError:
+                break
+            _run_one(prepared, runner, rules, stop, events)
+    except Stopped:
+        pass
+    except BaseException as error:
+        events.put(error)
+    finally:
+        if runner is not None:
+            runner.close()
+        events.put(None)
+
+
+def _run_one(
+    prepared: Prepared,
+    runner: Runner,
+    rules: Rules,
+    stop: threading.Event,
+    events: queue.Queue[Event | BaseException | None],
+) -> None:
+    reason = rules.failures.reason(prepared) if rules.till_first_fail else None
+    if reason is not None:
+        events.put(Ended(prepared, Outcome("skipped", reason), 1, final=True))
+        return
+    attempt = 1
+    while True:
+        events.put(Started(prepared))
+        outcome = runner.run(prepared.request, stop)
+        final = not (outcome.luck and attempt <= rules.retries)
+        if final:
+            rules.failures.note(prepared, outcome.kind, outcome.status)
+        events.put(Ended(prepared, outcome, attempt, final))
+        if final:
+            return
+        attempt += 1
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM: the first ends the sweep after abandoning what runs, the second at once."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.heard: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():  # signals are heard there only
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        again = self.heard is not None
+        self.heard = number
+        self.stop.set()
+        if again:
+            raise KeyboardInterrupt

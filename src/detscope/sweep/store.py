@@ -1,0 +1,255 @@
+"""The store of a sweep: one SQLite file, one row per attempt, one accepted result per trial."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from detscope.errors import InputError, MachineError
+from detscope.sweep.keys import canonical, key_of
+from detscope.sweep.outcome import Outcome
+from detscope.sweep.store_schema import APPLICATION_ID, COLUMNS, FIGURES, STORE_VERSION, statements
+
+BUSY_S = 120.0
+_HEADER = b"SQLite format 3\x00"
+
+
+class Store:
+    """An open store. Every writing method is one transaction: done and kept, or not begun."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path = path
+        _check_file(path, create)
+        try:
+            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            self._db.row_factory = sqlite3.Row
+            self._open(create)
+        except sqlite3.Error as error:
+            raise _explained(path, error) from error
+
+    def _open(self, create: bool) -> None:
+        damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise sqlite3.DatabaseError(damage)
+        if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            if not create:
+                raise InputError(f"{self.path}: an empty file, not a store", "give the file of a sweep")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._make()
+        application, version = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        if application != APPLICATION_ID:
+            raise InputError(f"{self.path}: a database of something else", "give the file of a sweep")
+        if version > STORE_VERSION:
+            raise InputError(
+                f"{self.path}: made by a newer detscope (store version {version})", "update detscope"
+            )
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")  # a row that was acknowledged outlives a power cut
+
+    def _make(self) -> None:
+        with self._transaction():
+            if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():  # another one was quicker
+                for statement in statements():
+                    self._db.execute(statement)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            # IMMEDIATE: waits for other writers here, where waiting is allowed, and not half-way
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from error
+
+    def keep_environment(self, facts: Mapping[str, Any]) -> str:
+        """Keep an environment's facts; its key."""
+        key = key_of(facts)
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (key, canonical(facts)))
+        return key
+
+    def keep_plan(
+        self, name: str, text: str, identity: Mapping[str, Any], planned: Sequence[tuple[str, str, str]]
+    ) -> str:
+        """Keep a plan and its trials as (key, words, device); the same plan again is kept once."""
+        key = key_of([name, text, identity])
+        rows = [(key, position, *trial) for position, trial in enumerate(planned)]
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?)",  # the plan used last is the last row
+                (key, name, canonical(identity), text, now_text()),
+            )
+            self._db.executemany("INSERT OR IGNORE INTO planned VALUES (?, ?, ?, ?, ?)", rows)
+        return key
+
+    def record(
+        self,
+        identity: Mapping[str, Any],
+        outcome: Outcome,
+        *,
+        attempt: int = 1,
+        final: bool = True,
+        isolation: str = "process",
+    ) -> str:
+        """Keep an attempt; its role: "accepted", "retried" if not final, "duplicate" if it came too late."""
+        row = attempt_row(identity, outcome, attempt, isolation)
+        return self.insert([(row, "accepted" if final else "retried")])[0]
+
+    def insert(self, rows: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
+        """Insert rows with their roles, all or none; a trial's second result is kept apart as a duplicate."""
+        names = list(COLUMNS)
+        text = f"INSERT INTO attempts ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        roles = []
+        with self._transaction():
+            for row, asked in rows:
+                role = "duplicate" if asked == "accepted" and self._has_result(row) else asked
+                self._db.execute(text, [role if name == "role" else row.get(name) for name in names])
+                roles.append(role)
+        return roles
+
+    def _has_result(self, row: Mapping[str, Any]) -> bool:
+        found = self._db.execute(
+            "SELECT 1 FROM attempts WHERE role = 'accepted' AND (trial = ? OR (configuration = ?"
+            " AND device = ? AND environment = ? AND repetition = ?))",
+            [row[name] for name in ("trial", "configuration", "device", "environment", "repetition")],
+        )
+        return found.fetchone() is not None
+
+    def reopen(self, trials: Iterable[str]) -> None:
+        """Take back the results of trials that are to be run again; they stay as earlier attempts."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE attempts SET role = 'retried' WHERE role = 'accepted' AND trial = ?",
+                [(trial,) for trial in trials],
+            )
+
+    def copy_plans(self, other: Store) -> None:
+        """Take over the environments and plans of another store."""
+        tables = {"environments": 2, "plans": 5, "planned": 5}
+        found = {name: other.query(f"SELECT * FROM {name}") for name in tables}
+        with self._transaction():
+            for name, width in tables.items():
+                marks = ", ".join("?" * width)
+                rows = [tuple(row.values()) for row in found[name]]
+                self._db.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", rows)
+
+    def query(self, text: str, values: Iterable[object] = ()) -> list[dict[str, Any]]:
+        """Rows of a SELECT."""
+        try:
+            return [dict(row) for row in self._db.execute(text, tuple(values))]
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from error
+
+    def rows(self, role: str | None = "accepted") -> list[dict[str, Any]]:
+        """Attempts of a role (None: all), in the order in which they were kept."""
+        where = "" if role is None else " WHERE role = ?"
+        found = self.query(f"SELECT * FROM attempts{where} ORDER BY rowid", () if role is None else (role,))
+        for row in found:
+            row["more"] = json.loads(row["more"]) if row["more"] else {}
+        return found
+
+    def environments(self) -> dict[str, dict[str, Any]]:
+        """Facts of every environment, by key."""
+        rows = self.query("SELECT * FROM environments")
+        return {row["environment"]: json.loads(row["facts"]) for row in rows}
+
+    def close(self) -> None:
+        """Close; what SQLite kept beside the file goes into it, so that one file is everything."""
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_rows(path: Path, role: str | None = "accepted") -> list[dict[str, Any]]:
+    """The rows of a store with the facts of their environment under "environment_facts"."""
+    with Store(path) as store:
+        facts = store.environments()
+        return [{**row, "environment_facts": facts.get(row["environment"], {})} for row in store.rows(role)]
+
+
+def attempt_row(
+    identity: Mapping[str, Any], outcome: Outcome, attempt: int, isolation: str, attempt_id: str | None = None
+) -> dict[str, Any]:
+    """An attempt as a row."""
+    return {
+        **identity,
+        "attempt_id": attempt_id or uuid.uuid4().hex,
+        "attempt": attempt,
+        "kind": outcome.kind,
+        "status": outcome.status,
+        "message": outcome.message or None,
+        "seconds": outcome.seconds,
+        "ended_at": now_text(),
+        "isolation": isolation,
+        **{name: outcome.result.get(name) for name in FIGURES},
+        "more": _more(outcome.result),
+    }
+
+
+def now_text() -> str:
+    """UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _more(result: Mapping[str, Any]) -> str | None:
+    rest = {name: value for name, value in result.items() if name not in FIGURES}
+    return canonical(rest) if rest else None
+
+
+def _check_file(path: Path, create: bool) -> None:
+    """Refuse, before SQLite touches it, what is not a database; an empty file has nothing to lose."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, not a store", "give the file of a sweep")
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_HEADER))
+    except FileNotFoundError:
+        if not create:
+            raise InputError(
+                f"{path}: no such store", "give the file of a sweep: detscope sweep PLAN"
+            ) from None
+        if not path.parent.is_dir():
+            raise MachineError(f"{path.parent}: no such folder", "make it first") from None
+        return
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be read: {error.strerror}") from error
+    if header and header != _HEADER:
+        raise _damaged(path, "not a database")
+
+
+def _explained(path: Path, error: sqlite3.Error) -> InputError | MachineError:
+    text = str(error)
+    if "disk is full" in text:
+        return MachineError(f"no space left while writing {path}", "free some space and use --resume")
+    if "readonly" in text or "unable to open" in text:
+        return MachineError(f"cannot write {path}: {text}", "choose a writable place with --store FILE")
+    if "locked" in text:
+        return MachineError(f"{path}: others have been writing to it for {BUSY_S:.0f} s", "try again")
+    return _damaged(path, text)
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(
+        f"{path}: the store is damaged and was left as it is: {what.splitlines()[0]}",
+        "take a copy of it from elsewhere, or measure into a new one with --store FILE",
+    )

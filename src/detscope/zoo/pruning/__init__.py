@@ -1,0 +1,1 @@
+"""Structured pruning: which channels go, the cut network, and its folder."""

@@ -1,0 +1,157 @@
+"""Channels that go together, and the parameters that are left without them. Numbers only, no torch.
+
+The dependency graph says which channels of which layers belong together; here they become bundles: the
+smallest sets of channels that can be removed and leave a network that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.zoo.pruning.layers import Axis, Indices, Side
+
+KEPT_AT_LEAST = 2  # bundles of a group: with one, a group norm has nothing left to normalise over
+FIXED = -1
+
+
+@dataclass(frozen=True)
+class Member:
+    """One side of a layer in a group: its channel `channels[k]` goes when the group's `roots[k]` does."""
+
+    layer: str
+    side: str
+    channels: Indices
+    roots: Indices
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer that can be cut: its sides and the shapes of the tensors they lie in."""
+
+    sides: Mapping[str, Side]
+    shapes: Mapping[str, tuple[int, ...]]
+    counted: frozenset[str]  # tensors that are parameters, not buffers
+    axis: int | None = None  # of a lone parameter
+
+
+@dataclass(frozen=True)
+class Bundles:
+    """Every channel's bundle: `owners[layer, side][channel]`, FIXED where it has to stay."""
+
+    owners: Mapping[tuple[str, str], Indices]
+    group: Indices  # of each bundle; they are numbered in the order of the network
+    count: int
+    depth: npt.NDArray[np.float64]  # of each group: 0 for the first layers, 1 for the last
+
+
+class _Sets:
+    """Disjoint sets of channels; joining is transitive."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = np.arange(count)
+
+    def find(self, item: int) -> int:
+        parent = self._parent
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = int(parent[item])
+        return item
+
+    def join(self, one: int, other: int) -> None:
+        first, second = sorted((self.find(one), self.find(other)))
+        self._parent[second] = first
+
+    def labels(self) -> Indices:
+        return np.array([self.find(item) for item in range(len(self._parent))], dtype=np.int64)
+
+
+def bundle(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> Bundles:
+    """Join what has to go together: across layers, and across the groups of a grouped convolution."""
+    sizes = [1 + max(int(member.roots.max()) for member in group) for group in groups]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    total = int(starts[-1])
+    sets = _Sets(total)
+    places = {
+        (name, side): np.full(content.channels, FIXED, dtype=np.int64)
+        for name, layer in layers.items()
+        for side, content in layer.sides.items()
+    }
+    frozen = np.zeros(total, dtype=bool)
+    for start, group in zip(starts, groups, strict=False):
+        for member in group:
+            _place(places[member.layer, member.side], member, int(start), sets)
+    for (name, side), owned in places.items():
+        _join_equal_groups(owned, layers[name].sides[side].groups, sets, frozen)
+    labels = sets.labels()
+    stuck = np.unique(labels[frozen])
+    used = np.unique(np.concatenate([owned[owned >= 0] for owned in places.values()] or [starts[:0]]))
+    free = np.setdiff1d(np.unique(labels[used]), stuck)
+    number = np.full(total + 1, FIXED, dtype=np.int64)  # the last entry answers for FIXED
+    number[free] = np.arange(len(free))
+    by_channel = np.append(number[labels], FIXED)
+    group_of = np.searchsorted(starts, free, side="right") - 1
+    depth = np.linspace(0, 1, len(groups)) if len(groups) > 1 else np.zeros(len(groups))
+    owners = {place: by_channel[owned] for place, owned in places.items()}
+    return Bundles(owners, group_of.astype(np.int64), len(free), depth)
+
+
+def _place(owned: Indices, member: Member, start: int, sets: _Sets) -> None:
+    for channel, item in zip(member.channels.tolist(), (member.roots + start).tolist(), strict=True):
+        if owned[channel] == FIXED:
+            owned[channel] = item
+        else:
+            sets.join(int(owned[channel]), item)
+
+
+def _join_equal_groups(owned: Indices, groups: int, sets: _Sets, frozen: npt.NDArray[np.bool_]) -> None:
+    """Of a grouped layer the same channel of every group goes, or none."""
+    if groups == 1:
+        return
+    for column in owned.reshape(groups, -1).T:
+        items = [int(item) for item in column if item >= 0]
+        for item in items[1:]:
+            sets.join(items[0], item)
+        if len(items) < groups:
+            frozen[items] = True
+
+
+class ParameterCount:
+    """The number of parameters left, as a function of the bundles removed; nothing is pruned for it."""
+
+    def __init__(self, layers: Mapping[str, Layer], bundles: Bundles, total: int) -> None:
+        self.total = total
+        self._tensors: list[tuple[int, list[Indices]]] = []
+        for name, layer in layers.items():
+            for tensor in layer.counted:
+                axes = [
+                    axis_owners(bundles.owners[name, side], axis)
+                    for side, content in layer.sides.items()
+                    for axis in content.axes
+                    if axis.tensor == tensor
+                ]
+                shape = layer.shapes[tensor]
+                rest = int(np.prod(shape)) // int(np.prod([len(owners) for owners in axes]))
+                self._tensors.append((rest, axes))
+        self._fixed = total - sum(self._sizes(np.zeros(bundles.count + 1, dtype=bool)))
+
+    def left(self, removed: npt.NDArray[np.bool_]) -> int:
+        """Parameters left when these bundles are gone."""
+        return self._fixed + sum(self._sizes(np.append(removed, False)))
+
+    def _sizes(self, removed: npt.NDArray[np.bool_]) -> list[int]:
+        return [
+            rest * int(np.prod([int((~removed[owners]).sum()) for owners in axes], dtype=np.int64))
+            for rest, axes in self._tensors
+        ]
+
+
+def axis_owners(owners: Indices, axis: Axis) -> Indices:
+    """The bundle of each entry along a tensor's dimension."""
+    along = np.full(axis.length, FIXED, dtype=np.int64)
+    positions = axis.positions(np.arange(len(owners), dtype=np.int64))
+    along[positions] = np.broadcast_to(owners, positions.shape)
+    return along

@@ -1,0 +1,189 @@
+"""A network as a folder: `network.json`, which says how to build it again, and `weights.safetensors`.
+
+Nothing in it is code: the base model is built by its name, cut by the channel plan, filled with the weights.
+
+Format history
+  1  first version
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detscope.errors import InputError, UsageError
+from detscope.zoo.networks.contract import Base
+from detscope.zoo.networks.names import find_base
+from detscope.zoo.pruning.plan import LayerCut
+from detscope.zoo.pruning.ranges import from_text, to_text
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+FORMAT = "detscope network"
+FORMAT_VERSION = 1
+CARD_FILE = "network.json"
+WEIGHTS_FILE = "weights.safetensors"
+_MAKE_AGAIN = "make it again with `detscope prune`"
+
+
+@dataclass(frozen=True)
+class StoredNetwork:
+    """A folder that was read and checked, before its network is built."""
+
+    folder: Path
+    card: dict[str, Any]
+    base: Base
+    cuts: dict[str, LayerCut]
+
+
+def is_network_folder(path: Path) -> bool:
+    """Whether this is a folder of a network, damaged or not."""
+    return (path / CARD_FILE).is_file()
+
+
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All that a network's weights file holds: parameters and lasting buffers, each once."""
+    passing = {
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        for name in part._non_persistent_buffers_set
+    }
+    tensors: dict[str, Tensor] = {name: value.detach() for name, value in module.named_parameters()}
+    return tensors | {name: value for name, value in module.named_buffers() if name not in passing}
+
+
+def write_folder(folder: Path, module: nn.Module, card: Mapping[str, Any]) -> dict[str, Any]:
+    """Write weights and card into an empty folder; the card as written."""
+    from safetensors.torch import save_file
+
+    weights = folder / WEIGHTS_FILE
+    save_file({name: value.contiguous() for name, value in own_tensors(module).items()}, weights)
+    whole = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        **card,
+        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": _sha256(weights)},
+    }
+    (folder / CARD_FILE).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    weights.chmod((folder / CARD_FILE).stat().st_mode)  # safetensors makes a file for its owner alone
+    return whole
+
+
+def cuts_to_json(cuts: Mapping[str, LayerCut]) -> dict[str, Any]:
+    """The channel plan as it stands in the card: what is removed of each layer, as ranges."""
+    return {
+        name: {side: to_text(channels) for side, channels in layer.removed.items()}
+        | ({} if layer.axis is None else {"axis": layer.axis})
+        for name, layer in cuts.items()
+    }
+
+
+def read_folder(folder: Path) -> StoredNetwork:
+    """Read and check a folder; whatever is wrong with it is an InputError of one line."""
+    card = _read_card(folder / CARD_FILE)
+    try:
+        base = Base(str(card["base"]["name"]), str(card["base"]["source"]), card["base"]["kind"])
+        cuts = {str(name): _cut_from_json(layer) for name, layer in card["plan"].items()}
+        weights = card["weights"]
+        size, checksum = int(weights["bytes"]), str(weights["sha256"])
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise _damaged(folder / CARD_FILE, f"{type(problem).__name__}: {problem}") from problem
+    _check_base(folder / CARD_FILE, base)
+    _check_weights(folder / WEIGHTS_FILE, size, checksum)
+    return StoredNetwork(folder, card, base, cuts)
+
+
+def fill(module: nn.Module, stored: StoredNetwork) -> None:
+    """Copy the folder's weights into the module, which must have exactly their names and shapes.
+
+    Copied and not mapped: measured memory is then the process's own, and the file may go.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    path = stored.folder / WEIGHTS_FILE
+    wanted = own_tensors(module)
+    try:
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            names = set(file.keys())
+            if names != set(wanted):
+                odd = sorted(names ^ set(wanted))
+                raise _damaged(path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}")
+            for name, tensor in wanted.items():
+                found = file.get_tensor(name)
+                if found.shape != tensor.shape or found.dtype != tensor.dtype:
+                    raise _damaged(path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}")
+                tensor.copy_(found)
+    except (SafetensorError, OSError) as problem:
+        raise _damaged(path, str(problem)) from problem
+
+
+def _check_base(path: Path, base: Base) -> None:
+    """Only what a library lists by name: a folder must not be able to name code to run or files to fetch."""
+    if base.kind not in ("classifier", "detector") or base.source not in ("torchvision", "timm", "zoo"):
+        raise _damaged(path, f"a {base.kind} of {base.source} is not known")
+    try:
+        known = ":" not in base.name and find_base(base.spelled) == base
+    except UsageError:
+        known = False
+    if not known:
+        raise InputError(
+            f"{path}: {base.name!r} is no model's name that {base.source} knows here",
+            "it was made with another version of the library, or by hand",
+        )
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    if not path.parent.is_dir():
+        raise InputError(f"there is no network folder {path.parent}", "`detscope prune` makes some")
+    if not path.is_file():
+        raise InputError(
+            f"{path.parent} is no network folder: it has no {CARD_FILE}",
+            "`detscope prune` makes such folders",
+        )
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as problem:
+        raise _damaged(path, f"it cannot be read as JSON ({problem})") from problem
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise InputError(f"{path} was not written by detscope prune", "name a folder that it made")
+    version = card.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise _damaged(path, f"its version is {version!r}")
+    if version > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version}, this detscope knows up to {FORMAT_VERSION}",
+            "install a newer detscope",
+        )
+    return card
+
+
+def _cut_from_json(layer: Mapping[str, Any]) -> LayerCut:
+    axis = layer.get("axis")
+    removed = {side: from_text(str(text)) for side, text in layer.items() if side != "axis"}
+    return LayerCut(removed, None if axis is None else int(axis))
+
+
+def _check_weights(path: Path, size: int, checksum: str) -> None:
+    if not path.is_file():
+        raise _damaged(path, "the file is missing")
+    if path.stat().st_size != size:
+        raise _damaged(path, f"{path.stat().st_size} bytes, expected {size}")
+    found = _sha256(path)
+    if found != checksum:
+        raise _damaged(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    first_line = (what.strip().splitlines() or [""])[0][:200]
+    return InputError(f"{path} is damaged: {first_line}", _MAKE_AGAIN)

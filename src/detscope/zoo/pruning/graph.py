@@ -1,0 +1,206 @@
+"""From a module to its groups of channels, by torch-pruning's dependency graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detscope.errors import InputError
+from detscope.zoo.networks.contract import Network
+from detscope.zoo.pruning.channels import Layer, Member
+from detscope.zoo.pruning.layers import sides_of
+from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Fused projections of attention: their rows are heads, which the module's own attributes count.
+_FUSED = ("qkv", "q", "k", "v", "kv", "to_qkv")
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A network's layers that can be cut, and which of their channels go together."""
+
+    layers: dict[str, Layer]
+    groups: tuple[tuple[Member, ...], ...]
+
+
+def anatomy_of(network: Network) -> Anatomy:
+    """Trace the network once and find the groups; what cannot be traced is an InputError of one line."""
+    module = network.module
+    try:
+        with _traceable(module), _warnings_sorted():
+            graph = _dependency_graph(network)
+            found = list(graph.get_all_groups(ignored_layers=_kept_whole(graph, module)))
+            names = _names(module)
+            groups = [_members(graph, group, names) for group in found if not _reaches_output(group)]
+    except InputError:
+        raise
+    except Exception as problem:  # the library raises whatever its arithmetic meets
+        raise _cannot(network, problem) from problem
+    # autograd is read from the outputs backwards; layers are registered in the order they were written in
+    place = {name: index for index, name in enumerate(names.values())}
+    usable = sorted((tuple(group) for group in groups if group), key=lambda group: place[group[0].layer])
+    if not usable:
+        raise InputError(
+            f"{network.name} cannot be pruned: no channel of it can be removed",
+            "every layer feeds its output or has a shape that is fixed",
+        )
+    used = {member.layer for group in usable for member in group}
+    axes = _parameter_axes(graph)
+    layers = {name: _layer(module, name, axes.get(name)) for name in names.values() if name in used}
+    return Anatomy(layers, tuple(usable))
+
+
+def _dependency_graph(network: Network) -> Any:
+    import torch_pruning  # type: ignore[import-untyped]
+    from torchvision.ops import FrozenBatchNorm2d
+
+    graph = torch_pruning.DependencyGraph()
+    graph.build_dependency(
+        network.module,
+        example_inputs=tracing_images(network),
+        forward_fn=lambda _module, images: run_for_tracing(network, images),
+        customized_pruners={FrozenBatchNorm2d: _frozen_norm_pruner()},
+        verbose=False,
+    )
+    return graph
+
+
+@contextmanager
+def _warnings_sorted() -> Iterator[None]:
+    """Lone parameters and unknown operations are checked by running the result; getting lost is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # after this warning the library searches on for hours
+        warnings.filterwarnings("error", message="Maximum recursive depth reached")
+        yield
+
+
+def _frozen_norm_pruner() -> Any:
+    """Tells the graph that a frozen batch norm has channels; cutting is done elsewhere."""
+    from torch_pruning.pruner.function import BasePruningFunc  # type: ignore[import-untyped]
+
+    class FrozenNormPruner(BasePruningFunc):  # type: ignore[misc]
+        def prune_out_channels(self, layer: Any, idxs: Sequence[int]) -> Any:  # noqa: ARG002
+            return layer
+
+        prune_in_channels = prune_out_channels
+
+        def get_out_channels(self, layer: Any) -> int:
+            return len(layer.weight)
+
+        get_in_channels = get_out_channels
+
+    return FrozenNormPruner()
+
+
+@contextmanager
+def _traceable(module: nn.Module) -> Iterator[None]:
+    """Everything needs a gradient while tracing: the graph is read off autograd."""
+    import torch
+
+    modes = [(part, part.training) for part in module.modules()]
+    frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for part, training in modes:
+            part.training = training
+
+
+def _kept_whole(graph: Any, module: nn.Module) -> list[Any]:
+    """Layers whose output channels stay: those that give the network's outputs, and fused projections."""
+    from torch import nn
+
+    outputs = [layer for layer, node in graph.module2node.items() if not node.outputs]
+    fused = [
+        layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d) and name.rpartition(".")[2] in _FUSED
+    ]
+    return [*outputs, *fused]
+
+
+def _reaches_output(group: Any) -> bool:
+    from torch_pruning import ops
+
+    return any(isinstance(dependency.target.module, ops._OutputOp) for dependency, _ in group)
+
+
+def _members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
+    """The group's layers; none where one of them is of a kind that cannot be cut."""
+    members = []
+    for item in group:
+        target = item.dep.target.module
+        name = names.get(id(target))
+        if name is None:  # an operation without tensors of its own
+            continue
+        sides = sides_of(target, item.dep.target.pruning_dim)
+        side = "out" if "in" not in sides or graph.is_out_channel_pruning_fn(item.dep.handler) else "in"
+        if side not in sides:
+            return []
+        channels, roots = np.array(item.idxs, dtype=np.int64), np.array(item.root_idxs, dtype=np.int64)
+        if len(channels) and channels.max() >= sides[side].channels:
+            if _is_parameter(target):  # weights of an addition, not of channels
+                continue
+            return []
+        members.append(Member(name, side, channels, roots))
+    return members
+
+
+def _is_parameter(target: Any) -> bool:
+    from torch import nn
+
+    return isinstance(target, nn.Parameter)
+
+
+def _parameter_axes(graph: Any) -> dict[str, int]:
+    names = _names(graph.model)
+    return {names[id(parameter)]: int(dim) for parameter, dim in graph.unwrapped_parameters}
+
+
+def _names(module: nn.Module) -> dict[int, str]:
+    named: dict[int, str] = {id(layer): name for name, layer in module.named_modules()}
+    return named | {id(parameter): name for name, parameter in module.named_parameters()}
+
+
+def _layer(module: nn.Module, name: str, axis: int | None) -> Layer:
+    from torch import nn
+
+    from detscope.zoo.pruning.apply import find_layer
+
+    layer: Any = find_layer(module, name)
+    sides = sides_of(layer, axis)
+    if isinstance(layer, nn.Parameter):
+        return Layer(sides, {"": tuple(layer.shape)}, frozenset({""}), axis)
+    tensors = {axis.tensor for side in sides.values() for axis in side.axes}
+    parameters = {key for key, _ in layer.named_parameters()}
+    shapes = {tensor: tuple(_tensor(layer, tensor).shape) for tensor in tensors}
+    return Layer(sides, shapes, frozenset(tensors & parameters))
+
+
+def _tensor(layer: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        layer = getattr(layer, part)
+    return layer
+
+
+def _cannot(network: Network, problem: Exception) -> InputError:
+    words = (str(problem).strip().splitlines() or [""])[0][:160]
+    return InputError(
+        f"{network.name} cannot be pruned: its dependency graph cannot be built "
+        f"({type(problem).__name__}{': ' + words if words else ''})",
+        "it uses an operation that mixes channels in a way torch-pruning does not follow",
+    )

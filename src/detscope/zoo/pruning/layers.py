@@ -1,0 +1,168 @@
+"""Where a layer's channels lie in its tensors, and which of its attributes count them.
+
+One rule per kind of layer. `out` and `in` are its two sides; a layer whose sides are the same channels
+(normalisation, depthwise convolution, attention, a lone parameter) has the side `out` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Indices = npt.NDArray[np.int64]
+SIDES = ("out", "in")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a tensor that a side's channels run along."""
+
+    tensor: str
+    dim: int
+    channels: int
+    blocks: int = 1  # the channels are there this many times, one after another: q, k and v
+    groups: int = 1  # only one group's channels are there, shared by all groups of a convolution
+
+    @property
+    def length(self) -> int:
+        """Entries along the dimension."""
+        return self.channels * self.blocks // self.groups
+
+    def positions(self, channels: Indices) -> Indices:
+        """Where these channels lie along the dimension; `blocks` rows of them."""
+        if self.groups > 1:
+            return (channels % (self.channels // self.groups))[None]
+        return channels[None] + self.channels * np.arange(self.blocks, dtype=np.int64)[:, None]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The channels of one side of a layer."""
+
+    channels: int
+    axes: tuple[Axis, ...]
+    groups: int = 1  # so many equal groups, which must stay equal
+
+
+def sides_of(module: Any, axis: int | None = None) -> dict[str, Side]:
+    """The sides of a layer; empty for a kind that is not known. `axis` is for a lone parameter."""
+    from torch import nn
+
+    if isinstance(module, nn.Parameter):
+        dim = axis if axis is not None else module.dim() - 1
+        return {"out": Side(module.shape[dim], (Axis("", dim, module.shape[dim]),))}
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return _convolution(module)
+    if isinstance(module, nn.Linear):
+        outputs, inputs = module.out_features, module.in_features
+        axes = (Axis("weight", 0, outputs), *_if_there(module, ("bias",), outputs))
+        return {"out": Side(outputs, axes), "in": Side(inputs, (Axis("weight", 1, inputs),))}
+    if isinstance(module, nn.MultiheadAttention):
+        return _attention(module)
+    channels = _normalised(module)
+    if channels is None:
+        return {}
+    groups = module.num_groups if isinstance(module, nn.GroupNorm) else 1
+    tensors = ("weight", "bias", "running_mean", "running_var")
+    return {"out": Side(channels, _if_there(module, tensors, channels), groups)}
+
+
+def set_widths(module: Any, removed: dict[str, int]) -> None:
+    """Tell the layer how many channels it has left, after its tensors were cut."""
+    from torch import nn
+
+    gone_out, gone_in = removed.get("out", 0), removed.get("in", 0)
+    if isinstance(module, nn.modules.conv._ConvNd):
+        if is_depthwise(module):
+            module.groups -= gone_out
+            gone_in = gone_out
+        module.out_channels -= gone_out
+        module.in_channels -= gone_in
+    elif isinstance(module, nn.Linear):
+        module.out_features -= gone_out
+        module.in_features -= gone_in
+    elif isinstance(module, nn.MultiheadAttention):
+        module.embed_dim -= gone_out
+        module.kdim = module.vdim = module.embed_dim
+        module.head_dim = module.embed_dim // module.num_heads
+        module.out_proj.in_features = module.out_proj.out_features = module.embed_dim
+    elif isinstance(module, nn.LayerNorm):
+        module.normalized_shape = (module.normalized_shape[0] - gone_out,)
+    elif isinstance(module, nn.GroupNorm):
+        module.num_channels -= gone_out
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters -= gone_out
+    elif hasattr(module, "num_features"):
+        module.num_features -= gone_out
+
+
+def is_depthwise(module: Any) -> bool:
+    """Each output channel sees its own input channel and no other."""
+    return bool(module.groups == module.out_channels == module.in_channels and module.groups > 1)
+
+
+def widths_of(module: nn.Module) -> dict[str, list[int]]:
+    """Input and output channels of every convolution and linear layer."""
+    from torch import nn
+
+    widths = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.conv._ConvNd):
+            widths[name] = [layer.in_channels, layer.out_channels]
+        elif isinstance(layer, nn.Linear):
+            widths[name] = [layer.in_features, layer.out_features]
+    return widths
+
+
+def _convolution(module: Any) -> dict[str, Side]:
+    outputs, inputs, groups = module.out_channels, module.in_channels, module.groups
+    bias = _if_there(module, ("bias",), outputs)
+    if is_depthwise(module):
+        return {"out": Side(outputs, (Axis("weight", 0, outputs), *bias))}
+    out_dim, in_dim = (1, 0) if module.transposed else (0, 1)
+    # of the two, the weight holds that dimension for one group only which is not its first
+    out_axis = Axis("weight", out_dim, outputs, groups=groups if module.transposed else 1)
+    in_axis = Axis("weight", in_dim, inputs, groups=1 if module.transposed else groups)
+    return {"out": Side(outputs, (out_axis, *bias), groups), "in": Side(inputs, (in_axis,), groups)}
+
+
+def _attention(module: Any) -> dict[str, Side]:
+    size = module.embed_dim
+    if module.in_proj_weight is None or module.bias_k is not None or module.bias_v is not None:
+        return {}
+    axes = [Axis("in_proj_weight", 0, size, blocks=3), Axis("in_proj_weight", 1, size)]
+    if module.in_proj_bias is not None:
+        axes.append(Axis("in_proj_bias", 0, size, blocks=3))
+    axes += [Axis("out_proj.weight", 0, size), Axis("out_proj.weight", 1, size)]
+    if module.out_proj.bias is not None:
+        axes.append(Axis("out_proj.bias", 0, size))
+    return {"out": Side(size, tuple(axes), module.num_heads)}
+
+
+def _normalised(module: Any) -> int | None:
+    from torch import nn
+    from torchvision.ops import FrozenBatchNorm2d
+
+    if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm):
+        return int(module.num_features)
+    if isinstance(module, nn.LayerNorm):
+        return module.normalized_shape[0] if len(module.normalized_shape) == 1 else None
+    if isinstance(module, nn.GroupNorm):
+        return int(module.num_channels)
+    if isinstance(module, nn.PReLU):
+        return int(module.num_parameters) if module.num_parameters > 1 else None
+    if isinstance(module, FrozenBatchNorm2d):
+        return len(module.weight)
+    return None
+
+
+def _if_there(module: Any, tensors: Sequence[str], channels: int) -> tuple[Axis, ...]:
+    there = [name for name in tensors if getattr(module, name, None) is not None]
+    return tuple(Axis(name, 0, channels) for name in there)

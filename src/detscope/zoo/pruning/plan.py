@@ -1,0 +1,140 @@
+"""Which channels go: one ranking of all bundles, cut where the level is reached.
+
+- `random`: every bundle has the same chance; layers lose about the same share.
+- `l1`: in every group the bundles of the smallest mean absolute weight go first; groups lose the same share.
+- `weighted`: random, with layers favoured by depth: the seed decides whether early layers are spared, late
+  layers, or none. Networks of equal size and unlike shapes, which a cost model wants to see.
+
+The ranking depends on the seed and not on the level: a network at 50 % is one at 30 % with more removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.zoo.pruning.channels import KEPT_AT_LEAST, Bundles, Layer, ParameterCount
+from detscope.zoo.pruning.layers import Indices
+
+Mode = Literal["random", "l1", "weighted"]
+MODES: tuple[Mode, ...] = ("random", "l1", "weighted")
+TOLERANCE_POINTS = 1.0
+_STEEPNESS = 2.0  # of `weighted`: the favoured end is exp(2), about 7 times, less likely to lose a channel
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LayerCut:
+    """Channels removed from one layer, by side; `axis` for a lone parameter."""
+
+    removed: Mapping[str, Indices]
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is removed for a level, and what that comes to."""
+
+    cuts: dict[str, LayerCut]
+    level_asked: float  # percent of the parameters
+    level_reached: float
+    parameters: int
+    bundles_removed: int
+    why_not: str = ""  # where the level was not reached: what was possible, and why
+
+
+def scores(mode: Mode, bundles: Bundles, seed: int, strength: Scores) -> Scores:
+    """A score per bundle; the lowest go first. `strength` is the bundles' mean absolute weight."""
+    generator = np.random.default_rng(seed)
+    if mode == "l1":
+        return _rank_in_group(strength, bundles.group)
+    drawn = generator.random(bundles.count)
+    if mode == "random":
+        return drawn
+    slope = _STEEPNESS * generator.choice([-1.0, 0.0, 1.0], p=[0.3, 0.3, 0.4])
+    favour: Scores = np.exp(slope * bundles.depth[bundles.group])
+    return drawn * favour
+
+
+def removal_order(score: Scores, bundles: Bundles) -> Indices:
+    """Bundles in the order they go; the last few of every group are not among them, they stay."""
+    order = np.argsort(score, kind="stable")
+    sizes = np.bincount(bundles.group, minlength=len(bundles.depth))
+    place_in_group = np.empty(bundles.count, dtype=np.int64)
+    by_group = order[np.argsort(bundles.group[order], kind="stable")]
+    firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    place_in_group[by_group] = np.arange(bundles.count) - np.repeat(firsts, sizes)
+    may_go = place_in_group < np.maximum(sizes - KEPT_AT_LEAST, 0)[bundles.group]
+    goes: Indices = order[may_go[order]]
+    return goes
+
+
+def make_plan(
+    level: float, order: Indices, bundles: Bundles, layers: Mapping[str, Layer], count: ParameterCount
+) -> Plan:
+    """Remove bundles in order until the level is met as closely as it can be."""
+    number = _best_number(level, order, bundles, count)
+    removed = np.zeros(bundles.count, dtype=bool)
+    removed[order[:number]] = True
+    left = count.left(removed)
+    reached = _share(left, count)
+    why_not = ""
+    if abs(reached - level) > TOLERANCE_POINTS:
+        why_not = _why_not(level, reached, number, order, bundles)
+    return Plan(_cuts(removed, bundles, layers), level, reached, left, number, why_not)
+
+
+def _best_number(level: float, order: Indices, bundles: Bundles, count: ParameterCount) -> int:
+    def share(number: int) -> float:
+        removed = np.zeros(bundles.count, dtype=bool)
+        removed[order[:number]] = True
+        return _share(count.left(removed), count)
+
+    low, high = 0, len(order)  # the share grows with the number: the first that is enough, and the one before
+    while low < high:
+        middle = (low + high) // 2
+        if share(middle) < level:
+            low = middle + 1
+        else:
+            high = middle
+    return min({low, max(low - 1, 0)}, key=lambda number: abs(share(number) - level))
+
+
+def _share(left: int, count: ParameterCount) -> float:
+    return 100.0 * (1 - left / count.total)
+
+
+def _why_not(level: float, reached: float, number: int, order: Indices, bundles: Bundles) -> str:
+    if number == len(order) or reached < level:
+        return (
+            f"{reached:.1f} % is the most that can be removed: {KEPT_AT_LEAST} of each group's channels stay "
+            f"({len(np.unique(bundles.group))} groups), and so do the outputs and layers that cannot be cut"
+        )
+    return f"{reached:.1f} % is the nearest: the next channel to go takes too many parameters with it"
+
+
+def _rank_in_group(strength: Scores, group: Indices) -> Scores:
+    ranks = np.empty(len(strength))
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number)
+        order = np.argsort(np.argsort(strength[members], kind="stable"), kind="stable")
+        ranks[members] = (order + 0.5) / len(members)
+    return ranks
+
+
+def _cuts(
+    removed: npt.NDArray[np.bool_], bundles: Bundles, layers: Mapping[str, Layer]
+) -> dict[str, LayerCut]:
+    gone = np.append(removed, False)  # the last entry answers for channels that stay
+    cuts = {}
+    for name, layer in layers.items():
+        by_side = {side: np.flatnonzero(gone[bundles.owners[name, side]]) for side in layer.sides}
+        found = {side: channels for side, channels in by_side.items() if len(channels)}
+        if found:
+            cuts[name] = LayerCut(found, layer.axis)
+    return cuts

@@ -1,0 +1,66 @@
+"""Trials without torch, in real processes: the network's name says how they end."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from detscope.sweep.trial import serve
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's own is called."""
+
+
+def _hang_with_child() -> None:
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    worker.start()
+    time.sleep(600)
+
+
+def _once() -> None:
+    mark = Path("was-here")
+    if not mark.exists():
+        mark.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work(request: dict[str, Any]) -> dict[str, Any]:
+    name, _, argument = request["network"].partition("@")
+    batch = request["values"]["batch_size"]
+    endings = {
+        "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "segfault": lambda: ctypes.string_at(0),
+        "abort": os.abort,
+        "exit3": lambda: sys.exit(3),
+        "raises": lambda: [][batch],
+        "hangs": lambda: time.sleep(600),
+        "hangs_with_child": _hang_with_child,
+        "once": _once,
+        "slow": lambda: time.sleep(float(argument)),
+        "poisoned": _poisoned,
+        "prints": lambda: print("x" * 100_000, flush=True),
+    }
+    if name == "full" and batch >= int(argument):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
+    if name == "numpy_full":
+        raise MemoryError("Unable to allocate 8.00 GiB for an array")
+    if name == "device_full":
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    if name in endings:
+        endings[name]()
+    return {"step_ms": 1.5 * batch, "images_per_s": 1000 / 1.5, "steps": 6, "pid": os.getpid()}
+
+
+def _poisoned() -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+if __name__ == "__main__":
+    serve(work)
