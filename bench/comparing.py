@@ -38,6 +38,28 @@ def _run(factory: str, out: str) -> Run:
     return load_run(run_training(settings, progress=_Silence()))
 
 
+def _tuned(out: str) -> None:
+    """A slow data set: what tuning promised, and what it measured."""
+    from detscope.data.registry import register
+    from detscope.sessions.tune import run_tuning
+
+    register("slow", "a slow disk", "planted:open_slow")
+    settings = Settings.model_validate(
+        {
+            "model": {"name": "tiny_ssd"},
+            "data": {"name": "slow", "images": 16, "root": f"{out}/data"},
+            "training": {"steps": 16, "threads": 1, "num_workers": 0},
+            "output": {"runs": out},
+        }
+    )
+    result = run_tuning(settings, budget_s=120, progress=_Silence())
+    for row in result["tried"]:
+        gains = [row.get("estimated_gain"), row.get("measured_gain")]
+        shown = ["n/a" if gain is None else f"{gain:.1%}" for gain in gains]
+        told = f"estimated {shown[0]}, measured {shown[1]}, {row['verdict']}"
+        print(f"  tune, slow data set: {row['title']}: {told}")
+
+
 def main() -> None:
     """Print how often equal runs were told apart, and what was said about the planted slowdown."""
     sys.path.insert(0, str(PLANTED.parent))
@@ -54,4 +76,5 @@ def main() -> None:
         changed = compare_runs(runs[-1], [_run("sleepy", out)], [gate])
         one = changed["comparisons"][0]
         print(f"  planted 5 ms in roi_heads.box_head: {one['verdict']}")
+        _tuned(out)
         print(f"  first module: {one['modules'][0]['path']}; gate failed: {bool(changed['failed'])}")

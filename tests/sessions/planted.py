@@ -11,7 +11,7 @@ from torch import nn
 from detscope.data.registry import OpenRequest
 from detscope.data.synthetic import open_synthetic
 
-SECONDS_PER_IMAGE = 0.06
+SECONDS_PER_IMAGE = 0.1
 SLEEP_S = 0.005
 
 
@@ -99,6 +99,11 @@ def detector(num_classes: int = 2, sleep_s: float = 0.0) -> nn.Module:
 
     head.__class__ = Head
     return model
+
+
+def fast_asleep(num_classes: int = 2) -> nn.Module:
+    """`planted.py:fast_asleep`: so long in every call that a busy machine cannot hide it."""
+    return detector(num_classes, 20 * SLEEP_S)
 
 
 def sleepy(num_classes: int = 2) -> nn.Module:
