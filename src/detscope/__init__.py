@@ -1,7 +1,7 @@
 """detscope: where every millisecond and megabyte of an object detector goes.
 
-The public API is small: `Recorder` and `region` in your own loop, `load_run` and `summarize` on what
-was recorded. Importing this module imports neither torch nor the tables library.
+The public API is small: `watch` for a script as it is, `Recorder` and `region` in your own loop, `load_run`
+and `summarize` on what was recorded. Importing this module imports neither torch nor the tables library.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from detscope.analyze.summary import summarize
     from detscope.record.recorder import Recorder
     from detscope.runs.reader import load_run
+    from detscope.sessions.run import watch
 
 __version__ = "0.1.0"
-__all__ = ["Recorder", "__version__", "load_run", "phase", "region", "summarize"]
+__all__ = ["Recorder", "__version__", "load_run", "phase", "region", "summarize", "watch"]
 
 _LAZY = {
     "Recorder": "detscope.record.recorder",
     "load_run": "detscope.runs.reader",
     "summarize": "detscope.analyze.summary",
+    "watch": "detscope.sessions.run",
 }
 
 

@@ -21,7 +21,7 @@ FLAGS = {
         "MODEL", "--config", "--set", "--data", "--on-bad-data", "--weights", "--batch-size", "--image-size",
         "--num-workers", "--device", "--precision", "--steps", "--epochs", "--eval-every", "--resume",
         "--seed", "--level", "--tensorboard", "--modules", "--memory", "--try", "--nsight", "--window",
-        "--batch-sizes", "--out", "--strict", "--json",
+        "--batch-sizes", "--out", "--strict", "--json", "--ranks", "--nodes", "--rendezvous",
         "--quiet", "-q", "--verbose", "-v",
     },
     "infer": {
@@ -32,6 +32,10 @@ FLAGS = {
         "--stage",
         "--nsight", "--window", "--batch-sizes", "--tensorboard", "--out", "--json", "--quiet", "-q",
         "--verbose", "-v",
+    },
+    "run": {
+        "SCRIPT [ARGS]...", "-m", "--level", "--memory", "--window",
+        "--max-steps", "--out", "--json", "--quiet", "-q",
     },
     "import": {"FILE...", "--out", "--name", "--json"},
     "eval": {
@@ -62,6 +66,12 @@ FLAGS = {
     "sweep export": {"DB", "--format", "--out"},
     "sweep import": {"FILE...", "--store", "--device", "--stage", "--json"},
     "doctor": {"--json"},
+    "fit": {"FILE...", "--out", "--target", "--stage", "--method", "--json"},
+    "score": {"FILE...", "--target", "--stage", "--method", "--protocol", "--json"},
+    "predict": {
+        "NETWORK", "--device-model", "--batch-sizes", "--image-size", "--memory-limit", "--stage",
+        "--optimizer", "--json",
+    },
 }  # fmt: skip
 
 

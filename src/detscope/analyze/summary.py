@@ -17,6 +17,7 @@ from detscope.analyze.loader import loader_figures
 from detscope.analyze.memory import memory_figures
 from detscope.analyze.operators import operator_rows
 from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.ranks import add_ranks
 from detscope.analyze.roofline import add_costs
 from detscope.analyze.steps import outlier_rows, phase_rows, step_figures, typical_steps, warmup_figures
 from detscope.analyze.telemetry import telemetry_rows
@@ -71,6 +72,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         "content": content_figures(content, typical.measured),
         "loss": loss_figures(opened.table("losses")),
         **_training_course(opened),
+        **({"script": info["script"]} if info.get("script") else {}),
         "loader": loader_figures(opened.table("loader"), typical, per_step, phases_ms.get("data", 0.0)),
         "overhead_ratio": overhead_ratio(steps),
         "telemetry": telemetry_rows(opened.table("telemetry")),
@@ -87,6 +89,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     summary["verdict"] = inference_verdict(summary) if infers else verdict(summary)
     if info.get("verb") == "eval":
         add_evaluation(summary, opened)
+    add_ranks(summary, opened, typical)
     add_device(summary, opened)
     add_costs(summary, opened)
     summary["advice"] = advice_for(summary, info.get("settings"))

@@ -15,12 +15,16 @@ from detscope.cli.data import data
 from detscope.cli.doctor import doctor
 from detscope.cli.eval import evaluate
 from detscope.cli.failures import run_guarded
+from detscope.cli.fit import fit
 from detscope.cli.import_ import import_
 from detscope.cli.infer import infer
 from detscope.cli.models import models
+from detscope.cli.predict import predict
 from detscope.cli.prune import prune
 from detscope.cli.report import report
+from detscope.cli.run import RunCommand, ScriptRequested, run, start
 from detscope.cli.runs import runs
+from detscope.cli.score import score
 from detscope.cli.show import show
 from detscope.cli.sweep import sweep
 from detscope.cli.train import train
@@ -82,6 +86,7 @@ def _root(
 
 app.command()(train)
 app.command()(infer)
+app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
 app.command("import")(import_)
 app.command("eval")(evaluate)
 app.command()(show)
@@ -93,9 +98,16 @@ app.add_typer(data, name="data")
 app.command()(models)
 app.command()(prune)
 app.add_typer(sweep, name="sweep")
+app.command()(fit)
+app.command()(score)
+app.command()(predict)
 app.command()(doctor)
 
 
 def main() -> None:
     """Entry point of the command `detscope`."""
-    app(prog_name="detscope")
+    try:
+        app(prog_name="detscope")
+    except ScriptRequested as request:
+        requested = request
+    start(requested)

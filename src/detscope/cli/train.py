@@ -65,6 +65,13 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run.")
     ] = False,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="N", help="Processes on this host, one CUDA device each.")
+    ] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="N", help="Hosts; the same command on each.")] = None,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the nodes meet: one of them.")
+    ] = None,
     try_variants: Annotated[
         str | None,
         typer.Option("--try", metavar="VARIANTS", help="Memory advice to verify: bf16,checkpoint,batch."),
@@ -98,6 +105,9 @@ def train(
         "training.num_epochs": epochs,
         "training.seed": seed,
         "training.tensorboard": tensorboard or None,
+        "training.ranks": ranks,
+        "training.nodes": nodes,
+        "training.rendezvous": rendezvous,
         "evaluation.every": eval_every,
         "record.level": level,
         "record.modules": modules,
@@ -110,9 +120,13 @@ def train(
     if verbose:
         say_settings(loaded)
     if nsight_asked(nsight, window, batch_sizes):
+        _one_process(loaded, "--nsight")
         measure_nsight(loaded, "train", (nsight, window, batch_sizes), quiet=quiet, as_json=json)
         return
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet, variants=try_variants)
+    if run is None:
+        print("done: rank 0 ran on another node and has the run", file=sys.stderr)
+        return
     summary = finished(run)
     if quiet and not json:
         print(run)
@@ -136,14 +150,22 @@ def _earlier_run(name: str, config: Path | None, out: str | None) -> tuple[str, 
 
 def _measure(
     loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool, variants: str | None = None
-) -> Path:
+) -> Path | None:
     from detscope.report.progress import make_progress
 
     progress = make_progress(quiet=quiet)
+    training = loaded.settings.training
     with stdout_kept_clean(keep_stdout_clean):
-        from detscope.sessions.train import run_training
-
         try:
+            if training.ranks * training.nodes > 1:
+                from detscope.sessions.ranks_launch import run_ranks
+
+                tried = ["--try"] if variants is not None else []
+                return run_ranks(
+                    loaded.settings, progress=progress, notes=loaded.notes, quiet=quiet, options=tried
+                )
+            from detscope.sessions.train import run_training
+
             if variants is None:
                 return run_training(loaded.settings, progress=progress, notes=loaded.notes)
             from detscope.sessions.memory_try import train_and_try
@@ -151,6 +173,12 @@ def _measure(
             return train_and_try(loaded.settings, variants, progress=progress, notes=loaded.notes)
         finally:
             progress.finish()
+
+
+def _one_process(loaded: LoadedSettings, flag: str) -> None:
+    training = loaded.settings.training
+    if training.ranks * training.nodes > 1:
+        raise UsageError(f"{flag} measures one process, not ranks", "leave --ranks out")
 
 
 def _check_memory(summary: Mapping[str, Any]) -> None:

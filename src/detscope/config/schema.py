@@ -60,6 +60,17 @@ class TrainingSettings(Section):
     recompute: list[str] = Field(
         default=[], description="modules whose activations are computed again in backward, not kept"
     )
+    ranks: int = Field(default=1, ge=1, description="processes on each node, one CUDA device each")
+    nodes: int = Field(default=1, ge=1, description="hosts; the same command is started on each")
+    rendezvous: str | None = Field(
+        default=None, pattern=r"^.+:[0-9]{1,5}$", description="where nodes meet: HOST:PORT of one of them"
+    )
+    rank_timeout_s: int = Field(
+        default=600, ge=1, description="seconds a rank waits for the others before the run fails"
+    )
+    find_unused_parameters: bool = Field(
+        default=False, description="ranks: for models in which a step may leave parameters out"
+    )
 
 
 class ModelSettings(Section):

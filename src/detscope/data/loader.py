@@ -13,7 +13,7 @@ from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.contract import DetectionDataset, Target
 from detscope.data.late_float import collate, uint8_items
 from detscope.data.order import BatchOrder, shape_of
-from detscope.errors import MachineError
+from detscope.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -55,13 +55,15 @@ def build_loader(
     seed: int,
     every_image: bool = False,
     data: DataSettings | None = None,
+    share: tuple[int, int] = (0, 1),
     shm_path: Path = SHARED_MEMORY,
 ) -> LoaderPlan:
     """A loader of `(images, targets)` lists; refuses before the run when shared memory will not do.
 
     The last, smaller batch is left out, because it would be a step of its own kind, unless the data
     set has no full batch or `every_image` is asked for, as evaluation does. Order and views of a pass
-    follow from the loader's generator. `data` tells whether batches are grouped by shape.
+    follow from the loader's generator. `data` tells whether batches are grouped by shape. `share` is
+    this rank's number and how many ranks there are: each has batches of its own.
     """
     import torch
 
@@ -78,7 +80,15 @@ def build_loader(
         drop_last=_drop_last(len(dataset), training.batch_size, notes) and not every_image,
         shapes=_shapes(dataset, notes) if data is not None and data.group_by_aspect else None,
         keys_with_pass=getattr(dataset, "augmentation", None) is not None,
+        rank=share[0],
+        ranks=share[1],
     )
+    if share[1] > 1 and len(order) == 0:
+        raise UsageError(
+            f"{len(dataset)} images make fewer batches of {training.batch_size} than there are ranks"
+            f" ({share[1]})",
+            "use more images, a smaller --batch-size or fewer --ranks",
+        )
     need = shared_memory_check(image_bytes, training, shm_path=shm_path, notes=notes) if workers else None
     options = {
         "batch_sampler": order,

@@ -33,8 +33,13 @@ class BatchOrder:
     drop_last: bool = False
     shapes: Sequence[int] | None = None  # the shape of every image; None: batches of all shapes
     keys_with_pass: bool = False  # keys are (number of the pass, image), for views that change by pass
+    rank: int = 0  # of `ranks` that draw the same order: each takes every n-th batch, all equally many
+    ranks: int = 1
 
     def __len__(self) -> int:
+        return self._of_all_ranks() // self.ranks
+
+    def _of_all_ranks(self) -> int:
         whole = self.images / self.batch_size
         return math.floor(whole) if self.drop_last else math.ceil(whole)
 
@@ -48,7 +53,8 @@ class BatchOrder:
             batches = plain_batches(indices, self.batch_size)
         else:
             batches = grouped_batches(indices, self.batch_size, self.shapes, drawn if self.shuffle else None)
-        for batch in batches[: len(self)]:
+        own = batches[: self._of_all_ranks()][self.rank :: self.ranks]
+        for batch in own[: len(self)]:
             yield [(drawn, index) for index in batch] if self.keys_with_pass else list(batch)
 
 

@@ -130,11 +130,16 @@ def write_run(group: Sequence[Recording], out: Path, name: str | None = None) ->
     info["notes"] = [*_notes(group), *notes]
     writer = RunWriter(out, "import", label, info)
     seen: set[str] = set()
+    several = len({recording.sink.rank for recording in group}) > 1
     for recording in group:
         for table, frames in recording.frames.items():
             if table in TABLES_WITH_RANK or table not in seen:
                 for frame in frames:
                     writer.append_frame(table, frame)
+            if table == "steps" and several:  # `steps` are the first rank's, these are everybody's
+                for frame in frames:
+                    rank = pl.lit(recording.sink.rank, pl.Int64).alias("rank")
+                    writer.append_frame("rank_steps", frame.with_columns(rank))
         seen |= set(recording.frames)
         recording.frames.clear()
     damage = _damage(group)
@@ -257,7 +262,9 @@ def _steps(recording: Recording) -> dict[str, int]:
 
 
 def _move(recording: Recording, shift_ns: int) -> None:
-    for table in TABLES_WITH_RANK:
+    for table in (*TABLES_WITH_RANK, "steps"):
+        if table not in recording.frames:
+            continue
         recording.frames[table] = [
             frame.with_columns(
                 pl.col(name) + shift_ns for name in ("start_ns", "launch_ns") if name in frame.columns

@@ -47,6 +47,8 @@ LEVELS = ("phases", "modules", "ops")
 class Recorder:
     """Listens to a training (or inference) loop and writes a run."""
 
+    scribe_type: type[SeeingScribe] = SeeingScribe
+
     def __init__(
         self,
         model: nn.Module,
@@ -94,7 +96,7 @@ class Recorder:
         self._telemetry_hz = telemetry_hz
         self.nodes = NodeTable()
         self._buffer = SpanningBuffer(device_clock_for(self._device))
-        self._scribe = SeeingScribe(self._buffer)
+        self._scribe = self.scribe_type(self._buffer)
         self.schedule = Schedule(
             warmup_steps,
             bare_every,
@@ -278,12 +280,12 @@ class Recorder:
             self._memory.begin(self._first_step + self._index, shapes=mode == WARMUP)
         return mode
 
-    def _finish_step(self) -> int:
-        """Close the current step, then do the bookkeeping; returns when that began."""
+    def _finish_step(self, end_ns: int | None = None) -> int:
+        """Close the current step, now or as of `end_ns`, then do the bookkeeping; returns when it ended."""
         step, self._step = self._step, None
         if step is None:
             return perf_counter_ns()
-        step.end_ns = perf_counter_ns()
+        step.end_ns = perf_counter_ns() if end_ns is None else end_ns
         step.processor = self._buffer.mark_processor(STEP_ENDS)
         step.events, step.handles = self._buffer.take()
         step.counts, self._counts = self._counts, {}

@@ -28,6 +28,7 @@ from detscope.report.figures import (
 )
 from detscope.report.memory_terminal import render_memory
 from detscope.report.terminal_advice import render_advice
+from detscope.report.terminal_ranks import ranks_lines, ranks_table
 from detscope.report.terminal_tables import (
     loader_table,
     modules_table,
@@ -62,6 +63,7 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
             console.print()
             console.print(table)
     console.print()
+    _block(console, ranks_lines(summary))
     terminal_device.render_device(summary, console)
     if infers:
         _block(console, terminal_infer.detection_lines(summary))
@@ -101,6 +103,7 @@ def _render_evaluation(summary: Summary, console: Console, after_training: bool)
 def _training_tables(summary: Summary, ascii_only: bool) -> Iterator[Table | None]:
     yield terminal_course.epochs_table(summary)
     yield phases_table(summary, ascii_only=ascii_only)
+    yield ranks_table(summary)
     yield stages_table(summary)
     yield modules_table(summary)
     yield operators_table(summary)

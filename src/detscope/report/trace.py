@@ -15,6 +15,7 @@ from detscope.runs.atomic import write_bytes
 from detscope.runs.reader import Run
 
 TRACKS = ("steps", "phases", "stages", "modules", "operators", "kernels")
+COLLECTIVES_THREAD = 50
 WORKER_THREADS_FROM = 100
 
 
@@ -31,16 +32,43 @@ def trace_lines(run: Run) -> Iterator[str]:
     timeline = run.table("timeline")
     origin = lowest(timeline["start_ns"])
     last = highest(timeline["start_ns"] + timeline["wall_ns"])
-    name = f"detscope {run.info.get('verb')}"
-    yield _line({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}})
-    for index, track in enumerate(TRACKS):
-        yield from _thread_name(index + 1, track)
+    yield from _process(run, 0 if run.info.get("ranks") else None)
     yield from _spans(timeline, origin)
     yield from _workers(run, origin, last)
     yield from _counters(run, origin, last)
+    yield from _ranks(run, origin, last)
 
 
-def _spans(timeline: pl.DataFrame, origin: int) -> list[str]:
+def _process(run: Run, rank: int | None) -> Iterator[str]:
+    """A process of the trace: the run, or one of its ranks."""
+    name = f"detscope {run.info.get('verb')}" + ("" if rank is None else f" rank {rank}")
+    process = (rank or 0) + 1
+    yield _line({"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}})
+    order = {"sort_index": process}
+    yield _line({"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": order})
+    for index, track in enumerate(TRACKS):
+        yield from _thread_name(index + 1, track, process)
+
+
+def _ranks(run: Run, origin: int, last: int) -> Iterator[str]:
+    """The other ranks as processes of their own, and the collectives of all of them."""
+    others = run.table("rank_timeline")
+    for rank in sorted(others["rank"].unique().to_list()):
+        yield from _process(run, rank)
+        yield from _spans(others.filter(pl.col("rank") == rank), origin, rank + 1)
+    drawn = run.table("communication").filter(pl.col("start_ns").is_between(origin, last))
+    for rank in sorted(drawn["rank"].unique().to_list()):
+        yield from _thread_name(COLLECTIVES_THREAD, "collectives", rank + 1)
+    for row in drawn.iter_rows(named=True):  # buckets overlap, which spans of one thread must not: async ones
+        name = "buffers" if row["kind"] == "buffers" else f"bucket {row['bucket']}"
+        about = {"name": name, "cat": "collectives", "pid": row["rank"] + 1, "tid": COLLECTIVES_THREAD}
+        about["id"] = f"{row['rank']}-{row['step']}-{row['kind']}-{row['bucket']}"
+        start_us = (row["start_ns"] - origin) / 1e3
+        yield _line({"ph": "b", "ts": start_us, **about, "args": {"bytes": row["bytes"]}})
+        yield _line({"ph": "e", "ts": start_us + row["wall_ns"] / 1e3, **about})
+
+
+def _spans(timeline: pl.DataFrame, origin: int, process: int = 1) -> list[str]:
     """The time line as text, by the tables library: there may be hundreds of thousands of operators."""
     shown = pl.when(pl.col("direction").is_in(["backward", "recompute"])).then(
         pl.format("{} ({})", "name", "direction")
@@ -56,7 +84,7 @@ def _spans(timeline: pl.DataFrame, origin: int) -> list[str]:
         .join(threads, on="track", how="left", maintain_order="left")
         .select(
             pl.concat_str(
-                pl.lit('{"ph":"X","pid":1,"cat":"'),
+                pl.lit(f'{{"ph":"X","pid":{process},"cat":"'),
                 "track",
                 pl.lit('","tid":'),
                 "tid",
@@ -102,8 +130,8 @@ def _counters(run: Run, origin: int, last: int) -> Iterator[str]:
             )
 
 
-def _thread_name(thread: int, name: str) -> Iterator[str]:
-    about = {"ph": "M", "pid": 1, "tid": thread}
+def _thread_name(thread: int, name: str, process: int = 1) -> Iterator[str]:
+    about = {"ph": "M", "pid": process, "tid": thread}
     yield _line({**about, "name": "thread_name", "args": {"name": name}})
     yield _line({**about, "name": "thread_sort_index", "args": {"sort_index": thread}})
 

@@ -5,7 +5,8 @@ The version is raised when a reader of the old shape would misread the new.
 Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
     Added since without a new version, because older readers are not misled: images, memory,
-    memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs.
+    memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
+    rank_steps, rank_content, rank_timeline, communication.
 """
 
 from __future__ import annotations
@@ -206,6 +207,47 @@ TABLES: dict[str, dict[str, str]] = {
         "metric": "String",
         "unit": "String",
         "value": "Float64",  # null: not measured for this kernel
+    },
+    # collectives between ranks: one row per bucket of gradients and exchange of buffers
+    "communication": {
+        "rank": "Int64",
+        "step": "Int64",
+        "kind": "String",  # gradients, buffers
+        "bucket": "Int64",
+        "bytes": "Int64",
+        "start_ns": "Int64",  # on rank 0's clock, as in the other tables of ranks
+        "wall_ns": "Int64",
+    },
+    # steps of every rank; `steps`, `content` and `timeline` are rank 0's
+    "rank_steps": {
+        "rank": "Int64",
+        "step": "Int64",
+        "epoch": "Int64",
+        "mode": "String",
+        "phase": "String",
+        "start_ns": "Int64",
+        "wall_ns": "Int64",
+        "device_ns": "Int64",
+    },
+    "rank_content": {
+        "rank": "Int64",
+        "step": "Int64",
+        "images": "Int64",
+        "boxes": "Int64",
+        "pixels": "Int64",
+        "network_pixels": "Int64",
+        "padded_pixels": "Int64",
+        "proposals": "Int64",
+    },
+    # what the trace shows of the other ranks
+    "rank_timeline": {
+        "rank": "Int64",
+        "step": "Int64",
+        "track": "String",
+        "name": "String",
+        "direction": "String",
+        "start_ns": "Int64",
+        "wall_ns": "Int64",
     },
     # accuracy at the end of an epoch; per class where `category` is set
     "accuracy": {

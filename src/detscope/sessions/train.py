@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from detscope.config.schema import Settings
 from detscope.data.registry import open_dataset
@@ -22,6 +22,7 @@ from detscope.sessions.train_parts import (
     build_options,
     busy_machine_notes,
     data_notes,
+    let_model_bring_data,
     make_optimizer,
     make_plan,
     make_recorder,
@@ -32,13 +33,20 @@ from detscope.zoo.contract import BuiltModel, ModelCard
 from detscope.zoo.registry import build, check_trainable, get_card
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from detscope.data.contract import DetectionDataset
     from detscope.data.loader import LoaderPlan
+    from detscope.loops.train import Batch, Position
     from detscope.record.recorder import Recorder
     from detscope.sessions.checkpoints import TrainingParts
+    from detscope.sessions.course import Course
     from detscope.sessions.held_out import HeldOut
+    from detscope.sessions.ranks_training import Team
 
 __all__ = ["Progress", "download_progress", "make_optimizer", "run_training"]
+
+Made = TypeVar("Made")
 
 
 class Progress(Protocol):
@@ -62,11 +70,19 @@ class _Wanted:
     earlier: Earlier | None
     notes: tuple[str, ...]
     recipe: dict[str, Any]
+    team: Team | None = None  # the other ranks, where this is one of several
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that evaluates and keeps what is common."""
+        return self.team is None or self.team.leads
 
 
-def run_training(settings: Settings, *, progress: Progress, notes: Sequence[str] = ()) -> Path:
+def run_training(
+    settings: Settings, *, progress: Progress, notes: Sequence[str] = (), team: Team | None = None
+) -> Path:
     """Profile a training; what cannot work is said before anything is downloaded or built."""
-    device = resolve_device(settings.training.device)
+    device = team.device if team else resolve_device(settings.training.device)
     card = get_card(settings.model.name)
     settings, recipe = with_recipe(settings, card)
     training = settings.training
@@ -75,15 +91,25 @@ def run_training(settings: Settings, *, progress: Progress, notes: Sequence[str]
     said = (*notes, recipe_note(card, recipe)) if recipe else tuple(notes)
     for note in said:
         progress.note(note)
-    dataset = open_dataset(
-        settings.data,
-        need_masks="masks" in card.needs,
-        need_keypoints="keypoints" in card.needs,
-        seed=training.seed,
-        progress=download_progress(progress),
+    let_model_bring_data(settings)
+    dataset = _in_turn(
+        team,
+        lambda: open_dataset(
+            settings.data,
+            need_masks="masks" in card.needs,
+            need_keypoints="keypoints" in card.needs,
+            seed=training.seed,
+            progress=download_progress(progress),
+        ),
     )
-    held_out = _held_out(settings, card, device, progress) if for_real(settings) else None
-    return _train(_Wanted(settings, device, card, dataset, held_out, earlier, said, recipe), progress)
+    evaluates = for_real(settings) and (team is None or team.leads)
+    held_out = _held_out(settings, card, device, progress) if evaluates else None
+    return _train(_Wanted(settings, device, card, dataset, held_out, earlier, said, recipe, team), progress)
+
+
+def _in_turn(team: Team | None, make: Callable[[], Made]) -> Made:
+    """Ranks of a host do not download the same file at the same time."""
+    return make() if team is None else team.in_turn(make)
 
 
 def _held_out(settings: Settings, card: ModelCard, device: str, progress: Progress) -> HeldOut:
@@ -103,9 +129,17 @@ def _train(wanted: _Wanted, progress: Progress) -> Path:
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
-    loading = build_loader(wanted.dataset, training, wanted.device, seed=training.seed, data=settings.data)
-    built = build(settings.model.name, build_options(settings, wanted.dataset))
+    loading = build_loader(
+        wanted.dataset,
+        training,
+        wanted.device,
+        seed=training.seed,
+        data=settings.data,
+        share=(0, 1) if wanted.team is None else (wanted.team.place.rank, wanted.team.place.ranks),
+    )
+    built = _in_turn(wanted.team, lambda: build(settings.model.name, build_options(settings, wanted.dataset)))
     parts = _parts(built, settings, wanted.device)
+    model = parts.model if wanted.team is None else wanted.team.wrap(parts.model, training)
     recorder = make_recorder(settings, built, parts.optimizer, _info(wanted, built, loading))
     about_data = data_notes(wanted.dataset, wanted.held_out.dataset if wanted.held_out else None)
     scaled = keep_drawn_sizes(built.module, settings.data)
@@ -116,23 +150,25 @@ def _train(wanted: _Wanted, progress: Progress) -> Path:
     stopped_by: list[int] = []
     ends, room = running_out_is_an_answer(recorder), room_for_the_account(settings.record.memory)
     with ends, resumable(recorder, wanted.device, stopped_by), closing_words(recorder), recorder, room:
-        _run(wanted, parts, recorder, loading, progress, stopped_by)
+        _run(wanted, parts, model, recorder, loading, progress, stopped_by)
     progress.finish()
-    _count(recorder, wanted, parts, built)
-    _after(recorder, settings)
+    if wanted.team is not None:
+        wanted.team.finish(recorder)
+    if wanted.leads:
+        _count(recorder, wanted, parts, built)
+        _after(recorder, settings)
     return recorder.run
 
 
 def _count(recorder: Recorder, wanted: _Wanted, parts: TrainingParts, built: BuiltModel) -> None:
     """One more step, whose arithmetic is counted; nothing of it reaches a checkpoint."""
-    from detscope.data.late_float import collate
     from detscope.loops.train import Position, forward_and_backward
     from detscope.sessions.counting import add_costs
 
     if wanted.settings.record.level == "phases":
         return
-    images = min(wanted.settings.training.batch_size, len(wanted.dataset))
-    batch = collate([wanted.dataset[index] for index in range(images)])
+    batch = _first_batch(wanted)
+    images = len(batch[0])
     plan = make_plan(wanted.settings.training, wanted.device, None, Position())
     add_costs(
         recorder.writer,
@@ -145,9 +181,18 @@ def _count(recorder: Recorder, wanted: _Wanted, parts: TrainingParts, built: Bui
     )
 
 
+def _first_batch(wanted: _Wanted) -> Batch:
+    from detscope.data.late_float import collate
+
+    images = min(wanted.settings.training.batch_size, len(wanted.dataset))
+    batch: Batch = collate([wanted.dataset[index] for index in range(images)])
+    return batch
+
+
 def _run(
     wanted: _Wanted,
     parts: TrainingParts,
+    model: nn.Module,
     recorder: Recorder,
     loading: LoaderPlan,
     progress: Progress,
@@ -174,7 +219,7 @@ def _run(
             held_out=wanted.held_out,
             eval_every=wanted.settings.evaluation.every,
             epochs=math.ceil(expected / per_epoch),
-            keep_checkpoints=keeps_checkpoints(wanted.settings),
+            keep_checkpoints=keeps_checkpoints(wanted.settings) and wanted.leads,
             say=progress.note,
             say_passes=total is None and training.num_epochs > 1,
         )
@@ -185,19 +230,22 @@ def _run(
             continue_curve(recorder, earlier)
             restore(earlier.checkpoint, parts)
             course.resume(start, earlier.checkpoint.state)
-        recorder.between_steps = lambda _done: progress.advance(1, loss=recorder.last_loss)
+        team = wanted.team
+        recorder.between_steps = lambda done: _between(done, recorder, progress, team, start.steps)
         watch_window(recorder)
+        if team is not None:
+            team.begin(recorder)
         progress.start(max(0, expected - start.steps), wanted.card.name)
         hooks = TrainHooks(
             each_batch=recorder.steps,
             on_losses=recorder.losses,
             on_epoch=course.begin_pass,
-            after_epoch=course.end_pass,
+            after_epoch=lambda position: _end_pass(position, course, team),
             should_stop=lambda: stop.asked is not None,
         )
         try:
             done = train(
-                parts.model,
+                model,
                 loading.loader,
                 parts.optimizer,
                 make_plan(training, wanted.device, total, start),
@@ -209,6 +257,8 @@ def _run(
             if done.stopped:
                 course.keep(done.position)
                 raise KeyboardInterrupt
+            if team is not None:
+                team.end(recorder, parts.model, _first_batch(wanted), training.seed)
         except RuntimeError:
             if stop.asked is None:
                 raise
@@ -216,6 +266,19 @@ def _run(
             raise KeyboardInterrupt from None
         finally:
             stopped_by.extend([stop.asked] if stop.asked is not None else [])
+
+
+def _between(done: int, recorder: Recorder, progress: Progress, team: Team | None, first: int) -> None:
+    """After every step, outside of it."""
+    if team is not None:
+        team.after_step(recorder, first + done - 1)
+    progress.advance(1, loss=recorder.last_loss)
+
+
+def _end_pass(position: Position, course: Course, team: Team | None) -> None:
+    course.end_pass(position)
+    if team is not None:
+        team.after_pass()
 
 
 def _parts(built: BuiltModel, settings: Settings, device: str) -> TrainingParts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.config.load import dump_settings
@@ -100,6 +101,20 @@ def make_recorder(
         info=info,
         config_toml=dump_settings(settings),
     )
+
+
+def let_model_bring_data(settings: Settings) -> None:
+    """A user's model file may register data sets: it is read before a name that nobody knows is refused."""
+    from detscope.data.registry import list_datasets
+    from detscope.zoo import user
+
+    known = {entry.name for entry in list_datasets()}
+    if (
+        ":" in settings.model.name
+        and settings.data.name not in known
+        and not Path(settings.data.name).exists()
+    ):
+        user.load(settings.model.name)
 
 
 def busy_machine_notes(device: str) -> tuple[str, ...]:

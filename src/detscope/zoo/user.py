@@ -44,6 +44,13 @@ def build(spec: str, options: BuildOptions) -> BuiltModel:
     return _with_weights(_described(made, card), options)
 
 
+def load(spec: str) -> None:
+    """Import the user's code for what it registers, such as data sets."""
+    source, _ = _split(spec)
+    with imports_possible(Path(source) if _is_file(source) else None):
+        import_named(spec, source, _is_file(source))
+
+
 def _split(spec: str) -> tuple[str, str]:
     source, _, name = spec.rpartition(":")
     if not source or not name:

@@ -11,6 +11,7 @@ from detscope.report.html.parts import Absent, Section
 ORDER = (
     "verdict",
     "step",
+    "ranks",
     "detector",
     "modules",
     "operators",

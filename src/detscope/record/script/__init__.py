@@ -1,0 +1,1 @@
+"""Listening to a script that knows nothing of us: global hooks, step borders, roots, loaders."""

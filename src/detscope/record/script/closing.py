@@ -1,0 +1,125 @@
+"""What a run says of a script that has ended: how, with which parts, and where `other` went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from detscope.record.schedule import RECORDED
+from detscope.record.script.pacing import Pacer
+from detscope.record.script.script_recorder import EVALUATION
+from detscope.record.script.stopping import ScriptStopped
+
+if TYPE_CHECKING:
+    from detscope.record.script.recording import Recording
+
+_LARGE = 0.05  # share of the step from which `other` is worth a word
+_ENOUGH_LOOKS = 10
+
+
+def outcome(error: BaseException | None, failure: Exception | None) -> tuple[str, str | None, int | None]:
+    """Status of the run, its reason, and the exit code of the script as far as it is known here."""
+    if failure is not None:
+        reason = f"the recording failed, the script went on: {type(failure).__name__}: {failure}"
+        return "partial", reason.splitlines()[0][:500], _code(error)
+    if error is None or isinstance(error, ScriptStopped):
+        return "ok", None, 0
+    if isinstance(error, SystemExit):
+        code = _code(error)
+        return ("ok", None, 0) if code == 0 else ("failed", f"the script exited with code {code}", code)
+    if isinstance(error, KeyboardInterrupt):
+        return "partial", "interrupted", 130
+    words = str(error).splitlines() or [""]
+    return "failed", f"the script raised {type(error).__name__}: {words[0]}"[:500], 1
+
+
+def _code(error: BaseException | None) -> int:
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """What the closed run tells of its steps."""
+
+    other_share: float | None = None
+    other_ms: float | None = None
+    images: float | None = None
+
+
+def step_figures(folder: Path) -> StepFigures:
+    """`other` of the recorded steps, their medians, and images per step."""
+    paths = [folder / f"{table}.parquet" for table in ("steps", "content")]
+    if not all(path.exists() for path in paths):
+        return StepFigures()
+    steps, content = (pl.read_parquet(path) for path in paths)
+    recorded = steps.filter(pl.col("mode") == RECORDED)
+    other, whole = (
+        recorded.filter(pl.col("phase") == phase)["wall_ns"].to_list() for phase in ("other", "step")
+    )
+    numbers = steps.filter(pl.col("mode") != EVALUATION)["step"].implode()
+    images = content.filter(pl.col("step").is_in(numbers))["images"].drop_nulls().to_list()
+    return StepFigures(
+        median(part / of for part, of in zip(other, whole, strict=True)) if whole else None,
+        median(other) / 1e6 if other else None,
+        median(images) if images else None,
+    )
+
+
+def script_facts(recording: Recording, pacer: Pacer, other: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Everything that is known of the script, for `run.json`."""
+    training, evaluation = recording.training, recording.evaluation
+    return {
+        "roots": recording.describe_roots(),
+        "parts": {"training": training.describe(), "evaluation": evaluation.describe()},
+        "optimizers": recording.optimizer_names,
+        "optimizer_steps": recording.optimizer_steps,
+        "optimizer_steps_skipped": recording.optimizer_steps_skipped,
+        "batches_per_step": training.batches / training.steps if training.steps else None,
+        "batches_skipped": pacer.skipped,
+        "other": list(other),
+    }
+
+
+def part_notes(recording: Recording, pacer: Pacer) -> list[str]:
+    """What is remarkable about the parts of the script."""
+    notes = []
+    training, evaluation = recording.training, recording.evaluation
+    if training.steps and training.batches > training.steps:
+        each = training.batches / training.steps
+        notes.append(f"gradients are accumulated: {each:.3g} batches per step")
+    if training.steps and evaluation.steps:
+        about = evaluation.describe()
+        notes.append(
+            f"besides {training.steps} training steps there were {evaluation.steps} evaluation steps of"
+            f" {about['step_p50_ms']:.1f} ms (median), {about['total_s']:.1f} s in all, not in the figures"
+        )
+    if recording.optimizer_steps_skipped:
+        notes.append(f"the gradient scaler left out {recording.optimizer_steps_skipped} optimizer steps")
+    if pacer.skipped:
+        notes.append(f"{pacer.skipped} batches went through the model and not backward: no steps")
+    if pacer.unfinished:
+        notes.append(f"{pacer.unfinished} accumulated batches were followed by no optimizer step")
+    return notes
+
+
+def other_notes(rows: Sequence[Mapping[str, Any]], share: float | None, looks: int) -> list[str]:
+    """Whose `other` is, where it is large."""
+    if share is None or share < _LARGE or not rows:
+        return []
+    if looks < _ENOUGH_LOOKS:
+        return [f"other is {share:.0%} of the step; cannot tell whose it is: only {looks} looks at it"]
+    words = ", ".join(
+        f"{row['share_of_other']:.0%} in {row['function']} ({row['file']}:{row['line']})" for row in rows[:3]
+    )
+    return [f"other is {share:.0%} of the step: {words} (from {looks} looks at the running function)"]

@@ -1,0 +1,151 @@
+"""Global hooks: module calls, the autograd engine, optimizers, gradient scalers, copies to a device."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from detscope.record.script.loading import watch_loaders
+from detscope.record.script.patches import Patches
+from detscope.record.script.tracker import Tracker
+
+
+class Hooks:
+    """Everything that is put on torch while a script is recorded."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._patches = Patches()
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        """Begin to listen."""
+        tracker, patches = self._tracker, self._patches
+        patches.put(nn.Module, "__call__", _module_call(tracker))
+        patches.put(torch.autograd, "_engine_run_backward", _engine(tracker))
+        self._handles += [
+            register_optimizer_step_pre_hook(_before_step(tracker)),
+            register_optimizer_step_post_hook(lambda optimizer, _a, _k: tracker.exit_optimizer(optimizer)),
+        ]
+        patches.put(torch.optim.Optimizer, "__init__", _optimizer_made(tracker))
+        patches.put(torch.amp.GradScaler, "step", _scaler_step(tracker))
+        for owner, name in (
+            (torch.optim.Optimizer, "zero_grad"),
+            (nn.Module, "zero_grad"),
+            (torch.nn.utils, "clip_grad_norm_"),
+            (torch.nn.utils, "clip_grad_value_"),
+            (torch.nn.utils.clip_grad, "clip_grad_norm_"),
+            (torch.nn.utils.clip_grad, "clip_grad_value_"),
+        ):
+            patches.put(owner, name, _phase_call(getattr(owner, name), tracker.optimizer_phase))
+        watch_loaders(patches, tracker)
+        tracker.recording.watch_ranks(patches.put)
+        if torch.cuda.is_available():  # elsewhere nothing has to travel
+            for name in ("to", "cuda"):
+                patches.put(torch.Tensor, name, _copy(getattr(torch.Tensor, name), tracker))
+
+    def remove(self) -> None:
+        """Listen no more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._patches.undo()
+
+
+def _module_call(tracker: Tracker) -> Callable[..., Any]:
+    plain: Callable[..., Any] = nn.Module.__call__
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or tracker.inside or not tracker.active:
+            return plain(self, *args, **kwargs)
+        return tracker.root_call(plain, self, args, kwargs)
+
+    return call
+
+
+def _engine(tracker: Tracker) -> Callable[..., Any]:
+    plain: Callable[..., Any] = vars(torch.autograd)["_engine_run_backward"]
+
+    @functools.wraps(plain)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if not tracker.active:
+            return plain(*args, **kwargs)
+        return tracker.backward(plain, args, kwargs)
+
+    return run_backward
+
+
+def _before_step(tracker: Tracker) -> Callable[..., None]:
+    def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        tracker.enter_optimizer(optimizer, sys._getframe(1))
+
+    return before
+
+
+def _optimizer_made(tracker: Tracker) -> Callable[..., None]:
+    plain = torch.optim.Optimizer.__init__
+
+    @functools.wraps(plain)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        tracker.recording.optimizers_built += 1
+        plain(self, *args, **kwargs)
+
+    return init
+
+
+def _scaler_step(tracker: Tracker) -> Callable[..., Any]:
+    """A scaler's step is one of the optimizer, also where it finds infinities and leaves it out."""
+    plain: Callable[..., Any] = torch.amp.GradScaler.step
+
+    @functools.wraps(plain)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tracker.enter_optimizer(optimizer, sys._getframe()):
+            return plain(self, optimizer, *args, **kwargs)
+        before = tracker.inner_steps
+        try:
+            return plain(self, optimizer, *args, **kwargs)
+        finally:
+            tracker.exit_optimizer(optimizer, skipped=tracker.inner_steps == before)
+
+    return step
+
+
+def _phase_call(plain: Callable[..., Any], begin: Callable[[], Callable[[], None]]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return plain(*args, **kwargs)
+        end = begin()
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            end()
+
+    return call
+
+
+def _copy(plain: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+    """Copies of a host's tensor by the loop itself; inside of a model they are the model's work."""
+
+    @functools.wraps(plain)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or tracker.inside or not tracker.active or not self.is_cpu:
+            return plain(self, *args, **kwargs)
+        end = tracker.transfer()
+        try:
+            return plain(self, *args, **kwargs)
+        finally:
+            end()
+
+    return copy

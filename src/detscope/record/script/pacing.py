@@ -1,0 +1,207 @@
+"""Where one step of somebody else's loop ends and the next begins. Pure: told what happens, says what ended.
+
+A training step ends when, after an optimizer has stepped, the loop asks a loader for the next batch, or,
+in loops without a loader, calls a model again. Batches that only go backward are accumulated. An
+iteration that calls a model and does not go backward is one of evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+_PATIENCE = 16  # calls of one model with gradients and without a backward pass, until that is evaluation
+_STATISTICS = 4  # batches that nobody passes to a model: somebody counts something
+_DROP_AFTER = 64  # steps of other optimizers after which one that has not stepped is waited for no longer
+
+
+class Ended(Enum):
+    """What ended just before the thing that was told."""
+
+    NOTHING = "nothing"
+    TRAINING = "training step"
+    EVALUATION = "evaluation step"
+    DROPPED = "what counts as no step"  # time since the last border is not part of a step
+    EARLIER = "a step, some time ago"  # at the moment that was marked as `split`
+
+
+@dataclass
+class _Since:
+    """What happened since a border."""
+
+    batches: int = 0
+    backwards: int = 0
+    forwards: int = 0
+    training_forwards: int = 0  # with gradients, of models in training mode
+    roots: dict[int, int] = field(default_factory=dict)  # calls
+
+
+class Pacer:
+    """Told of every event outside of others; a border is answered before the event itself is counted."""
+
+    def __init__(self) -> None:
+        self.trained = False  # an optimizer has stepped at some time
+        self.stepped: dict[int, int] = {}  # optimizers that stepped since the border
+        self.accumulated = 0  # iterations that went backward before the last one
+        self.last_batches = 1  # that the step which ended last accumulated
+        self.skipped = 0  # iterations in training mode that did not go backward
+        self.unfinished = 0  # accumulated iterations that no optimizer step followed
+        self._whole = _Since()  # since the last border
+        self._latest = _Since()  # since the last batch was asked for
+        self._evaluated: set[int] = set()  # roots that were called in evaluation steps
+        self._known: dict[int, int] = {}  # optimizers, and steps of others since their last
+        self._by_loader = True  # the same optimizer never stepped twice on one batch
+        self._quiet_since_step = False  # nothing has happened since an optimizer stepped
+        self._called_since_step = False
+
+    # ---- events that may be borders
+
+    def asks_batch(self) -> Ended:
+        """The loop asks a loader for a batch, or for its iterator."""
+        ended = self._before_batch()
+        self._quiet_since_step = False
+        return ended
+
+    def _before_batch(self) -> Ended:
+        if self.stepped:
+            return self._end(Ended.TRAINING)
+        latest = self._latest
+        if latest.backwards:
+            self.accumulated += 1
+            self._latest = _Since()
+            return Ended.NOTHING
+        if not latest.forwards:
+            return Ended.NOTHING  # several loaders, or batches that are passed over
+        if latest.training_forwards and self.trained:
+            self.skipped += 1
+            self._latest = _Since()
+            return Ended.NOTHING if self.accumulated else self._end(Ended.DROPPED)
+        if self.accumulated:
+            self.unfinished += self.accumulated
+            return self._end(Ended.DROPPED)
+        if not self._whole.batches and not self._evaluated & self._called_roots():
+            return self._end(Ended.DROPPED)  # a lone call, as constructors make to learn shapes
+        return self._end(Ended.EVALUATION)
+
+    def enters_root(self, root: int, gradients: bool, training: bool) -> Ended:
+        """A model is about to be called, inside of nothing else."""
+        ended = self._before_root(root, gradients and training)
+        self._quiet_since_step = False
+        self._called_since_step = True
+        self.counts_root(root, gradients, training)
+        return ended
+
+    def counts_root(self, root: int, gradients: bool, training: bool) -> None:
+        """A model is called, possibly by an optimizer: no border."""
+        for since in (self._whole, self._latest):
+            since.forwards += 1
+            since.training_forwards += gradients and training
+            since.roots[root] = since.roots.get(root, 0) + 1
+
+    def root_failed(self, root: int, gradients: bool, training: bool) -> None:
+        """The call raised: it did not happen."""
+        for since in (self._whole, self._latest):
+            if since.roots.get(root):
+                since.forwards -= 1
+                since.training_forwards -= gradients and training
+                since.roots[root] -= 1
+
+    def _before_root(self, root: int, trains: bool) -> Ended:
+        if self.stepped:
+            if self._whole.batches and self._by_loader:
+                return Ended.NOTHING
+            return self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+        if self._whole.backwards or self._whole.batches:
+            return Ended.NOTHING
+        again = self._latest.roots.get(root, 0)
+        evaluated = not (trains and self._latest.training_forwards)
+        if again and (evaluated or (again >= _PATIENCE and not self.trained)):
+            return self._end(Ended.EVALUATION)
+        return Ended.NOTHING
+
+    def enters_optimizer(self, optimizer: int) -> Ended:
+        """An optimizer is about to step; twice in a row means that it calls the model itself (a closure)."""
+        if self._quiet_since_step and optimizer in self.stepped:
+            return self._end(Ended.TRAINING)
+        return Ended.NOTHING
+
+    def optimizer_stepped(self, optimizer: int) -> Ended:
+        """An optimizer has stepped, or a scaler has decided that it should not."""
+        ended = Ended.NOTHING
+        again = optimizer in self.stepped and self._whole.batches > 0 and self._called_since_step
+        if again and self._by_loader:
+            # many steps on one batch: the border was where a model was called after the earlier step
+            self._by_loader = False
+            self._end(Ended.TRAINING)
+            self._whole.backwards = self._latest.backwards = 1
+            ended = Ended.EARLIER
+        self.trained = True
+        self.stepped[optimizer] = self.stepped.get(optimizer, 0) + 1
+        self._quiet_since_step, self._called_since_step = True, False
+        for other in list(self._known):
+            self._known[other] += 1
+            if self._known[other] > _DROP_AFTER:
+                del self._known[other]
+        self._known[optimizer] = 0
+        return ended
+
+    # ---- events that are none
+
+    def gets_batch(self) -> None:
+        """A batch has arrived."""
+        self._whole.batches += 1
+        self._latest.batches += 1
+        self._quiet_since_step = False
+
+    def pass_ends(self) -> Ended:
+        """A loader has no more batches: what comes now belongs to no step, unless one is under way."""
+        another_loader = 0 < self._whole.batches < _STATISTICS
+        under_way = not self.idle or another_loader
+        return Ended.NOTHING if under_way else self._end(Ended.DROPPED)
+
+    def goes_backward(self, in_optimizer: bool = False) -> Ended:
+        """The autograd engine is entered from outside; where no module is called, that is the border."""
+        ended = Ended.NOTHING
+        by_loader = self._whole.batches and self._by_loader
+        if self.stepped and not (self._called_since_step or by_loader or in_optimizer):
+            ended = self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+        self._whole.backwards += 1
+        self._latest.backwards += 1
+        self._quiet_since_step = False
+        return ended
+
+    @property
+    def evaluates(self) -> bool:
+        """What is under way looks like evaluation: models were called and nothing was trained."""
+        return bool(self._whole.forwards and not self._whole.backwards and not self.stepped)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return not (self._whole.forwards or self._whole.backwards or self.stepped)
+
+    def finishes(self) -> Ended:
+        """The script has ended: what was complete by then counts."""
+        if self.stepped:
+            return self._end(Ended.TRAINING)
+        if self.accumulated or self._whole.backwards:
+            self.unfinished += self.accumulated + bool(self._latest.backwards)
+            return self._end(Ended.DROPPED)
+        if self._whole.forwards and not (self._whole.training_forwards and self.trained):
+            return self._end(Ended.EVALUATION)
+        return Ended.NOTHING
+
+    def _called_roots(self) -> set[int]:
+        return {root for root, calls in self._whole.roots.items() if calls}
+
+    def _all_stepped(self) -> bool:
+        return set(self._known) <= set(self.stepped)
+
+    def _end(self, what: Ended) -> Ended:
+        if what is Ended.EVALUATION:
+            self._evaluated |= self._called_roots()
+        self._whole, self._latest = _Since(), _Since()
+        self.stepped = {}
+        self.last_batches, self.accumulated = self.accumulated + 1, 0
+        self._quiet_since_step = self._called_since_step = False
+        return what

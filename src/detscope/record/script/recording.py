@@ -1,0 +1,369 @@
+"""From a script's steps to a run: opens it when the model is known, decides what each step is part of."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from detscope.machine.facts import environment
+from detscope.record.borders import Pair
+from detscope.record.events import EventBuffer
+from detscope.record.loader import BatchTiming
+from detscope.record.nodes import PHASES
+from detscope.record.schedule import RECORDED
+from detscope.record.script.closing import (
+    other_notes,
+    outcome,
+    part_notes,
+    script_facts,
+    step_figures,
+)
+from detscope.record.script.options import ScriptOptions
+from detscope.record.script.other import OtherSampler
+from detscope.record.script.pacing import Pacer
+from detscope.record.script.roots import (
+    Anatomy,
+    Root,
+    Roots,
+    anatomy,
+    compiled_parts,
+    frames_compiled,
+)
+from detscope.record.script.scribe import Watched
+from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
+from detscope.runs.atomic import write_text
+from detscope.runs.definitions import DEFINITIONS
+from detscope.runs.writer import RunWriter
+
+if TYPE_CHECKING:
+    from detscope.record.communication import CommunicationWatch
+
+_COMPILED = "torch.compile: modules inside compiled code cannot be told apart, so only phases are recorded"
+_NO_MODULE = (
+    "cannot tell forward from other: no module was called from Python (compiled code, or plain functions)"
+)
+_NO_STEP = "no step was seen: the script ended before it had called a model and gone on"
+
+
+class Part:
+    """Training or evaluation: how many steps, how long."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.batches = 0
+        self.wall_ns: list[int] = []
+        self.phases_ns: dict[str, int] = dict.fromkeys(PHASES, 0)
+
+    def add(self, done: FinishedStep, phases_ns: dict[str, int] | None = None) -> None:
+        """Take a step in."""
+        self.steps += 1
+        self.batches += done.batches
+        self.wall_ns.append(done.end_ns - done.start_ns)
+        for phase, spent_ns in (phases_ns or {}).items():
+            self.phases_ns[phase] += spent_ns
+
+    def describe(self) -> dict[str, Any]:
+        """For `run.json`."""
+        return {
+            "steps": self.steps,
+            "batches": self.batches,
+            "total_s": sum(self.wall_ns) / 1e9,
+            "step_p50_ms": median(self.wall_ns) / 1e6 if self.wall_ns else None,
+        }
+
+
+class Recording:
+    """Owned by the tracker."""
+
+    def __init__(self, options: ScriptOptions, roots: Roots, watched: Watched, sampler: OtherSampler) -> None:
+        self._options = options
+        self._roots = roots
+        self._watched = watched
+        self._sampler = sampler
+        self._recorder: ScriptRecorder | None = None
+        self._model: Root | None = None
+        self._notes: list[str] = []
+        self._optimizers: dict[int, Any] = {}
+        self._training_loaders: set[int] = set()
+        self._pairs: dict[int, Pair] = {}
+        self._failure: Exception | None = None
+        self._failure_text = ""
+        self._stopped = False
+        self._compiled_before = frames_compiled()
+        self.training, self.evaluation = Part(), Part()
+        self.optimizers_built = 0
+        self.optimizer_steps = self.optimizer_steps_skipped = 0
+        self.precision: str | None = None
+        self._collectives: CommunicationWatch | None = None
+
+    # ---- what hooks ask and tell
+
+    def watch_ranks(self, put: Callable[[Any, str, Any], None]) -> None:
+        """Where this is one of several ranks: time their collectives."""
+        if self._options.ranks > 1 and torch.distributed.is_available():
+            from detscope.record.communication import CommunicationWatch
+
+            self._collectives = CommunicationWatch(self._options.rank or 0)
+            self._collectives.attach_to_all(put)
+
+    def _keep_collectives(self, step: int) -> None:
+        if self._collectives is not None and self._recorder is not None:
+            self._recorder.writer.append("communication", self._collectives.take(step))
+
+    def note(self, text: str) -> None:
+        """Say something once, in every view of the run."""
+        if self._recorder:
+            self._recorder.note(text)
+        elif text not in self._notes:
+            self._notes.append(text)
+
+    @property
+    def writing(self) -> bool:
+        """Whether phases are written now."""
+        return not self._after_window and (self._recorder is None or self._recorder.writing)
+
+    def pair_of(self, root: Root) -> Pair | None:
+        """How a root that is not the recorded model is written among the modules."""
+        recorder, model = self._recorder, self._model
+        if recorder is None or model is None or not recorder.with_modules:
+            return None
+        if root is model or (root.inner is not None and root.inner is model.inner):
+            return None
+        pair = self._pairs.get(root.number)
+        if pair is None:
+            same = sum(other.label == root.label for other in self._roots.all[: root.number])
+            name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
+            node = recorder.nodes.add("module", name, root.label, root.label, root.parameters or 0)
+            pair = self._pairs[root.number] = recorder.pair(node.number)
+        return pair
+
+    def before_root(self, root: Root, gradients: bool) -> None:
+        """A model is about to be called: evaluation beside a training is looked at less closely."""
+        recorder = self._recorder
+        if recorder is None or not recorder.trained:
+            return
+        if gradients:
+            if recorder.evaluating:
+                recorder.resume_training()
+            return
+        of_model = self._model is not None and root.inner is self._model.inner
+        if not recorder.evaluating and (of_model or not root.calls_in_training_steps):
+            recorder.rest_for_evaluation()
+
+    def begins_pass(self, loader: int) -> None:
+        """A loader is asked for its iterator."""
+        if self._recorder and loader in self._training_loaders:
+            self._recorder.evaluating = False
+
+    def arrived(self, batch: Any, timing: BatchTiming | None) -> None:
+        """The loop has a batch."""
+        if self._recorder:
+            self._recorder.arrived(batch, timing)
+
+    def optimizer_stepped(self, optimizer: Any, skipped: bool) -> None:
+        """An optimizer has stepped, or a scaler has decided against it."""
+        self.optimizer_steps += 1
+        self.optimizer_steps_skipped += skipped
+        if id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = optimizer
+            if self._recorder:
+                self._recorder.add_optimizer(optimizer)
+
+    # ---- steps
+
+    def ends(self, done: FinishedStep | None, trains: bool, loader: int, buffer: EventBuffer) -> bool:
+        """A step has ended (None: what counts as none); whether the script is to stop."""
+        if done is None:
+            self._sampler.take_step(counts=False)
+            if self._recorder:
+                self._recorder.drop_step()
+            return self._stopped
+        number = self._steps_so_far(trains)
+        if trains and done.fresh_pass:
+            self._training_loaders.add(loader)
+        if self._stopped or self._after_window or number < self._first:
+            self._count(done, trains)
+            self._sampler.take_step(counts=False)
+            if number == self._first - 1:
+                self._open(trains)
+            return self._stopped
+        mode = self._record(done, trains, buffer)
+        self._sampler.take_step(counts=mode == RECORDED)
+        self._check_end()
+        return self._stopped
+
+    def _record(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
+        recorder = self._recorder
+        if recorder is None:
+            recorder = self._open(trains)
+            recorder.first_step(buffer.items, done)
+            self._count(done, trains)
+            return ""
+        if trains and not recorder.trained:
+            model = self._choose(trained=True)
+            recorder.begin_training(*model)
+        if trains or not recorder.trained:
+            self._count(done, trains)
+            return recorder.end_step(done)
+        phases = recorder.end_evaluation(done)
+        self.evaluation.add(done, phases)
+        return ""
+
+    def _count(self, done: FinishedStep, trains: bool) -> None:
+        (self.training if trains else self.evaluation).add(done)
+
+    def begins(self, buffer: EventBuffer) -> EventBuffer:
+        """The next step begins; where its events go."""
+        recorder = self._recorder
+        if recorder is None:
+            buffer.take()
+            buffer.processor = []
+            return buffer
+        if self._after_window or self._stopped:
+            recorder.rest()
+            recorder.event_buffer.take()
+            return recorder.event_buffer
+        if recorder.level != "phases" and frames_compiled() > self._compiled_before:
+            recorder.only_phases(_COMPILED)
+        if not recorder.trained and self.optimizers_built:
+            recorder.without_deep_looks()
+        recorder.open_step()
+        return recorder.event_buffer
+
+    # ---- window and limit
+
+    @property
+    def _first(self) -> int:
+        return self._options.window.first if self._options.window else 0
+
+    @property
+    def _after_window(self) -> bool:
+        window = self._options.window
+        return window is not None and max(self.training.steps, self._only_evaluated) >= window.end
+
+    @property
+    def _only_evaluated(self) -> int:
+        return 0 if self.training.steps else self.evaluation.steps
+
+    def _steps_so_far(self, trains: bool) -> int:
+        return self.training.steps if trains or self.training.steps else self.evaluation.steps
+
+    def _check_end(self) -> None:
+        wanted, recorder = self._options.max_steps, self._recorder
+        if wanted is None or recorder is None or (recorder.trained != bool(self.training.steps)):
+            return
+        if recorder.steps_done >= recorder.schedule.total_steps(wanted):
+            self._stopped = True
+            self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
+
+    # ---- opening and closing
+
+    def _choose(self, trained: bool) -> tuple[torch.nn.Module, Anatomy, str]:
+        root = self._roots.model(trained)
+        if root is None or root.inner is None:
+            self.note(_NO_MODULE)
+            return torch.nn.Module(), Anatomy("user", (), ()), "no_module"
+        self._model = root
+        parts = Anatomy("user", (), ()) if self._options.level == "phases" else anatomy(root.inner)
+        return root.inner, parts, root.label
+
+    def _open(self, trains: bool) -> ScriptRecorder:
+        """The first step has ended: now it is known what the script is about."""
+        model, parts, name = self._choose(trains)
+        outermost = self._model.module if self._model else None
+        compiled = frames_compiled() > self._compiled_before or (
+            outermost is not None and compiled_parts(outermost)
+        )
+        info: dict[str, Any] = {"data": None}
+        info["rank"] = {"rank": self._options.rank or 0, "ranks": self._options.ranks}
+        info["model"] = {
+            "name": name,
+            "family": parts.family,
+            "source": "script",
+            "parameters": sum(p.numel() for p in model.parameters()),
+        }
+        recorder = ScriptRecorder(
+            model,
+            list(self._optimizers.values()),
+            Anatomy("user", (), ()) if compiled else parts,
+            self._options,
+            self._watched,
+            name=name,
+            info=info,
+        )
+        recorder.__enter__()
+        first = self._options.window.first if self._options.window else 0
+        recorder.between_steps = lambda done: self._keep_collectives(first + done - 1)
+        recorder.trained = trains
+        self._recorder = recorder
+        for text in self._notes:
+            recorder.note(text)
+        if compiled:
+            recorder.only_phases(_COMPILED)
+        self._sampler.start()
+        return recorder
+
+    def failed(self, error: Exception) -> None:
+        """The recording cannot go on; the script can."""
+        self._failure, self._failure_text = error, "".join(traceback.format_exception(error))
+        if self._recorder:
+            self._recorder.rest()
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the recording before the script."""
+        return self._failure
+
+    @property
+    def optimizer_names(self) -> list[str]:
+        """Classes of the optimizers that stepped."""
+        return [type(optimizer).__name__ for optimizer in self._optimizers.values()]
+
+    def describe_roots(self) -> list[dict[str, Any]]:
+        """The models that the script called."""
+        return self._roots.describe(self._model)
+
+    def close(self, error: BaseException | None, pacer: Pacer) -> Path:
+        """The script has ended: close the run and say what happened."""
+        self._sampler.stop()
+        recorder = self._recorder
+        if recorder is None:
+            writer = self._empty_run()
+        else:
+            recorder.__exit__(None if error is None else type(error), error, None)
+            recorder.relabel()
+            writer = recorder.writer
+        figures = step_figures(writer.folder)
+        other = self._sampler.rows(figures.other_ms)
+        status, reason, code = outcome(error, self._failure)
+        info = writer.info
+        if not str(info["status"]).startswith("oom"):
+            info["status"], info["reason"] = status, reason
+        facts = {"name": self._options.script, "exit_code": code}
+        info["script"] = facts | script_facts(self, pacer, other)
+        info["precision"] = self.precision
+        per_batch = info["script"]["batches_per_step"] or 1
+        info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)
+        looks = sum(self._sampler.places.values())
+        info["notes"] = [
+            *info["notes"],
+            *part_notes(self, pacer),
+            *other_notes(other, figures.other_share, looks),
+        ]
+        writer.save_info()
+        if self._failure_text:
+            write_text(writer.folder / "log.txt", self._failure_text)
+        return writer.folder
+
+    def _empty_run(self) -> RunWriter:
+        name = self._options.run_name(Path(self._options.script).stem or "script")
+        info: dict[str, Any] = {"level": self._options.level, "stages": [], "environment": environment()}
+        info |= {"definitions": DEFINITIONS, "notes": list(self._notes), "cannot_tell": [_NO_STEP]}
+        writer = RunWriter(self._options.out, "run", name, info)
+        writer.close("partial", _NO_STEP)
+        return writer

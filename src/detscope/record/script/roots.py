@@ -1,0 +1,216 @@
+"""Models that a script calls: which is the one that is trained, and what the others are."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from detscope.record.borders import tensors_in
+from detscope.zoo.contract import Observer, Stage
+from detscope.zoo.recognise import recognise
+
+# wrappers that add nothing of their own to a model, and where they keep it
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "module",
+    "AveragedModel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+_NEARLY_ALL = 0.95
+
+
+class Root:
+    """A module that is called by no other module."""
+
+    def __init__(self, module: nn.Module, number: int) -> None:
+        self._module = weakref.ref(module)
+        self.number = number
+        inner, self.wrappers = unwrap(module)
+        self._inner = weakref.ref(inner)
+        self.label = type(inner).__name__
+        self.has_parameters = next(module.parameters(), None) is not None
+        self.parameters: int | None = None  # counted after the first call: lazy ones have none before
+        self.calls = self.calls_training = self.calls_in_training_steps = 0
+        self.forward_ns = self.training_ns = 0
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module itself, while it lives."""
+        return self._module()
+
+    @property
+    def inner(self) -> nn.Module | None:
+        """The model inside of wrappers."""
+        return self._inner()
+
+    def is_model_work(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call is part of the forward phase: transforms and metrics that train nothing are not."""
+        return self.has_parameters or any(tensor.requires_grad for tensor in tensors_in(arguments))
+
+    def add(self, spent_ns: int, trains: bool) -> None:
+        """A call has ended."""
+        self.calls += 1
+        self.forward_ns += spent_ns
+        if trains:
+            self.calls_training += 1
+            self.training_ns += spent_ns
+        if self.parameters is None:
+            module = self.module
+            self.parameters = 0 if module is None else sum(p.numel() for p in module.parameters())
+
+
+class Roots:
+    """All roots by identity; one that is gone does not lend its number to another."""
+
+    def __init__(self) -> None:
+        self._roots: dict[int, Root] = {}
+        self.all: list[Root] = []
+
+    def of(self, module: nn.Module) -> Root:
+        """The root of this module, made at its first call."""
+        root = self._roots.get(id(module))
+        if root is None or root.module is not module:
+            root = self._roots[id(module)] = Root(module, len(self.all))
+            self.all.append(root)
+        return root
+
+    def model(self, trained: bool) -> Root | None:
+        """The root whose forward spans most, of those that are trained if any is."""
+        alive = [root for root in self.all if root.inner is not None and root.has_parameters]
+        if trained and any(root.training_ns for root in alive):
+            return max(alive, key=lambda root: root.training_ns)
+        return max(alive, key=lambda root: root.forward_ns, default=None)
+
+    def describe(self, model: Root | None) -> list[dict[str, Any]]:
+        """What the script called, most expensive first, for `run.json`."""
+        ordered = sorted(self.all, key=lambda root: -root.forward_ns)
+        return [
+            {
+                "class": root.label,
+                "role": role_of(root, model),
+                "inside": list(root.wrappers),
+                "parameters": root.parameters,
+                "calls": root.calls,
+                "calls_in_training_mode": root.calls_training,
+                "forward_ms": root.forward_ns / 1e6,
+            }
+            for root in ordered[:20]
+        ]
+
+
+def role_of(root: Root, model: Root | None) -> str:
+    """What a root is to the script, as far as its calls tell."""
+    if root is model:
+        return "model"
+    if not root.has_parameters:
+        return "loss or transform without parameters"
+    if root.calls_training:
+        return "another trained model"
+    same = model is not None and (root.label, root.parameters) == (model.label, model.parameters)
+    if model is not None and root.inner is not None and root.inner is model.inner:
+        return "the model, called directly"
+    if root.calls_in_training_steps:
+        return "copy of the model that teaches it (no gradients)" if same else "teacher (no gradients)"
+    return "copy of the model (averaged weights or similar), evaluated" if same else "another evaluated model"
+
+
+def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model inside of wrappers, and their names, outermost first."""
+    names: list[str] = []
+    while True:
+        name = type(module).__name__
+        inner = getattr(module, _WRAPPERS[name], None) if name in _WRAPPERS else None
+        if not isinstance(inner, nn.Module):
+            return module, tuple(names)
+        names.append(name)
+        module = inner
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The parts of a model that get names."""
+
+    family: str
+    stages: tuple[Stage, ...]
+    observers: tuple[Observer, ...]
+
+
+def anatomy(model: nn.Module) -> Anatomy:
+    """Stages and observers: of the model, or of the detector of a known family somewhere inside."""
+    whole = Anatomy(*recognise(model))
+    if whole.family != "user":
+        return whole
+    for path, module in _inside(model):
+        found = Anatomy(*recognise(module))
+        if found.family != "user":
+            return Anatomy(
+                found.family,
+                tuple(replace(stage, target=_below(path, stage.target)) for stage in found.stages),
+                tuple(replace(one, target=_below(path, one.target)) for one in found.observers),
+            )
+    return replace(whole, stages=_children(model)) if whole.stages else whole
+
+
+def _children(model: nn.Module) -> tuple[Stage, ...]:
+    """The children as stages; of a child that holds nearly all parameters, its children (EfficientDet)."""
+    parameters = max(1, sum(p.numel() for p in model.parameters()))
+    stages: list[Stage] = []
+    for name, child in model.named_children():
+        below = [part for part, _ in child.named_children()]
+        mostly = sum(p.numel() for p in child.parameters()) > _NEARLY_ALL * parameters
+        if mostly and len(below) > 1 and not isinstance(child, nn.Sequential):
+            stages += [Stage(part, f"{name}.{part}") for part in below]
+        else:
+            stages.append(Stage(name, name))
+    return tuple(stages)
+
+
+def _inside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules down to a depth of three, outer first: detectors are not hidden deeper."""
+    level: list[tuple[str, nn.Module]] = [("", model)]
+    for _ in range(3):
+        level = [
+            (f"{path}.{name}" if path else name, child)
+            for path, module in level
+            for name, child in module.named_children()
+        ]
+        yield from level
+
+
+def _below(path: str, target: str) -> str:
+    return target if ":" in target else f"{path}.{target}"
+
+
+def compiled_parts(module: nn.Module) -> bool:
+    """Whether torch.compile has taken the model or a part of it."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
+
+
+def frames_compiled() -> int:
+    """Functions that torch.compile has compiled in this process."""
+    utilities = sys.modules.get("torch._dynamo.utils")
+    counters: Any = getattr(utilities, "counters", None)
+    return int(counters["frames"]["total"]) if counters and "frames" in counters else 0
+
+
+def precision_of(module: nn.Module) -> str:
+    """In which arithmetic a model is called."""
+    parameter = next(module.parameters(), None)
+    device = "cpu" if parameter is None else parameter.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    else:
+        dtype = torch.float32 if parameter is None else parameter.dtype
+    return {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, str(dtype))

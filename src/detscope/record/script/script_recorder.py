@@ -1,0 +1,318 @@
+"""A recorder whose steps are told from outside, after the fact, and which may change its mind about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns
+from typing import Any
+
+import polars as pl
+import torch
+from torch import nn
+
+from detscope.record.borders import Pair
+from detscope.record.content import BatchContent
+from detscope.record.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
+from detscope.record.loader import BatchTiming
+from detscope.record.memory_watch import MemoryWatch
+from detscope.record.model_probes import ModelProbes
+from detscope.record.notebook import Notebook, OpenStep
+from detscope.record.recorder import Recorder
+from detscope.record.replay import replay
+from detscope.record.rows import loader_rows, step_rows
+from detscope.record.schedule import BARE, OPERATORS, WARMUP
+from detscope.record.script.content import together
+from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
+from detscope.record.script.roots import Anatomy
+from detscope.record.script.scribe import ScriptScribe, Watched
+from detscope.runs.writer import write_table
+
+EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
+_OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels")
+
+
+@dataclass
+class FinishedStep:
+    """A step of the script, as the tracker saw it."""
+
+    start_ns: int
+    end_ns: int
+    fresh_pass: bool = False
+    batches: int = 1  # that went backward before the optimizer stepped
+    contents: list[BatchContent] = field(default_factory=list)
+    timings: list[tuple[BatchTiming, int]] = field(default_factory=list)  # and how long the loop waited
+
+
+class _GlobalPhases:
+    """Phases of a script come from global hooks, which ask whether to write; nothing is attached."""
+
+    def attach(self) -> None: ...
+    def detach(self) -> None: ...
+
+
+class ScriptRecorder(Recorder):
+    """Made as soon as the script's model is known; the tracker says when steps end."""
+
+    scribe_type = ScriptScribe
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        parts: Anatomy,
+        options: ScriptOptions,
+        watched: Watched,
+        *,
+        name: str,
+        info: dict[str, Any],
+    ) -> None:
+        first = options.window.first if options.window else 0
+        super().__init__(
+            model,
+            list(optimizers),
+            options.out,
+            level=options.level,
+            stages=parts.stages,
+            observers=parts.observers,
+            warmup_steps=max(0, WARMUP_STEPS - first),
+            memory=options.memory,
+            name=options.run_name(name),
+            verb="run",
+            info=info,
+        )
+        self._first_step = first
+        assert isinstance(self._scribe, ScriptScribe)
+        self._scribe.watched = watched
+        self._optimizers: list[Any] = list(optimizers)
+        self._phases = _GlobalPhases()  # type: ignore[assignment]
+        if self._memory:
+            self._memory = self._new_memory(model)  # of optimizers that are still to come too
+        self._full_schedule = self.schedule
+        self._pause_ns = perf_counter_ns()
+        self._evaluated_before = 0  # steps below this number were evaluation, which the script began with
+        self._operator_totals: dict[str, Any] = {}
+        self.evaluating = False
+        self.trained = False
+
+    # ---- steps
+
+    @property
+    def event_buffer(self) -> EventBuffer:
+        """Where hooks write."""
+        return self._buffer
+
+    @property
+    def writing(self) -> bool:
+        """Whether phases are written in the step under way."""
+        return self._attached != "nothing"
+
+    @property
+    def with_modules(self) -> bool:
+        """Whether modules are."""
+        return self._attached == "modules"
+
+    def pair(self, number: int) -> Pair:
+        """What is called around something that is written like a module."""
+        return self._scribe.pair(number)
+
+    def open_step(self) -> None:
+        """Bring the probes into the state the coming step wants; bookkeeping ends here."""
+        mode = EVALUATION if self.evaluating else self._prepare()
+        self._buffer.take()
+        start_ns = perf_counter_ns()
+        self._step = OpenStep(
+            self._first_step + self._index,
+            self._epoch,
+            mode,
+            start_ns,
+            start_ns,
+            start_ns - self._pause_ns,
+            False,
+            None,
+        )
+        if mode != BARE and self._buffer.device_clock is not None:
+            self._step.first_handle = self._buffer.device_clock.record()
+        self._buffer.mark_processor(STEP_BEGINS)
+        self._buffer.mark_processor(BATCH_ARRIVED)  # batches are phases like all others here
+
+    def first_step(self, events: Sequence[int], done: FinishedStep) -> None:
+        """The step in which the model was found: it was seen, with its phases, before this recorder."""
+        mode = WARMUP if self.schedule.warmup_steps else self.schedule.mode(0)
+        self._step = OpenStep(
+            self._first_step, self._epoch, mode, done.start_ns, done.start_ns, 0, False, None
+        )
+        self._buffer.items.extend(events)
+        self.end_step(done)
+
+    def end_step(self, done: FinishedStep) -> str:
+        """A step has ended; how it was recorded."""
+        step = self._step
+        if step is None:
+            return ""
+        if step.mode == EVALUATION:  # it looked like evaluation and turned out to be training
+            step.mode = WARMUP
+        if done.fresh_pass:
+            self._epoch += 1
+        step.epoch, step.first_of_epoch = max(0, self._epoch), done.fresh_pass
+        step.start_ns = step.waited_ns = done.start_ns
+        step.content = together(done.contents)
+        for timing, waited_ns in done.timings:
+            self.writer.append("loader", loader_rows(step.index, timing, waited_ns))
+        self._pause_ns = self._finish_step(max(done.end_ns, done.start_ns + 1))
+        return step.mode
+
+    def end_evaluation(self, done: FinishedStep) -> dict[str, int]:
+        """An evaluation step beside the training has ended; its phases."""
+        step, self._step = self._step, None
+        events, handles = self._buffer.take()
+        self._counts = {}
+        recycle = getattr(self._buffer.device_clock, "recycle", None)
+        if recycle is not None:
+            recycle(handles)
+        account = replay(events, self.nodes, done.start_ns, done.end_ns)
+        number = step.index if step else self._first_step + self._index
+        self._first_step += 1
+        self.writer.append("steps", step_rows(number, max(0, self._epoch), EVALUATION, account, None))
+        seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns, 0, False, None)
+        seen.content = together(done.contents)
+        self.writer.append("content", [Notebook._content_row(seen)])
+        if self.writer.due:
+            self.writer.flush()
+        self._pause_ns = done.end_ns
+        return dict(account.phases)
+
+    def drop_step(self) -> None:
+        """What happened since the last border was no step."""
+        self._step = None
+        self._buffer.take()
+        self._counts = {}
+        self._pause_ns = perf_counter_ns()
+
+    def arrived(self, batch: Any, timing: BatchTiming | None) -> None:
+        """A batch has come: where memory is recorded, its tensors are inputs."""
+        if self._memory:
+            self._memory.arrived(batch, None if timing is None or timing.worker < 0 else timing.pid)
+
+    def _prepare(self) -> str:
+        if self._window.open and self.schedule.mode(self._index) != OPERATORS:
+            self._take_operators()
+        return super()._prepare()
+
+    def _take_operators(self) -> None:
+        """Hand over a window of operators; evaluation may have cut it in two, so sums are kept."""
+        before = self._operator_totals or {"steps": 0, "backward_ns": 0, "attributed_ns": 0.0, "unlinked": 0}
+        had_steps = bool(self._notebook._operator_steps)
+        raw = self._window.stop()
+        if not had_steps:
+            return
+        self._notebook.operators(raw)
+        found = self.writer.info["operators"]
+        share = found["backward_attributed"]
+        totals = {
+            "steps": before["steps"] + found["steps"],
+            "backward_ns": before["backward_ns"] + found["backward_ns"],
+            "attributed_ns": before["attributed_ns"] + (share or 0.0) * found["backward_ns"],
+            "unlinked": before["unlinked"] + found["kernels_unlinked"],
+        }
+        self._operator_totals = totals
+        whole = totals["backward_ns"]
+        self.writer.info["operators"] = {
+            "steps": totals["steps"],
+            "backward_attributed": totals["attributed_ns"] / whole if whole else None,
+            "backward_ns": whole,
+            "kernels_unlinked": totals["unlinked"],
+        }
+
+    # ---- evaluation and training
+
+    def rest_for_evaluation(self) -> None:
+        """Evaluation beside a training is timed by phases only."""
+        self.evaluating = True
+        if self._window.open:
+            self._take_operators()
+        if self._memory:
+            self._memory.pause()
+        self._attach("phases")
+
+    def resume_training(self) -> None:
+        """A model is called with gradients again: the step under way is a training step after all."""
+        self.evaluating = False
+        if self._step is not None:
+            self._step.mode = self._prepare()
+
+    def without_deep_looks(self) -> None:
+        """While it is open whether the script will train, operators and memory wait for that."""
+        self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0)
+
+    def begin_training(self, model: nn.Module, parts: Anatomy, name: str) -> None:
+        """The first optimizer step: the run is about training, what came before was evaluation."""
+        self.trained = True
+        self._evaluated_before = self._first_step + self._index
+        self._first_step, self._index = self._evaluated_before, 0
+        self.schedule = self._full_schedule
+        if self._window.open:
+            self._window.stop()
+        for table in _OPERATOR_TABLES:
+            self._forget(table)
+        self._operator_totals = {}
+        self.writer.info.pop("operators", None)
+        if model is not self._model:
+            self._change_model(model, parts, name)
+        if self._memory:
+            self._memory.pause()
+            self._memory = self._new_memory(model)
+        if self._step is not None:
+            self._step.mode = WARMUP if self.schedule.warmup_steps else self.schedule.mode(0)
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """An optimizer that stepped for the first time; its state is part of the memory account."""
+        self._optimizers.append(optimizer)
+
+    def _new_memory(self, model: nn.Module) -> MemoryWatch:
+        assert isinstance(self._scribe, ScriptScribe)
+        return MemoryWatch(model, self._optimizers, self.nodes, self._buffer, self._scribe, self._device)
+
+    def _change_model(self, model: nn.Module, parts: Anatomy, name: str) -> None:
+        self._attach("nothing")
+        self._probes.remove()
+        self._model = model
+        self._probes = self._make_probes(model, parts)
+        self.writer.info["stages"] = [stage.name for stage in parts.stages]
+        parameters = sum(p.numel() for p in model.parameters())
+        about = {"name": name, "family": parts.family, "source": "script", "parameters": parameters}
+        self.writer.info["model"] = about
+
+    def _make_probes(self, model: nn.Module, parts: Anatomy) -> ModelProbes:
+        which = "none" if self.level == "phases" else "all"
+        return ModelProbes(
+            model, self.nodes, self._scribe, which, parts.stages, parts.observers, self._add_count, self.note
+        )
+
+    def only_phases(self, why: str) -> None:
+        """Modules cannot be told apart: they are not looked at any more."""
+        if self.level == "phases":
+            return
+        self.level = "phases"
+        self._attach("nothing")
+        self._probes.remove()
+        self._probes = self._make_probes(self._model, Anatomy("user", (), ()))
+        self.writer.info["level"] = "phases"
+        self.note(why)
+
+    # ---- the end
+
+    def _forget(self, table: str) -> None:
+        writer = self.writer
+        writer._pending(table)
+        for part in (writer.folder / "parts").glob(f"{table}-*.arrow"):
+            part.unlink()
+
+    def relabel(self) -> None:
+        """Steps that the script began with and that turned out to be evaluation get their mode."""
+        path = self.run / "steps.parquet"
+        if not self._evaluated_before or not path.exists():
+            return
+        early = pl.col("step") < self._evaluated_before
+        mode = pl.when(early).then(pl.lit(EVALUATION)).otherwise(pl.col("mode"))
+        write_table(path, pl.read_parquet(path).with_columns(mode.alias("mode")))

@@ -1,0 +1,50 @@
+"""Tracebacks as they would be without us: our own frames are taken out. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import TracebackType
+
+_OWN = str(Path(__file__).parents[1])  # the room `record`
+# three lines at most per frame: place, source, markers under it
+_IN_TEXT = re.compile(rf'  File "{re.escape(_OWN)}[^\n]*\n(?:    [^\n]*\n)*')
+
+
+def without_own_frames(trace: TracebackType | None, outer: str = "") -> TracebackType | None:
+    """A traceback without frames of the recorder, nor those of the file `outer` and what called it."""
+    frames: list[TracebackType] = []
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if outer and name == outer:
+            frames = []
+        elif not name.startswith(_OWN):
+            frames.append(trace)
+        trace = trace.tb_next
+    following = None
+    for frame in reversed(frames):
+        frame.tb_next = following
+        following = frame
+    return frames[0] if frames else None
+
+
+def clean_error(error: BaseException, outer: str) -> None:
+    """Take our frames out of an error and of those it came from."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = without_own_frames(one.__traceback__, outer)
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def forget_own_frames(error: BaseException) -> None:
+    """Take our frames out of an error's message, where a worker's traceback stands in it."""
+    if len(error.args) == 1 and isinstance(error.args[0], str) and _OWN in error.args[0]:
+        kind = type(error.args[0])  # a KeyError's text is of a class of its own
+        error.args = (kind(_IN_TEXT.sub("", error.args[0])),)

@@ -1,0 +1,384 @@
+"""Where everything a script does arrives: keeps the time, finds the borders, tells the recorder.
+
+Hooks call it from the thread that trains. Other threads run as always and are said to be not attributed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+
+from detscope.record.content import BatchContent
+from detscope.record.events import EventBuffer
+from detscope.record.loader import BatchTiming
+from detscope.record.nodes import PHASES
+from detscope.record.script.content import describe
+from detscope.record.script.options import ScriptOptions
+from detscope.record.script.other import OtherSampler
+from detscope.record.script.pacing import Ended, Pacer
+from detscope.record.script.recording import Recording
+from detscope.record.script.roots import Root, Roots, precision_of
+from detscope.record.script.script_recorder import FinishedStep
+from detscope.record.script.stopping import ScriptStopped
+
+DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[:5])
+_MOST_REFUSALS = 100  # times that a script may catch the request to stop
+
+
+def _nothing() -> None:
+    """The end of something that is not timed."""
+
+
+class Tracker:
+    """State of one script while it runs."""
+
+    def __init__(self, options: ScriptOptions) -> None:
+        self.options = options
+        self.pacer = Pacer()
+        self.roots = Roots()
+        self.recording = Recording(options, self.roots, self, OtherSampler(self._thread_outside_phases))
+        self.active = True
+        self.writing = True  # phases are written; not in bare steps
+        self.inside = 0  # phases that are open and in which a model is not a root
+        self.in_backward = self.in_optimizer = 0
+        self.owner: int | None = None  # the thread that trains
+        self.buffer = EventBuffer()
+        self.inner_steps = 0  # times that an optimizer said it had stepped
+        self._optimizer_frame: Any = None
+        self._batches: list[BatchContent] = []
+        self._timings: list[tuple[BatchTiming, int]] = []
+        self._arguments: BatchContent | None = None
+        self._waited_ns = 0
+        self._fresh_pass = False
+        self._loader = 0
+        self._split: tuple[int, int] | None = None  # where a model was called after an optimizer step
+        self._called: set[Root] = set()
+        self._crossing = False
+        self._start_ns = perf_counter_ns()
+        self._refused = 0
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """A forked child is not recorded."""
+        self.active = self.writing = False
+
+    # ---- who speaks
+
+    def listens(self) -> bool:
+        """Whether this thread is the one that is recorded."""
+        if not self.active:
+            return False
+        thread = get_ident()
+        if thread == self.owner:
+            return True
+        if self.owner is None:
+            self.owner = thread
+            return True
+        return False
+
+    def _adopts(self) -> bool:
+        """The thread that goes backward is the one that trains, if no other has done so."""
+        if self.active and not self.inside and not self.pacer.trained and get_ident() != self.owner:
+            if self.owner is not None:
+                self.recording.note("the thread that trains is recorded, another had called a model before")
+            self.owner = get_ident()
+        return self.listens()
+
+    def _thread_outside_phases(self) -> int | None:
+        """The thread to look at while no phase runs in a step that is recorded; asked by another thread."""
+        quiet = self.inside or self.in_optimizer or self._crossing
+        return None if quiet or not (self.active and self.writing) else self.owner
+
+    # ---- models
+
+    def root_call(
+        self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A module is called by no other module."""
+        if not self.listens():
+            self.recording.note(
+                "models were called in more than one thread: one thread is recorded, calls in the others are"
+                " not attributed"
+            )
+            return plain(module, *args, **kwargs)
+        root = self.roots.of(module)
+        if not root.is_model_work((args, kwargs)):
+            return plain(module, *args, **kwargs)
+        gradients = torch.is_grad_enabled()
+        trains = gradients and module.training
+        if self._inside_optimizer():
+            self.pacer.counts_root(root.number, gradients, module.training)
+        else:
+            if self.pacer.stepped and self._split is None:
+                self._split = (len(self.buffer.items), perf_counter_ns())
+            self._border(self.pacer.enters_root(root.number, gradients, module.training))
+            self._prepare_call(root, gradients)
+        self._called.add(root)
+        if self._arguments is None and root.has_parameters:
+            self._arguments = describe(args)
+        return self._forward(plain, root, module, args, kwargs, trains)
+
+    def _prepare_call(self, root: Root, gradients: bool) -> None:
+        if self.active:
+            try:
+                self.recording.before_root(root, gradients)
+                self.writing = self.recording.writing
+            except Exception as error:
+                self.fail(error)
+
+    def _forward(
+        self,
+        plain: Callable[..., Any],
+        root: Root,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        trains: bool,
+    ) -> Any:
+        recording, writing = self.recording, self.writing
+        pair = recording.pair_of(root) if writing else None
+        self.inside += 1
+        if recording.precision is None:
+            recording.precision = precision_of(module)
+        start_ns = perf_counter_ns()
+        output = None
+        if writing:
+            self.buffer.enter(FORWARD)
+        if pair:
+            pair[0](module, args)
+        try:
+            output = plain(module, *args, **kwargs)
+            return output
+        except BaseException:
+            self.pacer.root_failed(root.number, torch.is_grad_enabled(), module.training)
+            raise
+        finally:
+            if pair:
+                pair[1](module, args, output)
+            if writing:
+                self.buffer.exit(FORWARD)
+            self.inside -= 1
+            root.add(perf_counter_ns() - start_ns, trains)
+
+    # ---- backward
+
+    def backward(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The autograd engine is entered."""
+        if not (self.inside and self.listens()) and not self._adopts():
+            return plain(*args, **kwargs)
+        if not self.inside:
+            self._border(self.pacer.goes_backward(self._inside_optimizer()))
+        writing = self.writing
+        self.inside += 1
+        self.in_backward += 1
+        if writing:
+            self.buffer.enter(BACKWARD)
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            if writing:
+                self.buffer.exit(BACKWARD)
+            self.in_backward -= 1
+            self.inside -= 1
+
+    # ---- optimizers
+
+    def _inside_optimizer(self) -> bool:
+        """Whether an optimizer is stepping; one that raised never says that it ended."""
+        if self.in_optimizer and self._optimizer_frame is not None:
+            frame = sys._getframe(1)
+            while frame is not None and frame is not self._optimizer_frame:
+                frame = frame.f_back  # type: ignore[assignment]
+            if frame is None:
+                self.recording.note("an optimizer step raised an error that the script caught")
+                while self.in_optimizer:
+                    self._exit_optimizer()
+        return self.in_optimizer > 0
+
+    def enter_optimizer(self, optimizer: Any, frame: Any) -> bool:
+        """An optimizer is about to step; whether that is recorded."""
+        if self.inside or not self.listens():
+            return False
+        if not self._inside_optimizer():
+            self._border(self.pacer.enters_optimizer(id(optimizer)))
+            self._optimizer_frame = frame
+        self.in_optimizer += 1
+        if self.writing:
+            self.buffer.enter(OPTIMIZER)
+        return True
+
+    def _exit_optimizer(self) -> None:
+        if self.writing:
+            self.buffer.exit(OPTIMIZER)
+        self.in_optimizer -= 1
+        if not self.in_optimizer:
+            self._optimizer_frame = None
+
+    def exit_optimizer(self, optimizer: Any, skipped: bool = False) -> None:
+        """An optimizer has stepped, or a scaler has decided that it should not."""
+        if self.inside or not self.in_optimizer or not self.listens():
+            return
+        self._exit_optimizer()
+        self.inner_steps += not skipped
+        if not self.in_optimizer:
+            self.recording.optimizer_stepped(optimizer, skipped)
+            self._border(self.pacer.optimizer_stepped(id(optimizer)))
+            self._split = None
+
+    def optimizer_phase(self) -> Callable[[], None]:
+        """Something that belongs to the optimizer phase begins: clearing or clipping gradients."""
+        if self.inside or not self.writing or not self.listens():
+            return _nothing
+        self.buffer.enter(OPTIMIZER)
+        self.inside += 1
+        return self._end_plain(OPTIMIZER)
+
+    def transfer(self) -> Callable[[], None]:
+        """Data go to a device."""
+        if self.inside or self.in_optimizer or not self.writing or not self.listens():
+            return _nothing
+        self.buffer.enter(TRANSFER)
+        self.inside += 1
+        return self._end_plain(TRANSFER)
+
+    def _end_plain(self, phase: int) -> Callable[[], None]:
+        def end() -> None:
+            self.buffer.exit(phase)
+            self.inside -= 1
+
+        return end
+
+    # ---- loaders
+
+    def asks_iterator(self, loader: Any) -> bool:
+        """A loader is asked for its iterator."""
+        if self.inside or not self.listens():
+            return False
+        ended = self.pacer.asks_batch()
+        if ended is Ended.NOTHING:
+            ended = self.pacer.pass_ends()
+        self.recording.begins_pass(id(loader))
+        self._border(ended)
+        self._fresh_pass, self._loader = True, id(loader)
+        return True
+
+    def asks_batch(self) -> bool:
+        """The next batch is asked for."""
+        if self.inside or not self.active:
+            return False
+        if not self.listens():
+            self.recording.note(
+                "batches were fetched in another thread: what the loop waits for them is part of `other`"
+            )
+            return False
+        self._border(self.pacer.asks_batch())
+        return True
+
+    def waits(self) -> Callable[[], None]:
+        """Waiting for data begins; it is written in bare steps too."""
+        self.inside += 1
+        self._waited_ns = self.buffer.enter(DATA)
+
+        def end() -> None:
+            self._waited_ns = self.buffer.exit(DATA) - self._waited_ns
+            self.inside -= 1
+
+        return end
+
+    def made_batch(self, timing: BatchTiming) -> None:
+        """A batch was made; it may be made ahead of the one that is waited for."""
+        if self.active:
+            self._timings.append((timing, -1))
+
+    def gets_batch(self, batch: Any) -> None:
+        """The loop has its batch."""
+        self.pacer.gets_batch()
+        self._batches.append(describe(batch))
+        timing = None
+        if self._timings and self._timings[-1][1] < 0:
+            timing = self._timings[-1][0]
+            self._timings[-1] = (timing, self._waited_ns)
+        try:
+            self.recording.arrived(batch, timing)
+        except Exception as error:
+            self.fail(error)
+
+    def pass_ends(self) -> None:
+        """A loader has no more batches."""
+        self._border(self.pacer.pass_ends())
+
+    # ---- borders
+
+    def _border(self, ended: Ended) -> None:
+        if ended is Ended.NOTHING:
+            return
+        try:
+            stop = self._cross(ended, perf_counter_ns())
+        except Exception as error:  # our failure must not become the script's
+            self.fail(error)
+            return
+        goes_on = ended is not Ended.DROPPED and (ended is not Ended.EVALUATION or not self.pacer.trained)
+        if stop and (goes_on or not self._refused):  # an evaluation in a `finally` block may end
+            self._refused += 1
+            if self._refused > _MOST_REFUSALS:
+                self.recording.note("the script caught every request to stop: it runs on, unrecorded")
+                self.active = False
+                return
+            raise ScriptStopped
+
+    def _cross(self, ended: Ended, now_ns: int) -> bool:
+        """Close what ended, open what comes; whether the script is to stop."""
+        self._crossing = True
+        buffer, kept, done = self.buffer, [], None
+        if ended is Ended.EARLIER and self._split is not None:
+            offset, now_ns = self._split
+            kept = buffer.items[offset:]
+            del buffer.items[offset:]
+        trains = ended in (Ended.TRAINING, Ended.EARLIER)
+        if ended is not Ended.DROPPED:
+            done = self._finished(now_ns)
+            for root in self._called if trains else ():
+                root.calls_in_training_steps += 1
+        stop = self.recording.ends(done, trains, self._loader, buffer)
+        self._batches, self._timings, self._arguments, self._split = [], [], None, None
+        self._called = set()
+        self._fresh_pass = self._fresh_pass and ended is Ended.DROPPED
+        self.buffer = self.recording.begins(buffer)
+        self.writing = self.recording.writing
+        self.buffer.items.extend(kept)
+        self._start_ns = now_ns if kept else perf_counter_ns()
+        self._crossing = False
+        return stop
+
+    def _finished(self, end_ns: int) -> FinishedStep:
+        contents = self._batches or ([self._arguments] if self._arguments else [])
+        timings = [(timing, waited_ns) for timing, waited_ns in self._timings if waited_ns >= 0]
+        return FinishedStep(
+            self._start_ns, end_ns, self._fresh_pass, self.pacer.last_batches, contents, timings
+        )
+
+    def fail(self, error: Exception) -> None:
+        """The recording is over, the script goes on."""
+        self.active = self.writing = False
+        self.recording.failed(error)
+
+    def close(self, error: BaseException | None) -> Any:
+        """The script has ended; the run folder, or None where nothing was recorded."""
+        if self.active and not isinstance(error, ScriptStopped):
+            open_phase = self.inside or self.in_optimizer
+            ended = Ended.NOTHING if open_phase else self.pacer.finishes()
+            times = self.buffer.items[1::3]
+            if ended in (Ended.TRAINING, Ended.EVALUATION) and times:
+                try:
+                    self._cross(ended, times[-1])
+                except Exception as failure:
+                    self.fail(failure)
+        self.active = self.writing = False
+        return self.recording.close(error, self.pacer)

@@ -1,0 +1,76 @@
+"""Running somebody's script as Python itself would: as `__main__`, with its arguments, path and folder."""
+
+from __future__ import annotations
+
+import builtins
+import runpy
+import sys
+import threading
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from detscope.errors import InputError
+
+
+@dataclass(frozen=True)
+class ScriptTarget:
+    """A file, or with `-m` a module, and its arguments."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+
+_kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
+
+
+def check_target(target: ScriptTarget) -> None:
+    """A script that is not there is said before anything is imported."""
+    if target.is_module:
+        return
+    if Path(target.name).is_dir():
+        raise InputError(f"{target.name} is a folder, not a script", "give a file, or -m MODULE")
+    if not Path(target.name).is_file():
+        raise InputError(f"no script {target.name}", "give the path of a Python file, or -m MODULE")
+
+
+def execute(target: ScriptTarget) -> None:
+    """Run it; whatever it raises comes out."""
+    module = ModuleType("__main__")
+    vars(module)["__builtins__"] = builtins
+    _kept.append(sys.modules["__main__"])
+    sys.modules["__main__"] = module
+    sys.argv[:] = [target.name, *target.arguments]
+    if target.is_module:
+        _set_first_path(str(Path.cwd()))
+        run_as_main = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
+        run_as_main(target.name)
+    else:
+        path = str(Path(target.name).absolute())
+        _set_first_path(str(Path(path).resolve().parent))
+        loader = SourceFileLoader("__main__", path)
+        vars(module).update(
+            __file__=path, __loader__=loader, __cached__=None, __annotations__={}, __package__=None
+        )
+        code = compile(loader.get_data(path), path, "exec", dont_inherit=True)
+        exec(code, vars(module))
+    _wait_for_threads()
+
+
+def _set_first_path(folder: str) -> None:
+    """Python puts the script's folder in front of the path; in front is now ours."""
+    if getattr(sys.flags, "safe_path", False):
+        return
+    if sys.path:
+        sys.path[0] = folder
+    else:
+        sys.path.append(folder)
+
+
+def _wait_for_threads() -> None:
+    """Threads that Python would wait for at its end belong to the script."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()

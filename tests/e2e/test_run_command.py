@@ -1,0 +1,279 @@
+"""`detscope run` as a person types it: the script must not notice, and its exit must be its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# no optimizer: making one imports torch's compiler, for seconds
+HEADER = """
+import atexit, os, sys
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).eval()
+def step(batch):
+    with torch.no_grad():
+        return model(batch).sum().item()
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONWARNINGS": "ignore"}
+
+
+def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def recorded(*arguments: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], dict]:
+    done = python("-m", "detscope", "run", "--json", "figures.json", *arguments, folder=folder)
+    assert (folder / "figures.json").exists(), done.stderr
+    return done, json.loads((folder / "figures.json").read_text())
+
+
+def own_words(text: str) -> str:
+    """What the script wrote to stderr: our lines come after it and say whose they are."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("detscope: "))
+
+
+def same_as_plain(arguments: list[str], folder: Path) -> dict:
+    plain = python(*arguments, folder=folder)
+    heard, summary = recorded(*arguments, folder=folder)
+    assert heard.stdout == plain.stdout
+    assert own_words(heard.stderr) == plain.stderr
+    assert heard.returncode == plain.returncode
+    assert summary["script"]["exit_code"] == plain.returncode
+    return summary
+
+
+def write(folder: Path, name: str, body: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(HEADER + textwrap.dedent(body))
+
+
+def test_a_script_that_raises_raises_as_without_us(tmp_path):
+    write(
+        tmp_path,
+        "raises.py",
+        """
+        class Moody(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = torch.nn.Linear(8, 8)
+                self.calls = 0
+            def forward(self, x):
+                self.calls += 1
+                if self.calls == 6:
+                    raise ValueError("that is enough")
+                return self.inner(x)
+        model = torch.nn.Sequential(Moody(), torch.nn.Linear(8, 1))
+        atexit.register(lambda: print("atexit", sys.argv, __name__))
+        try:
+            for batch in torch.utils.data.DataLoader([torch.randn(8) for _ in range(40)], batch_size=4):
+                print(step(batch))
+        finally:
+            print("finally", __file__, sys.path[0], __spec__)
+        """,
+    )
+    summary = same_as_plain(["raises.py", "--lr", "1", "-q"], tmp_path)
+    assert summary["status"] == "failed"
+    assert summary["reason"] == "the script raised ValueError: that is enough"
+    assert summary["script"]["parts"]["evaluation"]["steps"] == 5
+
+
+def test_a_module_with_relative_imports_exits_with_its_own_code(tmp_path):
+    write(
+        tmp_path,
+        "package/train.py",
+        """
+        from .data import NUMBERS
+        from package.data import NUMBERS as again
+        os.chdir("/")
+        for number in NUMBERS:
+            print(step(torch.full((4, 8), float(number))))
+        print(sys.argv[0] == __file__, sys.argv[1:], __package__, __name__, NUMBERS is again)
+        sys.stderr.write("to stderr\\n")
+        sys.exit(3)
+        """,
+    )
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "data.py").write_text("NUMBERS = list(range(7))\n")
+    summary = same_as_plain(["-m", "package.train", "--json", "x", "-m", "--", "y"], tmp_path)
+    assert (summary["status"], summary["reason"]) == ("failed", "the script exited with code 3")
+    assert summary["script"]["parts"]["evaluation"]["steps"] == 7
+    assert Path(summary["run"]).parent == tmp_path / "runs"  # wherever the script went
+
+
+def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path):
+    write(
+        tmp_path,
+        "spawns.py",
+        """
+        import pickle
+        from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+        class Own(Dataset):
+            start = 0
+            def __len__(self):
+                return 24
+            def __getitem__(self, index):
+                return torch.full((8,), float(index + self.start))
+
+        def begin(worker):
+            dataset = get_worker_info().dataset
+            assert type(dataset) is Own
+            dataset.start = 100
+
+        if __name__ == "__main__":
+            loader = DataLoader(
+                Own(), batch_size=4, num_workers=1, worker_init_fn=begin, multiprocessing_context="spawn"
+            )
+            for batch in loader:
+                print(batch[0, 0].item(), step(batch))
+            assert loader.worker_init_fn is begin
+            print(type(pickle.loads(pickle.dumps(Own()))), Own.__module__)
+        """,
+    )
+    summary = same_as_plain(["spawns.py"], tmp_path)
+    assert summary["status"] == "ok"
+    assert summary["script"]["parts"]["evaluation"]["steps"] == 6
+    assert summary["loader"]["num_workers"] == 1  # measured inside the worker
+
+
+def test_a_worker_s_error_reads_as_without_us(tmp_path):
+    write(
+        tmp_path,
+        "broken.py",
+        """
+        class Broken(torch.utils.data.Dataset):
+            def __len__(self):
+                return 40
+            def __getitem__(self, index):
+                if index == 30:
+                    raise KeyError("no such image")
+                return torch.randn(8)
+
+        for batch in torch.utils.data.DataLoader(Broken(), batch_size=4, num_workers=1):
+            step(batch)
+        """,
+    )
+    summary = same_as_plain(["broken.py"], tmp_path)
+    assert summary["status"] == "failed"
+    assert summary["script"]["parts"]["evaluation"]["steps"] == 7
+
+
+ENDLESS = """
+atexit.register(lambda: print("atexit ran"))
+try:
+    while True:
+        step(torch.randn(4, 8))
+        if not os.path.exists("begun"):
+            open("begun", "w").close()
+finally:
+    print("finally ran")
+"""
+
+
+def interrupt(command: list[str], folder: Path) -> tuple[int, str, str]:
+    (folder / "begun").unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors
+
+
+def test_an_interrupted_script_dies_as_without_us_and_its_run_is_kept(tmp_path):
+    write(tmp_path, "endless.py", ENDLESS)
+    plain = interrupt([sys.executable, "endless.py"], tmp_path)
+    heard = interrupt([sys.executable, "-m", "detscope", "run", "endless.py"], tmp_path)
+    assert plain[0] == heard[0] == -signal.SIGINT
+    assert plain[1] == heard[1] == "finally ran\natexit ran\n"
+    assert own_words(heard[2]).splitlines()[-1] == plain[2].splitlines()[-1] == "KeyboardInterrupt"
+    assert "record/" not in own_words(heard[2])
+    info = json.loads((tmp_path / "runs" / "latest" / "run.json").read_text())
+    assert (info["status"], info["reason"]) == ("partial", "interrupted")
+
+
+def test_enough_steps_end_an_endless_script_with_finally_and_atexit(tmp_path):
+    write(tmp_path, "endless.py", ENDLESS)
+    done, summary = recorded("--max-steps", "5", "endless.py", folder=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == "finally ran\natexit ran\n"
+    assert "detscope: stopped here by --max-steps" in done.stderr
+    assert summary["step_ms"]["n"] <= 5
+    assert summary["status"] == "ok"
+
+
+def test_watch_does_the_same_from_inside_and_leaves_spawned_workers_alone(tmp_path):
+    (tmp_path / "watched.py").write_text(
+        "import detscope\ndetscope.watch(out='kept')\n"
+        + HEADER
+        + textwrap.dedent("""
+        from torch.utils.data import DataLoader
+        if __name__ == "__main__":
+            loader = DataLoader(
+                [torch.full((8,), float(i)) for i in range(24)],
+                batch_size=4, num_workers=1, multiprocessing_context="spawn",
+            )
+            for batch in loader:
+                step(batch)
+            print("done")
+        """)
+    )
+    done = python("watched.py", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert len(list((tmp_path / "kept").glob("*-run-*"))) == 1
+    info = json.loads((tmp_path / "kept" / "latest" / "run.json").read_text())
+    assert (info["status"], info["script"]["name"]) == ("ok", "watched.py")
+    assert info["script"]["parts"]["evaluation"]["steps"] == 6
+
+
+def test_a_script_may_set_its_threads_before_it_imports_torch(tmp_path):
+    (tmp_path / "early.py").write_text(
+        "import sys, os\nprint('torch' in sys.modules)\nos.environ['OMP_NUM_THREADS'] = '2'\n"
+        "import torch\nprint(torch.get_num_threads(), type(torch.__loader__).__name__)\n"
+    )
+    summary = same_as_plain(["early.py"], tmp_path)
+    assert summary["status"] == "ok"
+    assert any("no step was seen" in reason for reason in summary["cannot_tell"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "error: no script"),
+        (["nothing.py"], 3, "error: no script nothing.py"),
+        (["."], 3, "error: . is a folder"),
+        (["--level", "deep", "x.py"], 2, "error: level 'deep'"),
+        (["--window", "5", "x.py"], 2, "is not FIRST:END"),
+        (["--max-steps", "0", "x.py"], 2, "records nothing"),
+    ],
+)
+def test_wrong_use_is_said_before_anything_runs(tmp_path, arguments, code, words):
+    (tmp_path / "x.py").write_text("print('ran')\n")
+    done = python("-m", "detscope", "run", *arguments, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
