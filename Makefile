@@ -7,13 +7,14 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench lock install install-dev browser clean
+.PHONY: help demo test lint bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
 	@echo 'make test    install what tests need, run linters, type checker and all tests'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make bench   what recording costs, side by side, as ratios'
+	@echo 'make bench-predict   errors of prediction on recorded data, each with its target'
 	@echo 'make lock    write constraints.txt again for what pyproject.toml asks (UPGRADE=1: newest versions)'
 	@echo 'make clean   remove the environment and caches; runs/ and data/ stay'
 
@@ -31,6 +32,9 @@ lint: install-dev
 
 bench: install
 	$(BIN)/python -m bench
+
+bench-predict: install
+	$(BIN)/python -m bench.predict
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

@@ -133,6 +133,17 @@ def test_two_ranks_are_two_devices_with_a_word_on_who_waits(summary):
     assert device["communication"]["exposed_ns"] <= device["communication"]["busy_ns"]
 
 
+def test_two_ranks_have_the_view_of_ranks_and_it_agrees_with_that_of_devices(summary):
+    found = summary("kineto/multirank_rank0.json.gz", "kineto/multirank_rank1.json.gz")
+    assert found["ranks"] == 2
+    for row in found["rank_rows"]:
+        assert sum(row["phases_ms"].values()) == pytest.approx(row["step_ms"], rel=0.005)
+    talk, devices = found["communication"], found["device"]["communication"]
+    assert talk["hidden_share"] == pytest.approx(devices["hidden_share"])
+    assert talk["ms"] * talk["n"] == pytest.approx(devices["busy_ns"] / 1e6)
+    assert talk["wait_for_others_ms"] is None
+
+
 def test_kernels_alone_and_kernels_with_copies_stand_beside_each_other(summary):
     found = summary("nsys/h100_2gpu_1s.sqlite")["device"]
     use = found["utilisation"]

@@ -1,0 +1,233 @@
+"""A model of CUDA's caching allocator: what is reserved for a sequence of allocations and frees.
+
+Requests are rounded to 512 B. Up to 1 MiB they come from segments of 2 MiB, below 10 MiB from segments of
+20 MiB, larger ones get a segment of their own, rounded to 2 MiB. The smallest free block that is large
+enough is taken (lowest address among equals) and split where enough remains; a freed block joins its free
+neighbours. When the device is full, free segments are returned and the request is tried again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+MIB = 1 << 20
+ROUNDING = 512
+SMALL_REQUEST = MIB
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB
+OWN_SEGMENT_FROM = 10 * MIB
+OWN_SEGMENT_ROUNDING = 2 * MIB
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """Options of PYTORCH_CUDA_ALLOC_CONF that change what is reserved, and the device's limit."""
+
+    expandable_segments: bool = False
+    max_split_size_bytes: int | None = None
+    limit_bytes: int | None = None  # of reserved memory; None: never full
+
+
+class DeviceFullError(Exception):
+    """The modelled device has no room for a request, also after free segments were returned."""
+
+
+class _Block:
+    """A piece of a segment; neighbours are linked in address order."""
+
+    __slots__ = ("address", "after", "before", "free", "segment", "size", "small")
+
+    def __init__(self, address: int, size: int, small: bool, segment: int) -> None:
+        self.address = address
+        self.size = size
+        self.small = small
+        self.segment = segment
+        self.free = True
+        self.before: _Block | None = None
+        self.after: _Block | None = None
+
+
+def rounded(request_bytes: int) -> int:
+    """What a request takes."""
+    return max(ROUNDING, -(-request_bytes // ROUNDING) * ROUNDING)
+
+
+def segment_bytes(size: int) -> int:
+    """What is asked of the device for a block that no free one can hold."""
+    if size <= SMALL_REQUEST:
+        return SMALL_SEGMENT
+    if size < OWN_SEGMENT_FROM:
+        return LARGE_SEGMENT
+    return -(-size // OWN_SEGMENT_ROUNDING) * OWN_SEGMENT_ROUNDING
+
+
+class CachingAllocator:
+    """Follows allocations and frees by key; `allocated` and `reserved` are bytes, with their peaks."""
+
+    def __init__(self, settings: AllocatorSettings | None = None) -> None:
+        self._settings = settings or AllocatorSettings()
+        self._free: dict[bool, list[tuple[int, int]]] = {False: [], True: []}  # (size, address)
+        self._blocks: dict[int, _Block] = {}  # free ones, by address
+        self._live: dict[int, _Block] = {}
+        self._next_address = 0
+        self._tails: dict[bool, _Block] = {}  # the end of each pool's expandable segment
+        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+
+    def allocate(self, key: int, request_bytes: int) -> None:
+        """Give `key` a block; DeviceFullError where the limit allows none."""
+        if key in self._live:
+            raise KeyError(f"{key} is allocated already")
+        size = rounded(request_bytes)
+        block = self._find(size) or self._grow(size)
+        self._split(block, size)
+        block.free = False
+        self._live[key] = block
+        self.allocated += block.size
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
+
+    def release(self, key: int) -> None:
+        """Take `key`'s block back and join it with free neighbours."""
+        block = self._live.pop(key)
+        self.allocated -= block.size
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and neighbour.free:
+                self._forget(neighbour)
+                block = _joined(block, neighbour)
+        self._keep(block)
+
+    def return_free_segments(self) -> None:
+        """`empty_cache`: whole free segments (of expandable ones: their free pages) go back to the device."""
+        for block in list(self._blocks.values()):
+            if self._settings.expandable_segments:
+                self._unmap(block)
+            elif block.before is None and block.after is None:
+                self._forget(block)
+                self.reserved -= block.size
+
+    def reset_peaks(self) -> None:
+        """Peaks begin again at what there is now."""
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+
+    def _find(self, size: int) -> _Block | None:
+        small = size <= SMALL_REQUEST
+        pool = self._free[small]
+        place = bisect_left(pool, (size, -1))
+        if place == len(pool):
+            return None
+        found_size, address = pool[place]
+        limit = self._settings.max_split_size_bytes
+        # an oversize block is only for oversize requests, and only if little of it is wasted
+        if (
+            limit is not None
+            and not small
+            and (size < limit <= found_size or (size >= limit and found_size >= size + LARGE_SEGMENT))
+        ):
+            return None
+        block = self._blocks[address]
+        self._forget(block)
+        return block
+
+    def _grow(self, size: int) -> _Block:
+        small = size <= SMALL_REQUEST
+        if self._settings.expandable_segments:
+            return self._expand(size, small)
+        wanted = segment_bytes(size)
+        self._make_room(wanted)
+        block = _Block(self._next_address, wanted, small, self._next_address)
+        self._next_address += wanted
+        self._add_reserved(wanted)
+        return block
+
+    def _expand(self, size: int, small: bool) -> _Block:
+        """One segment per pool that grows by pages of 2 or 20 MiB at its end."""
+        tail = self._tails.get(small)
+        page = SMALL_SEGMENT if small else LARGE_SEGMENT
+        have = tail.size if tail is not None and tail.free else 0
+        more = -(-(size - have) // page) * page
+        self._make_room(more)
+        tail = self._tails.get(small)  # making room may have taken its free end
+        have = tail.size if tail is not None and tail.free else 0
+        more = -(-(size - have) // page) * page
+        self._add_reserved(more)
+        if tail is not None and tail.free:
+            self._forget(tail)
+            tail.size += more
+            return tail
+        start = (1 << 60 if small else 1 << 61) if tail is None else tail.address + tail.size
+        block = _Block(start, more, small, 0)
+        if tail is not None:
+            tail.after, block.before = block, tail
+        self._tails[small] = block
+        return block
+
+    def _unmap(self, block: _Block) -> None:
+        """Whole free pages are returned; they keep their addresses, so only the end of a segment shrinks."""
+        page = SMALL_SEGMENT if block.small else LARGE_SEGMENT
+        gone = block.size // page * page
+        if block.after is not None or not gone:
+            return
+        self._forget(block)
+        block.size -= gone
+        self.reserved -= gone
+        if block.size:
+            self._keep(block)
+        elif block.before is not None:
+            block.before.after = None
+            self._tails[block.small] = block.before
+        else:
+            del self._tails[block.small]
+
+    def _make_room(self, wanted: int) -> None:
+        limit = self._settings.limit_bytes
+        if limit is None or self.reserved + wanted <= limit:
+            return
+        self.return_free_segments()
+        if self.reserved + wanted > limit:
+            raise DeviceFullError
+
+    def _add_reserved(self, size: int) -> None:
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _split(self, block: _Block, size: int) -> None:
+        rest = block.size - size
+        limit = self._settings.max_split_size_bytes
+        if block.small or self._settings.expandable_segments:
+            split = rest >= ROUNDING
+        else:
+            split = rest > SMALL_REQUEST and (limit is None or size < limit)
+        if not split:
+            return
+        remainder = _Block(block.address + size, rest, block.small, block.segment)
+        remainder.before, remainder.after = block, block.after
+        if block.after is not None:
+            block.after.before = remainder
+        block.after, block.size = remainder, size
+        if self._tails.get(block.small) is block:
+            self._tails[block.small] = remainder
+        self._keep(remainder)
+
+    def _keep(self, block: _Block) -> None:
+        block.free = True
+        self._blocks[block.address] = block
+        insort(self._free[block.small], (block.size, block.address))
+        if self._tails and block.after is None:  # the end of an expandable segment, perhaps joined to it now
+            tail = self._tails.get(block.small)
+            if tail is not None and block.address <= tail.address < block.address + block.size:
+                self._tails[block.small] = block
+
+    def _forget(self, block: _Block) -> None:
+        del self._blocks[block.address]
+        pool = self._free[block.small]
+        del pool[bisect_left(pool, (block.size, block.address))]
+
+
+def _joined(one: _Block, other: _Block) -> _Block:
+    first, second = (one, other) if one.address < other.address else (other, one)
+    first.size += second.size
+    first.after = second.after
+    if second.after is not None:
+        second.after.before = first
+    return first

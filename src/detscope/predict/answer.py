@@ -1,0 +1,113 @@
+"""What a person asks of a network before it runs: latency, memory, will it fit, which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log
+from typing import Any
+
+from detscope.errors import UsageError
+from detscope.predict.choice import Estimate, TargetModel
+from detscope.predict.device_model import DeviceModel
+from detscope.predict.fits import FITS, decide
+from detscope.predict.graph import LayerGraph
+from detscope.predict.lifetimes import TrainingPlan
+from detscope.predict.memory import simulate_training
+from detscope.predict.memory_model import MemoryModel
+from detscope.predict.samples import Case
+
+
+def answer(
+    graph: LayerGraph,
+    batches: Sequence[int],
+    device: DeviceModel | None = None,
+    limit_bytes: float | None = None,
+    simulate: Callable[[Case], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Rows per batch size and what follows from them; without a device model memory is simulated alone.
+
+    `simulate` gives a row's memory where more is known than the layer graph; see `simulated_row`.
+    """
+    wrong = [batch for batch in batches if batch < 1]
+    if wrong or not batches:
+        raise UsageError(f"a batch of {wrong[0] if wrong else 'no'} images", "--batch-sizes 1,2,4,8")
+    cases = [Case(graph, batch) for batch in batches]
+    limit = limit_bytes if limit_bytes is not None else (device.limit_bytes if device else None)
+    rows = [(simulate or simulated_row)(case) for case in cases]
+    notes: list[str] = []
+    if device is not None:
+        _add_estimates(rows, cases, device, notes)
+    for row in rows:
+        row["fits"] = _fits(row, limit)
+    return {
+        "network": graph.name,
+        "fingerprint": device.fingerprint if device else None,
+        "limit_bytes": limit,
+        "rows": rows,
+        "largest_batch_that_fits": max((row["batch"] for row in rows if row["fits"] == FITS), default=None),
+        "best_batch_for_throughput": _best_batch(rows),
+        "cannot_tell": [] if device and "latency" in device.targets else ["latency: no device model"],
+        "notes": notes,
+    }
+
+
+def simulated_row(case: Case) -> dict[str, Any]:
+    """Memory of a case by its layer graph alone; what samples tell is filled in later."""
+    found = simulate_training(case.graph, TrainingPlan(case.batch))
+    return {
+        "batch": case.batch,
+        "allocated_bytes": max(found.first.allocated, found.later.allocated),
+        "reserved_bytes": max(found.first.reserved, found.later.reserved),
+        "categories": found.later.categories,
+        "assumed": list(found.assumed),
+        "process_bytes": None,
+        "latency_ms": None,
+        "extrapolated": None,
+    }
+
+
+def _add_estimates(
+    rows: list[dict[str, Any]], cases: Sequence[Case], device: DeviceModel, notes: list[str]
+) -> None:
+    for target, key in (("memory", "process_bytes"), ("latency", "latency_ms")):
+        model = device.targets.get(target)
+        if model is None:
+            continue
+        estimate = model.estimate(cases)
+        unbounded = _unbounded(model, cases, estimate) if target == "memory" else [None] * len(cases)
+        for place, row in enumerate(rows):
+            row[key] = float(estimate.predicted[place])
+            row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
+            row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
+            if unbounded[place] is not None:
+                row["process_bytes_unbounded"] = unbounded[place]
+        if estimate.extrapolated.any():
+            outside = len({number for case in cases for number in model.reach.outside(case)})
+            notes.append(
+                f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
+            )
+
+
+def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) -> list[float | None]:
+    if not isinstance(model.far, MemoryModel):
+        return [None] * len(cases)
+    wanted = model.far.unbounded(cases)
+    return [max(float(value), float(known)) for value, known in zip(wanted, estimate.predicted, strict=True)]
+
+
+def _fits(row: dict[str, Any], limit: float | None) -> str:
+    if limit is None:
+        return "cannot tell: no memory limit"
+    if row["process_bytes"] is None:  # the allocator's share alone: a process needs more
+        return "does not fit" if row["reserved_bytes"] > limit else "cannot tell: no device model"
+    lower, upper = row["process_bytes_interval"]
+    return decide(row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2)
+
+
+def _best_batch(rows: Sequence[dict[str, Any]]) -> int | None:
+    """The batch with the most images per second among those that do not plainly fail to fit."""
+    known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
+    if not known:
+        return None
+    best: int = max(known, key=lambda row: row["batch"] / row["latency_ms"])["batch"]
+    return best

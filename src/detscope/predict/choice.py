@@ -1,0 +1,209 @@
+"""Which method answers, for a network like those that were measured (near) and for any other (far).
+
+Both choices are made by cross-validation inside the training samples: near by leaving out pruning levels,
+far by leaving out whole networks. The errors of the chosen methods on what was left out give the intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.predict.intervals import bounds, conformal_width
+from detscope.predict.samples import Case, Sample
+from detscope.predict.trees import older_matrix
+
+Array = npt.NDArray[np.float64]
+_LEVEL_FOLDS = 5
+_USUALLY = 0.9
+_CLEARLY = 2.0  # standard errors by which another method must beat the first to be taken
+
+
+class Predictor(Protocol):
+    """Anything fitted."""
+
+    def predict(self, cases: Sequence[Case]) -> Array:
+        """The target of each case."""
+
+
+Fit = Callable[[Sequence[Sample]], Predictor]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far from what was measured a case may lie to count as near, in standardised log features."""
+
+    centre: Array
+    scale: Array
+    places: Array
+    radius: float
+
+    def distances(self, cases: Sequence[Case]) -> Array:
+        """Distance of each case to the nearest measured one."""
+        here = (_place(cases) - self.centre) / self.scale
+        return _nearest(here, self.places)
+
+    def outside(self, case: Case) -> list[int]:
+        """Numbers of the older features in which a case exceeds everything that was measured."""
+        here = ((_place([case]) - self.centre) / self.scale)[0]
+        beyond = (here > self.places.max(axis=0) + 1e-9) | (here < self.places.min(axis=0) - 1e-9)
+        return np.flatnonzero(beyond).tolist()
+
+
+def _place(cases: Sequence[Case]) -> Array:
+    return np.log(older_matrix(cases) + 1.0)
+
+
+def _nearest(here: Array, places: Array) -> Array:
+    squares = (here**2).sum(axis=1)[:, None] + (places**2).sum(axis=1)[None, :] - 2 * here @ places.T
+    return np.asarray(np.sqrt(np.maximum(squares.min(axis=1), 0)))
+
+
+def fit_reach(samples: Sequence[Sample]) -> Reach:
+    """As far as levels of one network usually lie apart."""
+    raw = _place([one.case for one in samples])
+    centre, scale = raw.mean(axis=0), raw.std(axis=0) + 1e-9
+    places = (raw - centre) / scale
+    networks = np.array([one.network for one in samples])
+    levels = np.array([one.level for one in samples])
+    found = []
+    for network in np.unique(networks):
+        for level in np.unique(levels[networks == network]):
+            asked = (networks == network) & (levels == level)
+            kept = (networks == network) & (levels != level)
+            if kept.any():
+                found.append(_nearest(places[asked], places[kept]))
+    radius = float(np.quantile(np.concatenate(found), _USUALLY)) if found else 0.0
+    return Reach(centre, scale, places, radius)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predictions with 90 % intervals; `extrapolated` where the case is far from what was measured."""
+
+    predicted: Array
+    lower: Array
+    upper: Array
+    extrapolated: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """Two predictors, where each holds, and how wrong each was on what was left out."""
+
+    near: Predictor
+    far: Predictor
+    near_name: str
+    far_name: str
+    near_width: float  # half of it, as a logarithm
+    far_width: float
+    reach: Reach
+    errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def predict(self, cases: Sequence[Case]) -> Array:
+        """The target of each case."""
+        return self.estimate(cases).predicted
+
+    def estimate(self, cases: Sequence[Case]) -> Estimate:
+        """Predictions, intervals, and which of them are extrapolated."""
+        far = self.reach.distances(cases) > self.reach.radius
+        predicted = np.empty(len(cases))
+        for wanted, model in ((far, self.far), (~far, self.near)):
+            places = np.flatnonzero(wanted)
+            if len(places):
+                predicted[places] = model.predict([cases[place] for place in places.tolist()])
+        lower, upper = bounds(predicted, np.where(far, self.far_width, self.near_width))
+        return Estimate(predicted, lower, upper, far)
+
+
+def fit_target(
+    samples: Sequence[Sample],
+    target: str,
+    methods: Mapping[str, Fit],
+    trials: Mapping[str, Fit],
+    fair: Sequence[int],
+) -> TargetModel:
+    """Choose among methods by cross-validation, fit the chosen on all samples, calibrate their intervals.
+
+    For unseen networks the first method stays unless another is clearly better: three or four networks are
+    few, and a method that wins by chance on them fails on the next. `trials` are cheaper fits to choose by,
+    `fair` the places of samples that say something about unseen networks.
+    """
+    networks = [one.network for one in samples]
+    folds_by_level = {level: str(place % _LEVEL_FOLDS) for place, level in enumerate(_levels(samples))}
+    levels = [folds_by_level[one.level] for one in samples]
+    near = {name: _left_out(samples, levels, target, fit) for name, fit in trials.items()}
+    several = len(set(networks)) > 1
+    far = (
+        {name: _left_out(samples, networks, target, fit) for name, fit in trials.items()} if several else near
+    )
+    inside = _between_levels(samples)
+    between = [networks[place] for place in inside]
+    near_means = {name: _mean(found[inside], between) for name, found in near.items()}
+    near_name = min(near_means, key=lambda name: near_means[name])
+    far_name = _clear_winner(far, networks, fair) if several else near_name
+    fitted = {name: methods[name](samples) for name in {near_name, far_name}}
+    return TargetModel(
+        fitted[near_name],
+        fitted[far_name],
+        near_name,
+        far_name,
+        conformal_width(near[near_name][inside], between),
+        conformal_width(far[far_name][fair], [networks[place] for place in fair]),
+        fit_reach(samples),
+        {
+            "seen networks, levels between": near_means,
+            "unseen networks": {name: _mean(found, networks) for name, found in far.items()},
+        },
+    )
+
+
+def _levels(samples: Sequence[Sample]) -> list[int]:
+    return sorted({one.level for one in samples})
+
+
+def _between_levels(samples: Sequence[Sample]) -> list[int]:
+    """Rows of levels that have others on both sides: near means between what was measured, not beyond it."""
+    levels = _levels(samples)
+    ends = {levels[0], levels[-1]} if len(levels) > 2 else set()
+    return [place for place, one in enumerate(samples) if one.level not in ends]
+
+
+def _clear_winner(errors: Mapping[str, Array], networks: Sequence[str], fair: Sequence[int]) -> str:
+    names = np.array([networks[place] for place in fair])
+    first, *others = errors
+    means = {
+        name: np.array([found[fair][names == network].mean() for network in np.unique(names)])
+        for name, found in errors.items()
+    }
+    if len(means[first]) < 2:
+        return first
+    for name in sorted(others, key=lambda other: float(means[other].mean())):
+        gains = means[first] - means[name]
+        if gains.mean() > _CLEARLY * gains.std(ddof=1) / np.sqrt(len(gains)):
+            return name
+    return first
+
+
+def _mean(errors: Array, networks: Sequence[str]) -> float:
+    """Every network weighs the same."""
+    names = np.array(networks)
+    return float(np.mean([errors[names == name].mean() for name in np.unique(names)]))
+
+
+def _left_out(samples: Sequence[Sample], groups: Sequence[str], target: str, fit: Fit) -> Array:
+    """|log(predicted / measured)| of every sample by a model that has not seen its group."""
+    errors = np.zeros(len(samples))
+    for group in sorted(set(groups)):
+        asked = [place for place, name in enumerate(groups) if name == group]
+        kept = [one for one, name in zip(samples, groups, strict=True) if name != group]
+        if not kept:  # one group alone: nothing can be left out
+            kept = list(samples)
+        predicted = fit(kept).predict([samples[place].case for place in asked])
+        truth = np.array([samples[place].value(target) for place in asked], dtype=float)
+        errors[asked] = np.abs(np.log(np.maximum(predicted, 1e-9) / truth))
+    return errors

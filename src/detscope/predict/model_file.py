@@ -1,0 +1,187 @@
+"""Device models on disk: JSON; a forest inside it as skops writes it. Loading never runs code.
+
+Version history:
+1 - stage, method, targets (near, far, widths, reach), fingerprint, rows, networks, limit_bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detscope.errors import InputError
+from detscope.predict.choice import Predictor, Reach, TargetModel
+from detscope.predict.device_model import DeviceModel
+from detscope.predict.hybrid import HybridModel
+from detscope.predict.memory_model import MemoryModel
+from detscope.predict.physical import PhysicalModel
+from detscope.predict.trees import TreesModel
+from detscope.runs.atomic import write_text
+
+FORMAT = "detscope device model"
+VERSION = 1
+_PLAIN: dict[str, type[PhysicalModel] | type[HybridModel] | type[MemoryModel]] = {
+    "physical": PhysicalModel,
+    "hybrid": HybridModel,
+    "memory": MemoryModel,
+}
+_AGAIN = "fit it again: detscope fit"
+_LARGEST_BYTES = 1 << 30
+_OF_A_FOREST = ["sklearn.tree._tree.Tree"]  # arrays; what else skops trusts by itself
+
+
+def save_model(model: DeviceModel, path: Path) -> None:
+    """Write a model whole or not at all."""
+    plain = {
+        "format": FORMAT,
+        "version": VERSION,
+        "stage": model.stage,
+        "method": model.method,
+        "fingerprint": model.fingerprint,
+        "rows": model.rows,
+        "networks": list(model.networks),
+        "limit_bytes": model.limit_bytes,
+        "targets": {name: _target_to_plain(target) for name, target in model.targets.items()},
+    }
+    write_text(path, json.dumps(plain, allow_nan=False))
+
+
+def load_model(path: Path) -> DeviceModel:
+    """Read a model; InputError with one line for anything that is not one."""
+    plain = _read(path)
+    try:
+        return DeviceModel(
+            str(plain["stage"]),
+            str(plain["method"]),
+            {name: _target_from_plain(target, path) for name, target in plain["targets"].items()},
+            str(plain["fingerprint"]),
+            int(plain["rows"]),
+            tuple(str(name) for name in plain["networks"]),
+            plain["limit_bytes"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise InputError(f"{path} is damaged: {type(error).__name__} {error!s:.80}", _AGAIN) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise InputError(f"{path} is too large for a device model", _AGAIN)
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", _AGAIN) from error
+    if data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        raise InputError(f"{path} is a pickle, and pickles are never opened: they can run code", _AGAIN)
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if data.lstrip()[:1] == b"{":
+            raise InputError(f"{path} is damaged: {error!s:.80}", _AGAIN) from error
+        raise InputError(f"{path} is not a device model", _AGAIN) from error
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise InputError(f"{path} is not a device model", _AGAIN)
+    if plain.get("version") != VERSION:
+        raise InputError(
+            f"{path} is a device model of version {plain.get('version')}, this detscope reads {VERSION}",
+            _AGAIN,
+        )
+    return plain
+
+
+def _target_to_plain(target: TargetModel) -> dict[str, Any]:
+    reach = target.reach
+    return {
+        "near": _to_plain(target.near),
+        "far": None if target.far is target.near else _to_plain(target.far),
+        "near_name": target.near_name,
+        "far_name": target.far_name,
+        "near_width": _finite(target.near_width),
+        "far_width": _finite(target.far_width),
+        "errors": target.errors,
+        "reach": {
+            "centre": reach.centre.tolist(),
+            "scale": reach.scale.tolist(),
+            "places": reach.places.tolist(),
+            "radius": reach.radius,
+        },
+    }
+
+
+def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
+    reach = plain["reach"]
+    arrays = [np.array(reach[name], dtype=float) for name in ("centre", "scale", "places")]
+    near = _from_plain(plain["near"], path)
+    return TargetModel(
+        near,
+        near if plain["far"] is None else _from_plain(plain["far"], path),
+        str(plain["near_name"]),
+        str(plain["far_name"]),
+        float(plain["near_width"]),
+        float(plain["far_width"]),
+        Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])),
+        plain["errors"],
+    )
+
+
+def _to_plain(model: Predictor) -> dict[str, Any]:
+    if isinstance(model, TreesModel):
+        from skops.io import dumps  # type: ignore[import-untyped]
+
+        forest = base64.b64encode(dumps(model.forest)).decode("ascii")
+        return {"kind": "trees", "training": model.training, "forest": forest}
+    if isinstance(model, PhysicalModel | HybridModel | MemoryModel):
+        kind = next(kind for kind, made in _PLAIN.items() if isinstance(model, made))
+        return {"kind": kind, "values": _finite(model.to_plain())}
+    raise TypeError(type(model).__name__)
+
+
+def _from_plain(plain: dict[str, Any], path: Path) -> Predictor:
+    if plain["kind"] == "trees":
+        return TreesModel(
+            _forest(base64.b64decode(plain["forest"], validate=True), path), bool(plain["training"])
+        )
+    return _PLAIN[plain["kind"]].from_plain(plain["values"])
+
+
+def _forest(data: bytes, path: Path) -> Any:
+    """Only what a forest is made of is built; any other type ends the loading."""
+    from zipfile import BadZipFile
+
+    from sklearn.ensemble import ExtraTreesRegressor  # type: ignore[import-untyped]
+    from skops.io import get_untrusted_types, loads
+
+    try:
+        strange = [name for name in get_untrusted_types(data=data) if name not in _OF_A_FOREST]
+        if strange:
+            raise InputError(f"{path} holds {strange[0]}, which no forest has: it is not opened", _AGAIN)
+        forest = loads(data, trusted=_OF_A_FOREST)
+    except BadZipFile as error:
+        raise ValueError("its forest cannot be read") from error
+    if not isinstance(forest, ExtraTreesRegressor):
+        raise InputError(f"{path} holds a {type(forest).__name__} where a forest should be", _AGAIN)
+    for tree in forest.estimators_:
+        _check_tree(tree.tree_, forest.n_features_in_)
+    return forest
+
+
+def _check_tree(tree: Any, features: int) -> None:
+    """Compiled code follows these numbers without looking: they must stay within the tree."""
+    for children in (tree.children_left, tree.children_right):
+        if ((children < -1) | (children >= tree.node_count)).any():
+            raise ValueError("a tree of its forest leads outside of itself")
+    inner = tree.children_left >= 0
+    if ((tree.feature[inner] < 0) | (tree.feature[inner] >= features)).any() or tree.n_features != features:
+        raise ValueError("a tree of its forest asks for features that do not exist")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: no ceiling and no known width are numbers larger than any that occurs."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return 1e18 if isinstance(value, float) and math.isinf(value) else value

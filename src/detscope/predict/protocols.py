@@ -1,0 +1,80 @@
+"""How samples are split into what a model sees and what it is asked: four protocols."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from detscope.errors import InputError
+from detscope.predict.samples import Sample
+
+SEEN_LEVELS = (0, 30, 50, 70, 90)
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model is fitted on `seen` and asked about `asked`."""
+
+    name: str
+    seen: list[Sample]
+    asked: list[Sample]
+
+
+def random_rows(samples: Sequence[Sample]) -> Iterator[Split]:
+    """A fifth of the rows, drawn at random: what most reported errors are."""
+    places = list(range(len(samples)))
+    random.Random(_SEED).shuffle(places)
+    asked = set(places[: max(1, len(places) // 5)])
+    yield Split(
+        "a fifth of the rows",
+        [one for place, one in enumerate(samples) if place not in asked],
+        [samples[place] for place in sorted(asked)],
+    )
+
+
+def unseen_levels(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Levels 0, 30, 50, 70 and 90 are seen, all others asked."""
+    yield Split(
+        "levels between",
+        [one for one in samples if one.level in SEEN_LEVELS],
+        [one for one in samples if one.level not in SEEN_LEVELS],
+    )
+
+
+def unseen_networks(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Every network once asked and not seen."""
+    yield from _each(samples, lambda one: one.network)
+
+
+def unseen_families(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Every family once asked and not seen; a network without one is its own."""
+    yield from _each(samples, lambda one: one.case.graph.family or one.network)
+
+
+def _each(samples: Sequence[Sample], name_of: Callable[[Sample], str]) -> Iterator[Split]:
+    for name in sorted({name_of(one) for one in samples}):
+        yield Split(
+            name,
+            [one for one in samples if name_of(one) != name],
+            [one for one in samples if name_of(one) == name],
+        )
+
+
+PROTOCOLS: dict[str, Callable[[Sequence[Sample]], Iterator[Split]]] = {
+    "random-rows": random_rows,
+    "unseen-levels": unseen_levels,
+    "unseen-networks": unseen_networks,
+    "unseen-families": unseen_families,
+}
+
+
+def splits(samples: Sequence[Sample], protocol: str) -> list[Split]:
+    """The splits of a protocol; InputError where the samples cannot be split so."""
+    found = list(PROTOCOLS[protocol](samples))
+    if any(not split.seen or not split.asked for split in found):
+        raise InputError(
+            f"too few networks or levels for {protocol}", "add samples, or choose another --protocol"
+        )
+    return found

@@ -1,0 +1,100 @@
+"""Measured steps beside the layer graphs of their networks: what models are fitted on and scored with."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detscope.errors import InputError
+from detscope.predict.graph import LayerGraph
+
+MIB = 1 << 20
+TARGETS = ("allocated_bytes", "reserved_bytes", "process_bytes", "latency_ms")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked about: a network at a batch size."""
+
+    graph: LayerGraph
+    batch: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A case and what was measured; None where a figure was not."""
+
+    case: Case
+    network: str
+    level: int
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    process_bytes: float | None = None
+    latency_ms: float | None = None
+    passed: bool = True
+
+    def value(self, target: str) -> float | None:
+        """The figure of one of TARGETS."""
+        found: float | None = getattr(self, target)
+        return found
+
+
+def with_target(samples: Sequence[Sample], target: str) -> list[Sample]:
+    """The samples that ran and in which the target was measured."""
+    return [one for one in samples if one.passed and one.value(target) is not None]
+
+
+_COLUMNS = {  # ours <- theirs, factor
+    "allocated_bytes": ("mem_alloc", MIB),
+    "reserved_bytes": ("mem_reserved", MIB),
+    "process_bytes": ("mem_used", MIB),
+    "latency_ms": ("latency", 1),
+}
+
+
+def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> list[Sample]:
+    """Rows of an older CSV (`,` or `|`) whose network and level have a layer graph; others are left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}", "give a CSV of measured steps") from error
+    rows = csv.DictReader(text.splitlines(), delimiter="|" if "|" in text.partition("\n")[0] else ",")
+    found = []
+    for number, row in enumerate(rows, 2):
+        try:
+            network = row.get("net_name") or row["net"]
+            level = int(row.get("level") or row.get("prune_level") or row["test_var"])
+            graph = graphs.get((network, level))
+            if graph is not None:
+                found.append(_sample(row, network, level, graph))
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{path}, line {number}: {error!r:.80} is missing or no number", "see docs/predict.md"
+            ) from error
+    if not found:
+        raise InputError(f"{path} has no row whose network has a layer graph", "see docs/predict.md")
+    return found
+
+
+def _sample(row: Mapping[str, str], network: str, level: int, graph: LayerGraph) -> Sample:
+    batch = int(row["bs"])
+    if batch < 1:
+        raise ValueError(f"batch {batch}")
+    values = {
+        ours: float(row[theirs]) * factor if row.get(theirs) else None
+        for ours, (theirs, factor) in _COLUMNS.items()
+    }
+    passed = row.get("passed", "True").strip().lower() in ("true", "1")
+    return Sample(Case(graph, batch), network, level, passed=passed, **values)
+
+
+def fingerprint(samples: Sequence[Sample]) -> str:
+    """A short sum of what a model was fitted on."""
+    digest = hashlib.sha256()
+    for one in samples:
+        figures = [one.value(target) for target in TARGETS]
+        digest.update(repr((one.network, one.level, one.case.batch, figures)).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,147 @@
+"""How wrong a predictor is under a protocol: errors, intervals, out-of-memory decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.predict.choice import Estimate
+from detscope.predict.fits import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
+from detscope.predict.memory_model import MemoryModel, fit_memory
+from detscope.predict.methods import TARGETS, fit_method
+from detscope.predict.protocols import Split, splits
+from detscope.predict.samples import Sample, with_target
+
+Array = npt.NDArray[np.float64]
+CLOSE = 0.1
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors are shares of the truth; every network weighs the same in `mean` and `coverage`."""
+
+    target: str
+    protocol: str
+    method: str
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    within_10_percent: float
+    coverage: float
+    width: float  # median of (upper - lower) / predicted
+    by_network: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Fits or not, network by network, with the limit learnt from the others."""
+
+    rows: int
+    right: float  # share, where "too close to call" counts by the side it leans to
+    plain: int  # rows with a plain answer
+    plain_right: float
+    false_fits: int
+    beyond_but_fits: int  # a plain "fits" for a row predicted more than 10 % beyond the limit
+    too_close: int
+    by_network: dict[str, float]
+
+
+def score(
+    samples: Sequence[Sample], target: str, protocol: str, method: str, *, training: bool = True
+) -> Score:
+    """Fit on what each split shows, ask what it hides."""
+    known = with_target(samples, TARGETS[target])
+    asked: list[Sample] = []
+    parts: list[Estimate] = []
+    for split in splits(known, protocol):
+        model = fit_method(split.seen, target, method, training=training)
+        parts.append(model.estimate([one.case for one in split.asked]))
+        asked += split.asked
+    joined = [
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("predicted", "lower", "upper")
+    ]
+    return figures(asked, target, protocol, method, *joined)
+
+
+def figures(
+    asked: Sequence[Sample],
+    target: str,
+    protocol: str,
+    method: str,
+    predicted: Array,
+    lower: Array,
+    upper: Array,
+) -> Score:
+    """All figures of one set of predictions."""
+    truth = np.array([one.value(TARGETS[target]) for one in asked], dtype=float)
+    names = np.array([one.network for one in asked])
+    errors = np.abs(predicted / truth - 1)
+    inside = (lower <= truth) & (truth <= upper)
+    by_network = {str(name): float(errors[names == name].mean()) for name in np.unique(names)}
+    return Score(
+        target,
+        protocol,
+        method,
+        len(asked),
+        float(np.mean(list(by_network.values()))),
+        float(np.median(errors)),
+        float(np.quantile(errors, 0.9)),
+        float((errors <= CLOSE).mean()),
+        float(np.mean([inside[names == name].mean() for name in np.unique(names)])),
+        float(np.median((upper - lower) / predicted)),
+        by_network,
+    )
+
+
+def score_decisions(measured: Sequence[Sample], outcomes: Sequence[Sample]) -> Decisions:
+    """Memory models from other networks; so are limit and width of the interval."""
+    answers: list[tuple[Sample, str, str, float]] = []
+    by_network = {}
+    for split in splits(outcomes, "unseen-networks"):
+        seen = [one for one in measured if one.network != split.name]
+        model = fit_memory(with_target(seen, "process_bytes"), hybrid=False)
+        found = _answers(model, split, _width(model, seen))
+        by_network[split.name] = float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in found]))
+        answers += found
+    plain = [(one, word) for one, word, _, _ in answers if word != TOO_CLOSE]
+    return Decisions(
+        len(answers),
+        float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in answers])),
+        len(plain),
+        float(np.mean([(word == FITS) == one.passed for one, word in plain])),
+        sum(word == FITS and not one.passed for one, word in plain),
+        sum(word == FITS and ratio > 1 + NEVER_BEYOND for _, word, _, ratio in answers),
+        sum(word == TOO_CLOSE for _, word, _, _ in answers),
+        by_network,
+    )
+
+
+def _answers(model: MemoryModel, split: Split, width: float) -> list[tuple[Sample, str, str, float]]:
+    limit = learn_limit(model.unbounded([one.case for one in split.seen]), [one.passed for one in split.seen])
+    predicted = model.unbounded([one.case for one in split.asked])
+    return [
+        (one, decide(value, limit, width), leaning(value, limit), value / limit)
+        for one, value in zip(split.asked, predicted.tolist(), strict=True)
+    ]
+
+
+def _width(model: MemoryModel, seen: Sequence[Sample]) -> float:
+    """The 90 % quantile of the errors of the networks that were seen."""
+    known = with_target(seen, "process_bytes")
+    truth = np.array([one.process_bytes for one in known], dtype=float)
+    return float(np.quantile(np.abs(np.log(model.predict([one.case for one in known]) / truth)), 0.9))
+
+
+def noise_floor(samples: Sequence[Sample], target: str) -> float | None:
+    """Median relative difference of cases that were measured more than once; None where none was."""
+    seen: dict[tuple[str, int, int], list[float]] = {}
+    for one in with_target(samples, TARGETS[target]):
+        value = one.value(TARGETS[target])
+        if value is not None:
+            seen.setdefault((one.network, one.level, one.case.batch), []).append(value)
+    spread = [(max(found) - min(found)) / float(np.mean(found)) for found in seen.values() if len(found) > 1]
+    return float(np.median(spread)) if spread else None

@@ -1,0 +1,87 @@
+"""`detscope predict` as a person types it: a network traced, a table or JSON, one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from detscope.cli.main import app
+
+pytest.importorskip("torch")
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "detscope", "predict", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def typed(*arguments: str) -> Any:
+    """The same in this process: a mistake is found before torch is needed."""
+    return CliRunner().invoke(app, ("predict", *arguments))
+
+
+def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(tmp_path: Path) -> None:
+    asked = ("resnet18", "--batch-sizes", "1,4,64", "--image-size", "64", "--memory-limit", "150MiB")
+    done = run(*asked, "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["cannot_tell"] == ["latency: no device model"]
+    assert [row["batch"] for row in found["rows"]] == [1, 4, 64]
+    for row in found["rows"]:
+        assert row["latency_ms"] is None and row["process_bytes"] is None
+        assert sum(row["cpu_categories"].values()) == row["cpu_allocated_bytes"]
+        assert row["reserved_bytes"] >= row["allocated_bytes"]
+    assert found["rows"][-1]["fits"] == "does not fit"
+    assert found["rows"][0]["assumed"] and found["measured"]
+    assert {"layer1", "layer4"} <= set(found["memory_by_stage"])
+
+
+def test_the_table_says_what_cannot_be_told(tmp_path: Path) -> None:
+    done = run("tiny_ssd", "--batch-sizes", "2", "--stage", "inference", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tiny_ssd, predicted" in done.stdout and "cannot tell latency: no device model" in done.stdout
+    assert "assumed: " in done.stdout and "measured: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"hello", "is not a device model"),
+        (b'{"format": "detscope device model", "version": 99}', "of version 99"),
+        (b'{"format": "detscope device model", "version": 1, "targets"', "is damaged"),
+        (b"\x80\x04K\x01.", "is a pickle, and pickles are never opened"),
+    ],
+)
+def test_a_file_that_is_no_device_model_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "device.model").write_bytes(content)
+    done = typed("resnet18", "--device-model", str(tmp_path / "device.model"))
+    assert done.exit_code == 3
+    first, hint = done.stderr.strip().splitlines()
+    assert message in first and hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("resnet18", "--batch-sizes", "4,0"), "a batch of 0 images"),
+        (("resnet18", "--batch-sizes", "many"), "is no list of whole numbers"),
+        (("resnet18", "--memory-limit", "much"), "is no size"),
+        (("resnet18", "--stage", "dreaming"), "no such stage"),
+    ],
+)
+def test_a_wrong_wish_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    done = typed(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr.splitlines()[0] and "Traceback" not in done.stderr

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_networks import chain, made_samples
+
+from detscope.errors import InputError, UsageError
+from detscope.predict.choice import _clear_winner, fit_reach
+from detscope.predict.fits import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
+from detscope.predict.intervals import conformal_width
+from detscope.predict.methods import fit_method
+from detscope.predict.process import fit_process
+from detscope.predict.protocols import splits
+from detscope.predict.samples import Case, Sample
+from detscope.predict.score import score
+
+
+def test_the_width_holds_the_wanted_share_and_every_network_weighs_the_same() -> None:
+    errors = np.concatenate([np.linspace(0, 1, 1000), np.linspace(0, 10, 10)])
+    groups = ["many"] * 1000 + ["few"] * 10
+    assert conformal_width(errors[:1000], groups[:1000]) == pytest.approx(0.9, abs=0.01)
+    assert conformal_width(errors, groups) > 7  # ninety per cent of both, not of the thousand
+
+
+def test_too_few_rows_give_no_finite_interval() -> None:
+    assert conformal_width(np.array([0.1] * 5), ["x"] * 5) == float("inf")
+
+
+def test_levels_of_a_seen_network_are_near_and_a_strange_one_is_far() -> None:
+    samples = made_samples()
+    reach = fit_reach([one for one in samples if one.level != 40])
+    between = [one.case for one in samples if one.level == 40]
+    assert (reach.distances(between) <= reach.radius).all()
+    strange = Case(chain(512, depth=9, size=128), 64)
+    assert reach.distances([strange])[0] > reach.radius
+    assert len(reach.outside(strange)) > 40
+
+
+def test_intervals_of_unseen_levels_hold_what_was_measured() -> None:
+    samples = made_samples()
+    made = score(samples, "latency", "unseen-networks", "physical")
+    assert made.mean < 0.05
+    assert made.coverage > 0.8
+    assert set(made.by_network) == {"net0", "net1", "net2"}
+
+
+def test_the_first_method_stays_for_unseen_networks_unless_another_is_clearly_better() -> None:
+    networks = ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+    first = np.full(12, 0.2)
+    lucky = np.repeat([0.05, 0.1, 0.35], 4)  # better on average, by one network
+    better = np.repeat([0.1, 0.11, 0.12], 4)
+    places = list(range(12))
+    assert _clear_winner({"first": first, "lucky": lucky}, networks, places) == "first"
+    assert _clear_winner({"first": first, "lucky": lucky, "better": better}, networks, places) == "better"
+
+
+def test_auto_compares_all_methods_on_what_was_left_out_and_says_what_is_extrapolated() -> None:
+    model = fit_method(made_samples(), "latency", "auto")
+    assert set(model.errors["unseen networks"]) == {"physical", "hybrid", "trees"}
+    assert "trees" not in (model.near_name, model.far_name)
+    estimate = model.estimate([Case(chain(512, depth=9, size=128), 64)])
+    assert estimate.extrapolated.all()
+    assert estimate.lower[0] < estimate.predicted[0] < estimate.upper[0]
+
+
+def test_protocols_keep_what_is_asked_apart_from_what_is_seen() -> None:
+    samples = made_samples()
+    for protocol in ("random-rows", "unseen-networks", "unseen-families"):
+        for split in splits(samples, protocol):
+            assert not {id(one) for one in split.seen} & {id(one) for one in split.asked}
+    assert [split.name for split in splits(samples, "unseen-networks")] == ["net0", "net1", "net2"]
+    with pytest.raises(InputError, match="too few"):
+        splits(samples[:25], "unseen-networks")
+
+
+def test_an_unknown_method_and_simulated_memory_of_inference_are_refused() -> None:
+    with pytest.raises(UsageError, match="no method 'magic'"):
+        fit_method(made_samples(), "latency", "magic")
+    with pytest.raises(UsageError, match="inference"):
+        fit_method(made_samples(), "memory", "physical", training=False)
+
+
+def test_the_process_term_finds_offset_slope_floor_and_ceiling() -> None:
+    reserved = np.linspace(0, 8e9, 200)
+    truth = np.clip(1e9 + 0.9 * reserved, 1.5e9, 6e9)
+    term = fit_process(reserved, truth)
+    assert np.abs(term.apply(reserved) / truth - 1).max() < 0.02
+    assert term.unbounded(np.array([8e9]))[0] == pytest.approx(8.2e9, rel=0.02)
+
+
+def test_the_limit_is_where_runs_begin_to_fail() -> None:
+    predicted = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert 3 < learn_limit(predicted, [True, True, True, False, False]) < 4
+    assert learn_limit(predicted, [True] * 5) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("predicted", "width", "word"),
+    [
+        (50, 0.1, FITS),
+        (95, 0.1, TOO_CLOSE),
+        (105, 0.1, TOO_CLOSE),
+        (130, 0.1, DOES_NOT_FIT),
+        (112, 0.0, DOES_NOT_FIT),
+    ],
+)
+def test_answers_are_plain_only_where_the_interval_is_on_one_side(
+    predicted: float, width: float, word: str
+) -> None:
+    assert decide(predicted, 100, width) == word
+
+
+def test_a_case_that_ran_once_ran() -> None:
+    case = Case(chain(8), 4)
+    rows = [Sample(case, "x", 0, passed=flag) for flag in (False, True, False)]
+    assert [one.passed for one in with_outcome(rows)] == [True]
