@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detscope.cli.flags import (
+    BadDataFlag,
+    DataFlag,
+    DeviceFlag,
+    OutFlag,
+    OverridesFlag,
+    PassBatchSizeFlag,
+    QuietFlag,
+)
 from detscope.cli.output import JsonFlag, finished, present, stdout_kept_clean
 from detscope.errors import UsageError
 
@@ -22,12 +31,8 @@ def evaluate(
     weights: Annotated[
         str | None, typer.Option(metavar="WEIGHTS", help="A run, a file, auto or coco.")
     ] = None,
-    on_bad_data: Annotated[
-        str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="A name of `detscope data list`, or a folder.")
-    ] = None,
+    on_bad_data: BadDataFlag = None,
+    data: DataFlag = None,
     split: Annotated[str | None, typer.Option(metavar="SPLIT", help="val or train; else val.")] = None,
     detections: Annotated[
         str | None,
@@ -37,15 +42,12 @@ def evaluate(
         Path | None,
         typer.Option("--config", metavar="FILE", help="TOML file; else the run's, or .config/config.toml."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
-    ] = None,
-    batch_size: Annotated[str | None, typer.Option(metavar="N", help="Images per forward pass.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    overrides: OverridesFlag = None,
+    batch_size: PassBatchSizeFlag = None,
+    device: DeviceFlag = None,
+    out: OutFlag = None,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
+    quiet: QuietFlag = False,
 ) -> None:
     """Measure accuracy on a data set: COCO's and VOC's figures, class by class; the worst images drawn."""
     if model is not None and detections is not None:

@@ -7,6 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detscope.cli.flags import (
+    BadDataFlag,
+    ConfigFlag,
+    DeviceFlag,
+    ImageSizeFlag,
+    LevelFlag,
+    MemoryFlag,
+    ModelArgument,
+    ModulesFlag,
+    OutFlag,
+    OverridesFlag,
+    PassBatchSizeFlag,
+    PrecisionFlag,
+    QuietFlag,
+    TensorboardFlag,
+    VerboseFlag,
+    WeightsFlag,
+)
 from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
 from detscope.cli.nsight import asked as nsight_asked
 from detscope.cli.nsight import measure as measure_nsight
@@ -18,9 +36,7 @@ if TYPE_CHECKING:
 
 
 def infer(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
-    ] = None,
+    model: ModelArgument = None,
     images: Annotated[
         list[str] | None,
         typer.Argument(metavar="IMAGES", help="Files, folders, globs or a data set; else generated images."),
@@ -29,53 +45,35 @@ def infer(
         str | None,
         typer.Option("--model", metavar="MODEL", help="The model; then all arguments are images."),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
-    ] = None,
-    on_bad_data: Annotated[
-        str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.")
-    ] = None,
-    image_size: Annotated[
-        str | None, typer.Option(metavar="PIXELS", help="Instead of the model's own input size.")
-    ] = None,
+    config: ConfigFlag = None,
+    overrides: OverridesFlag = None,
+    on_bad_data: BadDataFlag = None,
+    weights: WeightsFlag = None,
+    image_size: ImageSizeFlag = None,
     limit: Annotated[str | None, typer.Option(metavar="N", help="Measure at most N images.")] = None,
     repeat: Annotated[str | None, typer.Option(metavar="N", help="Passes over the images.")] = None,
-    batch_size: Annotated[str | None, typer.Option(metavar="N", help="Images per forward pass.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
-    precision: Annotated[str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.")] = None,
+    batch_size: PassBatchSizeFlag = None,
+    device: DeviceFlag = None,
+    precision: PrecisionFlag = None,
     threads: Annotated[str | None, typer.Option(metavar="N", help="CPU threads.")] = None,
     score: Annotated[
         str | None, typer.Option(metavar="S", help="Draw detections above it; else 0.7.")
     ] = None,
-    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
-    modules: Annotated[str | None, typer.Option(metavar="WHICH", help="all, leaf, none or a depth.")] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
-    ] = False,
+    level: LevelFlag = None,
+    modules: ModulesFlag = None,
+    memory: MemoryFlag = False,
     stage: Annotated[
         list[str] | None,
         typer.Option("--stage", metavar="NAME=PATH", help="Name a module or method() a stage; repeatable."),
     ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run's tb/.")
-    ] = False,
+    tensorboard: TensorboardFlag = False,
     nsight: NsightFlag = None,
     window: WindowFlag = None,
     batch_sizes: BatchSizesFlag = None,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    out: OutFlag = None,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say where each setting came from.")
-    ] = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,
 ) -> None:
     """Pass images through a detector and show where the time goes, from the file to the boxes."""
     if quiet and verbose:

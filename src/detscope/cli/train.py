@@ -9,6 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from detscope.cli.flags import (
+    BadDataFlag,
+    ConfigFlag,
+    DataFlag,
+    DeviceFlag,
+    ImageSizeFlag,
+    LevelFlag,
+    MemoryFlag,
+    ModelArgument,
+    ModulesFlag,
+    OutFlag,
+    OverridesFlag,
+    PrecisionFlag,
+    QuietFlag,
+    TensorboardFlag,
+    VerboseFlag,
+    WeightsFlag,
+)
 from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
 from detscope.cli.nsight import asked as nsight_asked
 from detscope.cli.nsight import measure as measure_nsight
@@ -20,33 +38,17 @@ if TYPE_CHECKING:
 
 
 def train(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A name of `detscope data list`, or a folder.")
-    ] = None,
-    on_bad_data: Annotated[
-        str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(metavar="WEIGHTS", help="auto, coco, none or a file.")
-    ] = None,
+    model: ModelArgument = None,
+    config: ConfigFlag = None,
+    overrides: OverridesFlag = None,
+    data: DataFlag = None,
+    on_bad_data: BadDataFlag = None,
+    weights: WeightsFlag = None,
     batch_size: Annotated[str | None, typer.Option(metavar="N", help="Images per step.")] = None,
-    image_size: Annotated[
-        str | None, typer.Option(metavar="PIXELS", help="Instead of the model's own input size.")
-    ] = None,
+    image_size: ImageSizeFlag = None,
     num_workers: Annotated[str | None, typer.Option(metavar="N", help="Loader processes.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")] = None,
-    precision: Annotated[str | None, typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16.")] = None,
+    device: DeviceFlag = None,
+    precision: PrecisionFlag = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Measured steps, warm-up apart.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Passes over the data.")] = None,
     eval_every: Annotated[
@@ -56,15 +58,11 @@ def train(
         str | None, typer.Option(metavar="RUN", help="Go on from the last checkpoint of this run.")
     ] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Of weights, data and order.")] = None,
-    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = None,
-    modules: Annotated[str | None, typer.Option(metavar="WHICH", help="all, leaf or a depth.")] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
-    ] = False,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run.")
-    ] = False,
+    level: LevelFlag = None,
+    modules: ModulesFlag = None,
+    memory: MemoryFlag = False,
+    out: OutFlag = None,
+    tensorboard: TensorboardFlag = False,
     ranks: Annotated[
         str | None, typer.Option(metavar="N", help="Processes on this host, one CUDA device each.")
     ] = None,
@@ -81,10 +79,8 @@ def train(
     batch_sizes: BatchSizesFlag = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 5 if the step times are unstable.")] = False,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say where each setting came from.")
-    ] = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,
 ) -> None:
     """Train a detector and show where each step's time goes: phases, stages, modules, both directions."""
     if quiet and verbose:

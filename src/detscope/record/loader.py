@@ -45,7 +45,7 @@ class TimedBatch:
         """The loader pins batches through this method."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return TimedBatch(pin_memory(self.batch), self.timing)
+        return type(self)(pin_memory(self.batch), self.timing)
 
 
 @dataclass

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.config.load import dump_settings
 from detscope.config.schema import InferenceSettings, Settings
 from detscope.data.image_files import ImageSource, Skipped
 from detscope.errors import DetscopeError, InputError, UsageError
@@ -17,6 +16,7 @@ from detscope.machine.devices import resolve_device
 from detscope.runs.atomic import write_text
 from detscope.sessions.about import about_model
 from detscope.sessions.infer_images import open_images, without_unfit
+from detscope.sessions.listener import make_recorder
 from detscope.sessions.train import Progress
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage
 from detscope.zoo.registry import build, get_card
@@ -199,28 +199,8 @@ def _after(
 def _recorder(
     settings: Settings, device: str, built: BuiltModel, source: ImageSource, skipped: Sequence[Skipped]
 ) -> Recorder:
-    from detscope.record.recorder import Recorder
-
-    inference, record = settings.inference, settings.record
-    recorder = Recorder(
-        built.module,
-        None,
-        settings.output.runs,
-        level=record.level,
-        modules=record.modules,
-        stages=built.stages,
-        observers=built.observers,
-        warmup_steps=inference.warmup_steps,
-        bare_every=record.bare_every,
-        ops_steps=record.ops_steps,
-        traced_steps=record.traced_steps,
-        memory=record.memory,
-        memory_steps=record.memory_steps,
-        telemetry_hz=record.telemetry_hz,
-        name=built.card.name,
-        verb="infer",
-        info=_run_info(settings, device, source, built, skipped),
-        config_toml=dump_settings(settings, "infer"),
+    recorder = make_recorder(
+        settings, built, None, _run_info(settings, device, source, built, skipped), "infer"
     )
     recorder.schedule = replace(recorder.schedule, modules_dense=DENSE_STEPS)
     return recorder

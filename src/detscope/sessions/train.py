@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from detscope.config.schema import Settings
 from detscope.data.registry import open_dataset
 from detscope.machine.devices import resolve_device
+from detscope.sessions.listener import make_recorder
 from detscope.sessions.memory_views import (
     room_for_the_account,
     running_out_is_an_answer,
@@ -25,7 +26,6 @@ from detscope.sessions.train_parts import (
     let_model_bring_data,
     make_optimizer,
     make_plan,
-    make_recorder,
     make_schedule,
     run_info,
 )
@@ -140,7 +140,7 @@ def _train(wanted: _Wanted, progress: Progress) -> Path:
     built = _in_turn(wanted.team, lambda: build(settings.model.name, build_options(settings, wanted.dataset)))
     parts = _parts(built, settings, wanted.device)
     model = parts.model if wanted.team is None else wanted.team.wrap(parts.model, training)
-    recorder = make_recorder(settings, built, parts.optimizer, _info(wanted, built, loading))
+    recorder = make_recorder(settings, built, parts.optimizer, _info(wanted, built, loading), "train")
     about_data = data_notes(wanted.dataset, wanted.held_out.dataset if wanted.held_out else None)
     scaled = keep_drawn_sizes(built.module, settings.data)
     own = (*wanted.notes, *about_data, *loading.notes, *built.notes, *scaled)

@@ -1,4 +1,4 @@
-"""The parts of a training, made from settings: optimizer, schedule, plan, recorder, description."""
+"""The parts of a training, made from settings: optimizer, schedule, plan, description."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.config.load import dump_settings
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.sessions.about import about_model
 from detscope.zoo.contract import BuildOptions, BuiltModel
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from detscope.data.contract import DetectionDataset
     from detscope.loops.schedules import Schedule
     from detscope.loops.train import Position, TrainPlan
-    from detscope.record.recorder import Recorder
 
 
 def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.optim.Optimizer:
@@ -68,38 +66,6 @@ def make_plan(training: TrainingSettings, device: str, total: int | None, start:
         channels_last=training.channels_last,
         clip_norm=training.clip_gradients,
         start=start,
-    )
-
-
-def make_recorder(
-    settings: Settings,
-    built: BuiltModel,
-    optimizer: torch.optim.Optimizer,
-    info: dict[str, Any],
-) -> Recorder:
-    """Who listens."""
-    from detscope.record.recorder import Recorder
-
-    record = settings.record
-    return Recorder(
-        built.module,
-        optimizer,
-        settings.output.runs,
-        level=record.level,
-        modules=record.modules,
-        stages=built.stages,
-        observers=built.observers,
-        warmup_steps=settings.training.warmup_steps,
-        bare_every=record.bare_every,
-        ops_steps=record.ops_steps,
-        traced_steps=record.traced_steps,
-        memory=record.memory,
-        memory_steps=record.memory_steps,
-        telemetry_hz=record.telemetry_hz,
-        name=built.card.name,
-        verb="train",
-        info=info,
-        config_toml=dump_settings(settings),
     )
 
 

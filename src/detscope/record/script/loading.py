@@ -25,6 +25,10 @@ _FETCHERS = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
 _ITERATORS = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
 
 
+class FetchedBatch(TimedBatch):
+    """A batch timed by the fetcher; those that a recorder times in its own way are left to it."""
+
+
 class LoaderListener(Protocol):
     """Who wants to know about batches."""
 
@@ -79,7 +83,7 @@ def timed_fetch(plain: Callable[..., Any], here: Callable[[BatchTiming], None] |
             if here is not None:
                 here(timing)
             return batch
-        return TimedBatch(batch, timing)
+        return FetchedBatch(batch, timing)
 
     fetch_timed.detscope = True  # type: ignore[attr-defined]
     return fetch_timed
@@ -117,7 +121,7 @@ def _unwrap_batches(iterator: Any, listener: LoaderListener) -> None:
     @functools.wraps(plain)
     def next_data(self: Any) -> Any:
         data = plain(self)
-        if isinstance(data, TimedBatch):
+        if isinstance(data, FetchedBatch):
             listener.made_batch(data.timing)
             return data.batch
         return data

@@ -1,0 +1,54 @@
+"""Flags that several verbs share, each described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelArgument = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
+]
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there."),
+]
+OverridesFlag = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
+]
+DataFlag = Annotated[
+    str | None, typer.Option("--data", metavar="NAME", help="A name of `detscope data list`, or a folder.")
+]
+BadDataFlag = Annotated[str | None, typer.Option("--on-bad-data", metavar="POLICY", help="stop or skip.")]
+WeightsFlag = Annotated[
+    str | None, typer.Option("--weights", metavar="WEIGHTS", help="auto, coco, none or a file.")
+]
+ImageSizeFlag = Annotated[
+    str | None, typer.Option("--image-size", metavar="PIXELS", help="Instead of the model's own input size.")
+]
+PassBatchSizeFlag = Annotated[
+    str | None, typer.Option("--batch-size", metavar="N", help="Images per forward pass.")
+]
+DeviceFlag = Annotated[
+    str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")
+]
+PrecisionFlag = Annotated[
+    str | None, typer.Option("--precision", metavar="PRECISION", help="fp32, bf16 or fp16.")
+]
+LevelFlag = Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="phases, modules or ops.")]
+ModulesFlag = Annotated[
+    str | None, typer.Option("--modules", metavar="WHICH", help="all, leaf, none or a depth.")
+]
+MemoryFlag = Annotated[
+    bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
+]
+TensorboardFlag = Annotated[
+    bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run's tb/.")
+]
+OutFlag = Annotated[
+    str | None, typer.Option("--out", metavar="DIR", help="Folder for run folders; else runs.")
+]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's path.")]
+VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Say where each setting came from.")]
