@@ -2,6 +2,12 @@
 
 Every reading runs in a process of its own, so that peak memory is its own. HolisticTraceAnalysis is taken
 from this environment, or put into a throwaway one.
+
+Modules are imported before the clock starts, on both sides: `hta.trace_analysis` brings its parser,
+its analysers, pandas and all of numpy; ours finds a file's reader when it sees the file and would import it
+then, so the reader is imported beforehand, and `numpy.ma`, which pandas brings and our tables ask for late.
+Nothing is warmed up by reading a file. `before` is the peak up to there, so growth counts on neither side
+what importing took, and on both sides the code pages of libraries that only the reading touches.
 """
 
 from __future__ import annotations
@@ -33,7 +39,9 @@ OURS = (
     COMMON
     + """
 from pathlib import Path
+import numpy.ma
 import polars as pl
+import detscope.ingest.kineto
 from detscope.analyze.summary import summarize
 from detscope.ingest.run import import_files
 from detscope.runs.reader import load_run

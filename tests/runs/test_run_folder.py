@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from detscope.errors import InputError, MachineError
@@ -150,3 +151,56 @@ def test_reading_a_run_imports_neither_torch_nor_a_gpu_library(tmp_path):
         "assert 'torch' not in sys.modules and 'pynvml' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_flush_that_does_not_wait_is_on_disk_when_the_next_one_begins(tmp_path):
+    writer = RunWriter(tmp_path, "train", "tiny", {})
+    writer.append("losses", [(0, "loss", 1.0)])
+    writer.flush(wait=False)
+    writer.append("losses", [(1, "loss", 2.0)])
+    writer.flush()
+    assert load_run(writer.folder).table("losses")["step"].to_list() == [0, 1]
+    writer.append("losses", [(2, "loss", 3.0)])
+    writer.flush(wait=False)
+    writer.close("ok")
+    assert load_run(writer.folder).table("losses")["step"].to_list() == [0, 1, 2]
+    assert not (writer.folder / "parts").exists()
+
+
+def test_what_a_flush_could_not_put_on_disk_is_said_by_the_next_one(tmp_path):
+    writer = RunWriter(tmp_path, "train", "tiny", {})
+    writer.append("losses", [(0, "loss", 1.0)])
+    (writer.folder / "parts" / "losses-000001.arrow").mkdir(parents=True)  # a name that is taken
+    writer.flush(wait=False)
+    with pytest.raises(MachineError, match="cannot write"):
+        writer.flush()
+
+
+def test_some_columns_of_a_table_are_read_alone_whether_the_run_is_whole_or_partial(tmp_path):
+    writer = RunWriter(tmp_path, "train", "tiny", {})
+    writer.append("losses", [(0, "loss", 1.0)])
+    writer.flush()
+    columns = ("value", "step")
+    partial = load_run(writer.folder).table("losses", columns)
+    writer.close("ok")
+    whole = load_run(writer.folder).table("losses", columns)
+    assert partial.columns == whole.columns == list(columns)
+    assert partial.rows() == whole.rows() == [(1.0, 0)]
+    assert load_run(writer.folder).table("spans", ("path",)).schema == {"path": pl.String}
+
+
+def test_rows_that_come_late_stand_among_the_others_in_the_order_of_their_step(tmp_path):
+    writer = RunWriter(tmp_path, "train", "tiny", {})
+    late = [{"step": 1, "name": "a", "value": 0.1}, {"step": 1, "name": "b", "value": 0.2}]
+    handed_over = []
+
+    def hand_over() -> None:
+        if not handed_over:
+            handed_over.append(True)
+            writer.append_frame("losses", pl.DataFrame(late), sorted_by="step")
+
+    writer.before_writing = hand_over
+    writer.append("losses", [(0, "z", 1.0), (2, "a", 2.0)])
+    writer.close("ok")
+    found = load_run(writer.folder).table("losses")
+    assert found.select("step", "name").rows() == [(0, "z"), (1, "a"), (1, "b"), (2, "a")]

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 from detscope.errors import InputError
 from detscope.ingest.contract import HEAD_BYTES, Format
 
-# a reader's name for people, and its module; the first whose `sniff` says yes takes the file
+# a reader's name for people, its module, and what its files have at least: other modules are not imported;
+# the first whose `sniff` says yes takes the file
 READERS = (
-    ("Nsight Systems export", "detscope.ingest.nsys"),
-    ("memory snapshot", "detscope.ingest.snapshot"),
-    ("memory timeline", "detscope.ingest.memory_timeline"),
-    ("Nsight Compute listing", "detscope.ingest.ncu"),
-    ("Kineto / Chrome trace", "detscope.ingest.kineto"),
+    ("Nsight Systems export", "detscope.ingest.nsys", re.compile(rb"\ASQLite")),
+    (
+        "memory snapshot",
+        "detscope.ingest.snapshot",
+        re.compile(rb"\A\x80|\A[^<]{0,99}<|\"segments\"|\"total_size\""),
+    ),
+    ("memory timeline", "detscope.ingest.memory_timeline", re.compile(rb"\A\s*+\[\s*+\[")),
+    ("Nsight Compute listing", "detscope.ingest.ncu", re.compile(rb"\A[^{\[]")),
+    ("Kineto / Chrome trace", "detscope.ingest.kineto", re.compile(b"")),
 )
 
 GZIP_MAGIC = b"\x1f\x8b"
 
 
-def formats() -> tuple[Format, ...]:
-    """All formats, in the order in which they are tried."""
-    found = []
-    for name, module in READERS:
-        reader = import_module(module)
-        found.append(Format(name, reader.sniff, reader.read))
-    return tuple(found)
+def formats(head: bytes) -> Iterator[Format]:
+    """The formats that a file with this head may have, in the order in which they are tried."""
+    for name, module, needed in READERS:
+        if needed.search(head):
+            reader = import_module(module)
+            yield Format(name, reader.sniff, reader.read)
 
 
 def read_head(path: Path, size: int = HEAD_BYTES) -> bytes:
@@ -65,8 +71,8 @@ def find_format(path: Path) -> Format:
     head = read_head(path)
     if not head:
         raise InputError(f"{path} is empty", "record or copy it again")
-    for candidate in formats():
+    for candidate in formats(head):
         if candidate.sniff(head, path):
             return candidate
-    known = ", ".join(name for name, _ in READERS)
+    known = ", ".join(name for name, *_ in READERS)
     raise InputError(f"{path} is of no format that can be read", f"known are: {known}")

@@ -170,7 +170,8 @@ class Collector:
         part["start_ns"].append(starts)
         part["wall_ns"].append(np.rint(walls * 1e3).astype(np.int64))
         part["name"].append(np.array([names[event.name or ""] for event in events], np.int32))
-        part["thread"].append(np.array([threads[(event.pid, event.tid)] for event in events], np.int32))
+        places = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+        part["thread"].append(np.array(list(map(threads.__getitem__, places)), np.int32))
         arguments = [event.args or NO_ARGUMENTS for event in events]
         for name in _EXTRAS.get(role, ()):
             part[name].append(self._extra(name, arguments, events))
@@ -186,23 +187,22 @@ class Collector:
 
     def _extra(self, name: str, arguments: list[Arguments], events: list[AnyEvent]) -> Any:
         if name == "external":
-            values: list[Any] = [a.external if a.external >= 0 else a.external_old for a in arguments]
-        elif name == "stream":
-            values = [_stream(a.stream, event.tid) for a, event in zip(arguments, events, strict=True)]
-        elif name == "device":
-            values = [_device(a.device, event.pid) for a, event in zip(arguments, events, strict=True)]
-        elif name == "shapes":
+            found = _integers([a.external for a in arguments])
+            if (found >= 0).all():
+                return found
+            return np.where(found >= 0, found, _integers([a.external_old for a in arguments]))
+        if name == "shapes":
             shapes = self.shapes
-            values = [shapes[bytes(a.shapes)] for a in arguments]
-        elif name in ("stack", "hierarchy"):
+            return np.array([shapes[bytes(a.shapes)] for a in arguments], np.int32)
+        if name in ("stack", "hierarchy"):
             book = self.stacks if name == "stack" else self.hierarchies
-            values = [book[text] for text in map(attrgetter(name), arguments)]
-        else:
-            values = list(map(attrgetter(name), arguments))
-        try:
-            return np.array(values, dtype=_DTYPES.get(name, np.int64))
-        except OverflowError:
-            return np.array([value if abs(value) < _LARGEST else -1 for value in values], np.int64)
+            return np.array([book[text] for text in map(attrgetter(name), arguments)], np.int32)
+        if name == "stream":
+            return _integers(_streams(arguments, events))
+        if name == "device":
+            return _integers(_devices(arguments, events))
+        values = _COLUMNS[name](arguments) if name in _COLUMNS else list(map(attrgetter(name), arguments))
+        return np.array(values, _DTYPES[name]) if name in _DTYPES else _integers(values)
 
     def finish(self) -> dict[str, Columns]:
         """All columns by role; what is still open is counted."""
@@ -214,6 +214,43 @@ class Collector:
                 part.pop("start_ns"), part.pop("wall_ns"), part.pop("name"), part.pop("thread"), part
             )
         return columns
+
+
+def _integers(values: list[int]) -> Numbers:
+    """Whole numbers; -1 for those that are too large to be any."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([value if abs(value) < _LARGEST else -1 for value in values], np.int64)
+
+
+# written out, since a loop over a fixed attribute is the fastest that Python has
+_COLUMNS: dict[str, Callable[[list[Arguments]], list[Any]]] = {
+    "correlation": lambda arguments: [a.correlation for a in arguments],
+    "bytes": lambda arguments: [a.bytes for a in arguments],
+    "blocks_per_sm": lambda arguments: [a.blocks_per_sm for a in arguments],
+    "occupancy": lambda arguments: [a.occupancy for a in arguments],
+    "sequence": lambda arguments: [a.sequence for a in arguments],
+}
+
+
+def _streams(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
+    """Numbers of streams; where one is missing or has a name, each is looked at."""
+    streams: list[Any] = [a.stream for a in arguments]
+    try:
+        lowest = min(streams)
+    except TypeError:  # numbers and names
+        lowest = None
+    if isinstance(lowest, int) and lowest >= 0:
+        return streams
+    return [_stream(stream, event.tid) for stream, event in zip(streams, events, strict=True)]
+
+
+def _devices(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
+    devices = [a.device for a in arguments]
+    if min(devices) >= 0:
+        return devices
+    return [_device(device, event.pid) for device, event in zip(devices, events, strict=True)]
 
 
 def _stream(stream: int | str, thread: int | str | None) -> int:

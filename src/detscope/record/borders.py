@@ -69,6 +69,7 @@ class BorderScribe:
         self._owners: list[Mark] = []
         self.record_functions = False  # also write spans into torch.profiler, in operator steps
         self._spans: list[Any] = []
+        self.looks = False  # forwards of modules run with what a scribe puts around them
 
     def mark_of(self, number: int) -> Mark:
         """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
@@ -138,6 +139,13 @@ class BorderScribe:
 
         return before, after
 
+    def left(self, number: int, error: Exception) -> None:
+        """A target was left by an exception, which passes on."""
+
+    def seeing(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:  # noqa: ARG002
+        """What runs in the place of a forward while `looks` is set."""
+        return plain
+
     def forward(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:
         """A class's forward that records the instances in `numbers` (by id) and leaves all others alone.
 
@@ -147,8 +155,10 @@ class BorderScribe:
         items, now = self.buffer.items, self.buffer.now
         extend = items.extend
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
-        ends, owners, mark_of = self._child_ends, self._owners, self.mark_of
+        ends, owners = self._child_ends, self._owners
+        known_mark, mark_of = self._marks.get, self.mark_of
         sequence_number, builds_graph = _sequence_number, torch.is_grad_enabled
+        seeing = self.seeing(plain, numbers)
 
         def forward(self_: Any, *args: Any, **kwargs: Any) -> Any:
             number = numbers.get(id(self_))
@@ -157,13 +167,16 @@ class BorderScribe:
             if not builds_graph() and device_clock is None and not self.record_functions:
                 extend((number * 4, now(), -1))  # inference: there is no backward pass to prepare for
                 try:
-                    return plain(self_, *args, **kwargs)
+                    return (seeing if self.looks else plain)(self_, *args, **kwargs)
+                except Exception as error:
+                    self.left(number, error)
+                    raise
                 finally:
                     extend((number * 4 + 1, now(), -1))
             sequence = sequence_number()
             if ends and sequence > ends[-1]:
                 _mark_own(args, ends[-1], owners[-1])
-            mark = mark_of(number)
+            mark = known_mark(number) or mark_of(number)
             ends.append(sequence)
             owners.append(mark)
             if self.record_functions:
@@ -173,8 +186,11 @@ class BorderScribe:
             extend((number * 4, now(), sequence))
             output = None
             try:
-                output = plain(self_, *args, **kwargs)
+                output = (seeing if self.looks else plain)(self_, *args, **kwargs)
                 return output
+            except Exception as error:
+                self.left(number, error)
+                raise
             finally:
                 extend((number * 4 + 1, now(), sequence := sequence_number()))
                 if device_clock is not None:

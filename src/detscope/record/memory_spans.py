@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -86,32 +85,37 @@ class SeeingScribe(BorderScribe):
 
     def __init__(self, buffer: EventBuffer) -> None:
         super().__init__(buffer)
-        self.seen: list[SeenTensor] | None = None
+        self._seen: list[SeenTensor] | None = None
         self.failed_in: int | None = None  # the innermost module that an exception left last
         self._failure = 0  # which one that was
 
-    def forward(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:
-        """As any scribe's, around a forward that notes shapes."""
+    @property
+    def seen(self) -> list[SeenTensor] | None:
+        """What was seen so far; None while nothing is looked at."""
+        return self._seen
 
-        @functools.wraps(plain)
-        def seeing(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            seen = self.seen
-            owner = numbers.get(id(self_))
-            if owner is None:
-                return plain(self_, *args, **kwargs)
-            try:
-                if seen is None:
-                    return plain(self_, *args, **kwargs)
+    @seen.setter
+    def seen(self, value: list[SeenTensor] | None) -> None:
+        self._seen, self.looks = value, value is not None
+
+    def left(self, number: int, error: Exception) -> None:
+        """Outer modules are left by the same exception: the first counts."""
+        if id(error) != self._failure:
+            self._failure, self.failed_in = id(error), number
+
+    def seeing(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:
+        """A forward that notes the shapes of what goes in and comes out."""
+
+        def noting(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            seen, owner = self._seen, numbers[id(self_)]
+            if seen is not None:
                 _note(seen, args, owner)
-                output = plain(self_, *args, **kwargs)
+            output = plain(self_, *args, **kwargs)
+            if seen is not None:
                 _note(seen, output, owner)
-                return output
-            except Exception as error:
-                if id(error) != self._failure:  # outer modules are left by the same one
-                    self._failure, self.failed_in = id(error), owner
-                raise
+            return output
 
-        return super().forward(seeing, numbers)
+        return noting
 
 
 def _note(seen: list[SeenTensor], value: Any, owner: int) -> None:

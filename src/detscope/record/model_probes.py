@@ -85,6 +85,11 @@ class ModelProbes:
                 calls.append((owner, name, nodes.add(kind, path, kind, stage.name)))
         return calls
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those that are recorded."""
+        return [module for module, _ in self._modules]
+
     def attach(self, modules: bool) -> None:
         """Put the readers of counts on and, if wanted, all other probes."""
         if modules:

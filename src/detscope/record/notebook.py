@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from detscope.record.attribution import attribute
@@ -16,6 +17,7 @@ from detscope.record.loader import BatchTiming
 from detscope.record.nodes import NodeTable
 from detscope.record.operators import OperatorEvents, no_garbage_collection
 from detscope.record.processor_time import processor_rows
+from detscope.record.repeats import KeptStep, RepeatedSteps, events_of, moments_of
 from detscope.record.replay import StepAccount, replay
 from detscope.record.rows import loader_rows, span_rows, step_rows, timeline_rows
 from detscope.record.schedule import BARE, OPERATORS, RECORDED, WARMUP
@@ -54,6 +56,8 @@ class Notebook:
         self._traced_left = traced_steps
         self._device_clock = device_clock
         self._waiting: deque[OpenStep] = deque()
+        self._repeats = RepeatedSteps(nodes)
+        writer.before_writing = self.hand_over
         self._operator_events: list[int] = []
         self._operator_steps: list[int] = []
         self._operator_spans: list[StepSpan] = []
@@ -93,22 +97,23 @@ class Notebook:
         data = self._nodes.phase("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
-        account = replay(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
-        device = self._device_account(step, events)
-        writer = self._writer
-        if step.mode == BARE:
-            whole = (step.index, step.epoch, step.mode, "step", step.start_ns, account.wall_ns, None)
-            wait = (step.index, step.epoch, step.mode, "data", step.start_ns, account.phases["data"], None)
-            writer.append("steps", [whole, wait])
+        device_times = self._device_times(step)
+        layout = None if traced or step.mode == BARE else self._repeats.layout(events)
+        if layout is not None:
+            moments = moments_of(events, step.start_ns, step.end_ns)
+            on_device = None
+            if device_times is not None:
+                on_device = np.array([0, *device_times, device_times[-1]], np.int64)
+            spanned = step.mode != WARMUP
+            self._repeats.keep(
+                layout, KeptStep(step.index, step.epoch, step.mode, spanned, moments, on_device)
+            )
         else:
-            writer.append("steps", step_rows(step.index, step.epoch, step.mode, account, device))
-            if step.mode != WARMUP and account.self_ns:
-                writer.append("spans", span_rows(step.index, self._nodes, account, device))
-        if traced:
-            self._traced_left -= 1
-            if step.mode == OPERATORS and not self._drawn_until_ns:
-                self._drawn_until_ns = step.end_ns
-            writer.append("timeline", timeline_rows(step.index, self._nodes, account))
+            account = replay(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
+            self._account(step.index, step.epoch, step.mode, account, events, device_times)
+            if traced:
+                self._trace(step, account)
+        writer = self._writer
         if step.timing is not None:
             writer.append("loader", loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
         if step.mode != BARE:
@@ -116,16 +121,59 @@ class Notebook:
         writer.append("content", [self._content_row(step)])
         self._write_new_nodes()
 
-    def _device_account(self, step: OpenStep, events: list[int]) -> StepAccount | None:
+    def _account(
+        self,
+        index: int,
+        epoch: int,
+        mode: str,
+        account: StepAccount,
+        events: list[int],
+        device_times: list[int] | None,
+    ) -> None:
+        """Rows of a step that was replayed."""
+        writer = self._writer
+        if mode == BARE:
+            whole = (index, epoch, mode, "step", account.start_ns, account.wall_ns, None)
+            wait = (index, epoch, mode, "data", account.start_ns, account.phases["data"], None)
+            writer.append("steps", [whole, wait])
+            return
+        device = None
+        if device_times is not None:
+            device = replay(events, self._nodes, 0, device_times[-1], times=device_times)
+        writer.append("steps", step_rows(index, epoch, mode, account, device))
+        if mode != WARMUP and account.self_ns:
+            writer.append("spans", span_rows(index, self._nodes, account, device))
+
+    def _trace(self, step: OpenStep, account: StepAccount) -> None:
+        self._traced_left -= 1
+        if step.mode == OPERATORS and not self._drawn_until_ns:
+            self._drawn_until_ns = step.end_ns
+        self._writer.append("timeline", timeline_rows(step.index, self._nodes, account))
+
+    def hand_over(self) -> None:
+        """Give the writer the rows of steps that were kept as arrays."""
+        with no_garbage_collection():
+            step_frames, span_frames, odd = self._repeats.take()
+            for layout, step in odd:
+                events = events_of(layout, step.moments)
+                start_ns, *_, end_ns = step.moments.tolist()
+                times = None if step.device_moments is None else step.device_moments.tolist()[1:-1]
+                account = replay(events, self._nodes, start_ns, end_ns)
+                self._account(step.index, step.epoch, step.mode, account, events, times)
+            for table, frames in (("steps", step_frames), ("spans", span_frames)):
+                for frame in frames:
+                    self._writer.append_frame(table, frame, sorted_by="step")
+
+    def _device_times(self, step: OpenStep) -> list[int] | None:
+        """Device times of the step's events; waiting for the batch is none of them."""
         clock, first = self._device_clock, step.first_handle
         if clock is None or first is None or not step.handles:
             return None
         times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
-        account = replay(events, self._nodes, 0, times[-1], times=times)
         recycle = getattr(clock, "recycle", None)
         if recycle is not None:
             recycle([first, *step.handles])
-        return account
+        return times
 
     @staticmethod
     def _content_row(step: OpenStep) -> tuple[Any, ...]:
@@ -169,6 +217,10 @@ class Notebook:
             "backward_ns": result.backward_ns,
             "kernels_unlinked": result.kernels_unlinked,
         }
+        self._operator_events, self._operator_steps, self._operator_spans = [], [], []
+
+    def forget_operators(self) -> None:
+        """A window was given up: what its steps noted for it belongs to none."""
         self._operator_events, self._operator_steps, self._operator_spans = [], [], []
 
     def _draw(self, track: str, intervals: pl.DataFrame) -> None:

@@ -299,7 +299,7 @@ class Recorder:
         self.between_steps(self._index)
         if self.writer.due:
             self.writer.append("telemetry", self._drain_telemetry())
-            self.writer.flush()
+            self.writer.flush(wait=False)
         return step.end_ns
 
     def _abandon_step(self, complete_if_possible: bool = False) -> None:

@@ -27,6 +27,7 @@ class Slice:
     phase: str
     direction: str
     ancestors: tuple[int, ...]
+    stage: str | None = None
 
 
 @dataclass
@@ -68,6 +69,23 @@ def replay(
     return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices).run(events, times)
 
 
+@dataclass(frozen=True)
+class Structure:
+    """What a sequence of events says whatever its times are; moments are numbered, the step's begin is 0."""
+
+    account: StepAccount  # with one slice between any two neighbouring moments
+    calls: list[tuple[tuple[int, str], int, int]]  # node and direction, moments of begin and end
+
+
+def structure(codes: Sequence[int], nodes: NodeTable) -> Structure:
+    """Replay events by their codes alone: every moment comes one unit after the one before."""
+    events = [number for code in codes for number in (code, 0, -1)]
+    walk = _Replay(nodes, StepAccount(0, len(codes) + 1), keep_slices=True)
+    walk.closed = []
+    account = walk.run(events, range(1, len(codes) + 1))
+    return Structure(account, walk.closed)
+
+
 class _Replay:
     """State of one pass over the events."""
 
@@ -78,6 +96,7 @@ class _Replay:
         self.stack: list[tuple[int, int, bool, _Owner]] = []  # node, start, is it a phase, who runs in it
         # how each node was reached in the forward pass of this step, for its backward time
         self.way: dict[int, tuple[tuple[int, ...], str | None]] = {}
+        self.closed: list[tuple[tuple[int, str], int, int]] | None = None  # calls one by one, if wanted
 
     def run(self, events: Sequence[int], times: Sequence[int] | None) -> StepAccount:
         """Walk over all events, then close what is still open. This loop runs after every step: lean."""
@@ -90,7 +109,7 @@ class _Replay:
             if time_ns > last_ns:
                 spent[owner] = spent.get(owner, 0) + time_ns - last_ns
                 if slices is not None:
-                    slices.append(Slice(last_ns, time_ns, *owner[:3]))
+                    slices.append(Slice(last_ns, time_ns, *owner))
                 last_ns = time_ns
             what = code & 3
             if what == ENTER:
@@ -103,7 +122,7 @@ class _Replay:
         if end_ns > last_ns:
             spent[owner] = spent.get(owner, 0) + end_ns - last_ns
             if slices is not None:
-                slices.append(Slice(last_ns, end_ns, *owner[:3]))
+                slices.append(Slice(last_ns, end_ns, *owner))
         while self.stack:
             number = self.stack[-1][0]
             self.account.problems.append(f"{self.nodes[number].path} began and did not end")
@@ -141,6 +160,8 @@ class _Replay:
                 account.calls[key] += 1
                 if closed not in ancestors[:-1]:  # recursion counts once
                     account.total_ns[key] += time_ns - start_ns
+                    if self.closed is not None:
+                        self.closed.append((key, start_ns, time_ns))
             if closed == number:
                 return stack[-1][3] if stack else _NOBODY
 

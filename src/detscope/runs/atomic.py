@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from detscope.errors import MachineError
@@ -12,12 +13,34 @@ from detscope.errors import MachineError
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a neighbouring temporary file, sync it, and give it its name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    write_aside(path, write)
+    give_name(path)
+
+
+def write_aside(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a neighbouring temporary file; `give_name` makes it the file."""
+    temporary = _aside(path)
+    with _nothing_left_behind(path, temporary):
         write(temporary)
+
+
+def give_name(path: Path) -> None:
+    """Sync what was written aside and give it its name; this waits for the disk, not for the processor."""
+    temporary = _aside(path)
+    with _nothing_left_behind(path, temporary):
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def _nothing_left_behind(path: Path, temporary: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise storage_error(path, error) from error

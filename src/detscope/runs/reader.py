@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,22 +27,35 @@ class Run:
         """ok, partial or failed."""
         return str(self.info.get("status", "partial"))
 
-    def table(self, name: str) -> pl.DataFrame:
-        """A table of the run; empty, with its columns, where nothing was recorded."""
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """A table of the run, or some of its columns; empty, with them, where nothing was recorded."""
         whole = self.folder / f"{name}.parquet"
         parts = sorted((self.folder / "parts").glob(f"{name}-*.arrow"))
         pieces = [whole] if whole.is_file() else parts
         frames = []
         for piece in pieces:
             try:
-                frames.append(pl.read_parquet(piece) if piece == whole else read_part(piece))
+                frames.append(_read_whole(piece, columns) if piece == whole else read_part(piece))
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise InputError(
                     f"{piece} is damaged: {str(error).splitlines()[0]}",
                     "record the run again, or restore the file",
                 ) from error
-        empty = pl.DataFrame(schema=polars_schema(name))
-        return pl.concat([empty, *frames], how="diagonal_relaxed") if frames else empty
+        schema = polars_schema(name)
+        wanted = schema if columns is None else {column: schema[column] for column in columns}
+        if len(frames) == 1 and frames[0].schema == wanted:
+            return frames[0]
+        empty = pl.DataFrame(schema=schema)
+        found = pl.concat([empty, *frames], how="diagonal_relaxed") if frames else empty
+        return found if columns is None else found.select(columns)
+
+
+def _read_whole(path: Path, columns: Sequence[str] | None) -> pl.DataFrame:
+    """A table's file, as far as it has the columns: older runs may lack some."""
+    if columns is None:
+        return pl.read_parquet(path)
+    known = pl.read_parquet_schema(path)
+    return pl.read_parquet(path, columns=[column for column in columns if column in known])
 
 
 def load_run(path: str | Path) -> Run:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any
 
 import polars as pl
 
-from detscope.runs.atomic import write_bytes, write_text
+from detscope.errors import DetscopeError
+from detscope.runs.atomic import give_name, write_aside, write_bytes, write_text
 from detscope.runs.folder import create_run_folder, point_latest_at
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
 
@@ -32,10 +34,14 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
 
 
 def write_part(path: Path, frame: pl.DataFrame) -> None:
-    """Write a part of a table atomically, as an Arrow stream: a tenth of Parquet's time, between steps."""
+    """Write a part of a table aside, as an Arrow stream: a tenth of Parquet's time, between steps."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compression="lz4")
-    write_bytes(path, buffer.getbuffer())
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(buffer.getbuffer())
+
+    write_aside(path, write)
 
 
 def read_part(path: Path) -> pl.DataFrame:
@@ -52,7 +58,11 @@ class RunWriter:
         self.folder = create_run_folder(parent, verb, model)
         self._columns: dict[str, list[list[Any]]] = {name: [[] for _ in TABLES[name]] for name in TABLES}
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
+        self._sorted_by: dict[str, str] = {}
+        self.before_writing: Callable[[], None] = lambda: None  # whoever still holds rows hands them over
         self._part = 0
+        self._naming: Thread | None = None  # puts the parts of the last flush on disk
+        self._failed: DetscopeError | None = None
         self._flushed_at = monotonic()
         self.info: dict[str, Any] = {
             "schema": SCHEMA_VERSION,
@@ -79,23 +89,57 @@ class RunWriter:
         for column, values in zip(self._columns[table], zip(*rows, strict=True), strict=False):
             column.extend(values)
 
-    def append_frame(self, table: str, frame: pl.DataFrame) -> None:
-        """Add many rows at once."""
+    def append_frame(self, table: str, frame: pl.DataFrame, sorted_by: str | None = None) -> None:
+        """Add many rows at once; where they come late, among the others in the order of a column."""
         self._frames[table].append(frame)
+        if sorted_by is not None:
+            self._sorted_by[table] = sorted_by
 
     @property
     def due(self) -> bool:
         """Whether it is time to flush."""
         return monotonic() - self._flushed_at >= FLUSH_EVERY_S
 
-    def flush(self) -> None:
-        """Write what came since the last flush as one part per table."""
+    def flush(self, wait: bool = True) -> None:
+        """Write what came since the last flush as one part per table.
+
+        Without `wait` the disk is waited for in a thread, which needs no processor: a step may run
+        meanwhile. What went wrong there is raised by the next call.
+        """
+        self._settle()
+        self.before_writing()
         self._part += 1
-        for table in TABLES:
-            frame = self._pending(table)
-            if frame is not None:
-                write_part(self.folder / "parts" / f"{table}-{self._part:06d}.arrow", frame)
+        paths: list[Path] = []
+        try:
+            for table in TABLES:
+                frame = self._pending(table)
+                if frame is not None:
+                    path = self.folder / "parts" / f"{table}-{self._part:06d}.arrow"
+                    write_part(path, frame)
+                    paths.append(path)
+        finally:  # a full disk ends the run; what found room is kept
+            self._naming = Thread(target=self._name, args=(paths,), name="detscope writes")
+            self._naming.start()
+        if wait:
+            self._settle()
         self._flushed_at = monotonic()
+
+    def _name(self, paths: Sequence[Path]) -> None:
+        """Make what was written aside the run's; runs in a thread."""
+        try:
+            for path in paths:
+                give_name(path)
+        except DetscopeError as error:
+            self._failed = error
+
+    def _settle(self) -> None:
+        """Wait until the last flush is on disk, and say if it could not be."""
+        if self._naming is not None:
+            self._naming.join()
+            self._naming = None
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
 
     def _pending(self, table: str) -> pl.DataFrame | None:
         """Rows that are not on disk yet; they count as handed over."""
@@ -104,10 +148,16 @@ class RunWriter:
         if columns[0]:
             pieces.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
         self._columns[table], self._frames[table] = [[] for _ in schema], []
-        return pl.concat(pieces) if pieces else None
+        column = self._sorted_by.pop(table, None)
+        if not pieces:
+            return None
+        whole = pl.concat(pieces)
+        return whole if column is None else whole.sort(column, maintain_order=True)
 
     def close(self, status: str, reason: str | None = None) -> None:
         """Join the parts and what is pending into one file per table, and say how the run ended."""
+        self._settle()
+        self.before_writing()
         parts = self.folder / "parts"
         for table in TABLES:
             pieces = [read_part(piece) for piece in sorted(parts.glob(f"{table}-*.arrow"))]

@@ -83,7 +83,7 @@ def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls,
 def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
     """Each piece goes to the loader event that was running when it began, else to the first after."""
     chosen = np.flatnonzero(pieces.data_ns > 0)
-    loader = line.host.filter(pl.col("kind") == "loader")
+    loader = line.host.filter(pl.col("kind") == "loader").sort("start_ns", maintain_order=True)
     if len(chosen) == 0:
         return
     starts, ends = borders(loader)
@@ -107,9 +107,13 @@ def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> N
     rest = pieces.lengths - pieces.data_ns
     chosen = np.flatnonzero((pieces.cause == HOST) & (rest > 0))
     enders = pieces.ender[chosen]
-    working = line.events.filter(pl.col("wall_ns") > 0).select("operator", "name", "module", "kind")
+    columns = ("operator", "name", "module", "kind")
+    working = np.flatnonzero((line.events["wall_ns"] > 0).fill_null(False).to_numpy())
     ended = enders >= 0
-    late = working[enders[ended].tolist()].with_columns(pl.Series("idle_ns", rest[chosen][ended]))
+    rows = pl.Series(working[enders[ended]], dtype=pl.UInt32)
+    late = line.events.select(pl.col(columns).gather(rows)).with_columns(
+        pl.Series("idle_ns", rest[chosen][ended])
+    )
     # kernels without an operator go by their names
     late = late.with_columns(pl.when(pl.col("operator").is_null()).then("name").alias("name"))
     grouped = late.group_by("operator", "name", "module", "kind").agg(pl.col("idle_ns").sum(), pl.len())

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import polars as pl
-
 from detscope.analyze.device.intervals import Intervals, intersect, overlap, subtract, union
 from detscope.analyze.device.timeline import Timeline, intervals_of
 
@@ -15,15 +13,14 @@ ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "loader", "cp
 
 def role_times(line: Timeline) -> dict[str, Intervals]:
     """What each role did, on the device and on its host, in order of precedence."""
-    host = line.host
 
     def of(*kinds: str) -> Intervals:
-        return intervals_of(host.filter(pl.col("kind").is_in(kinds)))
+        return intervals_of(line.host_times(*kinds))
 
     return {
         "kernel": line.compute,
         "memcpy": line.copies,
-        "memset": intervals_of(line.kind("set")),
+        "memset": line.sets,
         "communication": line.communication,
         "runtime": of("runtime"),
         "loader": of("loader"),

@@ -58,7 +58,6 @@ class Place:
 
 def blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCalls:
     """Synchronising runtime calls, and copies whose call lasted until the copy was done."""
-    runtime = host.filter(pl.col("kind") == "runtime").sort("start_ns", -pl.col("wall_ns"))
     copies = (
         events.filter((pl.col("kind") == "copy") & pl.col("correlation").is_not_null())
         .select(
@@ -69,7 +68,9 @@ def blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCalls:
         )
         .unique("correlation", keep="first", maintain_order=True)
     )
-    joined = runtime.join(copies, on="correlation", how="left", maintain_order="left")
+    joined = _waiting_or_copying(host, copies).join(
+        copies, on="correlation", how="left", maintain_order="left"
+    )
     until_done = (pl.col("start_ns") + pl.col("wall_ns") >= pl.col("done_ns")).fill_null(False)
     # a synchronisation after a copy belongs to it: which, the operator around both will tell
     thread = ("process", "thread")
@@ -79,9 +80,21 @@ def blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCalls:
         pl.col("copy").forward_fill().over(thread),
         pl.col("of_module").forward_fill().over(thread),
     )
-    chosen = recent.filter(pl.col("name").str.contains(BLOCKING) | pl.col("until_done"))
+    chosen = recent.filter(pl.col("waits") | pl.col("until_done")).drop("waits")
     outermost = _outermost(chosen)
     return BlockingCalls(outermost, *borders(outermost))
+
+
+def _waiting_or_copying(host: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
+    """Runtime calls that wait by their name, or queued a copy, in order; of all calls they are few."""
+    columns = ("kind", "process", "thread", "name", "start_ns", "wall_ns", "correlation", "stack")
+    is_runtime = pl.col("kind") == "runtime"
+    names = host.lazy().filter(is_runtime).select(pl.col("name").unique()).collect().to_series()
+    waits = pl.col("name").is_in(names.filter(names.str.contains(BLOCKING)).implode())
+    copied = pl.col("correlation").is_in(copies["correlation"].implode())
+    found = host.lazy().select(columns).filter(is_runtime & (waits | copied)).collect()
+    in_order = found.sort("start_ns", -pl.col("wall_ns"), maintain_order=True)
+    return in_order.with_columns(waits.fill_null(False).alias("waits"))
 
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
@@ -94,7 +107,8 @@ def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
 def places(host: pl.DataFrame, calls: pl.DataFrame) -> list[Place]:
     """For each call: the outermost operator around it, the innermost module, annotation and line of code."""
     found: list[Place] = [Place(None, 0, None, None, None)] * calls.height
-    around = host.filter(pl.col("kind").is_in(["operator", "module", "annotation"]))
+    columns = ("kind", "process", "thread", "name", "start_ns", "wall_ns", "stack")
+    around = host.select(columns).filter(pl.col("kind").is_in(["operator", "module", "annotation"]))
     numbered = calls.with_row_index("number")
     for (process, thread), own in numbered.group_by("process", "thread"):
         nearby = around.filter(pl.col("process").eq_missing(process) & pl.col("thread").eq_missing(thread))

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from detscope.analyze.device.host import BlockingCalls
 from detscope.analyze.device.intervals import (
@@ -53,19 +52,28 @@ class IdlePieces:
         """Length of each."""
         return self.ends - self.starts
 
-    def totals(self, chosen: NDArray[np.bool_] | None = None) -> dict[str, int]:
+    def totals(self) -> dict[str, int]:
         """Idle time by cause."""
-        pick = np.ones(len(self.starts), bool) if chosen is None else chosen
-        rest = (self.lengths - self.data_ns)[pick]
-        result = {name: int(rest[self.cause[pick] == number].sum()) for number, name in enumerate(CAUSES)}
-        result["data"] += int(self.data_ns[pick].sum())
+        rest = self.lengths - self.data_ns
+        result = {name: int(rest[self.cause == number].sum()) for number, name in enumerate(CAUSES)}
+        result["data"] += int(self.data_ns.sum())
         return result
+
+    def totals_by_step(self, steps: int) -> list[dict[str, int]]:
+        """Idle time by cause of each step."""
+        sums = np.zeros((steps, len(CAUSES)), np.int64)
+        here = (self.step >= 0) & (self.step < steps)
+        step, data = self.step[here], self.data_ns[here]
+        np.add.at(sums, (step, self.cause[here]), self.lengths[here] - data)
+        np.add.at(sums, (step, np.full(len(step), DATA)), data)
+        return [dict(zip(CAUSES, row, strict=True)) for row in sums.tolist()]
 
 
 def idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
     """All idle stretches of the window with their causes."""
     busy, window = line.busy, line.window
-    working = line.events.filter(pl.col("wall_ns") > 0)
+    columns = ("start_ns", "wall_ns", "launch_ns", "launch_wall_ns")
+    working = line.events.select(columns).filter(pl.col("wall_ns") > 0)
     begins, _ = borders(working)
     launches = _column(working, pl.col("launch_ns"))
     launched = _column(working, pl.col("launch_ns") + pl.col("launch_wall_ns").fill_null(0))
@@ -85,7 +93,7 @@ def idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
         [UNKNOWN, SHORT, QUEUED, SYNCHRONISATION],
         HOST,
     )
-    loader = intervals_of(line.host.filter(pl.col("kind") == "loader"))
+    loader = intervals_of(line.host_times("loader"))
     until = np.minimum(launch, pieces.ends)
     data = np.where(
         (cause == HOST) | (cause == SYNCHRONISATION),

@@ -78,14 +78,14 @@ def launch_figures(lines: Sequence[Timeline], steps: int) -> dict[str, Any]:
 
 def tensor_share_by_name(lines: Sequence[Timeline]) -> dict[str, Any]:
     """Share of kernel time in kernels whose name speaks of tensor cores; an estimate."""
-    kernels = _all(lines)
-    whole = int(kernels["wall_ns"].sum())
-    named = kernels.filter(pl.col("name").str.contains(TENSOR_NAMES))
+    by_name = _all(lines).group_by("name").agg(pl.col("wall_ns").sum(), pl.len().alias("count"))
+    whole = int(by_name["wall_ns"].sum())
+    named = by_name.filter(pl.col("name").str.contains(TENSOR_NAMES))
     return {
         "value": int(named["wall_ns"].sum()) / whole if whole else None,
         "numerator_ns": int(named["wall_ns"].sum()),
         "denominator_ns": whole,
-        "n": named.height,
+        "n": int(named["count"].sum()),
         "definition": "summed time of kernels whose names speak of tensor-core instructions, over the summed"
         " time of all kernels; an estimate by name, the pipe was not measured",
     }

@@ -33,9 +33,9 @@ def step_rows(line: Timeline, pieces: IdlePieces) -> list[dict[str, Any]]:
     kernels = overlap(line.kernels, steps.starts, steps.ends)
     busy = overlap(line.busy, steps.starts, steps.ends)
     copies = overlap(line.copies, steps.starts, steps.ends)
+    idle = pieces.totals_by_step(len(steps))
     rows = []
     for index in range(len(steps)):
-        idle = pieces.totals(pieces.step == index)
         rows.append(
             {
                 "rank": line.rank,
@@ -48,7 +48,7 @@ def step_rows(line: Timeline, pieces: IdlePieces) -> list[dict[str, Any]]:
                 "copies_ns": int(copies[index]),
                 "kernels": int(kernels[index]) / int(lengths[index]) if lengths[index] else None,
                 "with_copies": int(busy[index]) / int(lengths[index]) if lengths[index] else None,
-                "idle_ns": idle,
+                "idle_ns": idle[index],
             }
         )
     return rows

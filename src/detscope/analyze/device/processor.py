@@ -76,9 +76,16 @@ def _cores(info: dict[str, Any]) -> int | None:
 
 def thread_rows(host: pl.DataFrame, most: int = 16) -> list[dict[str, Any]]:
     """Threads of a recorded file: how long operators or runtime calls ran in each, busiest first."""
-    work = host.filter(pl.col("kind").is_in(["operator", "runtime"]))
+    columns = ("kind", "rank", "process", "thread", "start_ns", "wall_ns")
+    work = host.select(columns).filter(pl.col("kind").is_in(["operator", "runtime"]))
     rows = []
-    for (rank, process, thread), own in work.group_by("rank", "process", "thread", maintain_order=True):
+    place = ("rank", "process", "thread")
+    number = work.select(pl.struct(place).rank("dense").cast(pl.Int32)).to_series()
+    first = work.select(pl.struct(place).is_first_distinct()).to_series().arg_true()
+    for (rank, process, thread), which in zip(
+        work[first].select(place).iter_rows(), number.gather(first).to_list(), strict=True
+    ):
+        own = work.select("start_ns", "wall_ns").filter(number == which)
         busy = intervals_of(own)
         rows.append(
             {

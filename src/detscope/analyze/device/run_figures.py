@@ -10,23 +10,32 @@ from detscope.analyze.device.figures import device_figures
 from detscope.analyze.device.processor import processor_figures, thread_rows
 from detscope.analyze.stats import percent
 from detscope.runs.reader import Run
+from detscope.runs.schema import TABLES
 
+# what no figure needs is not read
+DEVICE_COLUMNS = tuple(name for name in TABLES["device_events"] if name not in ("launch_thread", "step"))
+HOST_COLUMNS = tuple(name for name in TABLES["host_events"] if name != "sequence")
 NO_DEVICE = "no device events were recorded"
 
 
 def add_device(summary: dict[str, Any], run: Run) -> None:
     """Put device use into the summary. `device` was the device's name; with figures it is kept inside."""
     imported = run.info.get("verb") == "import"
-    events, metrics = run.table("device_events"), run.table("kernel_metrics")
-    hosts = run.table("host_events")
-    if imported or events.height or metrics.height:
-        found = device_figures(events, hosts, metrics, run.table("steps"), _dropped(run.info))
-        summary["device"] = {"name": run.info.get("device"), **(found or _no_device())}
+    hosts = run.table("host_events", HOST_COLUMNS)
+    _add_figures(summary, run, hosts, imported)
     if processor := processor_figures(run.table("telemetry"), run.table("steps"), run.info):
         summary["processor"] = processor
     if imported:
         summary["sources"] = run.info.get("sources") or []
         _add_imported(summary, hosts)
+
+
+def _add_figures(summary: dict[str, Any], run: Run, hosts: pl.DataFrame, imported: bool) -> None:
+    """A function of its own: the device's events are many, and nothing after this needs them."""
+    events, metrics = run.table("device_events", DEVICE_COLUMNS), run.table("kernel_metrics")
+    if imported or events.height or metrics.height:
+        found = device_figures(events, hosts, metrics, run.table("steps"), _dropped(run.info))
+        summary["device"] = {"name": run.info.get("device"), **(found or _no_device())}
 
 
 def _no_device() -> dict[str, Any]:

@@ -12,6 +12,17 @@ import polars as pl
 from detscope.analyze.device.intervals import Intervals, Times, union
 
 BUSY_KINDS = ("kernel", "copy", "set")
+TIMES = ("start_ns", "wall_ns")
+KERNEL_COLUMNS = (
+    "name",
+    "start_ns",
+    "wall_ns",
+    "launch_ns",
+    "operator",
+    "communication",
+    "blocks_per_sm",
+    "occupancy",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Timeline:
     device: int
     events: pl.DataFrame
     syncs: pl.DataFrame
-    host: pl.DataFrame  # of this rank
+    host: pl.DataFrame  # of this rank, in no order
     steps: StepWindows
     window: Intervals  # steps where there are steps, else the span of the events
 
@@ -54,8 +65,8 @@ class Timeline:
 
     @cached_property
     def kernel_events(self) -> pl.DataFrame:
-        """All kernels, communication included."""
-        return self.events.filter(pl.col("kind") == "kernel")
+        """All kernels, communication included, with the columns that figures of kernels need."""
+        return _chosen(self.events.select("kind", *KERNEL_COLUMNS), pl.col("kind") == "kernel")
 
     @cached_property
     def kernels(self) -> Intervals:
@@ -65,17 +76,32 @@ class Timeline:
     @cached_property
     def compute(self) -> Intervals:
         """Union of the kernels that are not communication."""
-        return intervals_of(self.kernel_events.filter(~pl.col("communication").fill_null(False)))
+        return intervals_of(self._kernel_times(~pl.col("communication").fill_null(False)))
 
     @cached_property
     def communication(self) -> Intervals:
         """Union of the kernels of collective operations."""
-        return intervals_of(self.kernel_events.filter(pl.col("communication").fill_null(False)))
+        return intervals_of(self._kernel_times(pl.col("communication").fill_null(False)))
+
+    def _kernel_times(self, condition: pl.Expr) -> pl.DataFrame:
+        return self.kernel_events.select("communication", *TIMES).filter(condition)
+
+    def host_times(self, *kinds: str) -> pl.DataFrame:
+        """Begin and length of the host's events of some kinds."""
+        return self.host.select("kind", *TIMES).filter(pl.col("kind").is_in(kinds))
 
     @cached_property
     def copies(self) -> Intervals:
         """Union of all copies."""
-        return intervals_of(self.kind("copy"))
+        return self._union_of("copy")
+
+    @cached_property
+    def sets(self) -> Intervals:
+        """Union of all memory sets."""
+        return self._union_of("set")
+
+    def _union_of(self, kind: str) -> Intervals:
+        return intervals_of(self.events.select("kind", *TIMES).filter(pl.col("kind") == kind))
 
     @cached_property
     def busy(self) -> Intervals:
@@ -103,7 +129,7 @@ def timelines(
     if events.height == 0:
         return []
     events = events.with_columns(pl.col("rank").fill_null(0), pl.col("device").fill_null(0))
-    hosts = _in_order(host_events.with_columns(pl.col("rank").fill_null(0)), "start_ns")
+    hosts = host_events.with_columns(pl.col("rank").fill_null(0))
     found = []
     for rank in events["rank"].unique().sort().to_list():
         host = _chosen(hosts, pl.col("rank") == rank)
@@ -135,7 +161,8 @@ def _timeline(
     else:
         starts, ends = borders(events)
         window = union(starts[:1], ends.max(keepdims=True)) if len(starts) else union(starts, ends)
-    return Timeline(rank, device, events, rows.filter(pl.col("kind") == "sync"), host, windows, window)
+    syncs = rows.filter(pl.col("kind") == "sync")
+    return Timeline(rank, device, events, syncs, host, windows, window)
 
 
 def step_marks(host: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from detscope.analyze.device.intervals import Intervals, intersect, subtract
-from detscope.analyze.device.timeline import Timeline, intervals_of
+from detscope.analyze.device.timeline import Timeline
 
 COMPUTE = "kernels that are not communication"
 
@@ -30,7 +30,7 @@ def use_of(line: Timeline) -> dict[str, Any]:
         "communication_ns": intersect(line.communication, window).length_ns,
         "copies_ns": intersect(copies, window).length_ns,
         "copies_exposed_ns": intersect(subtract(copies, kernels), window).length_ns,
-        "sets_ns": intersect(intervals_of(line.kind("set")), window).length_ns,
+        "sets_ns": intersect(line.sets, window).length_ns,
     }
 
 

@@ -1,0 +1,211 @@
+"""Steps whose events repeat are sums over a layout; the figures are those of the general replay."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detscope.record.nodes import NodeTable
+from detscope.record.notebook import Notebook, OpenStep
+from detscope.record.repeats import KeptStep, RepeatedSteps, events_of, moments_of
+from detscope.record.replay import replay
+from detscope.record.rows import span_rows, step_rows
+from detscope.runs.reader import load_run
+from detscope.runs.writer import RunWriter
+
+
+def some_nodes() -> NodeTable:
+    nodes = NodeTable()
+    nodes.add("module", "", "Root")
+    nodes.add("module", "backbone", "Body", "backbone")
+    nodes.add("module", "backbone.conv", "Conv2d")
+    nodes.add("module", "head", "Head", "head")
+    nodes.add("function", "nms()", "function", ".nms")
+    nodes.add("region", "mine", "region")
+    return nodes
+
+
+NODES = some_nodes()
+
+
+def as_events(codes, gaps, start=1_000):
+    time, events = start, []
+    for code, gap in zip(codes, gaps, strict=True):
+        time += gap
+        events += [code, time, -1]
+    return events
+
+
+@st.composite
+def sequences(draw, least_gap):
+    """Any codes in any order, well-formed or not, and times for three steps and their devices."""
+    codes = draw(st.lists(st.integers(0, 4 * len(NODES) - 1).filter(lambda code: code % 4 < 3), max_size=40))
+    gap = st.integers(least_gap, 60)
+    times = st.lists(gap, min_size=len(codes) + 1, max_size=len(codes) + 1)
+    return codes, [draw(times) for _ in range(3)], draw(st.none() | times)
+
+
+def calls_of(depth, draw_from):
+    """A well-formed pass: modules inside modules."""
+    inner = st.nothing() if depth == 0 else st.deferred(lambda: calls_of(depth - 1, draw_from))
+    return st.tuples(draw_from, st.lists(inner, max_size=2) if depth else st.just([]))
+
+
+@st.composite
+def trainings(draw):
+    """Data, forward with nested modules, backward with marks and recomputation, optimizer."""
+    modules = st.sampled_from(range(6, len(NODES)))
+    codes: list[int] = []
+
+    def write(call):
+        number, inner = call
+        codes.append(number * 4)
+        for one in inner:
+            write(one)
+        codes.append(number * 4 + 1)
+
+    data, forward, backward, optimizer = (
+        NODES.phase(p).number * 4 for p in ("data", "forward", "backward", "optimizer")
+    )
+    codes += [data, data + 1, forward]
+    for call in draw(st.lists(calls_of(3, modules), max_size=4)):
+        write(call)
+    codes += [forward + 1, backward]
+    for mark in draw(st.lists(modules, max_size=8)):
+        codes.append(mark * 4 + 2)
+        if draw(st.booleans()):
+            write((draw(modules), []))
+    codes += [backward + 1, optimizer, optimizer + 1]
+    times = st.lists(st.integers(0, 60), min_size=len(codes) + 1, max_size=len(codes) + 1)
+    return codes, [draw(times) for _ in range(3)], draw(st.none() | times)
+
+
+def both_ways(codes, steps_gaps, device_gaps):
+    """Rows of all steps by the general replay, and by a layout."""
+    repeats = RepeatedSteps(NODES)
+    general_steps, general_spans, events = [], [], []
+    for index, gaps in enumerate(steps_gaps):
+        events = as_events(codes, gaps[:-1])
+        end = max([1_000, *events[1::3]]) + gaps[-1]
+        account = replay(events, NODES, 1_000, end)
+        device, device_moments = None, None
+        if device_gaps is not None and codes:
+            times = as_events(codes, device_gaps[:-1], 0)[1::3]
+            device = replay(events, NODES, 0, times[-1], times=times)
+            device_moments = np.array([0, *times, times[-1]], np.int64)
+        general_steps += step_rows(index, 0, "recorded", account, device)
+        general_spans += span_rows(index, NODES, account, device) if account.self_ns else []
+        layout = repeats.layout(events) or repeats.layout(events)
+        moments = moments_of(events, 1_000, end)
+        assert events_of(layout, moments) == events
+        repeats.keep(layout, KeptStep(index, 0, "recorded", True, moments, device_moments))
+    return general_steps, general_spans, repeats.take()
+
+
+def assert_the_same(codes, steps_gaps, device_gaps):
+    general_steps, general_spans, (steps, spans, odd) = both_ways(codes, steps_gaps, device_gaps)
+    replayed = {step.index for _, step in odd}
+    assert [row for frame in steps for row in frame.iter_rows()] == [
+        row for row in general_steps if row[0] not in replayed
+    ]
+    assert [row for frame in spans for row in frame.iter_rows()] == [
+        row for row in general_spans if row[0] not in replayed
+    ]
+    return replayed
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences(least_gap=-20))
+def test_any_sequence_gives_the_rows_of_the_general_replay_even_where_the_clock_goes_back(found):
+    assert_the_same(*found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trainings())
+def test_training_steps_give_the_rows_of_the_general_replay(found):
+    assert_the_same(*found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sequences(least_gap=1))
+def test_where_every_interval_takes_time_no_step_has_to_be_replayed(found):
+    codes, steps_gaps, device_gaps = found
+    assert not assert_the_same(codes, steps_gaps, device_gaps)
+
+
+def test_the_first_appearance_of_a_sequence_has_no_layout():
+    repeats = RepeatedSteps(NODES)
+    assert repeats.layout([24, 1, -1]) is None
+    assert repeats.layout([28, 1, -1]) is None
+    assert repeats.layout([24, 2, -1]) is not None
+
+
+def test_of_many_sequences_the_ones_used_last_are_kept():
+    repeats = RepeatedSteps(NODES)
+    for number in range(100):
+        for _ in range(2):
+            repeats.layout([24, 1, -1] * (number + 1))
+    assert len(repeats._layouts) == 32
+    assert tuple([24] * 100) in repeats._layouts
+
+
+def opened(index, codes, gap, mode="recorded"):
+    events = as_events(codes, [gap] * len(codes), start=index * 1_000_000)
+    step = OpenStep(index, 0, mode, index * 1_000_000 - 5, index * 1_000_000, 1, False, None)
+    step.events, step.end_ns = events, (events[-2] if events else index * 1_000_000) + 3
+    return step
+
+
+def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(tmp_path):
+    forward, head = NODES.phase("forward").number * 4, 9 * 4
+    plain = [forward, head, head + 1, forward + 1]
+    other = [forward, head, head + 1, head, head + 1, forward + 1]
+    kinds = [plain, other, plain, plain, other, [], plain, other]
+    writer = RunWriter(tmp_path, "test", "model", {})
+    notebook = Notebook(writer, NODES, 0, None)
+    expected_steps, expected_spans = [], []
+    for index, codes in enumerate(kinds):
+        step = opened(index, codes, gap=7 + index, mode="bare" if not codes else "recorded")
+        notebook.step(step)
+        data = NODES.phase("data").number * 4
+        events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
+        account = replay(events, NODES, step.start_ns, step.end_ns)
+        rows = step_rows(index, 0, step.mode, account, None)
+        expected_steps += [rows[0], rows[1]] if not codes else rows
+        expected_spans += span_rows(index, NODES, account, None) if codes else []
+        if index == 4:
+            writer.flush()
+    notebook.close([])
+    writer.close("ok")
+    run = load_run(writer.folder)
+    assert run.table("steps").rows() == expected_steps
+    assert run.table("spans").rows() == expected_spans
+
+
+def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
+    forward, head = NODES.phase("forward").number * 4, 9 * 4
+    backward = NODES.phase("backward").number * 4
+    codes = [forward, head, head + 1, forward + 1, backward, head + 2, backward + 1]
+    writer = RunWriter(tmp_path, "test", "model", {})
+    notebook = Notebook(writer, NODES, 0, None)
+    expected = []
+    for index, gap in enumerate((5, 5, 5, 5)):
+        step = opened(index, codes, gap)
+        if index == 2:  # the mark and the end of backward at the same moment
+            step.events[-2] = step.events[-5]
+        notebook.step(step)
+        account = replay(step.events, NODES, step.start_ns, step.end_ns)
+        expected += span_rows(index, NODES, account, None)
+    notebook.close([])
+    writer.close("ok")
+    found = load_run(writer.folder).table("spans")
+    assert found.rows() == expected
+    assert "backward" not in found.filter(step=2, kind="module")["direction"].to_list()
+
+
+def test_a_clock_of_today_fits_the_arrays():
+    now = perf_counter_ns()
+    assert moments_of([24, now + 1, -1], now, now + 2).tolist() == [now, now + 1, now + 2]

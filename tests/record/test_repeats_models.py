@@ -1,0 +1,60 @@
+"""Real models: what a run has of repeated steps is what the general replay makes of the same events."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from detscope.loops.train import TrainHooks, TrainPlan, train
+from detscope.record.notebook import Notebook
+from detscope.record.recorder import Recorder
+from detscope.record.replay import replay
+from detscope.record.rows import span_rows, step_rows
+from detscope.runs.reader import load_run
+from detscope.zoo.contract import BuildOptions
+from detscope.zoo.registry import build
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(3)
+    box = torch.tensor([[8.0, 8.0, 60.0, 50.0]])
+    target = {"boxes": box, "labels": torch.tensor([1]), "masks": torch.ones(1, 96, 96, dtype=torch.uint8)}
+    return [([torch.rand(3, 96, 96, generator=generator)], [target]) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", ["tiny_fasterrcnn", "tiny_maskrcnn", "tiny_ssd"])
+def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, monkeypatch):
+    built = build(name, BuildOptions(num_classes=3, weights="none", seed=5))
+    model = built.module.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    expected_steps, expected_spans, kept = [], [], []
+    plain = Notebook._write
+
+    def write(notebook, step):
+        nodes = notebook._nodes
+        data = nodes.phase("data").number * 4
+        events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
+        account = replay(events, nodes, step.start_ns, step.end_ns)
+        expected_steps.extend(step_rows(step.index, step.epoch, step.mode, account, None))
+        expected_spans.extend(span_rows(step.index, nodes, account, None))
+        plain(notebook, step)
+        kept.append(sum(len(steps) for _, steps in notebook._repeats._kept.values()))
+
+    monkeypatch.setattr(Notebook, "_write", write)
+    recorder = Recorder(
+        model,
+        optimizer,
+        tmp_path,
+        stages=built.stages,
+        observers=built.observers,
+        warmup_steps=0,
+        bare_every=0,
+        traced_steps=1,
+        telemetry_hz=0,
+    )
+    with recorder:
+        train(model, batches(6), optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+    run = load_run(recorder.run)
+    assert run.table("steps").rows() == expected_steps
+    assert run.table("spans").rows() == expected_spans
+    assert max(kept) > 0  # else this compares the general replay with itself
