@@ -61,7 +61,7 @@ def test_the_rank_with_the_slow_data_is_named_and_its_data_are_the_reason(traine
     assert summary["straggler"]["rank"] == 1
     assert summary["straggler"]["reason"] == "data"
     assert summary["straggler"]["slowest_in"] == 1
-    assert summary["straggler"]["excess_ms"] == pytest.approx(300, rel=0.3)
+    assert summary["straggler"]["excess_ms"] > 200  # it sleeps for 300
     assert summary["verdict"].startswith("rank 1 holds the others up")
     waits = [row["exposed_ms"] for row in summary["rank_rows"]]
     assert waits[0] > waits[1]
@@ -122,7 +122,7 @@ def running(folder: Path) -> list[psutil.Process]:
 
 
 def test_one_rank_killed_the_run_fails_names_it_and_what_was_recorded_is_partial(tmp_path):
-    command = [*COMMAND, "tiny_retinanet", "--ranks=2", "--steps=100000", *SMALL, "--num-workers=1"]
+    command = [*COMMAND, SLOW_RANK, "--ranks=2", "--steps=100000", *SMALL, "--num-workers=1"]
     child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         ends = time.monotonic() + FIRST_PARTS_S
@@ -155,7 +155,7 @@ def test_nodes_without_a_shared_folder_send_their_tables_to_rank_0(tmp_path):
     children = []
     for node in ("one", "two"):
         (tmp_path / node).mkdir()
-        command = [*COMMAND, "tiny_retinanet", "--ranks=1", "--nodes=2", f"--rendezvous=localhost:{port}"]
+        command = [*COMMAND, SLOW_RANK, "--ranks=1", "--nodes=2", f"--rendezvous=localhost:{port}"]
         command += ["--steps=3", "--json", *SMALL]
         children.append(
             subprocess.Popen(
@@ -208,7 +208,7 @@ for _ in range(3):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-print(dist.get_rank(), loss.item().hex(), flush=True)
+print(f"{dist.get_rank()} {loss.item().hex()}\\n", end="", flush=True)  # in one piece
 dist.destroy_process_group()
 """
 

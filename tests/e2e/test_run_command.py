@@ -9,9 +9,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from detscope.cli.main import app
+from detscope.runs.reader import load_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # no optimizer: making one imports torch's compiler, for seconds
@@ -44,8 +48,12 @@ def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def recorded(*arguments: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], dict]:
     done = python("-m", "detscope", "run", "--json", "figures.json", *arguments, folder=folder)
-    assert (folder / "figures.json").exists(), done.stderr
-    return done, json.loads((folder / "figures.json").read_text())
+    return done, figures(folder, done.stderr)
+
+
+def figures(folder: Path, said: str) -> dict:
+    assert (folder / "figures.json").exists(), said
+    return json.loads((folder / "figures.json").read_text())
 
 
 def own_words(text: str) -> str:
@@ -63,9 +71,9 @@ def same_as_plain(arguments: list[str], folder: Path) -> dict:
     return summary
 
 
-def write(folder: Path, name: str, body: str) -> None:
+def write(folder: Path, name: str, body: str, before: str = "") -> None:
     (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(HEADER + textwrap.dedent(body))
+    (folder / name).write_text(before + HEADER + textwrap.dedent(body))
 
 
 def test_a_script_that_raises_raises_as_without_us(tmp_path):
@@ -98,11 +106,13 @@ def test_a_script_that_raises_raises_as_without_us(tmp_path):
     assert summary["script"]["parts"]["evaluation"]["steps"] == 5
 
 
-def test_a_module_with_relative_imports_exits_with_its_own_code(tmp_path):
+def test_a_module_with_relative_imports_sets_threads_before_torch_and_exits_with_its_own_code(tmp_path):
+    early = "import os, sys\nprint('torch' in sys.modules)\nos.environ['OMP_NUM_THREADS'] = '2'\n"
     write(
         tmp_path,
         "package/train.py",
         """
+        print(torch.get_num_threads(), type(torch.__loader__).__name__)
         from .data import NUMBERS
         from package.data import NUMBERS as again
         os.chdir("/")
@@ -112,6 +122,7 @@ def test_a_module_with_relative_imports_exits_with_its_own_code(tmp_path):
         sys.stderr.write("to stderr\\n")
         sys.exit(3)
         """,
+        early,
     )
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "data.py").write_text("NUMBERS = list(range(7))\n")
@@ -121,7 +132,7 @@ def test_a_module_with_relative_imports_exits_with_its_own_code(tmp_path):
     assert Path(summary["run"]).parent == tmp_path / "runs"  # wherever the script went
 
 
-def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path):
+def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path, torch_server):
     write(
         tmp_path,
         "spawns.py",
@@ -151,13 +162,19 @@ def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path)
             print(type(pickle.loads(pickle.dumps(Own()))), Own.__module__)
         """,
     )
-    summary = same_as_plain(["spawns.py"], tmp_path)
+    done = torch_server("run", "--json", "figures.json", "spawns.py", folder=tmp_path)
+    summary = figures(tmp_path, done.stderr)
+    assert (done.returncode, own_words(done.stderr)) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()[:6]] == [
+        f"{100 + 4 * number}.0" for number in range(6)
+    ]
+    assert done.stdout.splitlines()[6] == "<class '__main__.Own'> __main__"
     assert summary["status"] == "ok"
     assert summary["script"]["parts"]["evaluation"]["steps"] == 6
     assert summary["loader"]["num_workers"] == 1  # measured inside the worker
 
 
-def test_a_worker_s_error_reads_as_without_us(tmp_path):
+def test_a_worker_s_error_reads_as_without_us(tmp_path, torch_server):
     write(
         tmp_path,
         "broken.py",
@@ -174,7 +191,14 @@ def test_a_worker_s_error_reads_as_without_us(tmp_path):
             step(batch)
         """,
     )
-    summary = same_as_plain(["broken.py"], tmp_path)
+    done = torch_server("run", "--json", "figures.json", "broken.py", folder=tmp_path)
+    summary = figures(tmp_path, done.stderr)
+    words = own_words(done.stderr)
+    assert done.returncode == 1
+    assert words.startswith("Traceback (most recent call last):\n")
+    assert "Original Traceback (most recent call last):" in words
+    assert words.rstrip().endswith("KeyError: 'no such image'")
+    assert "detscope" not in words.replace(str(tmp_path), "")
     assert summary["status"] == "failed"
     assert summary["script"]["parts"]["evaluation"]["steps"] == 7
 
@@ -184,42 +208,39 @@ atexit.register(lambda: print("atexit ran"))
 try:
     while True:
         step(torch.randn(4, 8))
-        if not os.path.exists("begun"):
-            open("begun", "w").close()
 finally:
     print("finally ran")
 """
 
 
-def interrupt(command: list[str], folder: Path) -> tuple[int, str, str]:
-    (folder / "begun").unlink(missing_ok=True)
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "begun").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
-    return process.returncode, output, errors
+def interrupt(folder: Path) -> Callable[[int], None]:
+    def when_begun(process: int) -> None:
+        deadline = time.monotonic() + 120
+        while not (folder / "runs").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process, signal.SIGINT)
+
+    return when_begun
 
 
-def test_an_interrupted_script_dies_as_without_us_and_its_run_is_kept(tmp_path):
+def test_an_interrupted_script_dies_of_it_and_its_run_is_kept(tmp_path, torch_server):
     write(tmp_path, "endless.py", ENDLESS)
-    plain = interrupt([sys.executable, "endless.py"], tmp_path)
-    heard = interrupt([sys.executable, "-m", "detscope", "run", "endless.py"], tmp_path)
-    assert plain[0] == heard[0] == -signal.SIGINT
-    assert plain[1] == heard[1] == "finally ran\natexit ran\n"
-    assert own_words(heard[2]).splitlines()[-1] == plain[2].splitlines()[-1] == "KeyboardInterrupt"
-    assert "record/" not in own_words(heard[2])
+    heard = torch_server("run", "endless.py", folder=tmp_path, meanwhile=interrupt(tmp_path))
+    assert heard.returncode == -signal.SIGINT
+    assert heard.stdout == "finally ran\natexit ran\n"
+    words = own_words(heard.stderr)
+    assert words.splitlines()[0] == "Traceback (most recent call last):"
+    assert words.splitlines()[-1] == "KeyboardInterrupt"
+    assert "record/" not in words
     info = json.loads((tmp_path / "runs" / "latest" / "run.json").read_text())
     assert (info["status"], info["reason"]) == ("partial", "interrupted")
 
 
-def test_enough_steps_end_an_endless_script_with_finally_and_atexit(tmp_path):
+def test_enough_steps_end_an_endless_script_with_finally_and_atexit(tmp_path, torch_server):
     write(tmp_path, "endless.py", ENDLESS)
-    done, summary = recorded("--max-steps", "5", "endless.py", folder=tmp_path)
+    command = ("run", "--json", "figures.json", "--max-steps", "5", "endless.py")
+    done = torch_server(*command, folder=tmp_path)
+    summary = figures(tmp_path, done.stderr)
     assert done.returncode == 0
     assert done.stdout == "finally ran\natexit ran\n"
     assert "detscope: stopped here by --max-steps" in done.stderr
@@ -251,16 +272,6 @@ def test_watch_does_the_same_from_inside_and_leaves_spawned_workers_alone(tmp_pa
     assert info["script"]["parts"]["evaluation"]["steps"] == 6
 
 
-def test_a_script_may_set_its_threads_before_it_imports_torch(tmp_path):
-    (tmp_path / "early.py").write_text(
-        "import sys, os\nprint('torch' in sys.modules)\nos.environ['OMP_NUM_THREADS'] = '2'\n"
-        "import torch\nprint(torch.get_num_threads(), type(torch.__loader__).__name__)\n"
-    )
-    summary = same_as_plain(["early.py"], tmp_path)
-    assert summary["status"] == "ok"
-    assert any("no step was seen" in reason for reason in summary["cannot_tell"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -272,8 +283,38 @@ def test_a_script_may_set_its_threads_before_it_imports_torch(tmp_path):
         (["--max-steps", "0", "x.py"], 2, "records nothing"),
     ],
 )
-def test_wrong_use_is_said_before_anything_runs(tmp_path, arguments, code, words):
+def test_wrong_use_is_said_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, code, words):
     (tmp_path / "x.py").write_text("print('ran')\n")
-    done = python("-m", "detscope", "run", *arguments, folder=tmp_path)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert words in done.stderr
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        app(["run", *arguments])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (code, "")
+    assert words in said.err
+
+
+def test_a_script_comes_by_standard_input_forks_and_leaves_by_the_shortest_way(tmp_path):
+    script = HEADER + textwrap.dedent("""
+        print(sys.argv, sys.path[0] == "", __name__, flush=True)
+        for number in range(8):
+            step(torch.randn(4, 8))
+            if number == 4 and os.fork() == 0:
+                for _ in range(5):
+                    step(torch.randn(4, 8))
+                sys.exit(0)
+        os.wait()
+        import glob
+        while not glob.glob("runs/*-run-*/parts/steps-*.arrow"):  # written every three seconds
+            step(torch.randn(4, 8))
+        os._exit(7)
+        """)
+    done = subprocess.run(
+        [sys.executable, "-m", "detscope", "run", "-", "--x", "-m"],
+        input=script, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (7, "['-', '--x', '-m'] True __main__\n"), done.stderr
+    runs = list((tmp_path / "runs").glob("*-run-*"))
+    assert len(runs) == 1  # the fork has none
+    run = load_run(runs[0])
+    assert run.status == "partial"
+    assert run.table("steps")["step"].n_unique() >= 8

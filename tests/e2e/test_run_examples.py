@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,33 +10,23 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # arguments, training and evaluation steps, batches per step, family
 SCRIPTS = {
-    "plain_loop": (["9"], 9, 0, 1.0, "fasterrcnn"),
-    "reference_style": (["--epochs", "2", "--steps", "5", "--workers", "1"], 10, 6, 1.0, "ssdlite"),
-    "efficientdet_accumulation": (["8"], 8, 0, 2.0, "user"),
-    "evaluation_only": (["10"], 0, 10, None, "retinanet"),
+    "plain_loop": (["7"], 7, 0, 1.0, "fasterrcnn"),
+    "reference_style": (["--epochs", "2", "--steps", "4", "--workers", "1"], 8, 6, 1.0, "ssdlite"),
+    "efficientdet_accumulation": (["7"], 7, 0, 2.0, "user"),
+    "evaluation_only": (["8"], 0, 8, None, "retinanet"),
 }
 
 
-def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+IMPORTS = ("torch", "torch._dynamo", "torchvision.models.detection", "effdet")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, tmp_path):
+def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, tmp_path, torch_server):
     arguments, trained, evaluated, per_step, family = SCRIPTS[name]
     script = str(EXAMPLES / f"{name}.py")
-    plain = python(script, *arguments, folder=tmp_path)
-    command = ("-m", "detscope", "run", "-q", "--level", "ops", "--json", "figures.json", script, *arguments)
-    heard = python(*command, folder=tmp_path)
+    plain = torch_server(script, *arguments, folder=tmp_path, imports=IMPORTS, script=True)
+    command = ("run", "-q", "--level", "ops", "--json", "figures.json", script, *arguments)
+    heard = torch_server(*command, folder=tmp_path, imports=IMPORTS)
     assert plain.returncode == heard.returncode == 0, heard.stderr
     assert (heard.stdout, heard.stderr) == (plain.stdout, plain.stderr)
     summary = json.loads((tmp_path / "figures.json").read_text())
@@ -54,3 +41,5 @@ def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, t
         assert summary["backward_attributed_by"] == "operators"
         assert summary["backward_attributed"] >= 0.99
         assert summary["content"]["boxes_per_image"] >= 1
+        assert 0 < summary["loss"]["last"] < 1e4
+        assert summary["loss"]["parts"]

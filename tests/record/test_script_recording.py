@@ -2,94 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import torch
+from script_listening import Net, batches, train
 from torch import nn
-from torch.utils.data import DataLoader
 
 from detscope.analyze.summary import summarize
-from detscope.record.script.hooks import Hooks
-from detscope.record.script.options import ScriptOptions, make_options
-from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.tracker import Tracker
-
-
-class Net(nn.Module):
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.head = nn.Linear(width, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x))
-
-
-class Listened:
-    def __init__(self, options: ScriptOptions) -> None:
-        self.tracker = Tracker(options)
-        self.hooks = Hooks(self.tracker)
-        self.run: Path | None = None
-
-    def __enter__(self) -> Listened:
-        self.hooks.install()
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        self.run = self.tracker.close(error)
-        self.hooks.remove()
-        if self.tracker.recording.failure:
-            raise self.tracker.recording.failure
-        return isinstance(error, ScriptStopped)
-
-    @property
-    def info(self) -> dict[str, Any]:
-        assert self.run is not None
-        return json.loads((self.run / "run.json").read_text())
-
-    @property
-    def script(self) -> dict[str, Any]:
-        return self.info["script"]
-
-    @property
-    def steps(self) -> int:
-        return self.script["parts"]["training"]["steps"]
-
-    def table(self, name: str) -> pl.DataFrame:
-        assert self.run is not None
-        return pl.read_parquet(self.run / f"{name}.parquet")
-
-
-@pytest.fixture
-def listen(tmp_path: Path) -> Iterator[Any]:
-    call, engine = nn.Module.__call__, vars(torch.autograd)["_engine_run_backward"]
-
-    def make(**options: Any) -> Listened:
-        return Listened(make_options(out=tmp_path, script="loop.py", **options))
-
-    yield make
-    assert nn.Module.__call__ is call, "the hook on modules must come off"
-    assert vars(torch.autograd)["_engine_run_backward"] is engine
-
-
-def batches(count: int, **options: Any) -> DataLoader[torch.Tensor]:
-    return DataLoader([torch.randn(8) for _ in range(4 * count)], batch_size=4, **options)
-
-
-def train(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, criterion: Any = None) -> None:
-    for batch in loader:
-        loss = (criterion or nn.functional.mse_loss)(model(batch), torch.zeros(len(batch), 1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
 
 
 def test_a_loop_with_loader_loss_module_and_evaluation_is_taken_apart(listen: Any) -> None:

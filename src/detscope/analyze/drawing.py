@@ -57,7 +57,7 @@ def thinned(
 
 def binned_steps(steps: pl.DataFrame, bins: int = STEP_BINS) -> list[dict[str, Any]]:
     """Measured steps in stretches of time: first and last step, lowest, median, highest."""
-    chosen = steps.filter(pl.col("mode") != "warmup")
+    chosen = steps.filter(~pl.col("mode").is_in(["warmup", "evaluation"]))
     rows = []
     for part in np.array_split(np.arange(chosen.height), min(bins, chosen.height) or 1):
         if len(part):

@@ -42,7 +42,7 @@ class RunCommand(TyperCommand):
             for name in param.opts
         }
         position = 0
-        while position < len(args) and args[position].startswith("-") and args[position] != "--":
+        while position < len(args) and args[position].startswith("-") and args[position] not in ("-", "--"):
             if args[position] == "-m":
                 return [*args[: position + 2], "--", *args[position + 2 :]]
             position += 2 if args[position] in with_value else 1
@@ -52,7 +52,9 @@ class RunCommand(TyperCommand):
 def run(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="A Python file and its own arguments."),
+        typer.Argument(
+            metavar="SCRIPT [ARGS]...", help="A Python file (-: from stdin) and its own arguments."
+        ),
     ] = None,
     module: Annotated[
         str | None, typer.Option("-m", metavar="MODULE", help="Run a module instead of a file.")

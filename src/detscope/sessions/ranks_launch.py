@@ -162,7 +162,9 @@ def _explain(failure: Exception, folder: Path, settings: Settings) -> DetscopeEr
 
     _end_all(folder)
     stopped_by = failure.sigval if isinstance(failure, SignalException) else None
-    cause = Cause(None, "interrupted") if stopped_by else root_cause(failure, _left(folder, "error"))
+    told = _left(folder, "error")
+    silent = sorted(set(_left(folder, "started")) - set(told) - set(_left(folder, "ended")))
+    cause = Cause(None, "interrupted") if stopped_by else root_cause(failure, told, silent)
     kept = _salvage(folder, cause, settings.training.ranks * settings.training.nodes)
     if kept is not None:
         kept = _as_asked(str(kept), Path(settings.output.runs))
@@ -185,18 +187,22 @@ def _explain(failure: Exception, folder: Path, settings: Settings) -> DetscopeEr
     )
 
 
-def root_cause(failure: Any, told: Mapping[int, Mapping[str, Any]]) -> Cause:
+def root_cause(failure: Any, told: Mapping[int, Mapping[str, Any]], silent: Sequence[int] = ()) -> Cause:
     """Who failed first. A rank that a signal ended did not fail because of another one's end.
 
-    SIGTERM is how torchrun ends the others, so it is believed last.
+    SIGTERM is how torchrun ends the others, so it is believed last. Where all who spoke had waited too long,
+    it is one of the `silent` that they waited for.
     """
     failures = sorted(failure.failures.items(), key=lambda one: (_order(one[1].exitcode), one[1].timestamp))
     rank, first = failures[0]
     if first.exitcode < 0 and not (first.exitcode == -signal.SIGTERM and told):
         return Cause(rank, signal.Signals(-first.exitcode).name, by_signal=True)
-    # of ranks that raised, the one that did not merely lose its connection
-    own = {number: one for number, one in told.items() if not lost_connection(one["message"])}
-    number = min(own, default=rank)
+    # of ranks that raised, the one that did not merely lose its connection or wait in vain
+    waited = {number for number, one in told.items() if timed_out(one["message"])}
+    own = {number for number, one in told.items() if not lost_connection(one["message"])} - waited
+    if waited and silent and not own:
+        return Cause(min(silent), "hung: the others waited for it longer than training.rank_timeout_s")
+    number = min(own or waited, default=rank)
     found = told.get(number)
     if found is None:
         return Cause(rank, f"exit code {first.exitcode}")
@@ -213,6 +219,12 @@ def lost_connection(message: str) -> bool:
     """Whether a rank failed because another one was gone."""
     words = message.lower()
     return any(part in words for part in ("connection closed by peer", "connection reset", "broken pipe"))
+
+
+def timed_out(message: str) -> bool:
+    """Whether a rank failed because another one did not come to a collective."""
+    words = message.lower()
+    return "timed out" in words or "timeout" in words
 
 
 def _salvage(folder: Path, cause: Cause, ranks: int) -> Path | None:

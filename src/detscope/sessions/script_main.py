@@ -16,11 +16,16 @@ from detscope.errors import InputError
 
 @dataclass(frozen=True)
 class ScriptTarget:
-    """A file, or with `-m` a module, and its arguments."""
+    """A file, `-` for standard input, or with `-m` a module; and its arguments."""
 
     name: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the script itself comes by standard input."""
+        return self.name == "-" and not self.is_module
 
 
 _kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
@@ -28,7 +33,7 @@ _kept: list[ModuleType] = []  # the module that was `__main__` before: the frame
 
 def check_target(target: ScriptTarget) -> None:
     """A script that is not there is said before anything is imported."""
-    if target.is_module:
+    if target.is_module or target.is_input:
         return
     if Path(target.name).is_dir():
         raise InputError(f"{target.name} is a folder, not a script", "give a file, or -m MODULE")
@@ -47,6 +52,11 @@ def execute(target: ScriptTarget) -> None:
         _set_first_path(str(Path.cwd()))
         run_as_main = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
         run_as_main(target.name)
+    elif target.is_input:
+        _set_first_path("")
+        vars(module)["__annotations__"] = {}
+        code = compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True)
+        exec(code, vars(module))
     else:
         path = str(Path(target.name).absolute())
         _set_first_path(str(Path(path).resolve().parent))

@@ -141,6 +141,17 @@ def _built(module: nn.Module, stages: Any, card: ModelCard) -> BuiltModel:
 
 def known_family(module: nn.Module) -> str:
     """The family of a torchvision detector or of our EfficientDet, else "user"."""
+    if "torchvision.models.detection" in sys.modules:  # slow to import, and nobody has made one of its models
+        family = _torchvision_family(module)
+        if family is not None:
+            return family
+    efficientdet = sys.modules.get("detscope.zoo.efficientdet_module")  # effdet is slow to import
+    if efficientdet is not None and isinstance(module, efficientdet.EfficientDetector):
+        return "efficientdet"
+    return "user"
+
+
+def _torchvision_family(module: nn.Module) -> str | None:
     from torchvision.models import detection
     from torchvision.models.detection.ssd import SSD
     from torchvision.models.detection.ssdlite import SSDLiteHead
@@ -156,10 +167,7 @@ def known_family(module: nn.Module) -> str:
     ):
         if isinstance(module, kind):
             return family
-    efficientdet = sys.modules.get("detscope.zoo.efficientdet_module")  # effdet is slow to import
-    if efficientdet is not None and isinstance(module, efficientdet.EfficientDetector):
-        return "efficientdet"
-    return "user"
+    return None
 
 
 def _stages(given: Any, module: nn.Module, spec: str) -> tuple[Stage, ...]:

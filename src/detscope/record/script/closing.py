@@ -108,8 +108,37 @@ def part_notes(recording: Recording, pacer: Pacer) -> list[str]:
         notes.append(f"the gradient scaler left out {recording.optimizer_steps_skipped} optimizer steps")
     if pacer.skipped:
         notes.append(f"{pacer.skipped} batches went through the model and not backward: no steps")
+    if training.steps and pacer.by_backward:
+        inside = "inside of backward: that is part of `backward`"
+        outside = "by no optimizer of torch's: that is part of `other`"
+        where = inside if pacer.steps_in_backward else outside
+        notes.append(f"weights are updated {where}, and every backward pass is a step")
+    notes += _model_notes(recording)
     if pacer.unfinished:
         notes.append(f"{pacer.unfinished} accumulated batches were followed by no optimizer step")
+    return notes
+
+
+def _model_notes(recording: Recording) -> list[str]:
+    """Where the model that is taken apart is not the whole story."""
+    model, steps = recording.model, recording.training.steps
+    if model is None or not model.calls_training:
+        return []
+    notes = []
+    others = [one for one in recording.other_models if not model.is_part_of(one)]
+    if model.calls_in_training_steps < steps and others:
+        names = ", ".join(f"{one.label} in {one.calls_in_training_steps}" for one in others[:3])
+        notes.append(
+            f"{model.label}, whose modules are told apart, was called in {model.calls_in_training_steps} of"
+            f" {steps} training steps; the figures also hold steps of other models ({names})"
+        )
+    called_by = {one.called_by for one in (model, *others) if one.called_by}
+    if called_by:
+        names = ", ".join(sorted(called_by))
+        notes.append(
+            f"{names}.forward was called directly, not the module itself: its parts stand as models of their"
+            " own, what it does between them is part of `other`"
+        )
     return notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,9 @@ class Hooks:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; optimizers that were made before are known by looking for them."""
+        for _ in range(_optimizers_alive()):
+            self._tracker.pacer.makes_optimizer()
         tracker, patches = self._tracker, self._patches
         patches.put(nn.Module, "__call__", _module_call(tracker))
         patches.put(torch.autograd, "_engine_run_backward", _engine(tracker))
@@ -39,6 +42,7 @@ class Hooks:
         ]
         patches.put(torch.optim.Optimizer, "__init__", _optimizer_made(tracker))
         patches.put(torch.amp.GradScaler, "step", _scaler_step(tracker))
+        patches.put(torch.amp.GradScaler, "scale", _scaler_scale(tracker))
         for owner, name in (
             (torch.optim.Optimizer, "zero_grad"),
             (nn.Module, "zero_grad"),
@@ -48,7 +52,12 @@ class Hooks:
             (torch.nn.utils.clip_grad, "clip_grad_value_"),
         ):
             patches.put(owner, name, _phase_call(getattr(owner, name), tracker.optimizer_phase))
-        watch_loaders(patches, tracker)
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            plain = vars(torch.autograd.profiler)[name]
+            patches.put(torch.autograd.profiler, name, _profiler_call(plain, tracker))
+        if vars(torch.autograd)["_profiler_enabled"]():
+            tracker.recording.make_way()
+        watch_loaders(patches, tracker.batches)
         tracker.recording.watch_ranks(patches.put)
         if torch.cuda.is_available():  # elsewhere nothing has to travel
             for name in ("to", "cuda"):
@@ -60,6 +69,10 @@ class Hooks:
             handle.remove()
         self._handles.clear()
         self._patches.undo()
+
+
+def _optimizers_alive() -> int:
+    return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
 
 
 def _module_call(tracker: Tracker) -> Callable[..., Any]:
@@ -99,6 +112,7 @@ def _optimizer_made(tracker: Tracker) -> Callable[..., None]:
     @functools.wraps(plain)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         tracker.recording.optimizers_built += 1
+        tracker.pacer.makes_optimizer()
         plain(self, *args, **kwargs)
 
     return init
@@ -119,6 +133,32 @@ def _scaler_step(tracker: Tracker) -> Callable[..., Any]:
             tracker.exit_optimizer(optimizer, skipped=tracker.inner_steps == before)
 
     return step
+
+
+def _scaler_scale(tracker: Tracker) -> Callable[..., Any]:
+    """Remembers of what a scaled loss was made: the script means that one."""
+    plain: Callable[..., Any] = torch.amp.GradScaler.scale
+
+    @functools.wraps(plain)
+    def scale(self: Any, outputs: Any) -> Any:
+        made = plain(self, outputs)
+        if not is_compiling() and tracker.active:
+            tracker.losses.scaled(outputs, made)
+        return made
+
+    return scale
+
+
+def _profiler_call(plain: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+    """A profiler begins; one that is not ours goes first."""
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if tracker.active and not tracker.crossing:
+            tracker.look(tracker.recording.make_way)
+        return plain(*args, **kwargs)
+
+    return call
 
 
 def _phase_call(plain: Callable[..., Any], begin: Callable[[], Callable[[], None]]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from enum import Enum
 
 _PATIENCE = 16  # calls of one model with gradients and without a backward pass, until that is evaluation
 _STATISTICS = 4  # batches that nobody passes to a model: somebody counts something
+_LONE = 32  # batches that went backward before any optimizer stepped: none will
 _DROP_AFTER = 64  # steps of other optimizers after which one that has not stepped is waited for no longer
 
 
@@ -46,6 +47,9 @@ class Pacer:
         self.last_batches = 1  # that the step which ended last accumulated
         self.skipped = 0  # iterations in training mode that did not go backward
         self.unfinished = 0  # accumulated iterations that no optimizer step followed
+        self.steps_in_backward = False  # optimizers step from hooks of gradients, inside of backward
+        self._alone = False  # optimizers were made, none of them steps
+        self._made = self._met = 0  # optimizers that were made, and those of them that have stepped
         self._whole = _Since()  # since the last border
         self._latest = _Since()  # since the last batch was asked for
         self._evaluated: set[int] = set()  # roots that were called in evaluation steps
@@ -67,8 +71,12 @@ class Pacer:
             return self._end(Ended.TRAINING)
         latest = self._latest
         if latest.backwards:
+            if self.by_backward:
+                self.trained = True
+                return self._end(Ended.TRAINING)
             self.accumulated += 1
             self._latest = _Since()
+            self._alone = self._alone or (self.accumulated >= _LONE and not self.trained)
             return Ended.NOTHING
         if not latest.forwards:
             return Ended.NOTHING  # several loaders, or batches that are passed over
@@ -111,6 +119,9 @@ class Pacer:
             if self._whole.batches and self._by_loader:
                 return Ended.NOTHING
             return self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+        if self._whole.backwards and not self._whole.batches and self.by_backward:
+            self.trained = True
+            return self._end(Ended.TRAINING)
         if self._whole.backwards or self._whole.batches:
             return Ended.NOTHING
         again = self._latest.roots.get(root, 0)
@@ -128,24 +139,36 @@ class Pacer:
     def optimizer_stepped(self, optimizer: int) -> Ended:
         """An optimizer has stepped, or a scaler has decided that it should not."""
         ended = Ended.NOTHING
-        again = optimizer in self.stepped and self._whole.batches > 0 and self._called_since_step
-        if again and self._by_loader:
-            # many steps on one batch: the border was where a model was called after the earlier step
-            self._by_loader = False
+        if optimizer in self.stepped and self._called_since_step:
+            # many steps on one batch, or of one optimizer while others rest: the border was where a model
+            # was called after the earlier step
+            self._by_loader = self._by_loader and not self._whole.batches
+            self._known = {one: since for one, since in self._known.items() if one in self.stepped}
+            self._met = self._made
             self._end(Ended.TRAINING)
             self._whole.backwards = self._latest.backwards = 1
             ended = Ended.EARLIER
-        self.trained = True
+        self.trained, self._made = True, max(1, self._made)
         self.stepped[optimizer] = self.stepped.get(optimizer, 0) + 1
         self._quiet_since_step, self._called_since_step = True, False
         for other in list(self._known):
             self._known[other] += 1
             if self._known[other] > _DROP_AFTER:
                 del self._known[other]
+        self._met += optimizer not in self._known
         self._known[optimizer] = 0
         return ended
 
     # ---- events that are none
+
+    def makes_optimizer(self) -> None:
+        """An optimizer was made; it may step or not."""
+        self._made += 1
+
+    @property
+    def by_backward(self) -> bool:
+        """No optimizer tells when it steps: a batch that goes backward is a step."""
+        return self.steps_in_backward or not self._made or (self._alone and not self._met)
 
     def gets_batch(self) -> None:
         """A batch has arrived."""
@@ -168,6 +191,7 @@ class Pacer:
         self._whole.backwards += 1
         self._latest.backwards += 1
         self._quiet_since_step = False
+        self._called_since_step = self._called_since_step or not in_optimizer
         return ended
 
     @property
@@ -184,6 +208,8 @@ class Pacer:
         """The script has ended: what was complete by then counts."""
         if self.stepped:
             return self._end(Ended.TRAINING)
+        if self._whole.backwards and self.by_backward:
+            return self._end(Ended.TRAINING)
         if self.accumulated or self._whole.backwards:
             self.unfinished += self.accumulated + bool(self._latest.backwards)
             return self._end(Ended.DROPPED)
@@ -195,7 +221,7 @@ class Pacer:
         return {root for root, calls in self._whole.roots.items() if calls}
 
     def _all_stepped(self) -> bool:
-        return set(self._known) <= set(self.stepped)
+        return set(self._known) <= set(self.stepped) and self._met >= self._made
 
     def _end(self, what: Ended) -> Ended:
         if what is Ended.EVALUATION:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -36,18 +37,13 @@ from detscope.record.script.roots import (
 )
 from detscope.record.script.scribe import Watched
 from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
+from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, NO_STEP, OWN_PROFILER, SCRIPTED
 from detscope.runs.atomic import write_text
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 
 if TYPE_CHECKING:
     from detscope.record.communication import CommunicationWatch
-
-_COMPILED = "torch.compile: modules inside compiled code cannot be told apart, so only phases are recorded"
-_NO_MODULE = (
-    "cannot tell forward from other: no module was called from Python (compiled code, or plain functions)"
-)
-_NO_STEP = "no step was seen: the script ended before it had called a model and gone on"
 
 
 class Part:
@@ -99,6 +95,7 @@ class Recording:
         self.optimizers_built = 0
         self.optimizer_steps = self.optimizer_steps_skipped = 0
         self.precision: str | None = None
+        self._profiler_taken = False
         self._collectives: CommunicationWatch | None = None
 
     # ---- what hooks ask and tell
@@ -121,6 +118,12 @@ class Recording:
             self._recorder.note(text)
         elif text not in self._notes:
             self._notes.append(text)
+
+    def make_way(self) -> None:
+        """The script is about to start a profiler: ours ends, if it runs."""
+        self._profiler_taken = True
+        if self._recorder:
+            self._recorder.make_way(OWN_PROFILER)
 
     @property
     def writing(self) -> bool:
@@ -229,7 +232,7 @@ class Recording:
             recorder.event_buffer.take()
             return recorder.event_buffer
         if recorder.level != "phases" and frames_compiled() > self._compiled_before:
-            recorder.only_phases(_COMPILED)
+            recorder.only_phases(COMPILED)
         if not recorder.trained and self.optimizers_built:
             recorder.without_deep_looks()
         recorder.open_step()
@@ -266,7 +269,7 @@ class Recording:
     def _choose(self, trained: bool) -> tuple[torch.nn.Module, Anatomy, str]:
         root = self._roots.model(trained)
         if root is None or root.inner is None:
-            self.note(_NO_MODULE)
+            self.note(NO_MODULE)
             return torch.nn.Module(), Anatomy("user", (), ()), "no_module"
         self._model = root
         parts = Anatomy("user", (), ()) if self._options.level == "phases" else anatomy(root.inner)
@@ -287,26 +290,32 @@ class Recording:
             "source": "script",
             "parameters": sum(p.numel() for p in model.parameters()),
         }
-        recorder = ScriptRecorder(
-            model,
-            list(self._optimizers.values()),
-            Anatomy("user", (), ()) if compiled else parts,
-            self._options,
-            self._watched,
-            name=name,
-            info=info,
-        )
+        recorder = self._make(model, Anatomy("user", (), ()) if compiled else parts, name, info)
         recorder.__enter__()
         first = self._options.window.first if self._options.window else 0
         recorder.between_steps = lambda done: self._keep_collectives(first + done - 1)
         recorder.trained = trains
         self._recorder = recorder
+        if self._profiler_taken:
+            recorder.make_way(OWN_PROFILER)
         for text in self._notes:
             recorder.note(text)
         if compiled:
-            recorder.only_phases(_COMPILED)
+            recorder.only_phases(COMPILED)
         self._sampler.start()
         return recorder
+
+    def _make(
+        self, model: torch.nn.Module, parts: Anatomy, name: str, info: dict[str, Any]
+    ) -> ScriptRecorder:
+        """A recorder; where the model cannot be taken apart, one that records phases."""
+        chosen = list(self._optimizers.values())
+        if not any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+            return ScriptRecorder(model, chosen, parts, self._options, self._watched, name=name, info=info)
+        self.note(SCRIPTED)
+        options = replace(self._options, level="phases", memory=False)
+        whole = Anatomy("user", (), ())
+        return ScriptRecorder(model, chosen, whole, options, self._watched, name=name, info=info)
 
     def failed(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
@@ -324,6 +333,20 @@ class Recording:
         """Classes of the optimizers that stepped."""
         return [type(optimizer).__name__ for optimizer in self._optimizers.values()]
 
+    @property
+    def model(self) -> Root | None:
+        """The model that is taken apart."""
+        return self._model
+
+    @property
+    def other_models(self) -> list[Root]:
+        """Further models that were trained."""
+        return [
+            one
+            for one in self._roots.all
+            if one is not self._model and one.has_parameters and one.calls_training
+        ]
+
     def describe_roots(self) -> list[dict[str, Any]]:
         """The models that the script called."""
         return self._roots.describe(self._model)
@@ -335,6 +358,8 @@ class Recording:
         if recorder is None:
             writer = self._empty_run()
         else:
+            if recorder.has_new_modules:
+                recorder.note(NEW_MODULES)
             recorder.__exit__(None if error is None else type(error), error, None)
             recorder.relabel()
             writer = recorder.writer
@@ -363,7 +388,7 @@ class Recording:
     def _empty_run(self) -> RunWriter:
         name = self._options.run_name(Path(self._options.script).stem or "script")
         info: dict[str, Any] = {"level": self._options.level, "stages": [], "environment": environment()}
-        info |= {"definitions": DEFINITIONS, "notes": list(self._notes), "cannot_tell": [_NO_STEP]}
+        info |= {"definitions": DEFINITIONS, "notes": list(self._notes), "cannot_tell": [NO_STEP]}
         writer = RunWriter(self._options.out, "run", name, info)
-        writer.close("partial", _NO_STEP)
+        writer.close("partial", NO_STEP)
         return writer

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 _NEARLY_ALL = 0.95
+_FRAMES = 12  # to look at for somebody who called a model
 
 
 class Root:
@@ -39,6 +41,12 @@ class Root:
         self.parameters: int | None = None  # counted after the first call: lazy ones have none before
         self.calls = self.calls_training = self.calls_in_training_steps = 0
         self.forward_ns = self.training_ns = 0
+        self.called_by: str | None = None  # a module whose forward ran when this was first called
+
+    def is_part_of(self, other: Root) -> bool:
+        """Whether it is the same model, or lies inside of the other."""
+        inner, outer = self.inner, other.inner
+        return inner is not None and outer is not None and any(part is inner for part in outer.modules())
 
     @property
     def module(self) -> nn.Module | None:
@@ -78,6 +86,7 @@ class Roots:
         root = self._roots.get(id(module))
         if root is None or root.module is not module:
             root = self._roots[id(module)] = Root(module, len(self.all))
+            root.called_by = _forward_above(sys._getframe(1))
             self.all.append(root)
         return root
 
@@ -119,6 +128,18 @@ def role_of(root: Root, model: Root | None) -> str:
     if root.calls_in_training_steps:
         return "copy of the model that teaches it (no gradients)" if same else "teacher (no gradients)"
     return "copy of the model (averaged weights or similar), evaluated" if same else "another evaluated model"
+
+
+def _forward_above(frame: FrameType | None) -> str | None:
+    """The class whose `forward` called a root: somebody called that method instead of the module."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
+        if isinstance(owner, nn.Module):
+            return type(owner).__name__
+        frame = frame.f_back
+    return None
 
 
 def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal
 
 import polars as pl
 import torch
@@ -21,8 +22,9 @@ from detscope.record.notebook import Notebook, OpenStep
 from detscope.record.recorder import Recorder
 from detscope.record.replay import replay
 from detscope.record.rows import loader_rows, step_rows
-from detscope.record.schedule import BARE, OPERATORS, WARMUP
+from detscope.record.schedule import BARE, MEMORY, OPERATORS, WARMUP
 from detscope.record.script.content import together
+from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import Anatomy
 from detscope.record.script.scribe import ScriptScribe, Watched
@@ -42,6 +44,7 @@ class FinishedStep:
     batches: int = 1  # that went backward before the optimizer stepped
     contents: list[BatchContent] = field(default_factory=list)
     timings: list[tuple[BatchTiming, int]] = field(default_factory=list)  # and how long the loop waited
+    losses: StepLosses = field(default_factory=StepLosses)
 
 
 class _GlobalPhases:
@@ -92,6 +95,8 @@ class ScriptRecorder(Recorder):
         self._pause_ns = perf_counter_ns()
         self._evaluated_before = 0  # steps below this number were evaluation, which the script began with
         self._operator_totals: dict[str, Any] = {}
+        self._late = LateLosses()
+        self._not_finite: list[str] = []  # losses that were not when it happened first
         self.evaluating = False
         self.trained = False
 
@@ -160,7 +165,18 @@ class ScriptRecorder(Recorder):
         for timing, waited_ns in done.timings:
             self.writer.append("loader", loader_rows(step.index, timing, waited_ns))
         self._pause_ns = self._finish_step(max(done.end_ns, done.start_ns + 1))
+        self._keep_losses(self._late.put(step.index, done.losses))
         return step.mode
+
+    def _keep_losses(self, found: tuple[int, dict[str, float]] | None) -> None:
+        step, values = found or (-1, {})
+        if LOSS not in values:
+            return
+        numbers = finite(values)
+        if len(numbers) < len(values) and not self._not_finite:
+            self._not_finite = [name for name in values if name not in numbers]
+            self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
+        self.losses(step, numbers)
 
     def end_evaluation(self, done: FinishedStep) -> dict[str, int]:
         """An evaluation step beside the training has ended; its phases."""
@@ -245,6 +261,22 @@ class ScriptRecorder(Recorder):
         """While it is open whether the script will train, operators and memory wait for that."""
         self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0)
 
+    def make_way(self, why: str) -> None:
+        """No operators and no memory from now on: somebody else profiles."""
+        schedule = self._full_schedule
+        if not (schedule.operator_steps or schedule.memory_steps):
+            return
+        self.note(why)
+        if self._window.open:
+            self._window.stop()
+            self._notebook.forget_operators()
+        if self._memory:
+            self._memory.pause()
+        self._full_schedule = replace(schedule, operator_steps=0, memory_steps=0)
+        self.schedule = self._full_schedule
+        if self._step is not None and self._step.mode in (OPERATORS, MEMORY):
+            self._step.mode = WARMUP  # half of it was profiled
+
     def begin_training(self, model: nn.Module, parts: Anatomy, name: str) -> None:
         """The first optimizer step: the run is about training, what came before was evaluation."""
         self.trained = True
@@ -289,6 +321,12 @@ class ScriptRecorder(Recorder):
             model, self.nodes, self._scribe, which, parts.stages, parts.observers, self._add_count, self.note
         )
 
+    @property
+    def has_new_modules(self) -> bool:
+        """Whether the model has parts now that it did not have when it was looked at."""
+        known = {id(module) for module in self._probes.modules}
+        return self.level != "phases" and any(id(part) not in known for part in self._model.modules())
+
     def only_phases(self, why: str) -> None:
         """Modules cannot be told apart: they are not looked at any more."""
         if self.level == "phases":
@@ -302,8 +340,15 @@ class ScriptRecorder(Recorder):
 
     # ---- the end
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._keep_losses(self._late.finish())
+        return super().__exit__(kind, error, trace)
+
     def _forget(self, table: str) -> None:
         writer = self.writer
+        writer._settle()  # a part that is still being named would come back
         writer._pending(table)
         for part in (writer.folder / "parts").glob(f"{table}-*.arrow"):
             part.unlink()

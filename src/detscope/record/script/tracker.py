@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.record.content import BatchContent
 from detscope.record.events import EventBuffer
-from detscope.record.loader import BatchTiming
 from detscope.record.nodes import PHASES
-from detscope.record.script.content import describe
+from detscope.record.script.batches import Batches
+from detscope.record.script.losses import LossKeeper, StepLosses
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Ended, Pacer
@@ -28,7 +27,7 @@ from detscope.record.script.roots import Root, Roots, precision_of
 from detscope.record.script.script_recorder import FinishedStep
 from detscope.record.script.stopping import ScriptStopped
 
-DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[:5])
+TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[1:5])
 _MOST_REFUSALS = 100  # times that a script may catch the request to stop
 
 
@@ -43,6 +42,8 @@ class Tracker:
         self.options = options
         self.pacer = Pacer()
         self.roots = Roots()
+        self.losses = LossKeeper()
+        self.batches = Batches(self)
         self.recording = Recording(options, self.roots, self, OtherSampler(self._thread_outside_phases))
         self.active = True
         self.writing = True  # phases are written; not in bare steps
@@ -52,15 +53,11 @@ class Tracker:
         self.buffer = EventBuffer()
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
-        self._batches: list[BatchContent] = []
-        self._timings: list[tuple[BatchTiming, int]] = []
-        self._arguments: BatchContent | None = None
-        self._waited_ns = 0
-        self._fresh_pass = False
-        self._loader = 0
         self._split: tuple[int, int] | None = None  # where a model was called after an optimizer step
         self._called: set[Root] = set()
-        self._crossing = False
+        self._models_called = False  # by the thread that is recorded
+        self._last_ns = 0  # when something ended last
+        self.crossing = False  # our own work is under way
         self._start_ns = perf_counter_ns()
         self._refused = 0
         os.register_at_fork(after_in_child=self._leave)
@@ -93,7 +90,7 @@ class Tracker:
 
     def _thread_outside_phases(self) -> int | None:
         """The thread to look at while no phase runs in a step that is recorded; asked by another thread."""
-        quiet = self.inside or self.in_optimizer or self._crossing
+        quiet = self.inside or self.in_optimizer or self.crossing
         return None if quiet or not (self.active and self.writing) else self.owner
 
     # ---- models
@@ -102,12 +99,15 @@ class Tracker:
         self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A module is called by no other module."""
+        if not self._models_called and self.active and get_ident() != self.owner:
+            self.owner = get_ident()  # whoever was heard before has only fetched batches
         if not self.listens():
             self.recording.note(
                 "models were called in more than one thread: one thread is recorded, calls in the others are"
                 " not attributed"
             )
             return plain(module, *args, **kwargs)
+        self._models_called = True
         root = self.roots.of(module)
         if not root.is_model_work((args, kwargs)):
             return plain(module, *args, **kwargs)
@@ -116,22 +116,38 @@ class Tracker:
         if self._inside_optimizer():
             self.pacer.counts_root(root.number, gradients, module.training)
         else:
-            if self.pacer.stepped and self._split is None:
-                self._split = (len(self.buffer.items), perf_counter_ns())
-            self._border(self.pacer.enters_root(root.number, gradients, module.training))
+            self._mark_split()
+            self.border(self.pacer.enters_root(root.number, gradients, module.training))
             self._prepare_call(root, gradients)
         self._called.add(root)
-        if self._arguments is None and root.has_parameters:
-            self._arguments = describe(args)
-        return self._forward(plain, root, module, args, kwargs, trains)
+        if root.has_parameters:
+            self.batches.model_called(args)
+        output = self._forward(plain, root, module, args, kwargs, trains)
+        if gradients:
+            self.look(lambda: self.losses.returned(root.label, root.has_parameters, output), losses=True)
+        return output
+
+    def look(self, look: Callable[[], None], losses: bool = False) -> None:
+        """At something of the script's; whatever that raises is no matter of the script."""
+        try:
+            look()
+        except Exception as error:
+            if losses:
+                self.recording.note(f"cannot tell all losses: {type(error).__name__}: {error}"[:200])
+            else:
+                self.fail(error)
+
+    def _mark_split(self) -> None:
+        """Work begins after an optimizer has stepped: it may turn out to be the next step's."""
+        if self.pacer.stepped and self._split is None:
+            self._split = (len(self.buffer.items), perf_counter_ns())
 
     def _prepare_call(self, root: Root, gradients: bool) -> None:
         if self.active:
-            try:
-                self.recording.before_root(root, gradients)
-                self.writing = self.recording.writing
-            except Exception as error:
-                self.fail(error)
+            self.crossing = True
+            self.look(lambda: self.recording.before_root(root, gradients))
+            self.crossing = False
+            self.writing = self.active and self.recording.writing
 
     def _forward(
         self,
@@ -165,7 +181,8 @@ class Tracker:
             if writing:
                 self.buffer.exit(FORWARD)
             self.inside -= 1
-            root.add(perf_counter_ns() - start_ns, trains)
+            self._last_ns = perf_counter_ns()
+            root.add(self._last_ns - start_ns, trains)
 
     # ---- backward
 
@@ -174,7 +191,11 @@ class Tracker:
         if not (self.inside and self.listens()) and not self._adopts():
             return plain(*args, **kwargs)
         if not self.inside:
-            self._border(self.pacer.goes_backward(self._inside_optimizer()))
+            in_optimizer = self._inside_optimizer()
+            self._mark_split()
+            self.border(self.pacer.goes_backward(in_optimizer))
+            if kwargs.get("accumulate_grad"):
+                self.look(lambda: self.losses.goes_backward(args[0], in_optimizer), losses=True)
         writing = self.writing
         self.inside += 1
         self.in_backward += 1
@@ -204,10 +225,12 @@ class Tracker:
 
     def enter_optimizer(self, optimizer: Any, frame: Any) -> bool:
         """An optimizer is about to step; whether that is recorded."""
+        if self.in_backward and self.listens():
+            self.pacer.steps_in_backward = True
         if self.inside or not self.listens():
             return False
         if not self._inside_optimizer():
-            self._border(self.pacer.enters_optimizer(id(optimizer)))
+            self.border(self.pacer.enters_optimizer(id(optimizer)))
             self._optimizer_frame = frame
         self.in_optimizer += 1
         if self.writing:
@@ -218,6 +241,7 @@ class Tracker:
         if self.writing:
             self.buffer.exit(OPTIMIZER)
         self.in_optimizer -= 1
+        self._last_ns = perf_counter_ns()
         if not self.in_optimizer:
             self._optimizer_frame = None
 
@@ -229,7 +253,8 @@ class Tracker:
         self.inner_steps += not skipped
         if not self.in_optimizer:
             self.recording.optimizer_stepped(optimizer, skipped)
-            self._border(self.pacer.optimizer_stepped(id(optimizer)))
+            self.look(lambda: self.losses.stepped(optimizer), losses=True)
+            self.border(self.pacer.optimizer_stepped(id(optimizer)))
             self._split = None
 
     def optimizer_phase(self) -> Callable[[], None]:
@@ -255,68 +280,10 @@ class Tracker:
 
         return end
 
-    # ---- loaders
-
-    def asks_iterator(self, loader: Any) -> bool:
-        """A loader is asked for its iterator."""
-        if self.inside or not self.listens():
-            return False
-        ended = self.pacer.asks_batch()
-        if ended is Ended.NOTHING:
-            ended = self.pacer.pass_ends()
-        self.recording.begins_pass(id(loader))
-        self._border(ended)
-        self._fresh_pass, self._loader = True, id(loader)
-        return True
-
-    def asks_batch(self) -> bool:
-        """The next batch is asked for."""
-        if self.inside or not self.active:
-            return False
-        if not self.listens():
-            self.recording.note(
-                "batches were fetched in another thread: what the loop waits for them is part of `other`"
-            )
-            return False
-        self._border(self.pacer.asks_batch())
-        return True
-
-    def waits(self) -> Callable[[], None]:
-        """Waiting for data begins; it is written in bare steps too."""
-        self.inside += 1
-        self._waited_ns = self.buffer.enter(DATA)
-
-        def end() -> None:
-            self._waited_ns = self.buffer.exit(DATA) - self._waited_ns
-            self.inside -= 1
-
-        return end
-
-    def made_batch(self, timing: BatchTiming) -> None:
-        """A batch was made; it may be made ahead of the one that is waited for."""
-        if self.active:
-            self._timings.append((timing, -1))
-
-    def gets_batch(self, batch: Any) -> None:
-        """The loop has its batch."""
-        self.pacer.gets_batch()
-        self._batches.append(describe(batch))
-        timing = None
-        if self._timings and self._timings[-1][1] < 0:
-            timing = self._timings[-1][0]
-            self._timings[-1] = (timing, self._waited_ns)
-        try:
-            self.recording.arrived(batch, timing)
-        except Exception as error:
-            self.fail(error)
-
-    def pass_ends(self) -> None:
-        """A loader has no more batches."""
-        self._border(self.pacer.pass_ends())
-
     # ---- borders
 
-    def _border(self, ended: Ended) -> None:
+    def border(self, ended: Ended) -> None:
+        """Something has ended, or nothing; may raise the request to stop."""
         if ended is Ended.NOTHING:
             return
         try:
@@ -335,33 +302,38 @@ class Tracker:
 
     def _cross(self, ended: Ended, now_ns: int) -> bool:
         """Close what ended, open what comes; whether the script is to stop."""
-        self._crossing = True
+        self.crossing = True
         buffer, kept, done = self.buffer, [], None
         if ended is Ended.EARLIER and self._split is not None:
             offset, now_ns = self._split
             kept = buffer.items[offset:]
             del buffer.items[offset:]
         trains = ended in (Ended.TRAINING, Ended.EARLIER)
+        losses = self.losses.take(ended is Ended.EARLIER)
         if ended is not Ended.DROPPED:
-            done = self._finished(now_ns)
+            done = self._finished(now_ns, losses)
             for root in self._called if trains else ():
                 root.calls_in_training_steps += 1
-        stop = self.recording.ends(done, trains, self._loader, buffer)
-        self._batches, self._timings, self._arguments, self._split = [], [], None, None
-        self._called = set()
-        self._fresh_pass = self._fresh_pass and ended is Ended.DROPPED
+        stop = self.recording.ends(done, trains, self.batches.loader, buffer)
+        self.batches.clear(keep_pass=ended is Ended.DROPPED)
+        self._called, self._split = set(), None
         self.buffer = self.recording.begins(buffer)
         self.writing = self.recording.writing
         self.buffer.items.extend(kept)
         self._start_ns = now_ns if kept else perf_counter_ns()
-        self._crossing = False
+        self.crossing = False
         return stop
 
-    def _finished(self, end_ns: int) -> FinishedStep:
-        contents = self._batches or ([self._arguments] if self._arguments else [])
-        timings = [(timing, waited_ns) for timing, waited_ns in self._timings if waited_ns >= 0]
+    def _finished(self, end_ns: int, losses: StepLosses) -> FinishedStep:
+        batches = self.batches
         return FinishedStep(
-            self._start_ns, end_ns, self._fresh_pass, self.pacer.last_batches, contents, timings
+            self._start_ns,
+            end_ns,
+            batches.fresh_pass,
+            self.pacer.last_batches,
+            batches.contents,
+            batches.timings,
+            losses,
         )
 
     def fail(self, error: Exception) -> None:
@@ -374,10 +346,10 @@ class Tracker:
         if self.active and not isinstance(error, ScriptStopped):
             open_phase = self.inside or self.in_optimizer
             ended = Ended.NOTHING if open_phase else self.pacer.finishes()
-            times = self.buffer.items[1::3]
-            if ended in (Ended.TRAINING, Ended.EVALUATION) and times:
+            end_ns = max([self._last_ns, *self.buffer.items[1::3][-1:]])  # a bare step writes nothing
+            if ended in (Ended.TRAINING, Ended.EVALUATION) and end_ns > self._start_ns:
                 try:
-                    self._cross(ended, times[-1])
+                    self._cross(ended, end_ns)
                 except Exception as failure:
                     self.fail(failure)
         self.active = self.writing = False

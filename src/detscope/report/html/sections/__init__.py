@@ -11,11 +11,13 @@ from detscope.report.html.parts import Absent, Section
 ORDER = (
     "verdict",
     "step",
+    "script",
     "ranks",
     "detector",
     "modules",
     "operators",
     "memory",
+    "predicted",
     "loader",
     "device",
     "content",

@@ -75,7 +75,7 @@ def _definition(accuracy: Mapping[str, Any]) -> str:
 
 
 def _curve(data: ReportData) -> list[Block] | None:
-    if data.run.info.get("verb") != "train":
+    if data.run.info.get("verb") not in ("train", "run"):
         return None
     curve = training_curve(data.run)
     if curve is None or len(curve.loss.steps) < 2:

@@ -1,0 +1,121 @@
+"""What a step's batches were: how long the loop waited for them, who made them, what is in them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from detscope.record.content import BatchContent
+from detscope.record.loader import BatchTiming
+from detscope.record.nodes import PHASES
+from detscope.record.script.content import describe
+from detscope.record.script.pacing import Ended
+
+if TYPE_CHECKING:
+    from detscope.record.script.tracker import Tracker
+
+DATA = PHASES.index("data")
+_ELSEWHERE = "batches were fetched in another thread: what the loop waits for them is part of `other`"
+
+
+class Batches:
+    """Listens to loaders on behalf of the tracker; emptied at every border."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._contents: list[BatchContent] = []
+        self._timings: list[tuple[BatchTiming, int]] = []
+        self._arguments: BatchContent | None = None
+        self._waited_ns = 0
+        self._fetcher: int | None = None  # a thread that asked for batches before any model was called
+        self.fresh_pass = False
+        self.loader = 0  # the one that was asked for its iterator last
+
+    def clear(self, keep_pass: bool) -> None:
+        """A step has ended, or what counts as none: that does not end the beginning of a pass."""
+        self._contents, self._timings, self._arguments = [], [], None
+        self.fresh_pass = self.fresh_pass and keep_pass
+
+    @property
+    def contents(self) -> list[BatchContent]:
+        """Of the step's batches; without a loader, of what the model was called with."""
+        return self._contents or ([self._arguments] if self._arguments else [])
+
+    @property
+    def timings(self) -> list[tuple[BatchTiming, int]]:
+        """Of those that the loop has got, with its waiting."""
+        return [(timing, waited_ns) for timing, waited_ns in self._timings if waited_ns >= 0]
+
+    def model_called(self, arguments: tuple[Any, ...]) -> None:
+        """The first arguments of a step, where no loader tells."""
+        if self._fetcher not in (None, self._tracker.owner):
+            self._tracker.recording.note(_ELSEWHERE)
+        self._fetcher = None
+        if self._arguments is None and not self._contents:
+            self._arguments = describe(arguments)
+
+    # ---- told by loaders
+
+    def asks_iterator(self, loader: Any) -> bool:
+        """A loader is asked for its iterator."""
+        tracker = self._tracker
+        if tracker.inside or self._fetches_for_others() or not tracker.listens():
+            return False
+        ended = tracker.pacer.asks_batch()
+        if ended is Ended.NOTHING:
+            ended = tracker.pacer.pass_ends()
+        tracker.recording.begins_pass(id(loader))
+        tracker.border(ended)
+        self.fresh_pass, self.loader = True, id(loader)
+        return True
+
+    def _fetches_for_others(self) -> bool:
+        """Before any model was called, a thread beside the main one may be one that only fetches."""
+        if self._tracker.owner is not None or threading.current_thread() is threading.main_thread():
+            return False
+        self._fetcher = threading.get_ident()
+        return True
+
+    def asks_batch(self) -> bool:
+        """The next batch is asked for."""
+        tracker = self._tracker
+        if tracker.inside or not tracker.active or self._fetches_for_others():
+            return False
+        if not tracker.listens():
+            tracker.recording.note(_ELSEWHERE)
+            return False
+        tracker.border(tracker.pacer.asks_batch())
+        return True
+
+    def waits(self) -> Callable[[], None]:
+        """Waiting for data begins; it is written in bare steps too."""
+        tracker = self._tracker
+        tracker.inside += 1
+        self._waited_ns = tracker.buffer.enter(DATA)
+
+        def end() -> None:
+            self._waited_ns = tracker.buffer.exit(DATA) - self._waited_ns
+            tracker.inside -= 1
+
+        return end
+
+    def made_batch(self, timing: BatchTiming) -> None:
+        """A batch was made; it may be made ahead of the one that is waited for."""
+        if self._tracker.active:
+            self._timings.append((timing, -1))
+
+    def gets_batch(self, batch: Any) -> None:
+        """The loop has its batch."""
+        tracker = self._tracker
+        tracker.pacer.gets_batch()
+        self._contents.append(describe(batch))
+        timing = None
+        if self._timings and self._timings[-1][1] < 0:
+            timing = self._timings[-1][0]
+            self._timings[-1] = (timing, self._waited_ns)
+        tracker.look(lambda: tracker.recording.arrived(batch, timing))
+
+    def pass_ends(self) -> None:
+        """A loader has no more batches."""
+        self._tracker.border(self._tracker.pacer.pass_ends())
