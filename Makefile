@@ -34,7 +34,7 @@ bench: install
 	$(BIN)/python -m bench
 
 bench-predict: install
-	$(BIN)/python -m bench.predict
+	$(BIN)/python -m bench predict predict_latency predict_cpu
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

@@ -14,6 +14,7 @@ from bench import (
     memory,
     predict,
     predict_cpu,
+    predict_latency,
     ranks,
     run_script,
     startup,
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "importing": importing.main,
     "predict": predict.main,
     "predict_cpu": predict_cpu.main,
+    "predict_latency": predict_latency.main,
     "sweep": sweep.main,
     "comparing": comparing.main,
 }

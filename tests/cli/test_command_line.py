@@ -66,11 +66,17 @@ FLAGS = {
     "sweep export": {"DB", "--format", "--out"},
     "sweep import": {"FILE...", "--store", "--device", "--stage", "--json"},
     "doctor": {"--json"},
-    "fit": {"FILE...", "--out", "--target", "--stage", "--method", "--json"},
-    "score": {"FILE...", "--target", "--stage", "--method", "--protocol", "--json"},
+    "fit": {
+        "FILE...", "--out", "--target", "--stage", "--method", "--device", "--where", "--microbench",
+        "--microbench-seconds", "--layer-times", "--transfer", "--json",
+    },
+    "score": {
+        "FILE...", "--target", "--stage", "--method", "--protocol", "--device", "--where", "--picture",
+        "--json",
+    },
     "predict": {
         "NETWORK", "--device-model", "--batch-sizes", "--image-size", "--memory-limit", "--stage",
-        "--optimizer", "--json",
+        "--optimizer", "--picture", "--json",
     },
 }  # fmt: skip
 

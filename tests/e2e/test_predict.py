@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from detscope.cli.main import app
+from detscope.runs.writer import RunWriter
 
 pytest.importorskip("torch")
 
@@ -33,7 +34,7 @@ def typed(*arguments: str) -> Any:
 
 
 def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(tmp_path: Path) -> None:
-    asked = ("resnet18", "--batch-sizes", "1,4,64", "--image-size", "64", "--memory-limit", "150MiB")
+    asked = ("resnet18", "--batch-sizes", "1,4,64", "--image-size", "64", "--memory-limit", "250MiB")
     done = run(*asked, "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -46,13 +47,49 @@ def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(t
     assert found["rows"][-1]["fits"] == "does not fit"
     assert found["rows"][0]["assumed"] and found["measured"]
     assert {"layer1", "layer4"} <= set(found["memory_by_stage"])
+    # between 4 and 64: the first batch for which the allocator alone needs more than the limit
+    assert found["largest_batch_that_fits"] is None
+    assert 4 < found["smallest_batch_that_does_not_fit"] <= 64
 
 
 def test_the_table_says_what_cannot_be_told(tmp_path: Path) -> None:
     done = run("tiny_ssd", "--batch-sizes", "2", "--stage", "inference", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "tiny_ssd, predicted" in done.stdout and "cannot tell latency: no device model" in done.stdout
-    assert "assumed: " in done.stdout and "measured: " in done.stdout
+    assert "tiny_ssd: inference step" in done.stdout and "latency: no device model" in done.stdout
+    assert "assumed" in done.stdout and "scratch memory" in done.stdout
+
+
+def test_a_run_is_predicted_beside_what_it_measured_and_keeps_it(tmp_path: Path) -> None:
+    train = ("train", "tiny_ssd", "--steps", "4", "--memory", "--quiet")
+    done = subprocess.run(
+        [sys.executable, "-m", "detscope", *train],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    done = run("latest", "--json", "--picture", "run.svg", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    step, peak = found["compared"]
+    assert step["measured"] > 0 and step["predicted"] is None and "--device-model" in step["why"]
+    assert abs(peak["error"]) < 0.05
+    assert sum(row["measured"] for row in found["categories"]) == peak["measured"]
+    assert (tmp_path / "run.svg").is_file()
+    kept = json.loads((tmp_path / "runs" / "latest" / "predicted.json").read_text())
+    assert kept["compared"] == found["compared"]
+    refused = typed(str(tmp_path / "runs" / "latest"), "--batch-sizes", "1,2")
+    assert refused.exit_code == 2 and "a run is predicted as it was" in refused.stderr
+
+
+def test_a_run_whose_network_cannot_be_built_again_is_one_line(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "run", "script", {"device": "cpu", "batch_size": 2})
+    writer.close("ok")
+    done = typed(str(writer.folder))
+    assert done.exit_code == 3
+    assert "cannot be predicted" in done.stderr.splitlines()[0] and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -79,6 +116,7 @@ def test_a_file_that_is_no_device_model_is_one_line(tmp_path: Path, content: byt
         (("resnet18", "--batch-sizes", "many"), "is no list of whole numbers"),
         (("resnet18", "--memory-limit", "much"), "is no size"),
         (("resnet18", "--stage", "dreaming"), "no such stage"),
+        (("resnet18", "--picture", "it.pdf"), "neither .png nor .svg"),
     ],
 )
 def test_a_wrong_wish_is_one_line(arguments: tuple[str, ...], message: str) -> None:

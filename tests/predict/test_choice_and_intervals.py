@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.choice import _clear_winner, fit_reach
+from detscope.predict.choice import BESIDE, NEAR_ERRORS, _clear_winner, fit_reach
 from detscope.predict.fits import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
-from detscope.predict.intervals import conformal_width
+from detscope.predict.intervals import UNTESTED, WIDEST, conformal_line, conformal_width
 from detscope.predict.methods import fit_method
 from detscope.predict.process import fit_process
 from detscope.predict.protocols import splits
@@ -24,6 +26,37 @@ def test_the_width_holds_the_wanted_share_and_every_network_weighs_the_same() ->
 
 def test_too_few_rows_give_no_finite_interval() -> None:
     assert conformal_width(np.array([0.1] * 5), ["x"] * 5) == float("inf")
+
+
+def test_a_line_holds_the_wanted_share_at_every_distance_where_errors_grow() -> None:
+    draw = np.random.default_rng(0)
+    distances = draw.uniform(0, 3, 4000)
+    errors = np.abs(draw.standard_normal(4000)) * (0.01 + 0.02 * distances)
+    beside, growth = conformal_line(errors, distances, ["x"] * 4000)
+    inside = errors <= beside + growth * distances
+    for low, high in ((0, 1), (1, 2), (2, 3)):
+        part = (distances >= low) & (distances < high)
+        assert inside[part].mean() == pytest.approx(0.9, abs=0.03)
+    assert conformal_line(errors[:5], distances[:5], ["x"] * 5) == (WIDEST, 0.0)
+    assert conformal_line(np.zeros(50), distances[:50], ["x"] * 50) == (0.0, 0.0)
+
+
+def test_a_case_beside_a_measured_one_has_a_narrower_interval_than_one_further_away() -> None:
+    samples = made_samples()
+    kept = [one for one in samples if one.level != 40]
+    model = fit_method(kept, "latency", "hybrid")
+    model = replace(model, near_width=0.4, errors={NEAR_ERRORS: {BESIDE: 0.1}})
+    cases = [kept[7].case, next(one.case for one in samples if one.level == 40)]
+    found = model.estimate(cases)
+    widths = np.log(found.upper / found.predicted)
+    assert not found.extrapolated.any()
+    assert widths[0] == pytest.approx(0.1, abs=1e-4)
+    assert 0.1 < widths[1] < 0.4
+
+
+def test_of_one_network_other_networks_are_said_to_be_within_a_factor_of_two_at_best() -> None:
+    model = fit_method(made_samples(1), "latency", "physical")
+    assert model.far_width >= UNTESTED
 
 
 def test_levels_of_a_seen_network_are_near_and_a_strange_one_is_far() -> None:
@@ -86,6 +119,12 @@ def test_the_process_term_finds_offset_slope_floor_and_ceiling() -> None:
     term = fit_process(reserved, truth)
     assert np.abs(term.apply(reserved) / truth - 1).max() < 0.02
     assert term.unbounded(np.array([8e9]))[0] == pytest.approx(8.2e9, rel=0.02)
+
+
+def test_where_memory_never_ended_a_larger_network_is_not_held_down_to_the_largest_seen() -> None:
+    reserved = np.linspace(1e8, 8e9, 200)
+    term = fit_process(reserved, 1e9 + 1.2 * reserved)
+    assert term.apply(np.array([2e10]))[0] == pytest.approx(2.5e10, rel=0.02)
 
 
 def test_the_limit_is_where_runs_begin_to_fail() -> None:

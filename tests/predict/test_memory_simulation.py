@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import pytest
 from made_networks import add, chain, conv, relu
 
 from detscope.predict.events import live_by_category
 from detscope.predict.graph import LayerGraph, Operation
 from detscope.predict.lifetimes import TrainingPlan, TrainingStep
 from detscope.predict.memory import simulate_training
-from detscope.predict.workspace import winograd_bytes
+from detscope.predict.memory_model import simulated_bytes
+from detscope.predict.samples import Case
+from detscope.predict.workspace import RULES, winograd_bytes
 
 PLANE = 64 * 64 * 4  # bytes of one channel of one image
 
@@ -86,3 +89,12 @@ def test_an_operation_without_a_rule_keeps_input_and_output_and_is_named_as_assu
     found = simulate_training(graph, TrainingPlan(8))
     assert "operation swirl: keeps input and output" in found.assumed
     assert found.later.categories["activations"] >= 2 * 8 * 16 * PLANE
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_events_shared_by_all_batch_sizes_give_the_same_as_a_simulation_of_each(rule: str) -> None:
+    graph = chain(37, depth=4, size=56)
+    for batch in (1, 2, 3, 17, 128):
+        alone = simulate_training(graph, TrainingPlan(batch, workspace=rule)).averaged()
+        allocated, reserved = simulated_bytes([Case(graph, batch)], rule)
+        assert (allocated[0], reserved[0]) == alone

@@ -79,7 +79,7 @@ def test_damaged_foreign_missing_and_other_versions_are_told_apart(file: Path) -
         (whole.replace('"far_name"', '"far_nome"'), "is damaged"),
         ("\x00\x01 something else", "is not a device model"),
         ('{"a": 1}', "is not a device model"),
-        (whole.replace('"version": 1', '"version": 7'), "version 7, this detscope reads 1"),
+        (whole.replace('"version": 2', '"version": 7'), "version 7, this detscope reads 1 and 2"),
     ):
         file.write_text(text)
         assert words in refusal(file)

@@ -117,6 +117,6 @@ def test_what_a_user_gets_wrong_is_one_line_and_a_hint(
 
 
 def test_without_a_device_model_memory_is_simulated_alone(measured: Path) -> None:
-    said = run("predict", "layers.json:one_0", "--memory-limit", "1KiB").stdout
+    said = " ".join(run("predict", "layers.json:one_0", "--memory-limit", "1KiB").stdout.split())
     assert "cannot tell latency: no device model" in said
     assert "does not fit" in said

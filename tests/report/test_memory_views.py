@@ -140,7 +140,7 @@ def test_a_run_without_memory_has_no_memory_section(tmp_path):
 def test_the_whole_page_has_the_memory_section(tmp_path):
     run = large_run(tmp_path)
     write_memory_csv(run.folder, iteration_rows(run))
-    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console = Console(file=io.StringIO(), width=400, color_system=None)  # paths in one line
     render(summarize(run), console)
     text = console.file.getvalue()
     assert "What the peak is made of" in text

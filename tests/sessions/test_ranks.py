@@ -119,6 +119,14 @@ def test_a_rank_that_raised_is_the_cause_and_not_one_that_lost_its_connection_or
     assert not lost_connection("no such image")
 
 
+def test_a_rank_that_hangs_is_the_cause_and_not_those_who_waited_for_it():
+    words = {0: told("Timed out waiting 5000ms for recv operation to complete")}
+    cause = root_cause(SimpleNamespace(failures={0: failure(1)}), words, silent=[1])
+    assert cause.sentence == "rank 1 hung: the others waited for it longer than training.rank_timeout_s"
+    words[1] = told("no such image")
+    assert root_cause(SimpleNamespace(failures={0: failure(1)}), words).rank == 1
+
+
 def test_nodes_that_do_not_know_where_to_meet_and_options_of_one_process_are_refused():
     with pytest.raises(UsageError, match="need a place to meet"):
         check_plan(Settings(training=TrainingSettings(nodes=2)), ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -146,7 +147,8 @@ def test_a_loader_worker_that_dies_is_named_and_one_that_hangs_times_out(
     else:
         assert "dataloader.py" in outcome.message
     process.end()
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):  # gone, or about to be
+        assert worker.status() == psutil.STATUS_ZOMBIE
 
 
 def test_measuring_stops_at_the_interval_the_time_or_the_steps() -> None:

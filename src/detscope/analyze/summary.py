@@ -17,6 +17,7 @@ from detscope.analyze.loader import loader_figures
 from detscope.analyze.memory import memory_figures
 from detscope.analyze.operators import operator_rows
 from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks import add_ranks
 from detscope.analyze.roofline import add_costs
 from detscope.analyze.steps import outlier_rows, phase_rows, step_figures, typical_steps, warmup_figures
@@ -92,6 +93,8 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     add_ranks(summary, opened, typical)
     add_device(summary, opened)
     add_costs(summary, opened)
+    if (predicted := read_predicted(opened)) is not None:
+        summary["predicted"] = predicted
     summary["advice"] = advice_for(summary, info.get("settings"))
     return summary
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PAYS = 0.05  # gain of images/s per doubling of the batch below which it does not pay
-_GROUP = ("network", "stage", "device", "precision", "image_size", "num_workers", "threads", "environment")
+GROUP = ("network", "stage", "device", "precision", "image_size", "num_workers", "threads", "environment")
 _SHOWN = (
     "network", "stage", "device", "batch_size", "step_ms", "step_low_ms", "step_high_ms", "forward_ms",
     "backward_ms", "images_per_s", "interval_width", "interval_reached", "stopped_by", "stability",
@@ -30,9 +30,9 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["kind"] == "ok":
-            found.setdefault(tuple(row.get(name) for name in _GROUP), []).append(row)
-    varying = [name for index, name in enumerate(_GROUP) if len({key[index] for key in found}) > 1]
-    return [_group(dict(zip(_GROUP, key, strict=True)), members, varying) for key, members in found.items()]
+            found.setdefault(tuple(row.get(name) for name in GROUP), []).append(row)
+    varying = [name for index, name in enumerate(GROUP) if len({key[index] for key in found}) > 1]
+    return [_group(dict(zip(GROUP, key, strict=True)), members, varying) for key, members in found.items()]
 
 
 def _group(
@@ -44,7 +44,7 @@ def _group(
     best = max(measured, key=lambda point: point["images_per_s"], default=None)
     extra = [str(key[name]) for name in varying if name not in ("network", "environment") and key[name]]
     return {
-        **{name: key[name] for name in _GROUP},
+        **{name: key[name] for name in GROUP},
         "name": " ".join([short_name(key["network"]), *extra]),
         "parameters": next((row["parameters"] for row in members if row.get("parameters")), None),
         "points": points,

@@ -15,15 +15,15 @@ def predict(
         str,
         typer.Argument(
             metavar="NETWORK",
-            help="A model, a network folder, file.py:factory, or a list of layers: FILE.json:NAME.",
+            help="A model, network folder, file.py:factory, list of layers FILE.json:NAME; or a run.",
         ),
     ],
     device_model: Annotated[
         Path | None, typer.Option("--device-model", metavar="FILE", help="A model by `detscope fit`.")
     ] = None,
     batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", metavar="LIST", help="Images per step.")
-    ] = "1,2,4,8,16,32,64,128",
+        str | None, typer.Option("--batch-sizes", metavar="LIST", help="Images per step; else 1,2,4,...,128.")
+    ] = None,
     image_size: Annotated[
         int | None, typer.Option("--image-size", metavar="N", help="Pixels; else the network's own.")
     ] = None,
@@ -31,19 +31,37 @@ def predict(
         str | None, typer.Option("--memory-limit", metavar="SIZE", help="8GiB, 512MiB; else the device's.")
     ] = None,
     stage: Annotated[
-        str, typer.Option("--stage", metavar="STAGE", help="training or inference.")
-    ] = "training",
+        str | None, typer.Option("--stage", metavar="STAGE", help="training, the default, or inference.")
+    ] = None,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", metavar="NAME", help="sgd (with momentum) or adam.")
-    ] = "sgd",
+        str | None,
+        typer.Option("--optimizer", metavar="NAME", help="sgd (with momentum), the default, or adam."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw it: latency, memory, what fits; .png or .svg."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Latency and memory with 90 % intervals, what fits and which batch is best; no step is run."""
-    from detscope.sessions.predict import PredictRequest, run_predict
+    """Latency and memory with 90 % intervals, what fits and which batch is best; no step is run.
 
+    Of a run: its own network, predicted beside what was measured, and kept in the run for its report.
+    """
+    from detscope.sessions.predict import PredictRequest, run_predict
+    from detscope.sessions.predict_run import named_run, predict_run
+
+    if picture is not None:
+        from detscope.report.canvas import check_ending
+
+        check_ending(picture)
     asked = PredictRequest(network, device_model, batch_sizes, memory_limit, image_size, stage, optimizer)
+    run = named_run(network)
     with stdout_kept_clean(json):
-        found = run_predict(asked)
+        found = run_predict(asked) if run is None else predict_run(asked, run)
+    if picture is not None:
+        from detscope.report.predict_pictures import draw_prediction
+
+        found["picture"] = str(draw_prediction(found, picture))
     if json:
         print_json(found)
         return

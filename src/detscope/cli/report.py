@@ -1,4 +1,4 @@
-"""`detscope report`: a run as one offline HTML page, or as Markdown, JSON or CSV."""
+"""`detscope report`: a run or a sweep as one offline HTML page; a run also as Markdown, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ FORMATS = ("html", "md", "json", "csv")
 def report(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="Path, name or beginning of a name; else the latest run."),
+        typer.Argument(
+            metavar="RUN", help="Path, name or beginning of a name, or a sweep's store; else the latest run."
+        ),
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="html, md, json or csv.")] = "html",
     out: Annotated[
@@ -23,15 +25,35 @@ def report(
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Write a run's report: one HTML file that opens anywhere, without a network."""
+    """Write the report of a run, or of a sweep: one HTML file that opens anywhere, without a network."""
     if form not in FORMATS:
         raise UsageError(f"--format {form!r} is not one of {', '.join(FORMATS)}", "try --format html")
-    from detscope.report.files import write_as
-    from detscope.runs.folder import find_run
-
-    path = write_as(find_run(run), form, out)
+    path = _of_sweep(Path(run), form, out) if run and Path(run).is_file() else _of_run(run, form, out)
     print(path)
     if show:
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
+
+
+def _of_run(run: str | None, form: str, out: Path | None) -> Path:
+    from detscope.report.files import write_as
+    from detscope.runs.folder import find_run
+
+    return write_as(find_run(run), form, out)
+
+
+def _of_sweep(store: Path, form: str, out: Path | None) -> Path:
+    if form != "html":
+        raise UsageError(
+            f"--format {form}: a sweep's report is a page",
+            f"detscope sweep export {store} writes its figures",
+        )
+    from detscope.analyze.sweep_page import sweep_page
+    from detscope.report.html.sweep import write_sweep_report
+    from detscope.sweep.status import status_of
+    from detscope.sweep.store import Store, read_rows
+
+    with Store(store) as opened:
+        status = status_of(opened)
+    return write_sweep_report(sweep_page(read_rows(store), status), store, out)

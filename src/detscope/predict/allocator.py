@@ -80,7 +80,8 @@ class CachingAllocator:
             raise KeyError(f"{key} is allocated already")
         size = rounded(request_bytes)
         block = self._find(size) or self._grow(size)
-        self._split(block, size)
+        if block.size - size >= ROUNDING:
+            self._split(block, size)
         block.free = False
         self._live[key] = block
         self.allocated += block.size
@@ -125,9 +126,8 @@ class CachingAllocator:
             and (size < limit <= found_size or (size >= limit and found_size >= size + LARGE_SEGMENT))
         ):
             return None
-        block = self._blocks[address]
-        self._forget(block)
-        return block
+        del pool[place]
+        return self._blocks.pop(address)
 
     def _grow(self, size: int) -> _Block:
         small = size <= SMALL_REQUEST

@@ -9,6 +9,7 @@ from typing import Any
 from detscope.errors import UsageError
 from detscope.predict.choice import Estimate, TargetModel
 from detscope.predict.device_model import DeviceModel
+from detscope.predict.expected import unseen_kinds
 from detscope.predict.fits import FITS, decide
 from detscope.predict.graph import LayerGraph
 from detscope.predict.lifetimes import TrainingPlan
@@ -37,6 +38,7 @@ def answer(
     notes: list[str] = []
     if device is not None:
         _add_estimates(rows, cases, device, notes)
+        notes += [*device.notes, *_never_measured(graph, device)]
     for row in rows:
         row["fits"] = _fits(row, limit)
     return {
@@ -81,11 +83,18 @@ def _add_estimates(
             row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
             if unbounded[place] is not None:
                 row["process_bytes_unbounded"] = unbounded[place]
-        if estimate.extrapolated.any():
+        if estimate.extrapolated.any() and len(model.reach.places):
             outside = len({number for case in cases for number in model.reach.outside(case)})
             notes.append(
                 f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
             )
+
+
+def _never_measured(graph: LayerGraph, device: DeviceModel) -> list[str]:
+    kinds = unseen_kinds(device.targets["latency"], graph) if "latency" in device.targets else ()
+    if not kinds:
+        return []
+    return [f"latency: operations no microbench has seen, counted by memory traffic: {', '.join(kinds)}"]
 
 
 def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) -> list[float | None]:

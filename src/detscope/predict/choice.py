@@ -2,6 +2,8 @@
 
 Both choices are made by cross-validation inside the training samples: near by leaving out pruning levels,
 far by leaving out whole networks. The errors of the chosen methods on what was left out give the intervals.
+A level that is left out leaves a wider gap than the one asked about later, so near intervals grow with the
+distance to what was measured: a line through the errors of levels and of single rows that were left out.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.intervals import bounds, conformal_width
+from detscope.predict.intervals import UNTESTED, WIDEST, bounds, conformal_line, conformal_width
 from detscope.predict.samples import Case, Sample
 from detscope.predict.trees import older_matrix
 
 Array = npt.NDArray[np.float64]
-_LEVEL_FOLDS = 5
+NEAR_ERRORS = "nine in ten errors of seen networks are within"  # half widths, as logarithms
+BESIDE, APART = "beside a measured case", "as far as levels lie apart"
+_LEVEL_FOLDS = _ROW_FOLDS = 5
 _USUALLY = 0.9
 _CLEARLY = 2.0  # standard errors by which another method must beat the first to be taken
 
@@ -99,7 +103,7 @@ class TargetModel:
     far: Predictor
     near_name: str
     far_name: str
-    near_width: float  # half of it, as a logarithm
+    near_width: float  # half of it, as a logarithm, as far away as still counts as near
     far_width: float
     reach: Reach
     errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -110,13 +114,17 @@ class TargetModel:
 
     def estimate(self, cases: Sequence[Case]) -> Estimate:
         """Predictions, intervals, and which of them are extrapolated."""
-        far = self.reach.distances(cases) > self.reach.radius
+        distances = self.reach.distances(cases)
+        far = distances > self.reach.radius
         predicted = np.empty(len(cases))
         for wanted, model in ((far, self.far), (~far, self.near)):
             places = np.flatnonzero(wanted)
             if len(places):
                 predicted[places] = model.predict([cases[place] for place in places.tolist()])
-        lower, upper = bounds(predicted, np.where(far, self.far_width, self.near_width))
+        beside = self.errors.get(NEAR_ERRORS, {}).get(BESIDE, self.near_width)
+        away = np.where(far, 1.0, distances / max(self.reach.radius, 1e-12))
+        near_widths = beside + away * (self.near_width - beside)
+        lower, upper = bounds(predicted, np.where(far, self.far_width, near_widths))
         return Estimate(predicted, lower, upper, far)
 
 
@@ -134,10 +142,9 @@ def fit_target(
     `fair` the places of samples that say something about unseen networks.
     """
     networks = [one.network for one in samples]
-    folds_by_level = {level: str(place % _LEVEL_FOLDS) for place, level in enumerate(_levels(samples))}
-    levels = [folds_by_level[one.level] for one in samples]
-    near = {name: _left_out(samples, levels, target, fit) for name, fit in trials.items()}
+    levels = _level_folds(samples)
     several = len(set(networks)) > 1
+    near = {name: _left_out(samples, levels, target, fit) for name, fit in trials.items()}
     far = (
         {name: _left_out(samples, networks, target, fit) for name, fit in trials.items()} if several else near
     )
@@ -147,19 +154,52 @@ def fit_target(
     near_name = min(near_means, key=lambda name: near_means[name])
     far_name = _clear_winner(far, networks, fair) if several else near_name
     fitted = {name: methods[name](samples) for name in {near_name, far_name}}
+    reach = fit_reach(samples)
+    rows = _row_folds(len(samples))
+    beside, growth = conformal_line(
+        np.concatenate([near[near_name][inside], _left_out(samples, rows, target, trials[near_name])]),
+        np.concatenate([_left_out_distances(reach, levels)[inside], _left_out_distances(reach, rows)]),
+        [*between, *networks],
+    )
+    far_width = conformal_width(far[far_name][fair], [networks[place] for place in fair])
     return TargetModel(
         fitted[near_name],
         fitted[far_name],
         near_name,
         far_name,
-        conformal_width(near[near_name][inside], between),
-        conformal_width(far[far_name][fair], [networks[place] for place in fair]),
-        fit_reach(samples),
+        beside + growth * reach.radius,
+        min(far_width if several else max(far_width, UNTESTED), WIDEST),
+        reach,
         {
             "seen networks, levels between": near_means,
             "unseen networks": {name: _mean(found, networks) for name, found in far.items()},
+            NEAR_ERRORS: {BESIDE: beside, APART: beside + growth * reach.radius},
         },
     )
+
+
+def _level_folds(samples: Sequence[Sample]) -> list[str]:
+    """Levels in turn; of one level alone, rows."""
+    levels = _levels(samples)
+    if len(levels) == 1:
+        return _row_folds(len(samples))
+    folds = {level: str(place % _LEVEL_FOLDS) for place, level in enumerate(levels)}
+    return [folds[one.level] for one in samples]
+
+
+def _row_folds(count: int) -> list[str]:
+    """Each row into one of a few folds, by chance that is the same every time."""
+    return [str(place % _ROW_FOLDS) for place in np.random.default_rng(0).permutation(count)]
+
+
+def _left_out_distances(reach: Reach, groups: Sequence[str]) -> Array:
+    """How far each measured row is from the nearest of another group."""
+    names = np.array(groups)
+    found = np.zeros(len(names))
+    for name in np.unique(names):
+        own = names == name
+        found[own] = _nearest(reach.places[own], reach.places[~own])
+    return found
 
 
 def _levels(samples: Sequence[Sample]) -> list[int]:

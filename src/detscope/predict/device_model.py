@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
-from detscope.predict.choice import TargetModel
+import numpy as np
+import numpy.typing as npt
+
+from detscope.errors import InputError
+from detscope.predict.choice import Reach, TargetModel
 from detscope.predict.fits import learn_limit, with_outcome
+from detscope.predict.layer_model import LayerModel
+from detscope.predict.layer_table import LayerTable, fit_layers
+from detscope.predict.layer_times import LayerTime, layer_fingerprint
 from detscope.predict.memory_model import MemoryModel
-from detscope.predict.methods import fit_method
-from detscope.predict.samples import Sample, fingerprint
+from detscope.predict.methods import LAYERS, fit_method
+from detscope.predict.samples import Case, Sample, fingerprint, with_target
 
 STAGES = ("training", "inference")
+ASSUMED_WIDTH = log(
+    1.4
+)  # of latencies by layers alone, until whole networks were measured; see docs/predict.md
+_ROWS_TO_CALIBRATE = 3
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,26 @@ class DeviceModel:
     rows: int
     networks: tuple[str, ...]
     limit_bytes: float | None = None
+    layer_rows: int = 0  # single layers that were measured
+    notes: tuple[str, ...] = ()  # what the figures rest on besides measured steps
+
+
+@dataclass(frozen=True)
+class NoReach(Reach):
+    """No whole network was measured: nothing is near, and nothing can be said to lie outside."""
+
+    def distances(self, cases: Sequence[Case]) -> npt.NDArray[np.float64]:
+        """Infinitely far."""
+        return np.full(len(cases), np.inf)
+
+    def outside(self, case: Case) -> list[int]:  # noqa: ARG002
+        """No feature: there is nothing to compare with."""
+        return []
+
+
+def no_reach() -> NoReach:
+    """The reach of a model without whole networks."""
+    return NoReach(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
 
 
 def fit_device(
@@ -33,19 +65,54 @@ def fit_device(
     *,
     stage: str = "training",
     method: str = "auto",
+    layer_times: Sequence[LayerTime] | None = None,
 ) -> DeviceModel:
-    """Fit every target; learn the memory limit where some runs ran out of memory."""
+    """Fit every target; learn the memory limit where some runs ran out of memory.
+
+    With `layer_times` latency needs no samples, and memory without them is left to simulation.
+    """
+    if not samples and not layer_times:
+        raise InputError("nothing was measured: no steps and no layers", "give files, or --microbench")
     training = stage == "training"
-    fitted = {target: fit_method(samples, target, method, training=training) for target in targets}
+    table = fit_layers(layer_times, training=training) if layer_times else None
+    fitted: dict[str, TargetModel] = {}
+    notes: list[str] = []
+    for target in targets:
+        if target == "latency" and table is not None and not _enough(samples):
+            fitted[target] = _layers_alone(table)
+            notes.append(_ALONE)
+        elif samples:
+            fitted[target] = fit_method(samples, target, method, training=training, table=table)
+        else:
+            notes.append(f"{target}: no whole step was measured; it is simulated")
+    sums = [fingerprint(samples)] if samples else []
+    sums += [layer_fingerprint(layer_times)] if layer_times else []
     return DeviceModel(
         stage,
         method,
         fitted,
-        fingerprint(samples),
+        "+".join(sums),
         len(samples),
         tuple(sorted({one.network for one in samples})),
         _limit(samples, fitted.get("memory")),
+        len(layer_times or ()),
+        tuple(notes),
     )
+
+
+_ALONE = (
+    f"latency: layers alone, no whole network was measured; the interval is assumed to be"
+    f" within a factor of {np.exp(ASSUMED_WIDTH):.1f}"
+)
+
+
+def _enough(samples: Sequence[Sample]) -> bool:
+    return len(with_target(samples, "latency_ms")) >= _ROWS_TO_CALIBRATE
+
+
+def _layers_alone(table: LayerTable) -> TargetModel:
+    model = LayerModel(table)
+    return TargetModel(model, model, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, no_reach())
 
 
 def _limit(samples: Sequence[Sample], memory: TargetModel | None) -> float | None:

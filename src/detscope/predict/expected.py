@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from detscope.predict.choice import TargetModel
 from detscope.predict.graph import LayerGraph
 from detscope.predict.hybrid import HybridModel
+from detscope.predict.layer_model import LayerModel
 from detscope.predict.physical import PhysicalModel
 from detscope.predict.samples import Case
+
+_ITSELF = "(the model itself)"
 
 
 def stage_shares(model: TargetModel, case: Case) -> dict[str, float] | None:
@@ -16,16 +20,28 @@ def stage_shares(model: TargetModel, case: Case) -> dict[str, float] | None:
     physical = _physical(model)
     if physical is None:
         return None
+    if isinstance(physical, LayerModel):
+        return _shares({stage or _ITSELF: ms for stage, ms in physical.by_stage(case).items()})
     by_stage = {stage: physical.parts([Case(part, case.batch)])[0][0] for stage, part in _parts(case.graph)}
+    return _shares(by_stage)
+
+
+def unseen_kinds(model: TargetModel, graph: LayerGraph) -> tuple[str, ...]:
+    """Kinds of operations that no microbench has measured; empty where latency is not by layers."""
+    physical = _physical(model)
+    return physical.unseen_kinds(graph) if isinstance(physical, LayerModel) else ()
+
+
+def _shares(by_stage: Mapping[str, float]) -> dict[str, float] | None:
     whole = float(sum(by_stage.values()))
     return {stage: float(part) / whole for stage, part in by_stage.items()} if whole > 0 else None
 
 
-def _physical(model: TargetModel) -> PhysicalModel | None:
+def _physical(model: TargetModel) -> PhysicalModel | LayerModel | None:
     for fitted in (model.near, model.far):
         if isinstance(fitted, HybridModel):
             return fitted.physical
-        if isinstance(fitted, PhysicalModel):
+        if isinstance(fitted, PhysicalModel | LayerModel):
             return fitted
     return None
 
@@ -34,7 +50,7 @@ def _parts(graph: LayerGraph) -> list[tuple[str, LayerGraph]]:
     stages = dict.fromkeys(operation.stage for operation in graph.operations)
     return [
         (
-            stage or "(the model itself)",
+            stage or _ITSELF,
             replace(graph, operations=tuple(one for one in graph.operations if one.stage == stage)),
         )
         for stage in stages

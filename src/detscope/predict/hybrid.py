@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detscope.predict.layer_model import LayerModel
 from detscope.predict.physical import PhysicalModel
 from detscope.predict.residual import SmoothResidual, fit_residual
 from detscope.predict.samples import Case, Sample
@@ -21,7 +22,7 @@ Array = npt.NDArray[np.float64]
 class HybridModel:
     """What physics says, times what it was off by on similar networks."""
 
-    physical: PhysicalModel
+    physical: PhysicalModel | LayerModel
     residual: SmoothResidual
 
     def predict(self, cases: Sequence[Case]) -> Array:
@@ -31,15 +32,21 @@ class HybridModel:
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return {"physical": self.physical.to_plain(), "residual": self.residual.to_plain()}
+        kind = "layers" if isinstance(self.physical, LayerModel) else "physical"
+        return {kind: self.physical.to_plain(), "residual": self.residual.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> HybridModel:
         """Back from JSON."""
-        return cls(PhysicalModel.from_plain(plain["physical"]), SmoothResidual.from_plain(plain["residual"]))
+        physical: PhysicalModel | LayerModel = (
+            LayerModel.from_plain(plain["layers"])
+            if "layers" in plain
+            else PhysicalModel.from_plain(plain["physical"])
+        )
+        return cls(physical, SmoothResidual.from_plain(plain["residual"]))
 
 
-def latency_features(physical: PhysicalModel, cases: Sequence[Case]) -> Array:
+def latency_features(physical: PhysicalModel | LayerModel, cases: Sequence[Case]) -> Array:
     """The older features (as logarithms) and what the physical model makes of the case."""
     device, host = physical.parts(cases)
     device, host = np.maximum(device, 1e-6), np.maximum(host, 1e-6)
@@ -53,7 +60,7 @@ def latency_features(physical: PhysicalModel, cases: Sequence[Case]) -> Array:
     return np.hstack([older, physics])
 
 
-def fit_hybrid(samples: Sequence[Sample], physical: PhysicalModel) -> HybridModel:
+def fit_hybrid(samples: Sequence[Sample], physical: PhysicalModel | LayerModel) -> HybridModel:
     """Learn what a physical model leaves over."""
     cases = [one.case for one in samples]
     truth = np.array([one.latency_ms for one in samples], dtype=float)

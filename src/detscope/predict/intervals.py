@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil, inf, log
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 Array = npt.NDArray[np.float64]
 COVERAGE = 0.9
+WIDEST = log(10)  # half of an interval where too little was measured to tell: a factor of ten
+UNTESTED = log(2)  # at least, for other networks where only one was measured: assumed
 
 
 def conformal_width(errors: Array, groups: Sequence[str], coverage: float = COVERAGE) -> float:
@@ -26,6 +29,22 @@ def conformal_width(errors: Array, groups: Sequence[str], coverage: float = COVE
     reached = np.cumsum([weight[groups[place]] for place in order])
     place = int(np.searchsorted(reached, coverage * (1 + 1 / count) - 1e-12))
     return float(errors[order[min(place, count - 1)]])
+
+
+def conformal_line(
+    errors: Array, distances: Array, groups: Sequence[str], coverage: float = COVERAGE
+) -> tuple[float, float]:
+    """The same where errors grow with a distance: half width at none, and what it grows by per distance.
+
+    Errors are divided by the line that fits them best, which is then raised until it holds the share.
+    """
+    columns = np.column_stack([np.ones(len(errors)), distances])
+    line = nnls(columns, errors)[0]
+    usual = np.maximum(columns @ line, 1e-12)
+    raised = conformal_width(errors / usual, groups, coverage)
+    if raised == inf:
+        return WIDEST, 0.0
+    return float(raised * line[0]), float(raised * line[1])
 
 
 def bounds(predicted: Array, half_width: Array) -> tuple[Array, Array]:

@@ -11,9 +11,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from detscope.predict.allocator import CachingAllocator
 from detscope.predict.graph import LayerGraph
-from detscope.predict.lifetimes import TrainingPlan
-from detscope.predict.memory import simulate_training
+from detscope.predict.lifetimes import TrainingPlan, TrainingStep
+from detscope.predict.memory import SimulatedMemory, StepMemory
 from detscope.predict.process import ProcessTerm, fit_process
 from detscope.predict.residual import SmoothResidual, fit_residuals
 from detscope.predict.samples import Case, Sample, with_target
@@ -27,7 +28,39 @@ _GIB = float(1 << 30)  # what processes hold besides reserved memory differs by 
 
 @lru_cache(maxsize=20000)
 def _simulated(graph: LayerGraph, batch: int, rule: str) -> tuple[float, float]:
-    return simulate_training(graph, TrainingPlan(batch, workspace=rule), categories=False).averaged()
+    """As `simulate_training`, from events that all batch sizes of a network share."""
+    build, *steps = _events(graph, rule)
+    allocator = CachingAllocator()
+    _replay(allocator, build, batch)
+    measured = []
+    for events in steps:
+        allocator.return_free_segments()
+        allocator.reset_peaks()
+        _replay(allocator, events, batch)
+        measured.append(StepMemory(allocator.peak_allocated, allocator.peak_reserved, {}))
+    return SimulatedMemory(measured[0], measured[1], ()).averaged()
+
+
+@lru_cache(maxsize=1000)
+def _events(graph: LayerGraph, rule: str) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Key, constant bytes and bytes per image of what comes (goes: no bytes) before and in two steps."""
+    steps = [TrainingStep(graph, TrainingPlan(batch, workspace=rule)) for batch in (1, 2)]
+    parts = [(step.build(), step.step(), step.step()) for step in steps]
+    return tuple(
+        tuple(
+            (one.key, 2 * one.bytes - two.bytes, two.bytes - one.bytes)
+            for one, two in zip(ones, twos, strict=True)
+        )
+        for ones, twos in zip(*parts, strict=True)
+    )
+
+
+def _replay(allocator: CachingAllocator, events: Sequence[tuple[int, int, int]], batch: int) -> None:
+    for key, constant, per_image in events:
+        if constant or per_image:
+            allocator.allocate(key, constant + batch * per_image)
+        else:
+            allocator.release(key)
 
 
 def simulated_bytes(cases: Sequence[Case], rule: str = "backward") -> tuple[Array, Array]:

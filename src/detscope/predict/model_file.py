@@ -2,6 +2,7 @@
 
 Version history:
 1 - stage, method, targets (near, far, widths, reach), fingerprint, rows, networks, limit_bytes.
+2 - layer_rows and notes; predictors by layers; a reach without places: no whole network was measured.
 """
 
 from __future__ import annotations
@@ -17,22 +18,26 @@ import numpy as np
 
 from detscope.errors import InputError
 from detscope.predict.choice import Predictor, Reach, TargetModel
-from detscope.predict.device_model import DeviceModel
+from detscope.predict.device_model import DeviceModel, no_reach
 from detscope.predict.hybrid import HybridModel
+from detscope.predict.layer_model import LayerModel
 from detscope.predict.memory_model import MemoryModel
 from detscope.predict.physical import PhysicalModel
 from detscope.predict.trees import TreesModel
 from detscope.runs.atomic import write_text
 
 FORMAT = "detscope device model"
-VERSION = 1
-_PLAIN: dict[str, type[PhysicalModel] | type[HybridModel] | type[MemoryModel]] = {
+VERSION = 2
+_READS = (1, 2)
+_PLAIN: dict[str, type[PhysicalModel] | type[HybridModel] | type[MemoryModel] | type[LayerModel]] = {
     "physical": PhysicalModel,
+    "layers": LayerModel,
     "hybrid": HybridModel,
     "memory": MemoryModel,
 }
 _AGAIN = "fit it again: detscope fit"
 _LARGEST_BYTES = 1 << 30
+_NO_END = 1e18
 _OF_A_FOREST = ["sklearn.tree._tree.Tree"]  # arrays; what else skops trusts by itself
 
 
@@ -47,6 +52,8 @@ def save_model(model: DeviceModel, path: Path) -> None:
         "rows": model.rows,
         "networks": list(model.networks),
         "limit_bytes": model.limit_bytes,
+        "layer_rows": model.layer_rows,
+        "notes": list(model.notes),
         "targets": {name: _target_to_plain(target) for name, target in model.targets.items()},
     }
     write_text(path, json.dumps(plain, allow_nan=False))
@@ -64,6 +71,8 @@ def load_model(path: Path) -> DeviceModel:
             int(plain["rows"]),
             tuple(str(name) for name in plain["networks"]),
             plain["limit_bytes"],
+            int(plain.get("layer_rows", 0)),
+            tuple(str(note) for note in plain.get("notes", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise InputError(f"{path} is damaged: {type(error).__name__} {error!s:.80}", _AGAIN) from error
@@ -86,9 +95,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a device model", _AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise InputError(f"{path} is not a device model", _AGAIN)
-    if plain.get("version") != VERSION:
+    if plain.get("version") not in _READS:
         raise InputError(
-            f"{path} is a device model of version {plain.get('version')}, this detscope reads {VERSION}",
+            f"{path} is a device model of version {plain.get('version')!s:.20},"
+            f" this detscope reads {' and '.join(map(str, _READS))}",
             _AGAIN,
         )
     return plain
@@ -122,9 +132,9 @@ def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
         near if plain["far"] is None else _from_plain(plain["far"], path),
         str(plain["near_name"]),
         str(plain["far_name"]),
-        float(plain["near_width"]),
-        float(plain["far_width"]),
-        Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])),
+        _width(plain["near_width"]),
+        _width(plain["far_width"]),
+        Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])) if arrays[2].size else no_reach(),
         plain["errors"],
     )
 
@@ -135,7 +145,7 @@ def _to_plain(model: Predictor) -> dict[str, Any]:
 
         forest = base64.b64encode(dumps(model.forest)).decode("ascii")
         return {"kind": "trees", "training": model.training, "forest": forest}
-    if isinstance(model, PhysicalModel | HybridModel | MemoryModel):
+    if isinstance(model, PhysicalModel | HybridModel | MemoryModel | LayerModel):
         kind = next(kind for kind, made in _PLAIN.items() if isinstance(model, made))
         return {"kind": kind, "values": _finite(model.to_plain())}
     raise TypeError(type(model).__name__)
@@ -184,4 +194,8 @@ def _finite(value: Any) -> Any:
     """JSON has no infinity: no ceiling and no known width are numbers larger than any that occurs."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
-    return 1e18 if isinstance(value, float) and math.isinf(value) else value
+    return _NO_END if isinstance(value, float) and math.isinf(value) else value
+
+
+def _width(value: Any) -> float:
+    return math.inf if float(value) >= _NO_END else float(value)

@@ -1,7 +1,7 @@
 """From reserved memory to what the process holds: a few numbers fitted from samples.
 
 A process holds its context and libraries besides what the allocator reserved; it never holds less than when
-the network was built, and cannot hold more than the device has.
+the network was built, and cannot hold more than the device has, where some came up to that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class ProcessTerm:
 def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Array) -> ProcessTerm:
     """Least relative deviations between floor and ceiling, which are what is hardly ever passed."""
     known, truth = np.asarray(reserved, dtype=float), np.asarray(process, dtype=float)
-    floor, ceiling = (float(value) for value in np.quantile(truth, (0.05, 0.99)))
+    floor, highest = (float(value) for value in np.quantile(truth, (0.05, 0.99)))
+    ceiling = highest if _full(known, truth, highest) else float("inf")
     inside = (truth > 1.03 * floor) & (truth < 0.98 * ceiling)
     if inside.sum() < 3:
         return ProcessTerm(float(np.median(truth - known)), 1.0, float(truth.min()), float("inf"))
@@ -55,3 +56,9 @@ def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Ar
         found = np.linalg.lstsq(columns * root[:, None], root, rcond=None)[0]
         weights = 1 / np.maximum(np.abs(columns @ found - 1), 0.005)
     return ProcessTerm(float(found[0]), float(found[1]), floor, ceiling)
+
+
+def _full(reserved: Array, process: Array, highest: float) -> bool:
+    """Whether the device's memory ended there: many hold the same, however much they reserved."""
+    top = reserved[process >= 0.98 * highest]
+    return len(top) >= max(5, 0.05 * len(process)) and bool(top.max() >= 1.1 * top.min())

@@ -1,10 +1,14 @@
-"""Lists of layers and tables of measurements as the older toolflow's device runs left them."""
+"""Lists of layers on disk: our own form, which keeps all that a graph holds, and that of the older toolflow.
+
+Version history of our own form:
+1 - networks as {network, level, name, family, details, operations}; an operation is a row of `columns`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,14 @@ from detscope.predict.graph import (
     Operation,
     Shape,
 )
+from detscope.runs.atomic import write_text
 
+FORMAT = "detscope layers"
+VERSION = 1
+_COLUMNS = [
+    *("kind", "inputs", "input_shapes", "output", "output_shape"),
+    *("parameters", "convolution", "stage", "module"),
+]
 _KINDS = {
     "conv": CONVOLUTION,
     "bn": BATCH_NORM,
@@ -37,15 +48,108 @@ _KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A network of a list of layers; several may share network and level (other images, another seed)."""
+
+    network: str
+    level: int
+    graph: LayerGraph
+
+
 def read_layers(path: Path) -> dict[tuple[str, int], LayerGraph]:
-    """Graphs by (network, pruning level) out of a `layers.json`."""
+    """Graphs by (network, pruning level) out of a `layers.json` of either form."""
+    return {(one.network, one.level): one.graph for one in read_listed(path)}
+
+
+def read_listed(path: Path) -> list[Listed]:
+    """Every network of a `layers.json` of either form."""
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
-        return {_key(name): graph_of(name, rows) for name, rows in listed.items()}
+        if isinstance(listed, dict) and listed.get("format") == FORMAT:
+            return _listed(listed, path)
+        return [Listed(*_key(name), graph_of(name, rows)) for name, rows in listed.items()]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", "give a list of layers") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is not a list of layers ({error!r:.100})", "see docs/predict.md") from error
+
+
+def write_layers(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> None:
+    """Write graphs by (network, pruning level), with everything that an operation holds."""
+    write_listed(path, [Listed(network, level, graph) for (network, level), graph in graphs.items()])
+
+
+def write_listed(path: Path, listed: Iterable[Listed]) -> None:
+    """Write networks, one operation a line, whole or not at all."""
+    networks = ",\n".join(_network_text(one) for one in listed)
+    head = {"format": FORMAT, "version": VERSION, "columns": _COLUMNS}
+    write_text(path, f'{json.dumps(head)[:-1]}, "networks": [\n{networks}\n]}}\n')
+
+
+def _network_text(one: Listed) -> str:
+    graph = one.graph
+    head = {"network": one.network, "level": one.level, "name": graph.name, "family": graph.family}
+    head["details"] = dict(graph.details)
+    rows = ",\n".join(json.dumps(_row(operation), separators=(",", ":")) for operation in graph.operations)
+    return f'{json.dumps(head)[:-1]}, "operations": [\n{rows}]}}'
+
+
+def _row(operation: Operation) -> list[Any]:
+    values = [getattr(operation, name) for name in _COLUMNS]
+    if operation.convolution is not None:
+        values[_COLUMNS.index("convolution")] = astuple(operation.convolution)
+    return values
+
+
+def _listed(plain: Mapping[str, Any], path: Path) -> list[Listed]:
+    if plain["version"] != VERSION or plain["columns"] != _COLUMNS:
+        raise InputError(
+            f"{path} is a list of layers of version {plain['version']!s:.20}, this detscope reads {VERSION}",
+            "make it again, or update detscope",
+        )
+    return [
+        Listed(
+            str(one["network"]),
+            int(one["level"]),
+            LayerGraph(
+                str(one["name"]),
+                tuple(_from_row(row) for row in one["operations"]),
+                str(one["family"]),
+                {str(key): str(value) for key, value in one["details"].items()},
+            ),
+        )
+        for one in plain["networks"]
+    ]
+
+
+def _from_row(row: Sequence[Any]) -> Operation:
+    kind, inputs, input_shapes, output, output_shape, parameters, convolution, stage, module = row
+    layer = None
+    if convolution is not None:
+        inside, outside, *pairs, groups = convolution
+        kernel, stride, padding, dilation = (_pair(pair) for pair in pairs)
+        layer = Convolution(int(inside), int(outside), kernel, stride, padding, dilation, int(groups))
+    return Operation(
+        str(kind),
+        _whole(inputs),
+        tuple(_whole(shape) for shape in input_shapes),
+        int(output),
+        _whole(output_shape),
+        _whole(parameters),
+        layer,
+        str(stage),
+        str(module),
+    )
+
+
+def _whole(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _pair(values: Sequence[Any]) -> tuple[int, int]:
+    height, width = values
+    return int(height), int(width)
 
 
 def _key(name: str) -> tuple[str, int]:

@@ -35,6 +35,9 @@ class Sample:
     process_bytes: float | None = None
     latency_ms: float | None = None
     passed: bool = True
+    device: str = ""  # where it was measured, if that is known
+    latency_low_ms: float | None = None  # the 95 % interval of the median that latency_ms is
+    latency_high_ms: float | None = None
 
     def value(self, target: str) -> float | None:
         """The figure of one of TARGETS."""
@@ -52,6 +55,8 @@ _COLUMNS = {  # ours <- theirs, factor
     "reserved_bytes": ("mem_reserved", MIB),
     "process_bytes": ("mem_used", MIB),
     "latency_ms": ("latency", 1),
+    "latency_low_ms": ("latency_low", 1),
+    "latency_high_ms": ("latency_high", 1),
 }
 
 
@@ -88,7 +93,8 @@ def _sample(row: Mapping[str, str], network: str, level: int, graph: LayerGraph)
         for ours, (theirs, factor) in _COLUMNS.items()
     }
     passed = row.get("passed", "True").strip().lower() in ("true", "1")
-    return Sample(Case(graph, batch), network, level, passed=passed, **values)
+    device = (row.get("device") or "").strip()
+    return Sample(Case(graph, batch), network, level, passed=passed, device=device, **values)
 
 
 def fingerprint(samples: Sequence[Sample]) -> str:

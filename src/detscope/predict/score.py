@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from detscope.predict.memory_model import MemoryModel, fit_memory
 from detscope.predict.methods import TARGETS, fit_method
 from detscope.predict.protocols import Split, splits
 from detscope.predict.samples import Sample, with_target
+from detscope.predict.transfer import transfer_target
 
 Array = npt.NDArray[np.float64]
 CLOSE = 0.1
@@ -50,49 +52,79 @@ class Decisions:
     by_network: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What was asked and what came out, row by row."""
+
+    samples: list[Sample]
+    predicted: Array
+    lower: Array
+    upper: Array
+
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """As a picture or a table needs them; `key` is one of the samples' figures."""
+        values = zip(
+            self.samples, self.predicted.tolist(), self.lower.tolist(), self.upper.tolist(), strict=True
+        )
+        return [
+            {
+                "network": one.network,
+                "level": one.level,
+                "batch": one.case.batch,
+                "measured": one.value(key),
+                "predicted": predicted,
+                "lower": lower,
+                "upper": upper,
+            }
+            for one, predicted, lower, upper in values
+        ]
+
+
 def score(
     samples: Sequence[Sample], target: str, protocol: str, method: str, *, training: bool = True
 ) -> Score:
     """Fit on what each split shows, ask what it hides."""
+    made = asked_and_found(samples, target, protocol, method, training=training)
+    return figures(target, protocol, method, made)
+
+
+def asked_and_found(
+    samples: Sequence[Sample], target: str, protocol: str, method: str, *, training: bool = True
+) -> Asked:
+    """Every prediction under a protocol; where a split gives samples of a new device, they calibrate."""
     known = with_target(samples, TARGETS[target])
     asked: list[Sample] = []
     parts: list[Estimate] = []
     for split in splits(known, protocol):
         model = fit_method(split.seen, target, method, training=training)
+        if split.given:
+            model = transfer_target(model, target, split.given)
         parts.append(model.estimate([one.case for one in split.asked]))
         asked += split.asked
     joined = [
         np.concatenate([getattr(part, name) for part in parts]) for name in ("predicted", "lower", "upper")
     ]
-    return figures(asked, target, protocol, method, *joined)
+    return Asked(asked, *joined)
 
 
-def figures(
-    asked: Sequence[Sample],
-    target: str,
-    protocol: str,
-    method: str,
-    predicted: Array,
-    lower: Array,
-    upper: Array,
-) -> Score:
+def figures(target: str, protocol: str, method: str, made: Asked) -> Score:
     """All figures of one set of predictions."""
-    truth = np.array([one.value(TARGETS[target]) for one in asked], dtype=float)
-    names = np.array([one.network for one in asked])
-    errors = np.abs(predicted / truth - 1)
-    inside = (lower <= truth) & (truth <= upper)
+    truth = np.array([one.value(TARGETS[target]) for one in made.samples], dtype=float)
+    names = np.array([one.network for one in made.samples])
+    errors = np.abs(made.predicted / truth - 1)
+    inside = (made.lower <= truth) & (truth <= made.upper)
     by_network = {str(name): float(errors[names == name].mean()) for name in np.unique(names)}
     return Score(
         target,
         protocol,
         method,
-        len(asked),
+        len(made.samples),
         float(np.mean(list(by_network.values()))),
         float(np.median(errors)),
         float(np.quantile(errors, 0.9)),
         float((errors <= CLOSE).mean()),
         float(np.mean([inside[names == name].mean() for name in np.unique(names)])),
-        float(np.median((upper - lower) / predicted)),
+        float(np.median((made.upper - made.lower) / made.predicted)),
         by_network,
     )
 
@@ -134,14 +166,3 @@ def _width(model: MemoryModel, seen: Sequence[Sample]) -> float:
     known = with_target(seen, "process_bytes")
     truth = np.array([one.process_bytes for one in known], dtype=float)
     return float(np.quantile(np.abs(np.log(model.predict([one.case for one in known]) / truth)), 0.9))
-
-
-def noise_floor(samples: Sequence[Sample], target: str) -> float | None:
-    """Median relative difference of cases that were measured more than once; None where none was."""
-    seen: dict[tuple[str, int, int], list[float]] = {}
-    for one in with_target(samples, TARGETS[target]):
-        value = one.value(TARGETS[target])
-        if value is not None:
-            seen.setdefault((one.network, one.level, one.case.batch), []).append(value)
-    spread = [(max(found) - min(found)) / float(np.mean(found)) for found in seen.values() if len(found) > 1]
-    return float(np.median(spread)) if spread else None

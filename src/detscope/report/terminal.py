@@ -28,6 +28,7 @@ from detscope.report.figures import (
 )
 from detscope.report.memory_terminal import render_memory
 from detscope.report.terminal_advice import render_advice
+from detscope.report.terminal_predict import compared_words
 from detscope.report.terminal_ranks import ranks_lines, ranks_table
 from detscope.report.terminal_tables import (
     loader_table,
@@ -76,6 +77,7 @@ def render(summary: Summary, console: Console, *, after_training: bool = False) 
         _block(console, _honesty_lines(summary))
     _block(console, terminal_infer.skipped_lines(summary))
     render_memory(summary, console)
+    _block(console, _predicted_lines(summary))
     render_advice(summary, console)
     if machine := telemetry_table(summary):
         console.print()
@@ -270,6 +272,12 @@ def _honesty_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
 
 def _ratio(cost: Mapping[str, Any], index: int) -> str:
     return number(cost["ci95"][index], 3)
+
+
+def _predicted_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    for row in rows(mapping(summary, "predicted"), "compared"):
+        style = "yellow" if row.get("inside") is False else ""
+        yield "predicted", f"{plain(row['name'])}: {compared_words(row)}", style
 
 
 def _note_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:

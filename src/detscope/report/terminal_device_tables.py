@@ -172,13 +172,17 @@ def steps_table(device: Device) -> Table | None:
     found = rows(device, "per_step")
     if not 1 < len(found) <= TOP:
         return None
+    several = len({(row.get("rank"), row.get("device")) for row in found}) > 1
     table = figure_table(
-        "Steps", ["step"], ["ms", "kernels", "with copies", "data wait ms", "sync ms", "host late ms"]
+        "Steps",
+        ["step", *(["rank", "device"] if several else [])],
+        ["ms", "kernels", "with copies", "data wait ms", "sync ms", "host late ms"],
     )
     for row in found:
         idle = mapping(row, "idle_ns")
         table.add_row(
             cell(row.get("step")),
+            *([cell(row.get("rank")), cell(row.get("device"))] if several else []),
             _ms(row.get("window_ns")),
             percent(row.get("kernels")),
             percent(row.get("with_copies")),

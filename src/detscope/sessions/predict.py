@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detscope.analyze.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
-from detscope.predict.answer import answer
+from detscope.predict.answer import answer, simulated_row
 from detscope.predict.device_model import DeviceModel
 from detscope.predict.expected import stage_shares
 from detscope.predict.feature_names import feature_groups
+from detscope.predict.fits import DOES_NOT_FIT, FITS
+from detscope.predict.forward_memory import ASSUMED as ASSUMED_FORWARD
+from detscope.predict.forward_memory import simulate_inference
 from detscope.predict.graph import LayerGraph
 from detscope.predict.model_file import load_model
 from detscope.predict.recorded import read_layers
@@ -21,93 +28,221 @@ from detscope.predict.samples import Case
 
 if TYPE_CHECKING:
     from detscope.predict.trace_memory import TracedNetwork
+    from detscope.zoo.networks import Network
 
 OPTIMIZERS = ("sgd", "adam")
+STAGES = ("training", "inference")
+USUAL_BATCHES = "1,2,4,8,16,32,64,128"
 _LIST_OF_LAYERS = re.compile(r"\.json:[^:]+$")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|KB|MB|GB)?", re.IGNORECASE)
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
-
-STAGES = ("training", "inference")
+_UNKNOWN: dict[str, Any] = {"latency_ms": None, "extrapolated": None}
 
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What the user asked for."""
+    """What the user asked for; None: as is usual, or as the run was, where a run is predicted."""
 
     network: str
     device_model: Path | None = None
-    batch_sizes: str = "1,2,4,8,16,32"
+    batch_sizes: str | None = None
     memory_limit: str | None = None
     image_size: int | None = None
-    stage: str = "training"
-    optimizer: str = "sgd"
+    stage: str | None = None
+    optimizer: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A network that is known layer by layer, and everything else that an answer depends on."""
+
+    graph: LayerGraph
+    batches: list[int]
+    device: DeviceModel | None
+    limit_bytes: float | None
+    simulate: Callable[[Case], dict[str, Any]]
+    reserved: Callable[[int], int]  # bytes by the allocator's model, for batches that are searched
 
 
 def run_predict(request: PredictRequest) -> dict[str, Any]:
     """The answer for one network: by its layers where a list of layers is named, else traced."""
-    if request.stage not in STAGES:
-        raise UsageError(f"--stage {request.stage}: no such stage", f"use {' or '.join(STAGES)}")
-    if request.optimizer not in OPTIMIZERS:
-        raise UsageError(f"--optimizer {request.optimizer}: unknown", f"use {' or '.join(OPTIMIZERS)}")
-    batches = parse_batches(request.batch_sizes)
+    stage, optimizer = request.stage or STAGES[0], request.optimizer or OPTIMIZERS[0]
+    if stage not in STAGES:
+        raise UsageError(f"--stage {stage}: no such stage", f"use {' or '.join(STAGES)}")
+    if optimizer not in OPTIMIZERS:
+        raise UsageError(f"--optimizer {optimizer}: unknown", f"use {' or '.join(OPTIMIZERS)}")
+    batches = parse_batches(request.batch_sizes or USUAL_BATCHES)
     limit = None if request.memory_limit is None else parse_size(request.memory_limit)
-    device = None if request.device_model is None else load_model(request.device_model)
-    if device is not None and device.stage != request.stage:
-        raise UsageError(
-            f"{request.device_model} was fitted for {device.stage}, asked was {request.stage}",
-            f"--stage {device.stage}, or fit one for {request.stage}",
-        )
+    device = open_model(request.device_model, stage)
     if _LIST_OF_LAYERS.search(request.network):
-        if request.stage != "training":
-            raise UsageError("a list of layers is simulated for training", "leave --stage out")
-        return answer(find_network(request.network), batches, device, limit)
-    return _traced_answer(request, batches, device, limit)
+        found = _listed_answer(find_network(request.network), batches, device, limit, stage)
+    else:
+        traced = trace_named(request.network, batches, request.image_size, stage)
+        found = traced_answer(traced, batches, device, limit, optimizer if stage == "training" else None)
+    if request.device_model is not None:
+        found["device_model"]["file"] = str(request.device_model)
+    return found
 
 
-def _traced_answer(
-    request: PredictRequest, batches: list[int], device: DeviceModel | None, limit: float | None
+def open_model(path: Path | None, stage: str) -> DeviceModel | None:
+    """A device's model, if it was fitted for this stage."""
+    device = None if path is None else load_model(path)
+    if device is not None and device.stage != stage:
+        raise UsageError(
+            f"{path} was fitted for {device.stage}, asked was {stage}",
+            f"--stage {device.stage}, or fit one for {stage}",
+        )
+    return device
+
+
+def _listed_answer(
+    graph: LayerGraph, batches: list[int], device: DeviceModel | None, limit: float | None, stage: str
 ) -> dict[str, Any]:
-    traced = _trace(request, batches)
-    optimizer = request.optimizer if request.stage == "training" else None
+    training = stage == "training"
+    simulate = simulated_row if training else _forward_row
+    asked = Asked(graph, batches, device, limit, simulate, lambda batch: _reserved(simulate, graph, batch))
+    found = _answer(asked)
+    found |= {
+        "stage": stage,
+        "optimizer": "sgd" if training else None,
+        "image_size": list(graph.input_shape[:-3:-1]),
+    }
+    return found
+
+
+def _forward_row(case: Case) -> dict[str, Any]:
+    peaks = simulate_inference(case.graph, case.batch)
+    return {
+        "batch": case.batch,
+        "allocated_bytes": peaks.allocated,
+        "reserved_bytes": peaks.reserved,
+        "categories": peaks.categories,
+        "assumed": [ASSUMED_FORWARD],
+        "process_bytes": None,
+        "latency_ms": None,
+        "extrapolated": None,
+    }
+
+
+def _reserved(simulate: Callable[[Case], dict[str, Any]], graph: LayerGraph, batch: int) -> int:
+    found: int = simulate(Case(graph, batch))["reserved_bytes"]
+    return found
+
+
+def traced_answer(
+    traced: TracedNetwork,
+    batches: list[int],
+    device: DeviceModel | None,
+    limit: float | None,
+    optimizer: str | None,
+) -> dict[str, Any]:
+    """All that is expected of a traced network; no optimizer: an inference."""
 
     def row_of(case: Case) -> dict[str, Any]:
         return _row(traced, case.batch, optimizer)
 
-    found = answer(traced.graph, batches, device, limit, row_of)
-    found |= {"stage": request.stage, "optimizer": optimizer, "measured": list(traced.measured)}
+    def reserved(batch: int) -> int:
+        return traced.cuda_peak(batch, optimizer).reserved
+
+    found = _answer(Asked(traced.graph, batches, device, limit, row_of, reserved))
+    found |= {
+        "stage": "training" if traced.training else "inference",
+        "optimizer": optimizer,
+        "image_size": list(traced.graph.input_shape[:-3:-1]),
+        "measured": list(traced.measured),
+        "memory_by_stage": traced.activations_by_stage(max(batches)),
+    }
     kinds = traced.graph.unknown_kinds
-    if kinds and device is not None:
+    if kinds and device is not None and not any("no microbench has seen" in note for note in found["notes"]):
         found["notes"].append(
             f"operations without a rule, counted by their memory traffic: {', '.join(kinds)}"
         )
-    largest = Case(traced.graph, max(batches))
-    found["memory_by_stage"] = traced.activations_by_stage(largest.batch)
-    found["outside"], found["latency_by_stage"] = {}, None
-    if device is not None:
-        for target, model in device.targets.items():
-            beyond = {
-                number for batch in batches for number in model.reach.outside(Case(traced.graph, batch))
-            }
-            found["outside"][target] = feature_groups(beyond)
-        if "latency" in device.targets:
-            found["latency_by_stage"] = stage_shares(device.targets["latency"], largest)
     return found
 
 
-def _trace(request: PredictRequest, batches: list[int]) -> TracedNetwork:
+def _answer(asked: Asked) -> dict[str, Any]:
+    """What `answer` says, the exact borders of what fits, and what lies beyond what was measured."""
+    device = asked.device
+    found = answer(asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate)
+    for row in found["rows"]:
+        row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
+        row |= _needed(row)
+    found |= _borders(asked, found)
+    found |= {"outside": {}, "latency_by_stage": None, "device_model": None}
+    if device is None:
+        return found
+    found["device_model"] = {
+        "fingerprint": device.fingerprint,
+        "rows": device.rows,
+        "networks": list(device.networks),
+        "methods": {name: [one.near_name, one.far_name] for name, one in device.targets.items()},
+    }
+    for target, model in device.targets.items():
+        beyond = {
+            number for batch in asked.batches for number in model.reach.outside(Case(asked.graph, batch))
+        }
+        found["outside"][target] = feature_groups(beyond)
+    if "latency" in device.targets:
+        largest = Case(asked.graph, max(asked.batches))
+        found["latency_by_stage"] = stage_shares(device.targets["latency"], largest)
+    return found
+
+
+def _needed(row: dict[str, Any]) -> dict[str, Any]:
+    """What the process would hold if the device were large enough: what `fits` is decided by."""
+    if row["process_bytes"] is None:
+        return {"needed_bytes": None}
+    needed = row.get("process_bytes_unbounded") or row["process_bytes"]
+    ends = [needed / row["process_bytes"] * end for end in row["process_bytes_interval"]]
+    return {"needed_bytes": needed, "needed_bytes_interval": ends}
+
+
+def _borders(asked: Asked, found: dict[str, Any]) -> dict[str, Any]:
+    """The largest batch that fits and the smallest that does not, searched between those asked for."""
+    limit, memory = found["limit_bytes"], asked.device and asked.device.targets.get("memory")
+    if limit is None or not math.isfinite(limit):
+        return {"largest_batch_that_fits": None, "smallest_batch_that_does_not_fit": None}
+    lean = asked.device and replace(asked.device, targets={"memory": memory} if memory else {})
+
+    def simulate(case: Case) -> dict[str, Any]:
+        reserved = 0 if memory else asked.reserved(case.batch)  # with samples the process decides
+        return {"batch": case.batch, "reserved_bytes": reserved, "process_bytes": None} | _UNKNOWN
+
+    @cache
+    def word(batch: int) -> str:
+        said: str = answer(asked.graph, [batch], lean, limit, simulate)["rows"][0]["fits"]
+        return said
+
+    words = {row["batch"]: row["fits"] for row in found["rows"]}
+    fits = {batch: said == FITS for batch, said in words.items()}
+    not_out = {batch: said != DOES_NOT_FIT for batch, said in words.items()}
+    last = largest_batch(lambda batch: word(batch) != DOES_NOT_FIT, not_out)
+    return {
+        "largest_batch_that_fits": largest_batch(lambda batch: word(batch) == FITS, fits) if memory else None,
+        "smallest_batch_that_does_not_fit": None if last == MOST else (last or 0) + 1,
+    }
+
+
+def trace_named(text: str, batches: list[int], image_size: int | None, stage: str) -> TracedNetwork:
+    """Build a network and trace it."""
     wrong = [batch for batch in batches if batch < 1]
     if wrong:  # before seconds of tracing
         raise UsageError(f"a batch of {wrong[0]} images", "--batch-sizes 1,2,4,8")
     from detscope.predict.trace_memory import trace_network
+
+    return trace_network(load_named(text, image_size), training=stage == "training")
+
+
+def load_named(text: str, image_size: int | None) -> Network:
+    """Build a network without filling its weights: no value of them is asked for."""
     from detscope.zoo.networks import load_network
     from detscope.zoo.networks.unfilled import weights_left_unfilled
 
     # a model of one's own may look at its weights while it is built
-    with nullcontext() if ":" in request.network else weights_left_unfilled():
-        network = load_network(request.network, image_size=request.image_size)
-    return trace_network(network, training=request.stage == "training")
+    with nullcontext() if ":" in text else weights_left_unfilled():
+        return load_network(text, image_size=image_size)
 
 
 def _row(traced: TracedNetwork, batch: int, optimizer: str | None) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""From measured layers to the time of any layer: a roofline per kernel class and what it leaves over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+from detscope.errors import InputError
+from detscope.predict.graph import CONVOLUTION, LINEAR, LayerGraph
+from detscope.predict.layer_features import (
+    OTHER,
+    LayerCall,
+    calls_of,
+    class_of,
+    features_of,
+    terms_of,
+    traffic_terms,
+)
+from detscope.predict.layer_residual import LayerResidual, fit_layer_residual
+from detscope.predict.layer_times import FIRST, INFERENCE, PARAMETER, STEP, TRAINING, UPDATE, LayerTime
+
+Array = npt.NDArray[np.float64]
+_ROWS_FOR_RESIDUAL = 8
+_SMALLEST_ERROR = 0.05
+_ROUNDS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTimes:
+    """Milliseconds per term, and the process over what they leave over."""
+
+    term_ms: tuple[float, ...]
+    residual: LayerResidual | None
+    rows: int
+    left_out_error: float | None  # median; None: too few rows to tell
+
+    def roofline(self, terms: Array) -> Array:
+        """Without the correction."""
+        return np.asarray(np.maximum(terms @ np.array(self.term_ms), 1e-7))
+
+    def predict(self, terms: Array, features: Array) -> Array:
+        """Milliseconds of layers."""
+        found = self.roofline(terms)
+        if self.residual is not None:
+            found = found * np.exp(self.residual.predict(features))
+        return np.asarray(found)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "term_ms": list(self.term_ms),
+            "residual": self.residual and self.residual.to_plain(),
+            "rows": self.rows,
+            "left_out_error": self.left_out_error,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> ClassTimes:
+        """Back from JSON."""
+        return cls(
+            tuple(float(value) for value in plain["term_ms"]),
+            LayerResidual.from_plain(plain["residual"]) if plain["residual"] else None,
+            int(plain["rows"]),
+            plain["left_out_error"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTable:
+    """Kernel classes by name, for training or for inference."""
+
+    classes: dict[str, ClassTimes]
+    training: bool = True
+
+    def known_class(self, call: LayerCall) -> str:
+        """The class that answers for a layer: its own, or what was never measured."""
+        found = class_of(call, training=self.training)
+        return found if found in self.classes else OTHER
+
+    def milliseconds(self, calls: Sequence[LayerCall]) -> tuple[list[str], Array]:
+        """The class and the time of every layer."""
+        names = [self.known_class(call) for call in calls]
+        found = np.zeros(len(calls))
+        for name in dict.fromkeys(names):
+            places = [place for place, one in enumerate(names) if one == name]
+            some = [calls[place] for place in places]
+            found[places] = self.classes[name].predict(_terms(some, name), _features(some, name))
+        return names, found
+
+    def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
+        """Kinds of a network's operations that were never measured."""
+        calls = calls_of(graph, 1, training=self.training)
+        return tuple(sorted({call.operation.kind for call in calls if self.known_class(call) == OTHER}))
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        classes = {name: one.to_plain() for name, one in self.classes.items()}
+        return {"training": self.training, "classes": classes}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> LayerTable:
+        """Back from JSON."""
+        classes = {str(name): ClassTimes.from_plain(one) for name, one in plain["classes"].items()}
+        return cls(classes, bool(plain["training"]))
+
+
+def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTable:
+    """A model of every class that was measured, and one for all others."""
+    wanted = (TRAINING, FIRST, UPDATE) if training else (INFERENCE,)
+    by_class: dict[str, list[LayerTime]] = {}
+    for row in rows:
+        sums = training and row.stage == INFERENCE and row.operation.kind == "add"
+        if row.stage in wanted or sums:
+            by_class.setdefault(class_of(_call(row), training=training), []).append(row)
+    unmeasured = [
+        row
+        for row in rows
+        if row.stage == (TRAINING if training else INFERENCE)
+        and row.operation.kind not in (CONVOLUTION, LINEAR, STEP, PARAMETER)
+    ]
+    if not unmeasured:
+        stage = TRAINING if training else INFERENCE
+        raise InputError(f"too few layers were measured for {stage}", "--microbench-seconds 180 is usual")
+    classes = {name: _fit_class(some, name) for name, some in sorted(by_class.items())}
+    return LayerTable({**classes, OTHER: _fit_class(unmeasured, OTHER)}, training)
+
+
+def _call(row: LayerTime) -> LayerCall:
+    return LayerCall(row.operation, row.batch, row.stage)
+
+
+def _terms(calls: Sequence[LayerCall], name: str) -> Array:
+    return np.array([traffic_terms(call) if name == OTHER else terms_of(call) for call in calls])
+
+
+def _features(calls: Sequence[LayerCall], name: str) -> Array:
+    if name == OTHER:  # layers of any kind, whose features are not the same ones; it has no residual
+        return np.zeros((len(calls), 0))
+    return np.array([features_of(call) for call in calls])
+
+
+def _fit_class(rows: Sequence[LayerTime], name: str) -> ClassTimes:
+    calls = [_call(row) for row in rows]
+    truth = np.array([row.steady_ms for row in rows])
+    terms = _terms(calls, name)
+    coefficients = _relative_nnls(terms, truth)
+    found = ClassTimes(tuple(coefficients.tolist()), None, len(rows), None)
+    if name == OTHER or len(rows) < _ROWS_FOR_RESIDUAL:
+        return found
+    residual, left_out = fit_layer_residual(_features(calls, name), np.log(truth / found.roofline(terms)))
+    return ClassTimes(found.term_ms, residual, len(rows), float(np.median(np.abs(left_out))))
+
+
+def _relative_nnls(terms: Array, truth: Array) -> Array:
+    """Non-negative coefficients with small relative errors; large errors weigh as their size alone."""
+    relative = terms / truth[:, None]
+    scale = np.sqrt((relative**2).mean(axis=0)) + 1e-12
+    weights = np.ones(len(truth))
+    found = np.zeros(terms.shape[1])
+    for _ in range(_ROUNDS):
+        found = nnls(relative / scale * weights[:, None], weights, maxiter=20000)[0]
+        errors = np.abs(relative / scale @ found - 1)
+        weights = 1 / np.sqrt(np.maximum(errors, _SMALLEST_ERROR))
+    return np.asarray(found / scale)

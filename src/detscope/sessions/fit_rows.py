@@ -1,0 +1,138 @@
+"""Rows of sweeps as measured steps: what was run, under which conditions, and what came out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detscope.errors import InputError
+from detscope.sweep.outcome import OUT_OF_MEMORY
+from detscope.sweep.store import read_rows
+from detscope.sweep.store_schema import COLUMNS
+
+_OLDER = "older:"  # how the fingerprint begins of what was imported from files of the older toolflow
+_SEEN_BY_EXPORT = {"network", "stage", "batch_size", "kind", "step_ms"}
+UNKNOWN = "unknown"  # a condition of which a row says nothing: it may be any
+_TRUE = {"0": "no", "1": "yes"}
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """One measured step before its network is known layer by layer."""
+
+    folder: Path  # where its network is looked for, and where the layers are kept
+    network: str  # as the sweep or the run names it
+    fingerprint: str
+    stage: str
+    batch: int
+    image_size: int | None  # None: the network's own
+    conditions: Mapping[str, str]  # what must be the same in all rows of a fit
+    kind: str = "ok"
+    latency_ms: float | None = None
+    latency_low_ms: float | None = None
+    latency_high_ms: float | None = None
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    process_bytes: float | None = None
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether memory was too small for it."""
+        return self.kind in OUT_OF_MEMORY
+
+
+def rows_of_store(path: Path) -> list[MeasuredRow]:
+    """The accepted results of a sweep's store."""
+    return [_measured(row, path.parent) for row in read_rows(path)]
+
+
+def rows_of_export(path: Path, text: str) -> list[MeasuredRow]:
+    """The rows of a CSV that `detscope sweep export` wrote."""
+    found = []
+    for number, cells in enumerate(csv.DictReader(text.splitlines()), 2):
+        try:
+            row = {name: _typed(cells.get(name), kind) for name, kind in COLUMNS.items()}
+            facts = json.loads(cells.get("environment_facts") or "{}")
+            found.append(_measured({**row, "environment_facts": facts}, path.parent))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}, line {number}: {error!s:.80}", "export it again") from error
+    return found
+
+
+def is_export(header: list[str]) -> bool:
+    """Whether the first line of a CSV is that of an export."""
+    return set(header) >= _SEEN_BY_EXPORT
+
+
+def _typed(text: str | None, kind: str) -> Any:
+    if text is None or text == "":
+        return None
+    return {"INTEGER": int, "REAL": float}.get(kind.split()[0], str)(text)
+
+
+def _measured(row: Mapping[str, Any], folder: Path) -> MeasuredRow:
+    fingerprint, batch = str(row["fingerprint"]), int(row["batch_size"])
+    if batch < 1:
+        raise ValueError(f"a batch of {batch} images")
+    older = fingerprint.startswith(_OLDER)
+    # of failures the older files say only that; those of memory were taken until memory ran out
+    failed_older = older and row["kind"] == "error" and row["variables"] == "memory"
+    ok = row["kind"] == "ok"
+    return MeasuredRow(
+        folder,
+        str(row["network"]),
+        fingerprint,
+        str(row["stage"]),
+        batch,
+        row["image_size"],
+        _conditions(row),
+        "oom_device" if failed_older else str(row["kind"]),
+        **(_figures(row) if ok else {}),
+    )
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """On a CPU the process is what counts, and torch holds back nothing; on a device, what it has in use."""
+    on_cpu = row["reserved_bytes"] is None
+    process = row["process_bytes"] if row["device_used_bytes"] is None else row["device_used_bytes"]
+    return {
+        "latency_ms": row["step_ms"],
+        "latency_low_ms": row["step_low_ms"],
+        "latency_high_ms": row["step_high_ms"],
+        "allocated_bytes": row["allocated_bytes"],
+        "reserved_bytes": row["allocated_bytes"] if on_cpu else row["reserved_bytes"],
+        "process_bytes": process,
+    }
+
+
+def _conditions(row: Mapping[str, Any]) -> dict[str, str]:
+    threads = row["torch_threads"] if row["torch_threads"] is not None else row["threads"]
+    return {
+        "device": str(row["device"]),
+        "environment": environment_words(row["environment_facts"]),
+        "precision": str(row["precision"] or "fp32"),
+        "threads": UNKNOWN if threads is None else str(threads),
+        "optimizer": str(row["optimizer"] or "sgd") if row["stage"] == "training" else "none",
+        "channels_last": _TRUE.get(str(row["channels_last"] or 0), "yes"),
+        "num_workers": str(row["num_workers"] or 0),
+        "image_size": "own" if row["image_size"] is None else str(row["image_size"]),
+    }
+
+
+def environment_words(facts: Mapping[str, Any]) -> str:
+    """What latencies depend on besides their configuration, in words; the same for sweeps and runs."""
+    if "imported" in facts:
+        return str(facts["imported"])
+    packages = facts.get("packages") or {}
+    gpus = facts.get("gpus") or []
+    parts = [
+        str(facts.get("processor") or "unknown processor"),
+        f"{facts.get('cores', '?')} cores",
+        *(str(name) for name in gpus),
+        f"torch {packages.get('torch', '?')}",
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,180 @@
+"""A sweep's page, made from a real store and looked at by a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from detscope.cli.main import app
+from detscope.machine.tools import find_browser
+from detscope.sweep.keys import key_of
+from detscope.sweep.outcome import Outcome
+from detscope.sweep.store import Store
+
+EVIL = "<img src=x onerror=alert(1)>"
+NETWORKS = ("networks/resnet18-p0", "networks/resnet18-p50", "tiny_ssd")
+
+
+def make_store(path: Path, label: str = "") -> Path:
+    """Three networks at four batch sizes; one ran out of memory, one point is unsteady."""
+    with Store(path, create=True) as store:
+        facts = {"packages": {"torch": f"2.15{label}"}, "processor": "a processor"}
+        environment = store.keep_environment(facts)
+        planned = []
+        for place, network in enumerate(NETWORKS):
+            for batch in (1, 2, 4, 8):
+                name = f"{network}{label}"
+                key = key_of([name, batch])
+                planned.append((key, f"{name} batch {batch}", "cpu"))
+                if place == 2 and batch == 4:
+                    continue  # still to run
+                identity = {
+                    "trial": key,
+                    "configuration": key,
+                    "device": "cpu",
+                    "environment": environment,
+                    "repetition": 0,
+                    "network": name,
+                    "stage": "training",
+                    "batch_size": batch,
+                    "precision": "fp32",
+                    "variables": "memory+latency",
+                    "fingerprint": f"name:{name}",
+                }
+                store.record(identity, outcome(place, batch, label))
+        store.keep_plan(f"nightly{label}", "", {}, planned)
+    return path
+
+
+def outcome(place: int, batch: int, label: str) -> Outcome:
+    if place == 2 and batch == 8:
+        return Outcome("oom_host", "", f"no memory for 17 bytes{label}", seconds=1.0)
+    ms = 10.0 * (place + 1) * batch
+    result = {
+        "step_ms": ms,
+        "step_low_ms": 0.95 * ms,
+        "step_high_ms": 1.06 * ms,
+        "images_per_s": batch / ms * 1e3,
+        "interval_width": 0.11,
+        "interval_reached": int(not (place == 1 and batch == 2)),
+        "stopped_by": "time",
+        "stability": "stable",
+        "allocated_bytes": 10**8 * (place + batch),
+        "process_bytes": 5 * 10**8,
+        "parameters": 10**6 * (3 - place),
+    }
+    return Outcome("ok", seconds=2.0, result=result)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = find_browser()
+    if found is None:
+        pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=str(found), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def opened(browser: Any, path: Path, **context: Any) -> tuple[Any, list[str]]:
+    """The page with all its charts drawn, and everything it complained about."""
+    page, complaints = browser.new_context(**context).new_page(), list[str]()
+    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append("a dialog"), dialog.dismiss()))
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else complaints.append(r.url),
+    )
+    page.goto(path.resolve().as_uri())
+    if context.get("java_script_enabled", True):
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.wait_for_timeout(300)
+    return page, complaints
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = make_store(tmp_path_factory.mktemp("sweep") / "nightly.db")
+    done = CliRunner().invoke(app, ["report", str(store)])
+    assert done.exit_code == 0, done.output
+    path = Path(done.stdout.strip())
+    assert path == store.with_name("nightly-report.html")
+    return path
+
+
+def test_the_page_of_a_sweep_opens_without_an_error_or_a_request(browser: Any, report: Path) -> None:
+    page, complaints = opened(browser, report)
+    assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() == 4
+    assert complaints == []
+
+
+def test_with_scripts_off_what_ran_how_it_ended_and_why_it_failed_are_still_there(
+    browser: Any, report: Path
+) -> None:
+    page, _ = opened(browser, report, java_script_enabled=False)
+    text = page.locator("main").inner_text()
+    for expected in (
+        "10 trials measured, 1 failed, 1 still to run",
+        "resnet18-p50",
+        "no memory for 17 bytes",
+        "a processor",
+        "wide, stopped by time",
+        "The fastest step takes 10.0 ms: resnet18-p0 at batch 1",
+    ):
+        assert expected in text
+
+
+def test_intervals_are_bars_and_an_unsteady_point_is_an_open_circle(browser: Any, report: Path) -> None:
+    page, _ = opened(browser, report)
+    traces = page.evaluate("document.getElementById('latency').data.map(t => [t.name, t.marker.symbol])")
+    symbols = {name: list(shapes) for name, shapes in traces}
+    assert symbols["resnet18-p50"] == ["circle", "circle-open", "circle", "circle"]
+    assert set(symbols["resnet18-p0"]) == {"circle"}
+    bars = page.evaluate("document.getElementById('latency').data[0].error_y")
+    assert bars["array"][0] == pytest.approx(0.6) and bars["arrayminus"][0] == pytest.approx(0.5)
+
+
+def test_it_is_dark_narrow_and_printable(browser: Any, report: Path, tmp_path: Path) -> None:
+    narrow, _ = opened(browser, report, viewport={"width": 420, "height": 900}, color_scheme="dark")
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 420
+    assert narrow.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    narrow.emulate_media(media="print")
+    narrow.pdf(path=str(tmp_path / "sweep.pdf"))
+    assert (tmp_path / "sweep.pdf").stat().st_size > 50_000
+
+
+def test_names_from_outside_are_inert_on_the_page_of_a_sweep(browser: Any, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "evil.db", EVIL)
+    out = tmp_path / "evil.html"
+    assert CliRunner().invoke(app, ["report", str(store), "--out", str(out)]).exit_code == 0
+    page, complaints = opened(browser, out)
+    assert page.locator("img[src=x]").count() == 0
+    assert page.evaluate("document.querySelectorAll('[onerror]').length") == 0
+    assert complaints == []
+    assert EVIL in page.locator("main").inner_text()
+
+
+def test_a_file_that_is_no_store_and_another_format_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "notes.txt")])
+    assert done.exit_code == 3 and "not a database" in done.stderr.splitlines()[0]
+    store = make_store(tmp_path / "nightly.db")
+    done = CliRunner().invoke(app, ["report", str(store), "--format", "md"])
+    assert done.exit_code == 2 and "sweep export" in done.stderr
+
+
+def test_a_store_without_results_says_so(tmp_path: Path) -> None:
+    with Store(tmp_path / "empty.db", create=True):
+        pass
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "empty.db")])
+    assert done.exit_code == 0, done.output
+    text = Path(done.stdout.strip()).read_text(encoding="utf-8")
+    assert "No trial of this sweep has ended yet" in text
