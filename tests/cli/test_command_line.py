@@ -71,8 +71,8 @@ FLAGS = {
         "--microbench-seconds", "--layer-times", "--transfer", "--json",
     },
     "score": {
-        "FILE...", "--target", "--stage", "--method", "--protocol", "--device", "--where", "--picture",
-        "--json",
+        "FILE...", "--target", "--stage", "--method", "--protocol", "--device", "--where",
+        "--layer-times", "--picture", "--json",
     },
     "predict": {
         "NETWORK", "--device-model", "--batch-sizes", "--image-size", "--memory-limit", "--stage",

@@ -7,7 +7,7 @@ import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.choice import BESIDE, NEAR_ERRORS, _clear_winner, fit_reach
+from detscope.predict.choice import _clear_winner, fit_reach
 from detscope.predict.fits import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
 from detscope.predict.intervals import UNTESTED, WIDEST, conformal_line, conformal_width
 from detscope.predict.methods import fit_method
@@ -45,7 +45,7 @@ def test_a_case_beside_a_measured_one_has_a_narrower_interval_than_one_further_a
     samples = made_samples()
     kept = [one for one in samples if one.level != 40]
     model = fit_method(kept, "latency", "hybrid")
-    model = replace(model, near_width=0.4, errors={NEAR_ERRORS: {BESIDE: 0.1}})
+    model = replace(model, near_width=0.4, beside_width=0.1)
     cases = [kept[7].case, next(one.case for one in samples if one.level == 40)]
     found = model.estimate(cases)
     widths = np.log(found.upper / found.predicted)

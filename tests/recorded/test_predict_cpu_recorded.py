@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from detscope.cli.main import app
 from detscope.predict.layer_model import LayerModel, choose_layers
 from detscope.predict.layer_table import LayerTable, fit_layers
 from detscope.predict.layer_times import LayerTime, read_layer_times
@@ -83,6 +85,15 @@ def test_every_operation_of_the_five_families_was_measured_as_a_layer(
     samples: list[Sample], table: LayerTable
 ) -> None:
     assert {kind for one in samples for kind in table.unseen_kinds(one.case.graph)} == set()
+
+
+def test_score_uses_single_layers_where_it_is_given_them() -> None:
+    files = (str(FOLDER / "measured.csv"), "--layer-times", str(FOLDER / "microbench.csv"))
+    how = ("--target", "latency", "--method", "physical", "--protocol", "random-rows", "--json")
+    result = CliRunner().invoke(app, ["score", *files, *how])
+    assert result.exit_code == 0, result.stderr
+    (found,) = json.loads(result.stdout)["scores"]
+    assert found["mean"] <= WITH_STEPS
 
 
 def test_the_environment_lies_beside_and_names_no_path() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import exp
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,9 @@ FilesArgument = Annotated[
         metavar="FILE...",
         help="Sweep stores, run folders, folders of runs, CSVs (a layers.json beside them).",
     ),
+]
+LayerTimesFlag = Annotated[
+    Path | None, typer.Option("--layer-times", metavar="CSV", help="What a --microbench kept.")
 ]
 WhereFlag = Annotated[
     str | None,
@@ -48,9 +52,7 @@ def fit(
     microbench_seconds: Annotated[
         float, typer.Option("--microbench-seconds", metavar="S", help="For how long.")
     ] = 180.0,
-    layer_times: Annotated[
-        Path | None, typer.Option("--layer-times", metavar="CSV", help="What a --microbench kept.")
-    ] = None,
+    layer_times: LayerTimesFlag = None,
     transfer: Annotated[
         Path | None,
         typer.Option("--transfer", metavar="OLD.model", help="Another device's model; FILEs: 3 to 10 rows."),
@@ -106,6 +108,7 @@ def _print(found: dict[str, Any]) -> None:
         for situation, errors in part["left_out_errors"].items():
             words = ", ".join(f"{method} {100 * error:.1f} %" for method, error in errors.items())
             console.print(f"  {situation}: {words}", markup=False)
+        console.print(f"  90 % intervals: {_widths(part)}", markup=False)
     if found["layer_times"]:
         console.print(f"single layers: {found['layer_times']} (--layer-times uses them again)", markup=False)
     console.print(f"model: {found['model']}", markup=False)
@@ -121,3 +124,10 @@ def print_rows_used(found: dict[str, Any], console: Any) -> None:
         console.print(f"left out: {rows} {'row' if rows == 1 else 'rows'}: {why}", markup=False)
     for note in found["notes"]:
         console.print(f"note: {note}", markup=False)
+
+
+def _widths(part: Mapping[str, Any]) -> str:
+    """Half of an interval is a factor: up to so many times as much, or as little."""
+    beside = part["near_width"] if part["beside_width"] is None else part["beside_width"]
+    near, far = (f"{exp(part[name]):.2f}" for name in ("near_width", "far_width"))
+    return f"within a factor of {exp(beside):.2f} to {near} for seen networks, {far} for others"

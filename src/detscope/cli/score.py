@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from detscope.cli.fit import FilesArgument, WhereFlag, print_rows_used, told_meanwhile
+from detscope.cli.fit import FilesArgument, LayerTimesFlag, WhereFlag, print_rows_used, told_meanwhile
 from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
 
 _COLUMNS = ("mean", "median", "p90", "within_10_percent", "coverage", "width")
@@ -34,6 +34,7 @@ def score(
     ] = "unseen-levels,unseen-networks",
     device: Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="Whose rows.")] = None,
     where: WhereFlag = None,
+    layer_times: LayerTimesFlag = None,
     picture: Annotated[
         Path | None,
         typer.Option("--picture", metavar="FILE", help="Predicted against measured; .png or .svg."),
@@ -48,7 +49,15 @@ def score(
 
         check_ending(picture)
     asked = ScoreRequest(
-        files or [], target, stage, method, protocol, device, where, points=picture is not None
+        files or [],
+        target,
+        stage,
+        method,
+        protocol,
+        device,
+        where,
+        layer_times,
+        points=picture is not None,
     )
     with stdout_kept_clean(json), told_meanwhile() as told:
         found = run_score(asked, told)

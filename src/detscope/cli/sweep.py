@@ -177,4 +177,4 @@ def _present(store: Path, result: dict[str, Any], as_json: bool, pictures: bool)
     print(f"store: {store}")
     for picture in result.get("pictures", ()):
         print(f"picture: {picture}")
-    print(f"next: detscope sweep export {store} --format csv")
+    print(f"next: detscope report {store}, or detscope fit {store} --out MY.model")

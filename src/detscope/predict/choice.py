@@ -20,8 +20,6 @@ from detscope.predict.samples import Case, Sample
 from detscope.predict.trees import older_matrix
 
 Array = npt.NDArray[np.float64]
-NEAR_ERRORS = "nine in ten errors of seen networks are within"  # half widths, as logarithms
-BESIDE, APART = "beside a measured case", "as far as levels lie apart"
 _LEVEL_FOLDS = _ROW_FOLDS = 5
 _USUALLY = 0.9
 _CLEARLY = 2.0  # standard errors by which another method must beat the first to be taken
@@ -107,6 +105,7 @@ class TargetModel:
     far_width: float
     reach: Reach
     errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    beside_width: float | None = None  # right beside a measured case; None: as `near_width`
 
     def predict(self, cases: Sequence[Case]) -> Array:
         """The target of each case."""
@@ -121,7 +120,7 @@ class TargetModel:
             places = np.flatnonzero(wanted)
             if len(places):
                 predicted[places] = model.predict([cases[place] for place in places.tolist()])
-        beside = self.errors.get(NEAR_ERRORS, {}).get(BESIDE, self.near_width)
+        beside = self.near_width if self.beside_width is None else self.beside_width
         away = np.where(far, 1.0, distances / max(self.reach.radius, 1e-12))
         near_widths = beside + away * (self.near_width - beside)
         lower, upper = bounds(predicted, np.where(far, self.far_width, near_widths))
@@ -173,8 +172,8 @@ def fit_target(
         {
             "seen networks, levels between": near_means,
             "unseen networks": {name: _mean(found, networks) for name, found in far.items()},
-            NEAR_ERRORS: {BESIDE: beside, APART: beside + growth * reach.radius},
         },
+        beside,
     )
 
 

@@ -113,6 +113,7 @@ def _target_to_plain(target: TargetModel) -> dict[str, Any]:
         "far_name": target.far_name,
         "near_width": _finite(target.near_width),
         "far_width": _finite(target.far_width),
+        "beside_width": None if target.beside_width is None else _finite(target.beside_width),
         "errors": target.errors,
         "reach": {
             "centre": reach.centre.tolist(),
@@ -136,6 +137,7 @@ def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
         _width(plain["far_width"]),
         Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])) if arrays[2].size else no_reach(),
         plain["errors"],
+        None if plain.get("beside_width") is None else _width(plain["beside_width"]),
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from detscope.predict.choice import Estimate
 from detscope.predict.fits import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
+from detscope.predict.layer_table import LayerTable
 from detscope.predict.memory_model import MemoryModel, fit_memory
 from detscope.predict.methods import TARGETS, fit_method
 from detscope.predict.protocols import Split, splits
@@ -89,14 +90,23 @@ def score(
 
 
 def asked_and_found(
-    samples: Sequence[Sample], target: str, protocol: str, method: str, *, training: bool = True
+    samples: Sequence[Sample],
+    target: str,
+    protocol: str,
+    method: str,
+    *,
+    training: bool = True,
+    table: LayerTable | None = None,
 ) -> Asked:
-    """Every prediction under a protocol; where a split gives samples of a new device, they calibrate."""
+    """Every prediction under a protocol; where a split gives samples of a new device, they calibrate.
+
+    `table`: single layers that were measured; they are of no network and hide nothing.
+    """
     known = with_target(samples, TARGETS[target])
     asked: list[Sample] = []
     parts: list[Estimate] = []
     for split in splits(known, protocol):
-        model = fit_method(split.seen, target, method, training=training)
+        model = fit_method(split.seen, target, method, training=training, table=table)
         if split.given:
             model = transfer_target(model, target, split.given)
         parts.append(model.estimate([one.case for one in split.asked]))

@@ -218,6 +218,7 @@ def _target(
         near_name=name,
         far_name=name,
         near_width=max(_near_width(source, kind), here),
+        beside_width=None,
         far_width=float(np.hypot(source.far_width, here)),
         errors={LEFT_OUT: {name: float(np.abs(np.expm1(errors)).mean()), "old device": before}},
     )

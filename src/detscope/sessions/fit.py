@@ -178,6 +178,7 @@ def describe(model: DeviceModel, path: Path, measured: Measured) -> dict[str, An
             name: {
                 "near": target.near_name,
                 "far": target.far_name,
+                "beside_width": target.beside_width,
                 "near_width": target.near_width,
                 "far_width": target.far_width,
                 "left_out_errors": target.errors,

@@ -10,6 +10,8 @@ from typing import Any
 from detscope.errors import InputError
 from detscope.predict.device_model import STAGES
 from detscope.predict.fits import with_outcome
+from detscope.predict.layer_table import fit_layers
+from detscope.predict.layer_times import read_layer_times
 from detscope.predict.methods import METHODS, TARGETS
 from detscope.predict.noise import measured_interval, noise_floor
 from detscope.predict.protocols import PROTOCOLS, UNSEEN_DEVICE, splits
@@ -30,6 +32,7 @@ class ScoreRequest:
     protocol: str = "unseen-levels,unseen-networks"
     device: str | None = None
     where: str | None = None
+    layer_times: Path | None = None  # of single layers: latency is then their sum
     points: bool = False  # every prediction too, for a picture
 
 
@@ -56,11 +59,16 @@ def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, A
     ]
     if not asked:
         raise InputError("; ".join(dict.fromkeys(notes[-2:])), "add samples, or choose another --protocol")
+    table = None
+    if request.layer_times is not None:
+        table = fit_layers(read_layer_times(request.layer_times), training=stage == "training")
     scores, points = [], []
     for target, protocol in asked:
         for method in methods:
             told(f"{target}, {protocol}, {method}")
-            made = asked_and_found(samples, target, protocol, method, training=stage == "training")
+            made = asked_and_found(
+                samples, target, protocol, method, training=stage == "training", table=table
+            )
             scores.append(asdict(figures(target, protocol, method, made)))
             if request.points:
                 words = {"target": target, "protocol": protocol, "method": method}
