@@ -93,6 +93,27 @@ def test_rows_under_other_conditions_are_left_out_and_counted(store: Path) -> No
         assert any(words in line for line in said), words
 
 
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ({"step_low_ms": 9.0, "step_high_ms": 90.0}, "its interval is wider than 50 %"),
+        ({"step_low_ms": None, "step_high_ms": None}, "too few steps to know it"),
+    ],
+)
+def test_a_latency_that_is_hardly_known_is_left_out_and_its_memory_stays(
+    store: Path, ends: dict[str, float | None], words: str
+) -> None:
+    steady = len(read_measured([store]).samples)
+    keep(
+        store, [(identity("one-0", 32), Outcome("ok", result=result(32, 32, step_ms=10.0, steps=2, **ends)))]
+    )
+    found = read_measured([store])
+    assert len(found.samples) == steady + 1
+    (unsteady,) = [one for one in found.samples if one.latency_ms is None]
+    assert unsteady.process_bytes is not None
+    assert [words in why for why in found.left_out] == [True]
+
+
 def test_conditions_can_be_chosen(store: Path) -> None:
     keep(store, [(identity("one-0", 2, precision="bf16"), Outcome("ok", result=result(32, 2)))])
     found = read_measured([store], where=parse_where("precision=bf16"))

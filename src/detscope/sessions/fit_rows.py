@@ -38,6 +38,7 @@ class MeasuredRow:
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
     process_bytes: float | None = None
+    steps: int | None = None  # that were measured; None: the source does not say
 
     @property
     def ran_out(self) -> bool:
@@ -92,6 +93,7 @@ def _measured(row: Mapping[str, Any], folder: Path) -> MeasuredRow:
         _conditions(row),
         "oom_device" if failed_older else str(row["kind"]),
         **(_figures(row) if ok else {}),
+        steps=row["steps"],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from detscope.errors import InputError, UsageError
@@ -25,6 +25,7 @@ CONDITIONS = (
     "image_size",
 )
 _PLACE = ("device", "environment")  # together: which machine it was
+WIDEST_MEDIAN = 0.5  # interval over median: beyond it a latency says more about the machine's other work
 _SQLITE = b"SQLite format 3\x00"
 _GIVE = "give a sweep's store, runs, or CSVs of measured steps with a layers.json beside them"
 
@@ -171,7 +172,7 @@ def _one_device(found: Measured, wanted: str | None) -> None:
 def _usable(rows: Sequence[MeasuredRow], stage: str, found: Measured) -> list[MeasuredRow]:
     """Rows of the stage that ran or for which memory was too small."""
     kept = []
-    for row in rows:
+    for row in _steady(rows, found):
         if row.stage != stage:
             found.leave_out(f"stage {row.stage} (asked: {stage})", 1)
         elif row.kind == "ok" and row.latency_ms is None and row.process_bytes is None:
@@ -180,6 +181,26 @@ def _usable(rows: Sequence[MeasuredRow], stage: str, found: Measured) -> list[Me
             found.leave_out("skipped by the sweep" if row.kind == "skipped" else f"failed: {row.kind}", 1)
         else:
             kept.append(row)
+    return kept
+
+
+def _steady(rows: Sequence[MeasuredRow], found: Measured) -> list[MeasuredRow]:
+    """Without latencies that are hardly known: too few steps for an interval, or a very wide one."""
+    kept = []
+    for row in rows:
+        low, high = row.latency_low_ms, row.latency_high_ms
+        why = None
+        if row.latency_ms is None:
+            pass
+        elif low is None or high is None:
+            if row.steps is not None:
+                why = "latency only: too few steps to know it (measure.max_seconds)"
+        elif (high - low) / row.latency_ms > WIDEST_MEDIAN:
+            why = f"latency only: its interval is wider than {100 * WIDEST_MEDIAN:.0f} % (a busy machine?)"
+        if why:
+            found.leave_out(why, 1)
+            row = replace(row, latency_ms=None, latency_low_ms=None, latency_high_ms=None)
+        kept.append(row)
     return kept
 
 
