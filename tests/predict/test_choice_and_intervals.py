@@ -9,7 +9,7 @@ from made_networks import chain, made_samples
 from detscope.errors import InputError, UsageError
 from detscope.predict.choice import _clear_winner, fit_reach
 from detscope.predict.fits import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
-from detscope.predict.intervals import UNTESTED, WIDEST, conformal_line, conformal_width
+from detscope.predict.intervals import UNTESTED, WIDEST, conformal_line, conformal_width, width_across
 from detscope.predict.methods import fit_method
 from detscope.predict.process import fit_process
 from detscope.predict.protocols import splits
@@ -26,6 +26,26 @@ def test_the_width_holds_the_wanted_share_and_every_network_weighs_the_same() ->
 
 def test_too_few_rows_give_no_finite_interval() -> None:
     assert conformal_width(np.array([0.1] * 5), ["x"] * 5) == float("inf")
+
+
+def test_of_few_networks_the_worst_one_counts_for_those_to_come_and_of_many_the_share() -> None:
+    few = np.concatenate([np.full(200, 0.1)] * 3 + [np.full(10, 0.5)])
+    groups = ["a"] * 200 + ["b"] * 200 + ["c"] * 200 + ["worst"] * 10
+    assert width_across(few, groups) == pytest.approx(0.5)
+    many = np.repeat(np.linspace(0.1, 2.0, 20), 10)
+    names = [str(place // 10) for place in range(200)]
+    assert width_across(many, names) == conformal_width(many, names) < 2.0
+
+
+def test_levels_far_apart_do_not_make_another_network_near() -> None:
+    samples = [one for one in made_samples() if one.level in (0, 90)]
+    reach = fit_reach(samples)
+    names = np.array([one.network for one in samples])
+    between = min(
+        np.linalg.norm(reach.places[names == name][:, None] - reach.places[names != name][None], axis=2).min()
+        for name in np.unique(names)
+    )
+    assert reach.radius <= 1.5 * between
 
 
 def test_a_line_holds_the_wanted_share_at_every_distance_where_errors_grow() -> None:

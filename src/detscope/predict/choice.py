@@ -15,13 +15,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.intervals import UNTESTED, WIDEST, bounds, conformal_line, conformal_width
+from detscope.predict.intervals import UNTESTED, WIDEST, bounds, conformal_line, width_across
 from detscope.predict.samples import Case, Sample
 from detscope.predict.trees import older_matrix
 
 Array = npt.NDArray[np.float64]
 _LEVEL_FOLDS = _ROW_FOLDS = 5
-_USUALLY = 0.9
+_USUALLY, _HARDLY = 0.9, 0.05
 _CLEARLY = 2.0  # standard errors by which another method must beat the first to be taken
 
 
@@ -66,7 +66,7 @@ def _nearest(here: Array, places: Array) -> Array:
 
 
 def fit_reach(samples: Sequence[Sample]) -> Reach:
-    """As far as levels of one network usually lie apart."""
+    """As far as levels of one network usually lie apart, and not as far as another network."""
     raw = _place([one.case for one in samples])
     centre, scale = raw.mean(axis=0), raw.std(axis=0) + 1e-9
     places = (raw - centre) / scale
@@ -79,7 +79,12 @@ def fit_reach(samples: Sequence[Sample]) -> Reach:
             kept = (networks == network) & (levels != level)
             if kept.any():
                 found.append(_nearest(places[asked], places[kept]))
-    radius = float(np.quantile(np.concatenate(found), _USUALLY)) if found else 0.0
+    if not found:
+        return Reach(centre, scale, places, 0.0)
+    middle, radius = np.quantile(np.concatenate(found), (0.5, _USUALLY)).tolist()
+    if len(np.unique(networks)) > 1:
+        to_others = float(np.quantile(_distances_between(places, networks.tolist()), _HARDLY))
+        radius = min(radius, max(middle, to_others))  # networks that are alike may be near each other
     return Reach(centre, scale, places, radius)
 
 
@@ -157,10 +162,12 @@ def fit_target(
     rows = _row_folds(len(samples))
     beside, growth = conformal_line(
         np.concatenate([near[near_name][inside], _left_out(samples, rows, target, trials[near_name])]),
-        np.concatenate([_left_out_distances(reach, levels)[inside], _left_out_distances(reach, rows)]),
+        np.concatenate(
+            [_distances_between(reach.places, levels)[inside], _distances_between(reach.places, rows)]
+        ),
         [*between, *networks],
     )
-    far_width = conformal_width(far[far_name][fair], [networks[place] for place in fair])
+    far_width = width_across(far[far_name][fair], [networks[place] for place in fair])
     return TargetModel(
         fitted[near_name],
         fitted[far_name],
@@ -191,13 +198,13 @@ def _row_folds(count: int) -> list[str]:
     return [str(place % _ROW_FOLDS) for place in np.random.default_rng(0).permutation(count)]
 
 
-def _left_out_distances(reach: Reach, groups: Sequence[str]) -> Array:
-    """How far each measured row is from the nearest of another group."""
+def _distances_between(places: Array, groups: Sequence[str]) -> Array:
+    """How far each row is from the nearest of another group."""
     names = np.array(groups)
     found = np.zeros(len(names))
     for name in np.unique(names):
         own = names == name
-        found[own] = _nearest(reach.places[own], reach.places[~own])
+        found[own] = _nearest(places[own], places[~own])
     return found
 
 

@@ -31,6 +31,17 @@ def conformal_width(errors: Array, groups: Sequence[str], coverage: float = COVE
     return float(errors[order[min(place, count - 1)]])
 
 
+def width_across(errors: Array, groups: Sequence[str], coverage: float = COVERAGE) -> float:
+    """The same for a group that was not seen: of few groups the worst one's own share counts.
+
+    Nine in ten of the groups to come are held by the largest of nine; with fewer, that is the best there is.
+    """
+    pooled = conformal_width(errors, groups, coverage)
+    names = np.array(groups)
+    each = [float(np.quantile(errors[names == name], coverage)) for name in np.unique(names)]
+    return max(pooled, *each) if ceil((len(each) + 1) * coverage) > len(each) else pooled
+
+
 def conformal_line(
     errors: Array, distances: Array, groups: Sequence[str], coverage: float = COVERAGE
 ) -> tuple[float, float]:
