@@ -54,9 +54,14 @@ def test_workers_as_many_as_the_demand_needs() -> None:
 
 
 def test_prefetch_where_workers_are_fast_and_yet_late() -> None:
-    found = advised(summary(phases={"data": 0.2}))
+    loader = {"num_workers": 2, "capacity_images_per_s": 60.0, "demand_images_per_s": 20.0}
+    found = advised(summary(phases={"data": 0.2}, loader=loader))
     assert found["prefetch"]["settings"] == {"training.prefetch_factor": 4}
     assert "workers" not in found
+
+
+def test_no_longer_queue_where_batches_lie_ready_and_receiving_them_takes_the_time() -> None:
+    assert "prefetch" not in advised(summary(phases={"data": 0.2}))  # twenty times what is wanted
 
 
 def test_pinned_memory_on_cuda_only() -> None:
