@@ -23,7 +23,7 @@ demo: install
 	@echo; echo "the report, one file for your browser: $$(readlink -f runs/latest)/report.html"
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -259,60 +259,6 @@ def test_a_caught_error_in_an_optimizer_does_not_swallow_what_follows(listen: An
     assert recorded["wall_ns"].min() > 0  # type: ignore[operator]
 
 
-def test_a_window_records_the_steps_that_were_asked_for(listen: Any) -> None:
-    model = Net()
-    with listen(window="6:12") as heard:
-        train(model, batches(20), torch.optim.SGD(model.parameters(), lr=0.1))
-    assert heard.steps == 20
-    numbers = heard.table("steps").filter(pl.col("phase") == "step")["step"].to_list()
-    assert numbers == list(range(6, 12))
-    assert "warmup" not in heard.table("steps")["mode"].to_list()
-
-
-def test_enough_steps_end_an_endless_loop(listen: Any) -> None:
-    model = Net()
-    ended = []
-    with listen(max_steps=5) as heard:
-        try:
-            while True:
-                train(model, batches(3), torch.optim.SGD(model.parameters(), lr=0.1))
-        finally:
-            ended.append("finally")
-    assert ended == ["finally"]
-    modes = heard.table("steps").filter(pl.col("phase") == "step")["mode"].to_list()
-    assert modes.count("recorded") == 5
-    assert heard.info["status"] == "ok"
-
-
-def test_a_last_evaluation_in_a_finally_block_may_come_to_its_end(listen: Any) -> None:
-    model = Net()
-    evaluated = 0
-    with listen(max_steps=3):
-        try:
-            while True:
-                train(model, batches(3), torch.optim.SGD(model.parameters(), lr=0.1))
-        finally:
-            with torch.no_grad():
-                for batch in batches(4):
-                    model(batch)
-                    evaluated += 1
-    assert evaluated == 4
-
-
-def test_a_script_that_catches_the_request_to_stop_is_asked_again_and_then_let_go(listen: Any) -> None:
-    model = Net()
-    caught = 0
-    with listen(max_steps=1) as heard:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(150):
-            try:
-                train(model, batches(1), optimizer)
-            except SystemExit:
-                caught += 1
-    assert caught == 100
-    assert any("caught every request" in note for note in heard.info["notes"])
-
-
 def test_memory_of_a_script_s_steps_is_recorded(listen: Any) -> None:
     model = Net(128)
     with listen(memory=True) as heard:

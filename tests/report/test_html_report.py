@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from browsing import Visit
 
-from detscope.machine.tools import find_browser
 from detscope.report.files import write_as
 from detscope.report.html.report import write_report
 from detscope.runs.schema import TABLES
@@ -84,38 +83,6 @@ def make_run(parent: Path, steps: int = 40, modules: int = 40, name: str = "smal
     writer.append("losses", [(int(s), "loss", 1.0 / (1 + s)) for s in numbers[:2000]])
     writer.close("failed" if label else "ok", f"ValueError: {label}" if label else None)
     return writer.folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = find_browser()
-    if found is None:
-        pytest.skip("no Chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=str(found), args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-class Visit:
-    """A page opened from a file, and everything it complained about."""
-
-    def __init__(self, browser: Any, path: Path, **context: Any) -> None:
-        self.page = browser.new_context(**context).new_page()
-        self.complaints: list[str] = []
-        self.page.on(
-            "console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None
-        )
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
-        self.page.on("request", self._request)
-        self.page.goto(path.resolve().as_uri())
-
-    def _request(self, request: Any) -> None:
-        if not request.url.startswith(("file:", "data:", "blob:")):
-            self.complaints.append(request.url)
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import Visit
 from typer.testing import CliRunner
 
 from detscope.cli.main import app
-from detscope.machine.tools import find_browser
 from detscope.sweep.keys import key_of
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.store import Store
@@ -70,34 +69,12 @@ def outcome(place: int, batch: int, label: str) -> Outcome:
     return Outcome("ok", seconds=2.0, result=result)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = find_browser()
-    if found is None:
-        pytest.skip("no Chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=str(found), args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 def opened(browser: Any, path: Path, **context: Any) -> tuple[Any, list[str]]:
     """The page with all its charts drawn, and everything it complained about."""
-    page, complaints = browser.new_context(**context).new_page(), list[str]()
-    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: (complaints.append("a dialog"), dialog.dismiss()))
-    page.on(
-        "request",
-        lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else complaints.append(r.url),
-    )
-    page.goto(path.resolve().as_uri())
+    visit = Visit(browser, path, **context)
     if context.get("java_script_enabled", True):
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        page.wait_for_timeout(300)
-    return page, complaints
+        visit.draw()
+    return visit.page, visit.complaints
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ FilesArgument = Annotated[
 LayerTimesFlag = Annotated[
     Path | None, typer.Option("--layer-times", metavar="CSV", help="What a --microbench kept.")
 ]
+TargetFlag = Annotated[str, typer.Option("--target", metavar="LIST", help="memory, latency or both.")]
+StageFlag = Annotated[str, typer.Option("--stage", metavar="STAGE", help="training or inference.")]
 WhereFlag = Annotated[
     str | None,
     typer.Option(
@@ -33,12 +35,8 @@ WhereFlag = Annotated[
 def fit(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the model goes.")],
     files: FilesArgument = None,
-    target: Annotated[
-        str, typer.Option("--target", metavar="LIST", help="memory, latency or both.")
-    ] = "memory,latency",
-    stage: Annotated[
-        str, typer.Option("--stage", metavar="STAGE", help="training or inference.")
-    ] = "training",
+    target: TargetFlag = "memory,latency",
+    stage: StageFlag = "training",
     method: Annotated[
         str, typer.Option("--method", metavar="METHOD", help="auto, trees, physical or hybrid.")
     ] = "auto",

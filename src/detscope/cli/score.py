@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from detscope.cli.fit import FilesArgument, LayerTimesFlag, WhereFlag, print_rows_used, told_meanwhile
+from detscope.cli.fit import (
+    FilesArgument,
+    LayerTimesFlag,
+    StageFlag,
+    TargetFlag,
+    WhereFlag,
+    print_rows_used,
+    told_meanwhile,
+)
 from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
 
 _COLUMNS = ("mean", "median", "p90", "within_10_percent", "coverage", "width")
@@ -15,12 +23,8 @@ _COLUMNS = ("mean", "median", "p90", "within_10_percent", "coverage", "width")
 
 def score(
     files: FilesArgument = None,
-    target: Annotated[
-        str, typer.Option("--target", metavar="LIST", help="memory, latency or both.")
-    ] = "memory,latency",
-    stage: Annotated[
-        str, typer.Option("--stage", metavar="STAGE", help="training or inference.")
-    ] = "training",
+    target: TargetFlag = "memory,latency",
+    stage: StageFlag = "training",
     method: Annotated[
         str, typer.Option("--method", metavar="LIST", help="auto, trees, physical, hybrid.")
     ] = "auto,trees",

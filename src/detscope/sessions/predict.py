@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
+from detscope.machine.sizes import parse_size
 from detscope.predict.answer import answer, simulated_row
 from detscope.predict.device_model import DeviceModel
 from detscope.predict.expected import stage_shares
@@ -35,8 +36,6 @@ STAGES = ("training", "inference")
 USUAL_BATCHES = "1,2,4,8,16,32,64,128"
 _LIST_OF_LAYERS = re.compile(r"\.json:[^:]+$")
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|KB|MB|GB)?", re.IGNORECASE)
-_UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 _UNKNOWN: dict[str, Any] = {"latency_ms": None, "extrapolated": None}
 
@@ -74,7 +73,7 @@ def run_predict(request: PredictRequest) -> dict[str, Any]:
     if optimizer not in OPTIMIZERS:
         raise UsageError(f"--optimizer {optimizer}: unknown", f"use {' or '.join(OPTIMIZERS)}")
     batches = parse_batches(request.batch_sizes or USUAL_BATCHES)
-    limit = None if request.memory_limit is None else parse_size(request.memory_limit)
+    limit = limit_of(request.memory_limit)
     device = open_model(request.device_model, stage)
     if _LIST_OF_LAYERS.search(request.network):
         found = _listed_answer(find_network(request.network), batches, device, limit, stage)
@@ -281,9 +280,9 @@ def parse_batches(text: str) -> list[int]:
         raise UsageError(f"--batch-sizes: {text!r} is no list of whole numbers", "1,2,4,8") from error
 
 
-def parse_size(text: str) -> float:
-    """Bytes of 8GiB, 512MiB or a plain number."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or float(match[1]) <= 0:
+def limit_of(text: str | None) -> float | None:
+    """Bytes of --memory-limit; None where it was not given."""
+    size = parse_size(text)
+    if text is not None and size is None:
         raise UsageError(f"--memory-limit: {text!r} is no size", "8GiB, 512MiB")
-    return float(match[1]) * _UNITS[(match[2] or "B").lower()]
+    return size

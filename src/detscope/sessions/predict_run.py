@@ -20,9 +20,9 @@ from detscope.sessions.fit_runs import row_of_run
 from detscope.sessions.predict import (
     OPTIMIZERS,
     PredictRequest,
+    limit_of,
     load_named,
     open_model,
-    parse_size,
     traced_answer,
 )
 
@@ -48,7 +48,7 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder.name} cannot be predicted: {row}", "detscope predict NETWORK takes any name"
         )
-    limit = None if request.memory_limit is None else parse_size(request.memory_limit)
+    limit = limit_of(request.memory_limit)
     device = open_model(request.device_model, row.stage)
     from detscope.predict.kept_gradients import keeping_gradients
     from detscope.predict.trace_memory import trace_network

@@ -12,9 +12,10 @@ from typing import Any
 
 from detscope.config.toml import read_toml
 from detscope.errors import SettingsError, UsageError
+from detscope.machine.sizes import parse_size
 from detscope.sweep.axes import AXES, split_device
 from detscope.sweep.plan_check import check_plan
-from detscope.sweep.plan_settings import Limits, Measure, parse_size
+from detscope.sweep.plan_settings import Limits, Measure
 
 MOST_TRIALS = 1_000_000
 

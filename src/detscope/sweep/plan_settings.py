@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
-_UNITS = {
-    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-}  # fmt: skip
+from detscope.machine.sizes import parse_size
 
 
 @dataclass(frozen=True)
@@ -41,17 +36,6 @@ class Key:
     expected: str
     fits: Callable[[object], bool]
     choices: tuple[str, ...] = ()
-
-
-def parse_size(text: object) -> int | None:
-    """Bytes of `4GiB`, `500 MB` or a plain number; None where it is not a size."""
-    if type(text) is int:
-        return text if text > 0 else None
-    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None:
-        return None
-    size = round(float(found[1]) * _UNITS[found[2] or "B"])
-    return size if size > 0 else None
 
 
 def _number(low: float, high: float) -> Callable[[object], bool]:
