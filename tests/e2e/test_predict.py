@@ -59,6 +59,19 @@ def test_the_table_says_what_cannot_be_told(tmp_path: Path) -> None:
     assert "assumed" in done.stdout and "scratch memory" in done.stdout
 
 
+def test_another_optimizer_than_that_of_the_device_model_is_said(tmp_path: Path) -> None:
+    recorded = Path(__file__).parents[1] / "recorded_cpu" / "microbench.csv"
+    model = tmp_path / "layers.model"
+    done = CliRunner().invoke(app, ["fit", "--layer-times", str(recorded), "--out", str(model)])
+    assert done.exit_code == 0, done.output
+    asked = ("resnet18", "--batch-sizes", "2", "--image-size", "64", "--device-model", str(model), "--json")
+    for optimizer, said in (("sgd", False), ("adam", True)):
+        found = json.loads(typed(*asked, "--optimizer", optimizer).stdout)
+        assert found["rows"][0]["latency_ms"] > 0
+        assert any("not Adam's update" in note for note in found["notes"]) is said
+        assert not any("memory traffic" in note for note in found["notes"])
+
+
 def test_a_run_is_predicted_beside_what_it_measured_and_keeps_it(tmp_path: Path) -> None:
     train = ("train", "tiny_ssd", "--steps", "4", "--memory", "--quiet")
     done = subprocess.run(

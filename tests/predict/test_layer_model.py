@@ -173,6 +173,9 @@ def test_an_operation_never_measured_is_named_and_counted_by_its_traffic(table: 
     found = answer(strange, [2], made)
     assert any("swirl" in note and "never" not in note for note in found["notes"])
     assert not any("swirl" in note for note in answer(block(16, "b"), [2], made)["notes"])
+    loss = Operation("_log_softmax", (4,), ((1, 10),), 5, (1, 10))  # measured as part of what a step costs
+    with_loss = LayerGraph("with_loss", (*block(16, "b").operations, loss))
+    assert not any("memory traffic" in note for note in answer(with_loss, [2], made)["notes"])
     model = LayerModel(table)
     assert model.predict([Case(strange, 8)])[0] > model.predict([Case(block(16, "b", 32), 8)])[0]
 

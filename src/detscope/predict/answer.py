@@ -9,7 +9,7 @@ from typing import Any
 from detscope.errors import UsageError
 from detscope.predict.choice import Estimate, TargetModel
 from detscope.predict.device_model import DeviceModel
-from detscope.predict.expected import unseen_kinds
+from detscope.predict.expected import counted_by_traffic
 from detscope.predict.fits import FITS, decide
 from detscope.predict.graph import LayerGraph
 from detscope.predict.lifetimes import TrainingPlan
@@ -91,10 +91,9 @@ def _add_estimates(
 
 
 def _never_measured(graph: LayerGraph, device: DeviceModel) -> list[str]:
-    kinds = unseen_kinds(device.targets["latency"], graph) if "latency" in device.targets else ()
-    if not kinds:
-        return []
-    return [f"latency: operations no microbench has seen, counted by memory traffic: {', '.join(kinds)}"]
+    latency = device.targets.get("latency")
+    note = counted_by_traffic(latency, graph) if latency else None
+    return [note] if note else []
 
 
 def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) -> list[float | None]:

@@ -26,10 +26,14 @@ def stage_shares(model: TargetModel, case: Case) -> dict[str, float] | None:
     return _shares(by_stage)
 
 
-def unseen_kinds(model: TargetModel, graph: LayerGraph) -> tuple[str, ...]:
-    """Kinds of operations that no microbench has measured; empty where latency is not by layers."""
+def counted_by_traffic(model: TargetModel, graph: LayerGraph) -> str | None:
+    """A word on operations whose latency is a guess by what they read and write; None: there are none."""
     physical = _physical(model)
-    return physical.unseen_kinds(graph) if isinstance(physical, LayerModel) else ()
+    if isinstance(physical, LayerModel):
+        why, kinds = "operations no microbench has seen", physical.unseen_kinds(graph)
+    else:
+        why, kinds = "operations without a rule", graph.unknown_kinds
+    return f"latency: {why}, counted by memory traffic: {', '.join(kinds)}" if kinds else None
 
 
 def _shares(by_stage: Mapping[str, float]) -> dict[str, float] | None:

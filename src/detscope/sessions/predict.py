@@ -153,11 +153,8 @@ def traced_answer(
         "measured": list(traced.measured),
         "memory_by_stage": traced.activations_by_stage(max(batches)),
     }
-    kinds = traced.graph.unknown_kinds
-    if kinds and device is not None and not any("no microbench has seen" in note for note in found["notes"]):
-        found["notes"].append(
-            f"operations without a rule, counted by their memory traffic: {', '.join(kinds)}"
-        )
+    if optimizer == "adam" and device is not None and "latency" in device.targets:
+        found["notes"].append("latency: with the optimizer of the device model's steps, not Adam's update")
     return found
 
 
