@@ -14,6 +14,7 @@ from bench import (
     memory,
     predict,
     predict_cpu,
+    predict_detectors,
     predict_latency,
     ranks,
     run_script,
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "predict": predict.main,
     "predict_cpu": predict_cpu.main,
     "predict_latency": predict_latency.main,
+    "predict_detectors": predict_detectors.main,
     "sweep": sweep.main,
     "comparing": comparing.main,
 }

@@ -2,5 +2,21 @@
 
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+LONG_FOLDERS = ("e2e", "sessions", "sweep", "record", "report")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files in the order below: pytest-xdist would begin with those of many, that is of small, tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that at the end no process works alone."""
+    ranks = {name: rank for rank, name in enumerate(LONG_FOLDERS)}
+    items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))

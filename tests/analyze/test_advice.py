@@ -64,6 +64,32 @@ def test_no_longer_queue_where_batches_lie_ready_and_receiving_them_takes_the_ti
     assert "prefetch" not in advised(summary(phases={"data": 0.2}))  # twenty times what is wanted
 
 
+def received(tensors: float, **changes: Any) -> dict[str, Any]:
+    """A fifth of the step is waiting, nearly all of it for batches that lie ready."""
+    figures = {"wait_ms": 20.0, "receive_ms": 18.0, "ready_share": 0.9, "tensors_per_batch": tensors}
+    loader = {"num_workers": 2, "capacity_images_per_s": 60.0, "demand_images_per_s": 20.0, **figures}
+    return summary(phases={"data": 0.2}, loader={**loader, **changes})
+
+
+def test_fewer_tensors_where_batches_lie_ready_and_receiving_them_takes_the_time() -> None:
+    found = advised(received(14))
+    assert list(found) == ["receiving"]  # neither more workers nor a longer queue
+    assert found["receiving"]["gain_share"] == pytest.approx(0.2 * 0.9 * 0.6)
+    assert "14 tensors" in found["receiving"]["evidence"]
+    assert "file_system" in found["receiving"]["command"] and not found["receiving"]["settings"]
+    assert "receiving" not in advised(received(14, ready_share=0.2))
+    assert "receiving" not in advised(received(14, receive_ms=2.0))
+
+
+def test_a_batch_in_one_piece_is_blamed_on_a_busy_machine_only_where_it_was_busy() -> None:
+    def on_machine(percent: float) -> dict[str, dict[str, Any]]:
+        row = {"source": "system", "metric": "cpu", "mean": percent}
+        return advised({**received(1), "telemetry": [row]})
+
+    assert "97 % busy" in on_machine(97.0)["receiving"]["evidence"]
+    assert "receiving" not in on_machine(50.0) and "receiving" not in advised(received(1))
+
+
 def test_pinned_memory_on_cuda_only() -> None:
     pageable = {"training": {"pin_memory": False}}
     on_cuda = summary(device="cuda:0", phases={"transfer": 0.2})
@@ -151,4 +177,4 @@ def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
     )
     gains = [row["gain_share"] for row in advice_for(given)]
     assert gains == sorted(gains, reverse=True)
-    assert len(RULES) == 12
+    assert len(RULES) == 13

@@ -76,3 +76,39 @@ def test_where_not_even_one_image_fits_it_says_so(tmp_path):
 def test_a_batch_of_one_cannot_become_smaller(tmp_path):
     oom = memory_figures(failed_in_forward(tmp_path, batch=1))["oom"]
     assert oom["suggested_batch"] is None
+
+
+def failed(tmp_path, memory: dict, batch: int = 8, step: int = 1) -> dict:
+    """The blocks of a whole forward pass; the request failed behind it."""
+    rows = [
+        *parameters(),
+        block(4000, 50, 480, category="inputs", name="images", phase="transfer", step=0),
+        block(40_000, 110, 480, module="body.0.conv1", step=0),
+    ]
+    info = {"oom": {**FAILURE, "phase": "backward", "step": step}, "batch_size": batch, "memory": memory}
+    return memory_figures(write_run(tmp_path, rows, steps=0, status="oom_host", info=info))["oom"]
+
+
+def test_behind_the_forward_pass_gradients_of_the_largest_map_are_still_to_come(tmp_path):
+    oom = failed(tmp_path, {})
+    assert oom["bytes_per_image"] == (44_000 + 3000 + 2 * 40_000) / 8
+    assert "after its forward pass" in oom["basis"]
+
+
+def test_what_the_account_itself_takes_is_no_room_for_images(tmp_path):
+    without, beside = failed(tmp_path / "a", {}), failed(tmp_path / "b", {"own_bytes": 16_000})
+    assert beside["kept_back_bytes"] == 16_000
+    assert beside["suggested_batch"] == without["suggested_batch"] - 1 == 1
+
+
+def test_in_the_first_step_what_a_process_still_takes_is_kept_back_and_one_image_is_left_to_try(tmp_path):
+    oom = failed(tmp_path, {}, step=0)
+    assert oom["kept_back_bytes"] > 50_000_000
+    assert oom["suggested_batch"] == 1, "by the slope alone it would fit"
+
+
+def test_where_the_account_was_lost_half_the_batch_is_tried(tmp_path):
+    oom = failed(tmp_path, {"unfinished_lost": True}, batch=9)
+    assert (oom["suggested_batch"], oom["bytes_per_image"]) == (4, None)
+    assert oom["basis"].startswith("half the batch")
+    assert oom["command"].endswith("--batch-size 4")

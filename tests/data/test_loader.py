@@ -159,7 +159,13 @@ def test_shared_memory_counts_every_waiting_batch(dataset: CocoLayoutDataset) ->
     assert image_bytes >= 3 * 64 * 96 * 4
     need = shared_memory_check(image_bytes, training(num_workers=3, prefetch_factor=4))
     assert need.batches == 3 * 4 + 2
-    assert need.need_bytes == need.batches * 2 * image_bytes
+    assert need.need_bytes == need.batches * need.batch_bytes
+
+
+def test_a_batch_is_at_most_two_files_of_shared_memory_in_whole_pages() -> None:
+    for image_bytes, pages in ((100, 2), (4096, 9), (4100, 10)):
+        need = shared_memory_check(image_bytes, training(num_workers=1, batch_size=8))
+        assert need.batch_bytes == pages * 4096
 
 
 def test_sixteen_megabytes_of_shared_memory_are_refused_before_the_run(

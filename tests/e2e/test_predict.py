@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_process import DETECTION, Ended, TorchServer
 from typer.testing import CliRunner
 
 from detscope.cli.main import app
@@ -17,15 +20,9 @@ from detscope.runs.writer import RunWriter
 pytest.importorskip("torch")
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "detscope", "predict", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.fixture
+def run(tmp_path: Path, torch_server: TorchServer) -> Callable[..., Ended]:
+    return partial(torch_server, folder=tmp_path, imports=DETECTION)
 
 
 def typed(*arguments: str) -> Any:
@@ -33,9 +30,11 @@ def typed(*arguments: str) -> Any:
     return CliRunner().invoke(app, ("predict", *arguments))
 
 
-def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(tmp_path: Path) -> None:
+def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(
+    run: Callable[..., Ended],
+) -> None:
     asked = ("resnet18", "--batch-sizes", "1,4,64", "--image-size", "64", "--memory-limit", "250MiB")
-    done = run(*asked, "--json", folder=tmp_path)
+    done = run("predict", *asked, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["cannot_tell"] == ["latency: no device model"]
@@ -53,7 +52,9 @@ def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(t
 
 
 def test_the_table_says_what_cannot_be_told(tmp_path: Path) -> None:
-    done = run("tiny_ssd", "--batch-sizes", "2", "--stage", "inference", folder=tmp_path)
+    command = [sys.executable, "-m", "detscope", "predict", "tiny_ssd"]  # once as it truly starts
+    command += ["--batch-sizes", "2", "--stage", "inference"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "tiny_ssd: inference step" in done.stdout and "latency: no device model" in done.stdout
     assert "assumed" in done.stdout and "scratch memory" in done.stdout
@@ -72,18 +73,12 @@ def test_another_optimizer_than_that_of_the_device_model_is_said(tmp_path: Path)
         assert not any("memory traffic" in note for note in found["notes"])
 
 
-def test_a_run_is_predicted_beside_what_it_measured_and_keeps_it(tmp_path: Path) -> None:
-    train = ("train", "tiny_ssd", "--steps", "4", "--memory", "--quiet")
-    done = subprocess.run(
-        [sys.executable, "-m", "detscope", *train],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def test_a_run_is_predicted_beside_what_it_measured_and_keeps_it(
+    tmp_path: Path, run: Callable[..., Ended]
+) -> None:
+    done = run("train", "tiny_ssd", "--steps", "4", "--memory", "--quiet")
     assert done.returncode == 0, done.stderr
-    done = run("latest", "--json", "--picture", "run.svg", folder=tmp_path)
+    done = run("predict", "latest", "--json", "--picture", "run.svg")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     step, peak = found["compared"]

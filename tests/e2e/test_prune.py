@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch_process import DETECTION, TorchServer
 
 from detscope.cli.prune import parse_levels
 from detscope.errors import UsageError
 
+IMPORTS = (*DETECTION, "effdet", "torch_pruning")
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+
+def plain(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "detscope", "prune", *arguments],
         cwd=folder,
@@ -24,9 +27,11 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_networks_are_made_and_what_cannot_be_pruned_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_networks_are_made_and_what_cannot_be_pruned_does_not_stop_the_rest(
+    tmp_path: Path, torch_server: TorchServer
+) -> None:
     asked = ("tiny_ssd", "shufflenet_v2_x0_5", "tiny_efficientdet", "--levels", "0,50", "--out", "nets")
-    done = run(*asked, "--json", folder=tmp_path)
+    done = torch_server("prune", *asked, "--json", folder=tmp_path, imports=IMPORTS)
     assert done.returncode == 6, done.stderr
     assert "shufflenet_v2_x0_5 cannot be pruned" in done.stderr and "Traceback" not in done.stderr
     result = json.loads(done.stdout)
@@ -45,10 +50,10 @@ def test_networks_are_made_and_what_cannot_be_pruned_does_not_stop_the_rest(tmp_
             "weights.safetensors",
         }
     checksums = weights_of(tmp_path / "nets")
-    again = run(*asked, folder=tmp_path)
+    again = torch_server("prune", *asked, folder=tmp_path, imports=IMPORTS)
     assert again.returncode == 2 and "is there already" in again.stderr and "--force" in again.stderr
     assert weights_of(tmp_path / "nets") == checksums
-    forced = run(
+    forced = plain(
         "tiny_ssd", "tiny_efficientdet", "--levels", "0,50", "--out", "nets", "--force", folder=tmp_path
     )
     assert forced.returncode == 0, forced.stderr
@@ -64,11 +69,11 @@ def weights_of(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_folder_of_another_kind_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_of_another_kind_is_never_replaced(tmp_path: Path, torch_server: TorchServer) -> None:
     mine = tmp_path / "networks" / "tiny_ssd-random-p0-s0"
     mine.mkdir(parents=True)
     (mine / "notes.txt").write_text("mine")
-    done = run("tiny_ssd", "--levels", "0", "--force", folder=tmp_path)
+    done = torch_server("prune", "tiny_ssd", "--levels", "0", "--force", folder=tmp_path, imports=IMPORTS)
     assert done.returncode == 2 and "is no network folder and is not replaced" in done.stderr
     assert (mine / "notes.txt").read_text() == "mine"
 

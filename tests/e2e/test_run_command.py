@@ -162,7 +162,7 @@ def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path,
             print(type(pickle.loads(pickle.dumps(Own()))), Own.__module__)
         """,
     )
-    done = torch_server("run", "--json", "figures.json", "spawns.py", folder=tmp_path)
+    done = torch_server("run", "--json", "figures.json", "spawns.py", folder=tmp_path, teardown=True)
     summary = figures(tmp_path, done.stderr)
     assert (done.returncode, own_words(done.stderr)) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()[:6]] == [
@@ -191,7 +191,7 @@ def test_a_worker_s_error_reads_as_without_us(tmp_path, torch_server):
             step(batch)
         """,
     )
-    done = torch_server("run", "--json", "figures.json", "broken.py", folder=tmp_path)
+    done = torch_server("run", "--json", "figures.json", "broken.py", folder=tmp_path, teardown=True)
     summary = figures(tmp_path, done.stderr)
     words = own_words(done.stderr)
     assert done.returncode == 1
@@ -225,7 +225,8 @@ def interrupt(folder: Path) -> Callable[[int], None]:
 
 def test_an_interrupted_script_dies_of_it_and_its_run_is_kept(tmp_path, torch_server):
     write(tmp_path, "endless.py", ENDLESS)
-    heard = torch_server("run", "endless.py", folder=tmp_path, meanwhile=interrupt(tmp_path))
+    stop = interrupt(tmp_path)
+    heard = torch_server("run", "endless.py", folder=tmp_path, meanwhile=stop, teardown=True)
     assert heard.returncode == -signal.SIGINT
     assert heard.stdout == "finally ran\natexit ran\n"
     words = own_words(heard.stderr)
@@ -239,7 +240,7 @@ def test_an_interrupted_script_dies_of_it_and_its_run_is_kept(tmp_path, torch_se
 def test_enough_steps_end_an_endless_script_with_finally_and_atexit(tmp_path, torch_server):
     write(tmp_path, "endless.py", ENDLESS)
     command = ("run", "--json", "figures.json", "--max-steps", "5", "endless.py")
-    done = torch_server(*command, folder=tmp_path)
+    done = torch_server(*command, folder=tmp_path, teardown=True)
     summary = figures(tmp_path, done.stderr)
     assert done.returncode == 0
     assert done.stdout == "finally ran\natexit ran\n"

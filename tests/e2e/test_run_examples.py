@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from torch_process import DETECTION
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # arguments, training and evaluation steps, batches per step, family
@@ -15,9 +16,7 @@ SCRIPTS = {
     "efficientdet_accumulation": (["7"], 7, 0, 2.0, "user"),
     "evaluation_only": (["8"], 0, 8, None, "retinanet"),
 }
-
-
-IMPORTS = ("torch", "torch._dynamo", "torchvision.models.detection", "effdet")
+IMPORTS = (*DETECTION, "effdet")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -26,7 +25,7 @@ def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, t
     script = str(EXAMPLES / f"{name}.py")
     plain = torch_server(script, *arguments, folder=tmp_path, imports=IMPORTS, script=True)
     command = ("run", "-q", "--level", "ops", "--json", "figures.json", script, *arguments)
-    heard = torch_server(*command, folder=tmp_path, imports=IMPORTS)
+    heard = torch_server(*command, folder=tmp_path, imports=IMPORTS, teardown=True)
     assert plain.returncode == heard.returncode == 0, heard.stderr
     assert (heard.stdout, heard.stderr) == (plain.stdout, plain.stderr)
     summary = json.loads((tmp_path / "figures.json").read_text())

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from torch_process import DETECTION, wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ["--set", "data.images=8", "--set", "data.image_width=160", "--set", "data.image_height=128"]
@@ -76,46 +76,34 @@ def test_the_run_keeps_no_environment_variable_and_no_home_path(trained):
     assert not any(len(value) > 8 and value in stored for key, value in os.environ.items() if "TOKEN" in key)
 
 
-def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path):
-    child = subprocess.Popen(
-        [*COMMAND, "train", "tiny_ssd", "--steps", "100000", "-q", *SMALL],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-000002.arrow")):
-        time.sleep(0.1)
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    shown = run("show", "--json", folder=tmp_path)
+def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_server):
+    def kill(child: int) -> None:
+        wait_for(tmp_path, "runs/*/parts/steps-000002.arrow")
+        os.killpg(child, signal.SIGKILL)
+
+    command = ("train", "tiny_ssd", "--steps", "100000", "-q", *SMALL)
+    done = torch_server(*command, folder=tmp_path, imports=DETECTION, meanwhile=kill)
+    assert done.returncode == -signal.SIGKILL
+    shown = torch_server("show", "--json", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     summary = json.loads(shown.stdout)
     assert summary["status"] == "partial"
     assert summary["step_ms"]["n"] > 5
-    assert "partial" in run("show", folder=tmp_path).stdout
+    assert "partial" in torch_server("show", folder=tmp_path).stdout
 
 
-def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path):
-    child = subprocess.Popen(
-        [*COMMAND, "train", "tiny_ssd", "--steps", "100000", *SMALL],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(tmp_path.glob("runs/*/parts/steps-*.arrow")):
-        time.sleep(0.1)
-    os.killpg(child.pid, signal.SIGINT)  # a terminal tells the whole group, workers too
-    _, errors = child.communicate(timeout=60)
-    assert child.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert "interrupted" in errors
-    assert "detscope show" in errors
-    summary = json.loads(run("show", "--json", folder=tmp_path).stdout)
+def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path, torch_server):
+    def interrupt(child: int) -> None:
+        wait_for(tmp_path, "runs/*/parts/steps-*.arrow")
+        os.killpg(child, signal.SIGINT)  # a terminal tells the whole group, workers too
+
+    command = ("train", "tiny_ssd", "--steps", "100000", *SMALL)
+    done = torch_server(*command, folder=tmp_path, imports=DETECTION, meanwhile=interrupt)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "interrupted" in done.stderr
+    assert "detscope show" in done.stderr
+    summary = json.loads(torch_server("show", "--json", folder=tmp_path).stdout)
     assert summary["status"] == "partial"
     assert summary["step_ms"]["n"] > 0
 
@@ -123,13 +111,13 @@ def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path):
 @pytest.mark.skipif(
     "torch" in sys.modules and sys.modules["torch"].cuda.is_available(), reason="there is a GPU"
 )
-def test_cuda_without_cuda_is_exit_4_with_one_line_and_a_hint_and_nothing_is_made(tmp_path):
+def test_cuda_without_cuda_is_exit_4_with_one_line_and_a_hint_and_nothing_is_made(tmp_path, torch_server):
     (tmp_path / ".config").mkdir()
     (tmp_path / ".config" / "config.toml").write_text(
         "[training]\nnum_epochs = 1\nbatch_size = 2\nprefetch_factor = 2\nnum_workers = 4\n"
         'device = "cuda:0"\n'
     )
-    done = run("train", folder=tmp_path)
+    done = torch_server("train", folder=tmp_path)
     assert done.returncode == 4
     assert [line.split(":")[0] for line in done.stderr.strip().splitlines()] == ["error", "hint"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".config"]
@@ -145,17 +133,11 @@ def test_three_wrong_keys_are_three_messages_and_exit_2(tmp_path):
     assert "num_epochs" in done.stderr
 
 
-def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples" / "own_loop.py")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path, torch_server):
+    example = str(REPOSITORY / "examples" / "own_loop.py")
+    done = torch_server(example, folder=tmp_path, imports=DETECTION, script=True)
     assert done.returncode == 0, done.stderr
-    summary = json.loads(run("show", "--json", folder=tmp_path).stdout)
+    summary = json.loads(torch_server("show", "--json", folder=tmp_path).stdout)
     assert summary["status"] == "ok"
     assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
     assert {"backbone", "head"} <= {row["path"] for row in summary["modules"]}

@@ -5,53 +5,33 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch_process import DETECTION, Ended, TorchServer, wait_for
 
-COMMAND = [sys.executable, "-m", "detscope", "train"]
 TRAINING = ["tiny_fasterrcnn", "--data", "synthetic", "--epochs", "5", "--eval-every", "2"]
 SMALL = ["--batch-size", "2", "--num-workers", "1", "--seed", "3"]
 SMALL += ["--set", "data.images=8", "--set", "evaluation.images=4", "--set", "data.flip=true"]
 SMALL += ["--set", "data.image_width=160", "--set", "data.image_height=128"]
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> dict:
-    done = run(*TRAINING, *SMALL, "--json", folder=tmp_path_factory.mktemp("whole"))
+def uninterrupted(tmp_path_factory, torch_server) -> dict:
+    whole = tmp_path_factory.mktemp("whole")
+    done = torch_server("train", *TRAINING, *SMALL, "--json", folder=whole, imports=DETECTION)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def started(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *TRAINING, *SMALL],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def stopped(server: TorchServer, folder: Path, stop: Callable[[int], None]) -> Ended:
+    return server("train", *TRAINING, *SMALL, folder=folder, imports=DETECTION, meanwhile=stop)
 
 
-def wait_for(folder: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 120
-    while not list(folder.glob(pattern)):
-        assert time.monotonic() < deadline, f"no {pattern}"
-        time.sleep(0.01)
-
-
-def resumed(folder: Path) -> dict:
-    done = run("--resume", "latest", "--json", folder=folder)
+def resumed(server: TorchServer, folder: Path) -> dict:
+    done = server("train", "--resume", "latest", "--json", folder=folder, imports=DETECTION)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -68,40 +48,45 @@ def check_same_end(found: dict, wanted: dict) -> None:
 
 
 def test_killed_after_its_third_epoch_and_resumed_it_ends_where_the_uninterrupted_one_did(
-    uninterrupted, tmp_path
+    uninterrupted, tmp_path, torch_server
 ):
-    child = started(tmp_path)
-    wait_for(tmp_path, "runs/*/checkpoints/step-*-0003/state.json")
-    os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
+    def kill(child: int) -> None:
+        wait_for(tmp_path, "runs/*/checkpoints/step-*-0003/state.json")
+        os.killpg(child, signal.SIGKILL)
+
+    assert stopped(torch_server, tmp_path, kill).returncode == -signal.SIGKILL
     (killed,) = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
     before = {path: path.stat().st_mtime_ns for path in killed.rglob("*") if path.is_file()}
-    summary = resumed(tmp_path)
+    summary = resumed(torch_server, tmp_path)
     assert summary["resumed_from"]["epoch"] == 3
     assert summary["resumed_from"]["run"] == killed.name
     check_same_end(summary, uninterrupted)
     assert {path: path.stat().st_mtime_ns for path in killed.rglob("*") if path.is_file()} == before
 
 
-def test_stopped_inside_an_epoch_it_keeps_a_checkpoint_and_resumed_ends_the_same(uninterrupted, tmp_path):
-    child = started(tmp_path)
-    wait_for(tmp_path, "runs/*/checkpoints/step-*-0001/state.json")
-    time.sleep(0.2)  # somewhere in the second pass
-    os.killpg(child.pid, signal.SIGINT)  # a terminal tells the whole group, workers too
-    _, errors = child.communicate(timeout=60)
-    assert child.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert "detscope train --resume runs/" in errors
-    summary = resumed(tmp_path)
+def test_stopped_inside_an_epoch_it_keeps_a_checkpoint_and_resumed_ends_the_same(
+    uninterrupted, tmp_path, torch_server
+):
+    def interrupt(child: int) -> None:
+        wait_for(tmp_path, "runs/*/checkpoints/step-*-0001/state.json")
+        time.sleep(0.2)  # somewhere in the second pass
+        os.killpg(child, signal.SIGINT)  # a terminal tells the whole group, workers too
+
+    done = stopped(torch_server, tmp_path, interrupt)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "detscope train --resume runs/" in done.stderr
+    summary = resumed(torch_server, tmp_path)
     assert summary["resumed_from"]["step"] > 4
     check_same_end(summary, uninterrupted)
 
 
-def test_told_to_terminate_it_keeps_a_checkpoint_too(tmp_path):
-    child = started(tmp_path)
-    wait_for(tmp_path, "runs/*/checkpoints/step-*-0001/state.json")
-    child.terminate()
-    _, errors = child.communicate(timeout=60)
-    assert child.returncode == 143, errors
-    assert "Traceback" not in errors
-    assert "detscope train --resume runs/" in errors
+def test_told_to_terminate_it_keeps_a_checkpoint_too(tmp_path, torch_server):
+    def terminate(child: int) -> None:
+        wait_for(tmp_path, "runs/*/checkpoints/step-*-0001/state.json")
+        os.kill(child, signal.SIGTERM)
+
+    done = stopped(torch_server, tmp_path, terminate)
+    assert done.returncode == 143, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "detscope train --resume runs/" in done.stderr

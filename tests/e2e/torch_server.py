@@ -1,36 +1,71 @@
-"""Imports torch once and forks a child for every command, which then ends as any Python process ends.
+"""Imports torch once and forks a child for every command, which then is a process of its own.
 
-An order is a line of JSON: modules to import before forking, folder, arguments. A child is `detscope
-ARGUMENTS`, or with `script` a plain script. Answers: the child's process id, then its exit code.
+An order is a line of JSON: modules to import before forking, folder, arguments, files for what it prints.
+A child is `detscope ARGUMENTS`, or with `script` a plain script, in a session of its own. Answers: the
+child's process id, then its exit code.
 """
 
+import atexit
+import gc
 import importlib
 import json
 import os
 import sys
+import threading
+import warnings
+
+
+def run(order: dict) -> None:
+    """The command; it may raise whatever ends a Python process."""
+    sys.argv[:] = order["arguments"]
+    if order["script"]:
+        from detscope.sessions.script_main import ScriptTarget, execute
+
+        execute(ScriptTarget(sys.argv[0], tuple(sys.argv[1:])))
+    else:
+        from detscope.cli.main import main
+
+        main()
+
+
+def end_early(code: int) -> None:
+    """What Python does at its end, up to taking every module apart: with torch's that is a second."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
 
 for line in sys.stdin:
     order = json.loads(line)
     for name in order["imports"]:
         importlib.import_module(name)
+    gc.freeze()  # a child that goes through all this would copy it
     child = os.fork()
     if child == 0:
+        os.setsid()
+        print(os.getpid(), flush=True)
         break
-    print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 else:
     os._exit(0)
 
 os.chdir(order["folder"])
-sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123
-for number, stream in enumerate(("out", "err"), start=1):
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+sys.stdin = open(0, closefd=False)  # noqa: SIM115
+for number, stream in enumerate(order["streams"], start=1):
     os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-sys.argv[:] = order["arguments"]
-if order["script"]:
-    from detscope.sessions.script_main import ScriptTarget, execute
-
-    execute(ScriptTarget(sys.argv[0], tuple(sys.argv[1:])))
+warnings.filters.remove(("ignore", None, Warning, None, 0))  # type: ignore[attr-defined]
+sys.warnoptions.clear()
+if order["teardown"]:
+    atexit.register(gc.unfreeze)
+    run(order)
 else:
-    from detscope.cli.main import main
-
-    main()
+    try:
+        run(order)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        end_early(end.code or 0)
+    end_early(0)

@@ -14,7 +14,8 @@ from detscope.predict.answer import answer
 from detscope.predict.device_model import ASSUMED_WIDTH, fit_device
 from detscope.predict.expected import stage_shares
 from detscope.predict.graph import LayerGraph, Operation
-from detscope.predict.layer_features import ACCUMULATION, LayerCall, calls_of, class_of, terms_of
+from detscope.predict.layer_calls import LayerCall, calls_of
+from detscope.predict.layer_features import ACCUMULATION, class_of, terms_of
 from detscope.predict.layer_model import LayerModel, choose_layers, fit_scales
 from detscope.predict.layer_table import LayerTable, fit_layers
 from detscope.predict.layer_times import FIRST, LayerTime, read_layer_times, write_layer_times

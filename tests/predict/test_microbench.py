@@ -2,23 +2,47 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from detscope.errors import MachineError, UsageError
 from detscope.predict.device_model import fit_device
-from detscope.predict.graph import CONVOLUTION, KNOWN_KINDS
-from detscope.predict.layer_features import LayerCall, class_of
-from detscope.predict.layer_times import CLAMP_IN_PLACE, PARAMETER, STEP, read_layer_times
+from detscope.predict.graph import CONVOLUTION, KNOWN_KINDS, Operation
+from detscope.predict.layer_calls import LayerCall
+from detscope.predict.layer_features import class_of
+from detscope.predict.layer_times import (
+    ADAM,
+    ARITHMETIC,
+    BESIDE,
+    BILINEAR,
+    CLAMP_IN_PLACE,
+    GROUP_NORM,
+    INDEX,
+    LOSS,
+    NEAREST,
+    PARAMETER,
+    REDUCTION,
+    ROI_ALIGN,
+    SORTING,
+    STEP,
+    read_layer_times,
+)
 from detscope.predict.microbench_clock import clock_for
 from detscope.predict.microbench_design import Limits, largest_elements, multiplications, rounds
+from detscope.predict.microbench_detection import DETECTION, small, views
 from detscope.predict.microbench_layers import Bench, made_call, made_inputs
 from detscope.predict.microbench_reference import Drift
-from detscope.predict.microbench_run import measure, measure_layers
+from detscope.predict.microbench_run import _start_ms, measure, measure_layers
+from detscope.predict.microbench_trial import Trial
 from detscope.sessions.fit_microbench import run_microbench
 
+DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}
+DETECTION_KINDS |= {ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS}
 TINY = Limits(elements=2e4, multiplications=2e6)
 
 
@@ -31,9 +55,10 @@ def test_the_same_seed_gives_the_same_layers_and_another_gives_others() -> None:
 
 def test_every_round_holds_every_kind_and_keeps_its_limits() -> None:
     for trials in islice(rounds(0, TINY), 3):
-        assert {trial.operation.kind for trial in trials} == KNOWN_KINDS | {PARAMETER, STEP, CLAMP_IN_PLACE}
+        kinds = {trial.operation.kind for trial in trials}
+        assert kinds == KNOWN_KINDS | DETECTION_KINDS | {PARAMETER, ADAM, STEP, CLAMP_IN_PLACE}
         assert all(multiplications(trial) <= TINY.multiplications for trial in trials)
-        images = [trial for trial in trials if trial.operation.kind not in (PARAMETER, STEP)]
+        images = [trial for trial in trials if trial.operation.kind not in (PARAMETER, ADAM, STEP)]
         assert all(largest_elements(trial) <= TINY.elements for trial in images)
 
 
@@ -62,12 +87,14 @@ def test_every_layer_of_a_round_runs_and_has_the_shape_that_it_says() -> None:
 
     bench = Bench(torch, "cpu", clock_for("cpu"))
     for trial in next(rounds(0, TINY)):
-        if trial.operation.kind in (PARAMETER, STEP):
+        if trial.operation.kind in (PARAMETER, ADAM, STEP, SORTING, *BESIDE):
             continue
         call = made_call(bench, trial, training=True)
         _, inputs = made_inputs(bench, trial, input_gradient=True)
         output = call(*inputs)
-        assert tuple(output.shape) == (trial.batch, *trial.operation.output_shape[1:]), trial
+        rows, *more = trial.operation.output_shape
+        summed = trial.operation.output_shape == (1,)
+        assert tuple(output.shape) == (() if summed else (trial.batch * rows, *more)), trial
         parameters = () if call.module is None else [one.numel() for one in call.module.parameters()]
         assert tuple(parameters) == trial.operation.parameters
 
@@ -122,3 +149,61 @@ def test_drift_is_in_proportion_between_references_and_one_accident_is_none() ->
 
 def test_a_round_that_did_not_end_is_not_counted() -> None:
     assert measure_layers("cpu", 0.2, limits=TINY).rounds == 0
+
+
+def test_what_is_told_of_small_operators_is_what_they_are() -> None:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        calls = elements = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            self.calls += 1
+            leaves = torch.utils._pytree.tree_leaves((args, found))
+            self.elements += sum(one.numel() for one in leaves if isinstance(one, torch.Tensor))
+            return found
+
+    bench = Bench(torch, "cpu", clock_for("cpu"))
+    for draw in (views, small):
+        trial = draw(Random(5))
+        with Counted() as counted:
+            made_call(bench, trial, training=False)()
+        # what is made beforehand is counted too
+        with Counted() as before:
+            made_call(bench, trial, training=False)
+        assert counted.calls - before.calls == trial.parts
+        if draw is small:
+            moved = (counted.elements - before.elements) / trial.parts
+            assert moved == pytest.approx(trial.operation.output_elements, rel=0.1)
+
+
+def test_the_start_of_a_backward_pass_is_no_part_of_a_small_layer() -> None:
+    import torch
+
+    bench = Bench(torch, "cpu", clock_for("cpu"))
+    shape = (1, 8, 4, 4)
+    trial = Trial(Operation("relu", (0,), (shape,), 1, shape), 2, variant="relu")
+    leaf, gradient = bench.random((1,)).requires_grad_(), bench.random((1,))
+    alone = sorted(_start_ms(bench.clock, leaf, gradient) for _ in range(50))[25]
+    with_start = []
+    for _ in range(50):
+        one = bench.random((2, 8, 4, 4)).requires_grad_()
+        began = time.perf_counter()
+        torch.relu(one).backward(gradient.expand(2, 8, 4, 4))
+        with_start.append(1e3 * (time.perf_counter() - began))
+    measured = sorted(measure(bench, trial, "training") for _ in range(9))[4]
+    assert alone > 0
+    assert measured < sorted(with_start)[25]
+
+
+@pytest.mark.parametrize("draw", [draw for draw, _ in DETECTION], ids=lambda draw: draw.__name__)
+def test_operators_of_detectors_run_at_whatever_sizes_are_drawn(draw: Callable[[Random], Trial]) -> None:
+    import torch
+
+    bench = Bench(torch, "cpu", clock_for("cpu"))
+    for seed in range(4):
+        trial = draw(Random(seed))
+        for stage in trial.stages:
+            assert measure(bench, trial, stage) > 0

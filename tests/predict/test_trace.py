@@ -16,6 +16,7 @@ from detscope.predict.graph import BATCH_NORM, CONVOLUTION, LINEAR
 from detscope.predict.lifetimes import TrainingPlan
 from detscope.predict.memory import simulate_training
 from detscope.predict.trace import trace_step
+from detscope.predict.trace_beside import beside_of
 from detscope.predict.trace_graph import graph_of_step
 from detscope.zoo.networks import Network, load_network
 
@@ -102,3 +103,10 @@ def test_a_detector_keeps_its_stages_and_can_be_simulated() -> None:
     rois = [call for call in step.log.calls if call.name == "torchvision.roi_align"]
     assert rois and sum(call.outputs[0].shape[0] for call in rois) > 20, "no proposals were chosen"
     assert simulate_training(graph, TrainingPlan(2)).later.allocated > 0
+    # the RPN's head sees five levels; all that is trained is there once
+    trained = sum(one.numel() for one in network.module.parameters() if one.requires_grad)
+    assert sum(graph.parameters) == trained
+    beside = {one.kind: one for one in beside_of(step, trace_step(network, 3)) if one.stage == "rpn"}
+    assert beside["torchvision.nms"].calls == (0, 1)
+    for kind in ("view", "small operator"):
+        assert beside[kind].calls[0] > 0 and beside[kind].calls[1] > 0

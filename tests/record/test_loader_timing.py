@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from detscope.data.late_float import collate
 from detscope.marks import region
-from detscope.record.loader import forget_workers, instrumented_iterator, unwrap
+from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
+from detscope.record.rows import loader_rows
 
 
 class Marked(Dataset):
@@ -32,6 +34,13 @@ class Silent(Marked):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.002)
         return torch.full((1,), float(index))
+
+
+class Pictures(Marked):
+    """Items of a detection data set."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return torch.full((3, 8, 8), 51 * index, dtype=torch.uint8), {"labels": torch.tensor([index])}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -72,9 +81,38 @@ def test_persistent_workers_do_not_leak_timed_batches_into_later_passes():
 
 
 def test_workers_started_by_spawn_are_measured_too():
-    loader = DataLoader(Marked(2), batch_size=1, num_workers=1, multiprocessing_context="spawn")
-    timings = [unwrap(item)[1] for item in instrumented_iterator(loader)]
-    assert [timing.worker for timing in timings] == [0, 0]
+    loader = DataLoader(
+        Pictures(2), batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=collate
+    )
+    pairs = [unwrap(item) for item in instrumented_iterator(loader)]
+    assert [(timing.worker, timing.tensors) for _, timing in pairs] == [(0, 1), (0, 1)]
+    (image,), (target,) = pairs[1][0]
+    assert image.dtype == torch.float32 and image.unique().tolist() == pytest.approx([0.2])
+    assert target["labels"].tolist() == [1]
+
+
+def test_waiting_is_split_into_making_and_receiving():
+    timing = BatchTiming(0, 1, start_ns=0, end_ns=100, arrived_ns=150)
+    assert timing.receive_ns(30) == 30  # asked for at 120: it lay ready
+    assert timing.receive_ns(120) == 50  # asked for at 30: 70 went into making it
+    assert BatchTiming(-1, 1, 0, 100, arrived_ns=150).receive_ns(120) is None
+    assert loader_rows(7, timing, 120)[0][-3:] == (120, 50, None)
+
+
+def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_they_are_sent():
+    def collate_apart(items):
+        return {"numbers": list(items), "more": (torch.ones(1), "text")}
+
+    loader = DataLoader(Marked(4), batch_size=2, num_workers=1, collate_fn=collate_apart)
+    iterator = instrumented_iterator(loader)
+    next(iterator)
+    time.sleep(0.3)
+    asked_ns = time.perf_counter_ns()
+    _, timing = unwrap(next(iterator))
+    wait_ns = time.perf_counter_ns() - asked_ns
+    assert timing.tensors == 3
+    assert timing.end_ns < asked_ns < timing.arrived_ns
+    assert timing.receive_ns(wait_ns) == wait_ns
 
 
 def test_what_is_not_a_map_style_loader_passes_through():

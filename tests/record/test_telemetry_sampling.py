@@ -10,7 +10,7 @@ import pytest
 
 from detscope.record import telemetry as module
 from detscope.record.nvml import Reading
-from detscope.record.telemetry import Sample, Telemetry
+from detscope.record.telemetry import Sample, Telemetry, until_next_sample_s
 
 
 def wait_until(telemetry: Telemetry, samples: int) -> list[Sample]:
@@ -167,3 +167,13 @@ def test_stopping_ends_the_thread_and_starting_again_works() -> None:
         telemetry.stop()
         assert not [thread for thread in threading.enumerate() if thread.name == "detscope-telemetry"]
     telemetry.stop()
+
+
+def test_processes_that_began_at_different_times_sample_at_the_same_moments() -> None:
+    moments = {round(now_s + until_next_sample_s(now_s, 0.5, 0.125), 9) for now_s in (7.05, 7.2, 7.37)}
+    assert moments == {7.5}
+
+
+def test_a_sample_right_before_a_common_moment_waits_for_the_one_after() -> None:
+    assert until_next_sample_s(7.4, 0.5, 0.125) == pytest.approx(0.6)
+    assert until_next_sample_s(7.5, 0.5, 0.125) == pytest.approx(0.5)

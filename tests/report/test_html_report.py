@@ -77,9 +77,13 @@ def make_run(parent: Path, steps: int = 40, modules: int = 40, name: str = "smal
         ],
     )
     regions = (("load", 1), ("decode", 2), ("batch", 4))
-    writer.append(
-        "loader", [(s, 0, 1, r, s * 10**8, ms * 10**6, 2, 10**5) for s in kept for r, ms in regions]
-    )
+    batch = {"worker": 0, "pid": 1, "images": 2, "wait_ns": 10**5}
+    loaded = [
+        {**batch, "step": s, "region": region, "start_ns": s * 10**8, "wall_ns": ms * 10**6}
+        for s in kept
+        for region, ms in regions
+    ]
+    writer.append_frame("loader", pl.DataFrame(loaded, schema=polars_schema("loader")))
     writer.append("losses", [(int(s), "loss", 1.0 / (1 + s)) for s in numbers[:2000]])
     writer.close("failed" if label else "ok", f"ValueError: {label}" if label else None)
     return writer.folder
@@ -90,21 +94,28 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(make_run(tmp_path_factory.mktemp("runs")))
 
 
-def test_the_page_opens_from_a_file_without_an_error_or_a_request(browser: Any, report: Path) -> None:
+@pytest.fixture(scope="module")
+def desk(browser: Any, report: Path) -> Visit:
+    """One page for several tests, each of which looks at another part: opening it takes seconds."""
     visit = Visit(browser, report)
     visit.page.wait_for_selector("#phases.js-plotly-plot")
     visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     visit.page.wait_for_selector("#icicle .slice")
-    assert visit.page.locator(".js-plotly-plot").count() == visit.page.locator(".plot").count()
-    assert visit.complaints == []
+    return visit
 
 
-def test_a_click_zooms_into_the_icicle_and_the_choice_changes_what_it_shows(
-    browser: Any, report: Path
-) -> None:
-    page = Visit(browser, report).page
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_selector("#icicle .slice")
+@pytest.fixture(scope="module")
+def telephone(browser: Any, report: Path) -> Visit:
+    return Visit(browser, report, color_scheme="light", viewport={"width": 420, "height": 900})
+
+
+def test_the_page_opens_from_a_file_without_an_error_or_a_request(desk: Visit) -> None:
+    assert desk.page.locator(".js-plotly-plot").count() == desk.page.locator(".plot").count()
+    assert desk.complaints == []
+
+
+def test_a_click_zooms_into_the_icicle_and_the_choice_changes_what_it_shows(desk: Visit) -> None:
+    page = desk.page
     everything = page.locator("#icicle .slice").count()
     page.locator("#icicle .slice", has_text="roi_heads").first.click()
     for _ in range(50):  # the page's own policy forbids a condition given as text
@@ -118,8 +129,8 @@ def test_a_click_zooms_into_the_icicle_and_the_choice_changes_what_it_shows(
     assert set(values) == {0, 10}
 
 
-def test_the_module_table_sorts_and_filters(browser: Any, report: Path) -> None:
-    page = Visit(browser, report).page
+def test_the_module_table_sorts_and_filters(desk: Visit) -> None:
+    page = desk.page
     rows = page.locator("#modules-table tbody tr")
     page.get_by_role("button", name="Module", exact=True).click()
     names = rows.locator("td:first-child").all_inner_texts()
@@ -130,8 +141,8 @@ def test_the_module_table_sorts_and_filters(browser: Any, report: Path) -> None:
     ]
 
 
-def test_dark_is_one_press_away_and_reachable_by_keyboard(browser: Any, report: Path) -> None:
-    page = Visit(browser, report, color_scheme="light").page
+def test_dark_is_one_press_away_and_reachable_by_keyboard(telephone: Visit) -> None:
+    page = telephone.page
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
     for _ in range(2):  # the link that skips to the figures, then the button
@@ -141,20 +152,21 @@ def test_dark_is_one_press_away_and_reachable_by_keyboard(browser: Any, report: 
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_it_prints_with_all_charts(browser: Any, report: Path, tmp_path: Path) -> None:
-    page = Visit(browser, report).page
+def test_nothing_sticks_out_on_a_narrow_screen(telephone: Visit) -> None:
+    page = telephone.page
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+
+
+def test_it_prints_with_all_charts(telephone: Visit, tmp_path: Path) -> None:
+    page = telephone.page
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.pdf(path=str(tmp_path / "report.pdf"))
     assert (tmp_path / "report.pdf").stat().st_size > 50_000
     assert not page.locator("nav").is_visible()
-
-
-def test_nothing_sticks_out_on_a_narrow_screen(browser: Any, report: Path) -> None:
-    page = Visit(browser, report, viewport={"width": 420, "height": 900}).page
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.emulate_media(media="screen")
 
 
 def test_with_scripts_off_every_figure_is_still_there(browser: Any, report: Path) -> None:

@@ -87,8 +87,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_page_of_a_sweep_opens_without_an_error_or_a_request(browser: Any, report: Path) -> None:
-    page, complaints = opened(browser, report)
+@pytest.fixture(scope="module")
+def desk(browser: Any, report: Path) -> tuple[Any, list[str]]:
+    """One page for the tests that only look: opening it takes seconds."""
+    return opened(browser, report)
+
+
+def test_the_page_of_a_sweep_opens_without_an_error_or_a_request(desk: tuple[Any, list[str]]) -> None:
+    page, complaints = desk
     assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() == 4
     assert complaints == []
 
@@ -109,8 +115,8 @@ def test_with_scripts_off_what_ran_how_it_ended_and_why_it_failed_are_still_ther
         assert expected in text
 
 
-def test_intervals_are_bars_and_an_unsteady_point_is_an_open_circle(browser: Any, report: Path) -> None:
-    page, _ = opened(browser, report)
+def test_intervals_are_bars_and_an_unsteady_point_is_an_open_circle(desk: tuple[Any, list[str]]) -> None:
+    page, _ = desk
     traces = page.evaluate("document.getElementById('latency').data.map(t => [t.name, t.marker.symbol])")
     symbols = {name: list(shapes) for name, shapes in traces}
     assert symbols["resnet18-p50"] == ["circle", "circle-open", "circle", "circle"]

@@ -204,3 +204,16 @@ def test_rows_that_come_late_stand_among_the_others_in_the_order_of_their_step(t
     writer.close("ok")
     found = load_run(writer.folder).table("losses")
     assert found.select("step", "name").rows() == [(0, "z"), (1, "a"), (1, "b"), (2, "a")]
+
+
+def test_ranks_that_began_at_different_times_write_at_the_same_moments(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("detscope.runs.writer.monotonic", lambda: now[0])
+    writers = []
+    for now[0] in (30.1, 32.9):
+        writers.append(RunWriter(tmp_path, "train", "m", {}))
+    for now[0] in (32.95, 33.05):
+        assert [writer.due for writer in writers] == [now[0] > 33] * 2
+    for writer in writers:
+        writer.flush()
+        assert not writer.due

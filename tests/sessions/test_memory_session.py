@@ -96,7 +96,7 @@ def run_limited(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
         "POLARS_MAX_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    arguments = [sys.executable, str(LIMITED), "400", *shlex.split(command)]
+    arguments = [sys.executable, str(LIMITED), "380", *shlex.split(command)]
     return subprocess.run(
         arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import highest, lowest, total
+from detscope.analyze.columns import highest, lowest, mean, total
 from detscope.analyze.steps import TypicalSteps
 
 REGIONS = ("load", "decode", "transform", "collate")
@@ -44,7 +45,29 @@ def loader_figures(
     parallel = max(1, len(result["workers"]))
     result["capacity_images_per_s"] = total(batches["images"]) / making_s * parallel if making_s else None
     result["num_workers"] = 0 if result["workers"][0]["worker"] < 0 else parallel
-    return result
+    return result | _receiving(batches.filter(pl.col("step").is_in(typical.steps)), wait_ms)
+
+
+def _receiving(batches: pl.DataFrame, wait_ms: float) -> dict[str, Any]:
+    """How much of the waiting came after a batch was made; None where nobody sent it or it was not kept."""
+    sent = batches.drop_nulls("receive_ns")
+    waited, received = total(sent["wait_ns"]), total(sent["receive_ns"])
+    if not waited:
+        return dict.fromkeys(("receive_ms", "ready_share", "tensors_per_batch"))
+    ready = sent.filter(pl.col("receive_ns") >= pl.col("wait_ns")).height / sent.height
+    return {
+        "receive_ms": wait_ms * received / waited,
+        "ready_share": ready,
+        "tensors_per_batch": mean(sent["tensors"]),
+    }
+
+
+def lies_ready(loader: Mapping[str, Any]) -> bool:
+    """Whether most batches were made before they were asked for, so that waiting is receiving."""
+    wait_ms, receive_ms = loader.get("wait_ms"), loader.get("receive_ms")
+    if not wait_ms or receive_ms is None or (loader.get("ready_share") or 0.0) < 0.5:
+        return False
+    return bool(receive_ms >= wait_ms / 2)
 
 
 def _window_ns(batches: pl.DataFrame) -> int:

@@ -10,16 +10,17 @@ from detscope.analyze.columns import total
 
 
 def operator_rows(ops: pl.DataFrame, window_steps: int, most: int = 200) -> list[dict[str, Any]]:
-    """Self time per step of the window, most expensive first."""
+    """Self time per step of the window, most expensive first; equal ones by name and place."""
     if ops.height == 0:
         return []
     whole = total(ops["self_ns"])
+    keys = ["name", "module", "direction", "stage", "phase"]
     grouped = (
-        ops.group_by("name", "direction", "module", "stage", "phase")
+        ops.group_by(keys)
         .agg(
             pl.col("count").sum(), pl.col("self_ns").sum(), pl.col("device_ns").sum(), pl.col("kernels").sum()
         )
-        .sort(["self_ns", "name"], descending=[True, False])
+        .sort(["self_ns", *keys], descending=[True, *(False for _ in keys)])
         .head(most)
     )
     has_device = ops["device_ns"].null_count() < ops.height

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from detscope.analyze.loader import lies_ready
 from detscope.analyze.stats import percent
 
 DATA_BOUND_SHARE = 0.15
@@ -31,6 +32,8 @@ def verdict(summary: dict[str, Any]) -> str:
 
 
 def _waiting_for_data(share: float, loader: dict[str, Any]) -> str:
+    if lies_ready(loader):
+        return _receiving(share, loader)
     sentence = f"waiting for data: {percent(share)} of the step"
     capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
     if capacity is None or demand is None:
@@ -39,3 +42,13 @@ def _waiting_for_data(share: float, loader: dict[str, Any]) -> str:
     many = "1 worker delivers" if workers == 1 else f"{workers} workers deliver"
     who = many if workers else "the loop itself loads"
     return f"{sentence}; {who} {capacity:.1f} images/s, the loop could take {demand:.1f}"
+
+
+def _receiving(share: float, loader: dict[str, Any]) -> str:
+    """Workers were in time: what takes long is to get from them what they have made."""
+    receive_ms, tensors = loader["receive_ms"], loader.get("tensors_per_batch")
+    much = percent(share * receive_ms / loader["wait_ms"])
+    sentence = f"batches lie ready: receiving them takes {receive_ms:.1f} ms a step, {much} of it"
+    if tensors is None:
+        return sentence
+    return f"{sentence} ({'one tensor' if round(tensors) == 1 else f'{tensors:.0f} tensors'} each)"

@@ -7,25 +7,15 @@ the batch out of the queue makes float32 of it; everybody else sees float32 only
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from detscope.data.contract import DetectionDataset, Target
+from detscope.data.packed_batch import PackedBatch
 from detscope.data.views import ItemKey, to_float
 
 if TYPE_CHECKING:
     import torch
-
-
-class PackedImage:
-    """A uint8 image that unpickles as a float32 tensor in [0, 1]."""
-
-    def __init__(self, pixels: torch.Tensor) -> None:
-        self.pixels = pixels
-
-    def __reduce__(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], tuple[torch.Tensor]]:
-        return to_float, (self.pixels,)
 
 
 @dataclass
@@ -53,10 +43,11 @@ def uint8_items(dataset: DetectionDataset) -> Any:
     return Uint8Items(dataset) if hasattr(dataset, "read") else dataset
 
 
-def collate(items: list[tuple[Any, Target]]) -> tuple[list[Any], list[Target]]:
-    """Images of different sizes stay a list; the detectors pad them."""
+def collate(items: list[tuple[Any, Target]]) -> Any:
+    """Images of different sizes stay a list; the detectors pad them. A worker sends the batch packed."""
     from torch.utils.data import get_worker_info
 
-    ready = to_float if get_worker_info() is None else PackedImage
-    images = [ready(image) if image.dtype.is_floating_point is False else image for image, _ in items]
-    return images, [target for _, target in items]
+    images, targets = [image for image, _ in items], [target for _, target in items]
+    if get_worker_info() is not None:
+        return PackedBatch(images, targets)
+    return [image if image.dtype.is_floating_point else to_float(image) for image in images], targets

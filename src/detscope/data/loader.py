@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.contract import DetectionDataset, Target
+from detscope.data.contract import DetectionDataset
 from detscope.data.late_float import collate, uint8_items
 from detscope.data.order import BatchOrder, shape_of
+from detscope.data.packed_batch import packed_bytes
 from detscope.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
-    import torch
     from torch.utils.data import DataLoader
 
 DEFAULT_PREFETCH_FACTOR = 2
@@ -131,7 +131,7 @@ def sample_bytes(dataset: DetectionDataset, samples: int = _SAMPLED_IMAGES) -> i
     if len(dataset) == 0:
         return 0
     step = max(1, len(dataset) // samples)
-    return max(_item_bytes(*dataset[index]) for index in range(0, len(dataset), step)[:samples])
+    return max(packed_bytes(*dataset[index]) for index in range(0, len(dataset), step)[:samples])
 
 
 def shared_memory_check(
@@ -142,7 +142,8 @@ def shared_memory_check(
     notes: list[str] | None = None,
 ) -> SharedMemoryNeed:
     """Compare what the workers' batches will take with what is free; raises when it is not enough."""
-    batch_bytes = image_bytes * training.batch_size
+    # a file per batch, two where masks stay, each in whole pages
+    batch_bytes = _PAGE_BYTES * (math.ceil(image_bytes * training.batch_size / _PAGE_BYTES) + 1)
     batches = (
         training.num_workers * (training.prefetch_factor or DEFAULT_PREFETCH_FACTOR) + _BATCHES_IN_FLIGHT
     )
@@ -181,14 +182,6 @@ def _free_bytes(shm_path: Path) -> int | None:
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
-
-
-def _item_bytes(image: torch.Tensor, target: Target) -> int:
-    """Every tensor becomes a shared-memory file of its own, in whole pages."""
-    import torch
-
-    tensors = [image, *(value for value in target.values() if isinstance(value, torch.Tensor))]
-    return sum(_PAGE_BYTES * math.ceil(tensor.nbytes / _PAGE_BYTES) for tensor in tensors)
 
 
 def _prefetch_factor(training: TrainingSettings, notes: list[str]) -> int | None:

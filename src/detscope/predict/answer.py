@@ -9,7 +9,7 @@ from typing import Any
 from detscope.errors import UsageError
 from detscope.predict.choice import Estimate, TargetModel
 from detscope.predict.device_model import DeviceModel
-from detscope.predict.expected import counted_by_traffic
+from detscope.predict.expected import counted_by_traffic, knows_update
 from detscope.predict.fits import FITS, decide
 from detscope.predict.graph import LayerGraph
 from detscope.predict.lifetimes import TrainingPlan
@@ -24,6 +24,7 @@ def answer(
     device: DeviceModel | None = None,
     limit_bytes: float | None = None,
     simulate: Callable[[Case], dict[str, Any]] | None = None,
+    optimizer: str = "sgd",
 ) -> dict[str, Any]:
     """Rows per batch size and what follows from them; without a device model memory is simulated alone.
 
@@ -32,13 +33,13 @@ def answer(
     wrong = [batch for batch in batches if batch < 1]
     if wrong or not batches:
         raise UsageError(f"a batch of {wrong[0] if wrong else 'no'} images", "--batch-sizes 1,2,4,8")
-    cases = [Case(graph, batch) for batch in batches]
+    cases = [Case(graph, batch, optimizer) for batch in batches]
     limit = limit_bytes if limit_bytes is not None else (device.limit_bytes if device else None)
     rows = [(simulate or simulated_row)(case) for case in cases]
     notes: list[str] = []
     if device is not None:
         _add_estimates(rows, cases, device, notes)
-        notes += [*device.notes, *_never_measured(graph, device)]
+        notes += [*device.notes, *_never_measured(graph, device), *_other_update(device, optimizer)]
     for row in rows:
         row["fits"] = _fits(row, limit)
     return {
@@ -94,6 +95,13 @@ def _never_measured(graph: LayerGraph, device: DeviceModel) -> list[str]:
     latency = device.targets.get("latency")
     note = counted_by_traffic(latency, graph) if latency else None
     return [note] if note else []
+
+
+def _other_update(device: DeviceModel, optimizer: str) -> list[str]:
+    latency = device.targets.get("latency")
+    if optimizer == "sgd" or latency is None or knows_update(latency, optimizer):
+        return []
+    return [f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"]
 
 
 def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) -> list[float | None]:

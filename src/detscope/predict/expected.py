@@ -36,6 +36,12 @@ def counted_by_traffic(model: TargetModel, graph: LayerGraph) -> str | None:
     return f"latency: {why}, counted by memory traffic: {', '.join(kinds)}" if kinds else None
 
 
+def knows_update(model: TargetModel, optimizer: str) -> bool:
+    """Whether an optimizer's update was measured for whatever may answer; trees know whole steps alone."""
+    parts = [one.physical if isinstance(one, HybridModel) else one for one in (model.near, model.far)]
+    return all(isinstance(one, LayerModel) and one.table.knows(optimizer) for one in parts)
+
+
 def _shares(by_stage: Mapping[str, float]) -> dict[str, float] | None:
     whole = float(sum(by_stage.values()))
     return {stage: float(part) / whole for stage, part in by_stage.items()} if whole > 0 else None

@@ -87,6 +87,19 @@ class Operation:
         return prod(self.output_shape)
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Operators beside the layers: views, boxes of the targets, comparisons; no one of them is a layer.
+
+    Pairs are (in every step, and more for each image): calls, and elements that all of them read and write.
+    """
+
+    kind: str
+    stage: str
+    calls: tuple[float, float]
+    elements: tuple[float, float]
+
+
 @dataclass(frozen=True, eq=False)
 class LayerGraph:
     """A network in the order of its forward pass; equal only to itself, so that it can be a key."""
@@ -95,6 +108,7 @@ class LayerGraph:
     operations: tuple[Operation, ...]
     family: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[Beside, ...] = ()
 
     @property
     def parameters(self) -> tuple[int, ...]:

@@ -2,114 +2,69 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import ceil, log, prod
 
-from detscope.predict.graph import ACTIVATION, ADD, DROPOUT, LINEAR, RELU, LayerGraph, Operation
+from detscope.predict.graph import ACTIVATION, CONCATENATE, LINEAR
+from detscope.predict.layer_calls import GRADIENT_SUM, LayerCall, weight_elements
 from detscope.predict.layer_times import (
-    CLAMP_IN_PLACE,
+    ARITHMETIC,
+    BESIDE,
     FIRST,
+    INDEX,
     INFERENCE,
-    PARAMETER,
-    STEP,
+    LOSS,
+    NMS,
+    REDUCTION,
+    SORTING,
     TRAINING,
-    UPDATE,
 )
 
 VECTOR = 16  # channels that matrix kernels work on at once; fewer cost as much
 FEW_IMAGES = 16  # below it, torch multiplies 1x1 convolutions image by image on one thread
 OTHER = "other operations"  # of kinds that were never measured: by their memory traffic
 ACCUMULATION = "gradient sums"  # of tensors that several layers read
+FORWARD_ALONE = ", forward alone"  # in a training step, but nobody asks for a gradient
 _GIGA = 1e9
 _IMAGE_DIMENSIONS = 4
 
 
-@dataclass(frozen=True)
-class LayerCall:
-    """One layer of a step, at a batch size."""
-
-    operation: Operation
-    batch: int
-    stage: str
-
-
-def calls_of(graph: LayerGraph, batch: int, *, training: bool) -> Iterator[LayerCall]:
-    """Everything that one step runs: layers, sums of gradients, the optimizer's updates."""
-    operations = as_measured(graph)
-    made = {operation.output for operation in operations if not operation.in_place}
-    for operation in operations:
-        from_images = not any(tensor in made for tensor in operation.inputs)
-        yield LayerCall(operation, batch, INFERENCE if not training else FIRST if from_images else TRAINING)
-    if training:
-        yield from _gradient_sums(operations, batch)
-        for operation in operations:
-            for size in operation.parameters:
-                yield LayerCall(_parameter(size, operation.stage), 1, UPDATE)
-
-
-@lru_cache(maxsize=4096)
-def as_measured(graph: LayerGraph) -> tuple[Operation, ...]:
-    """A network's operations as a microbench has them: layers that are several operators count as one.
-
-    Dropout draws a mask and multiplies; a clamp in place first copies its input; a loss has two parts.
-    """
-    found: list[Operation] = []
-    masks: set[int] = set()
-    copied: int | None = None  # the tensor that the operation before has copied
-    for operation in graph.operations:
-        before, copied = copied, None
-        if operation.kind == "clone":
-            copied = operation.inputs[0]
-        elif operation.kind == "empty_like":
-            masks.add(operation.output)
-        elif operation.kind in ("_log_softmax", "log_softmax"):
-            found.append(replace(operation, kind=STEP, output_shape=(1,)))
-        elif operation.kind == RELU and operation.in_place and before in operation.inputs:
-            found.append(replace(operation, kind=CLAMP_IN_PLACE))
-        elif masks.isdisjoint(operation.inputs):
-            if operation.kind != "nll_loss_forward":
-                found.append(operation)
-        elif operation.output not in masks:
-            kept = operation.inputs[0]
-            found.append(
-                replace(operation, kind=DROPOUT, inputs=(kept,), input_shapes=operation.input_shapes[:1])
-            )
-    return tuple(found)
-
-
-def _parameter(size: int, stage: str) -> Operation:
-    return Operation(PARAMETER, (), (), 0, (size,), (size,), stage=stage)
-
-
-def _gradient_sums(operations: Sequence[Operation], batch: int) -> Iterator[LayerCall]:
-    """A tensor that is read n times gets n gradients; an in-place layer begins another tensor."""
-    versions: Counter[int] = Counter()
-    readers: Counter[tuple[int, int]] = Counter()
-    sums: dict[tuple[int, int], Operation] = {}
-    for operation in operations:
-        for tensor, shape in zip(operation.inputs, operation.input_shapes, strict=True):
-            key = (tensor, versions[tensor])
-            readers[key] += 1
-            sums.setdefault(key, Operation(ADD, (0, 1), (shape, shape), 0, shape, stage=operation.stage))
-        if operation.in_place:
-            versions[operation.output] += 1
-    made = {operation.output for operation in operations}
-    for (tensor, version), count in readers.items():
-        if tensor in made:
-            for _ in range(count - 1):
-                yield LayerCall(sums[tensor, version], batch, INFERENCE)
+_ARITHMETIC = (
+    "abs", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy_", "div", "div_", "exp",
+    "floor", "full_like", "log", "log2", "masked_fill", "masked_fill_", "maximum", "minimum", "neg",
+    "new_full", "new_zeros", "ones_like", "pow", "reciprocal", "round", "rsqrt", "rsub", "sqrt", "sub",
+    "sub_", "where", "zeros_like",
+)  # fmt: skip
+# torch's operators -> the kind that was measured for all of them
+SHARED_KINDS = {
+    **dict.fromkeys(_ARITHMETIC, ARITHMETIC),
+    **dict.fromkeys(("amax", "amin", "linalg_vector_norm", "max", "min", "prod", "sum"), REDUCTION),
+    **dict.fromkeys(("gather", "index_put_", "index_put", "index_select", "scatter", "scatter_"), INDEX),
+    **dict.fromkeys(("sort", "topk"), SORTING),
+    **dict.fromkeys(("binary_cross_entropy_with_logits", "smooth_l1_loss", "mse_loss", "huber_loss"), LOSS),
+    "stack": CONCATENATE,
+}
 
 
 def class_of(call: LayerCall, *, training: bool) -> str:
     """The kernel class; training and inference have models of their own."""
-    operation, layer = call.operation, call.operation.convolution
-    if training and call.stage == INFERENCE:
+    if call.stage == GRADIENT_SUM:
         return ACCUMULATION
+    alone = training and call.stage == INFERENCE and call.operation.kind not in BESIDE
+    return _kernel_class(call) + (FORWARD_ALONE if alone else "")
+
+
+def stand_ins(name: str) -> tuple[str, ...]:
+    """A class, and those that answer where it was never measured: the same layer in the other way."""
+    plain = name.removesuffix(FORWARD_ALONE)
+    return (name, plain, plain + FORWARD_ALONE)
+
+
+def _kernel_class(call: LayerCall) -> str:
+    operation, layer = call.operation, call.operation.convolution
     if layer is None:
-        return "multiply" if operation.kind == ACTIVATION and len(operation.inputs) > 1 else operation.kind
+        if operation.kind == ACTIVATION and len(operation.inputs) > 1:
+            return "multiply"
+        return SHARED_KINDS.get(operation.kind, operation.kind)
     if call.stage == FIRST:
         return "first convolution"
     if layer.groups > 1:
@@ -125,18 +80,20 @@ def terms_of(call: LayerCall) -> tuple[float, ...]:
     """What the roofline adds up: multiplications, memory traffic and the call itself."""
     operation, batch = call.operation, call.batch
     into, out = batch * operation.input_elements / _GIGA, batch * operation.output_elements / _GIGA
-    weights = sum(operation.parameters) / _GIGA
+    weights = weight_elements(operation) / _GIGA
     if operation.convolution is not None:
         plain, rounded = _multiplications(call)
         return (rounded, plain, into, out, weights, 1.0)
     if operation.kind == LINEAR:
         return (batch * weights, into, out, weights, 1.0)
+    if operation.kind == NMS:  # every box is compared with every other
+        return (out, out * operation.output_elements, 1.0)
     fresh = 0.0 if operation.in_place else out
     return (into, out, fresh, weights, 1.0)
 
 
 def traffic_terms(call: LayerCall) -> tuple[float, ...]:
-    """The terms of operations that were never measured: what they read and write, and the call."""
+    """Terms where features say nothing (never measured, or many at once): what is moved, and the call."""
     operation = call.operation
     return (call.batch * (operation.input_elements + operation.output_elements) / _GIGA, 1.0)
 

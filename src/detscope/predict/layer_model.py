@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from detscope.predict.graph import LayerGraph
-from detscope.predict.layer_features import calls_of
+from detscope.predict.layer_features import stand_ins
 from detscope.predict.layer_table import LayerTable
 from detscope.predict.samples import Case, Sample
 
@@ -44,12 +44,13 @@ class LayerModel:
 
     def class_ms(self, case: Case) -> dict[str, float]:
         """Milliseconds by kernel class."""
-        found = _class_ms(self.table, case.graph, case.batch)
+        found = _class_ms(self.table, case)
         return {name: ms * self.factor(name) for name, ms in found.items()}
 
     def factor(self, name: str) -> float:
         """Of a class; one that whole steps never showed has what all share."""
-        return self.scales.get(name, self.scales.get(_COMMON, 1.0))
+        common = self.scales.get(_COMMON, 1.0)
+        return next((self.scales[one] for one in stand_ins(name) if one in self.scales), common)
 
     def predict(self, cases: Sequence[Case]) -> Array:
         """Milliseconds of each case."""
@@ -60,12 +61,15 @@ class LayerModel:
         return self.predict(cases), np.zeros(len(cases))
 
     def shares(self, case: Case) -> dict[str, float]:
-        """Milliseconds of every class that the model knows."""
-        return dict.fromkeys(self.table.classes, 0.0) | self.class_ms(case)
+        """Milliseconds of every class that the model knows; what runs forward alone is in its class."""
+        found = {stand_ins(name)[1]: 0.0 for name in self.table.classes}
+        for name, ms in self.class_ms(case).items():
+            found[stand_ins(name)[1]] += ms
+        return found
 
     def by_stage(self, case: Case) -> dict[str, float]:
         """Milliseconds by the stages of a network."""
-        calls = list(calls_of(case.graph, case.batch, training=self.training))
+        calls = self.table.calls(case)
         names, times = self.table.milliseconds(calls)
         found: dict[str, float] = {}
         for call, name, ms in zip(calls, names, times.tolist(), strict=True):
@@ -88,8 +92,8 @@ class LayerModel:
 
 
 @lru_cache(maxsize=20000)
-def _class_ms(table: LayerTable, graph: LayerGraph, batch: int) -> dict[str, float]:
-    names, times = table.milliseconds(list(calls_of(graph, batch, training=table.training)))
+def _class_ms(table: LayerTable, case: Case) -> dict[str, float]:
+    names, times = table.milliseconds(table.calls(case))
     found: dict[str, float] = {}
     for name, ms in zip(names, times.tolist(), strict=True):
         found[name] = found.get(name, 0.0) + ms
@@ -98,7 +102,7 @@ def _class_ms(table: LayerTable, graph: LayerGraph, batch: int) -> dict[str, flo
 
 def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> LayerModel:
     """Factors of the classes for measured steps; every network weighs the same."""
-    costs = [_class_ms(table, one.case.graph, one.case.batch) for one in samples]
+    costs = [_class_ms(table, one.case) for one in samples]
     names = sorted({name for cost in costs for name in cost})
     matrix = np.array([[cost.get(name, 0.0) for name in names] for cost in costs])
     truth = np.log(np.array([one.latency_ms for one in samples], dtype=float))

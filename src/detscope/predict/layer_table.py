@@ -11,23 +11,40 @@ import numpy.typing as npt
 from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from detscope.errors import InputError
-from detscope.predict.graph import CONVOLUTION, LINEAR, LayerGraph
+from detscope.predict.graph import ADD, CONVOLUTION, LINEAR, LayerGraph
+from detscope.predict.layer_calls import OPTIMIZERS, LayerCall, calls_of
 from detscope.predict.layer_features import (
+    ACCUMULATION,
     OTHER,
-    LayerCall,
-    calls_of,
     class_of,
     features_of,
+    stand_ins,
     terms_of,
     traffic_terms,
 )
 from detscope.predict.layer_residual import LayerResidual, fit_layer_residual
-from detscope.predict.layer_times import FIRST, INFERENCE, PARAMETER, STEP, TRAINING, UPDATE, LayerTime
+from detscope.predict.layer_times import (
+    BESIDE,
+    INFERENCE,
+    LAYER_STAGES,
+    NMS,
+    PARAMETER,
+    ROI_ALIGN,
+    SMALL,
+    SORTING,
+    STEP,
+    TRAINING,
+    VIEW,
+    LayerTime,
+)
+from detscope.predict.samples import Case
 
 Array = npt.NDArray[np.float64]
 _ROWS_FOR_RESIDUAL = 8
 _SMALLEST_ERROR = 0.05
 _ROUNDS = 6
+_BY_TRAFFIC = (OTHER, VIEW, SMALL)
+_ROOFLINE_ALONE = (*_BY_TRAFFIC, NMS)  # no residual
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +95,19 @@ class LayerTable:
     training: bool = True
 
     def known_class(self, call: LayerCall) -> str:
-        """The class that answers for a layer: its own, or what was never measured."""
+        """The class that answers for a layer: its own, one like it, or what was never measured."""
         found = class_of(call, training=self.training)
-        return found if found in self.classes else OTHER
+        return next((name for name in stand_ins(found) if name in self.classes), OTHER)
+
+    def calls(self, case: Case) -> list[LayerCall]:
+        """All that a case runs, as far as it counts: a call beside the layers only where it was measured."""
+        update = OPTIMIZERS[case.optimizer] if self.knows(case.optimizer) else PARAMETER
+        found = calls_of(case.graph, case.batch, training=self.training, update=update)
+        return [call for call in found if call.operation.kind not in BESIDE - set(self.classes)]
+
+    def knows(self, optimizer: str) -> bool:
+        """Whether an optimizer's update was measured."""
+        return OPTIMIZERS[optimizer] in self.classes
 
     def milliseconds(self, calls: Sequence[LayerCall]) -> tuple[list[str], Array]:
         """The class and the time of every layer."""
@@ -89,12 +116,13 @@ class LayerTable:
         for name in dict.fromkeys(names):
             places = [place for place, one in enumerate(names) if one == name]
             some = [calls[place] for place in places]
-            found[places] = self.classes[name].predict(_terms(some, name), _features(some, name))
+            counts = np.array([call.count for call in some])
+            found[places] = counts * self.classes[name].predict(_terms(some, name), _features(some, name))
         return names, found
 
     def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
         """Kinds of a network's operations that were never measured."""
-        calls = calls_of(graph, 1, training=self.training)
+        calls = self.calls(Case(graph, 1))
         return tuple(sorted({call.operation.kind for call in calls if self.known_class(call) == OTHER}))
 
     def to_plain(self) -> dict[str, Any]:
@@ -111,17 +139,17 @@ class LayerTable:
 
 def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTable:
     """A model of every class that was measured, and one for all others."""
-    wanted = (TRAINING, FIRST, UPDATE) if training else (INFERENCE,)
+    wanted = LAYER_STAGES if training else (INFERENCE,)
     by_class: dict[str, list[LayerTime]] = {}
-    for row in rows:
-        sums = training and row.stage == INFERENCE and row.operation.kind == "add"
-        if row.stage in wanted or sums:
-            by_class.setdefault(class_of(_call(row), training=training), []).append(row)
+    for row in (row for row in rows if row.stage in wanted):
+        by_class.setdefault(class_of(_call(row), training=training), []).append(row)
+        if training and row.stage == INFERENCE and row.operation.kind == ADD:
+            by_class.setdefault(ACCUMULATION, []).append(row)
     unmeasured = [
         row
         for row in rows
         if row.stage == (TRAINING if training else INFERENCE)
-        and row.operation.kind not in (CONVOLUTION, LINEAR, STEP, PARAMETER)
+        and row.operation.kind not in (CONVOLUTION, LINEAR, STEP, ROI_ALIGN, SORTING, *BESIDE)
     ]
     if not unmeasured:
         stage = TRAINING if training else INFERENCE
@@ -135,11 +163,11 @@ def _call(row: LayerTime) -> LayerCall:
 
 
 def _terms(calls: Sequence[LayerCall], name: str) -> Array:
-    return np.array([traffic_terms(call) if name == OTHER else terms_of(call) for call in calls])
+    return np.array([traffic_terms(call) if name in _BY_TRAFFIC else terms_of(call) for call in calls])
 
 
 def _features(calls: Sequence[LayerCall], name: str) -> Array:
-    if name == OTHER:  # layers of any kind, whose features are not the same ones; it has no residual
+    if name in _ROOFLINE_ALONE:  # layers of any kind, whose features are not the same ones
         return np.zeros((len(calls), 0))
     return np.array([features_of(call) for call in calls])
 
@@ -150,7 +178,7 @@ def _fit_class(rows: Sequence[LayerTime], name: str) -> ClassTimes:
     terms = _terms(calls, name)
     coefficients = _relative_nnls(terms, truth)
     found = ClassTimes(tuple(coefficients.tolist()), None, len(rows), None)
-    if name == OTHER or len(rows) < _ROWS_FOR_RESIDUAL:
+    if name in _ROOFLINE_ALONE or len(rows) < _ROWS_FOR_RESIDUAL:
         return found
     residual, left_out = fit_layer_residual(_features(calls, name), np.log(truth / found.roofline(terms)))
     return ClassTimes(found.term_ms, residual, len(rows), float(np.median(np.abs(left_out))))

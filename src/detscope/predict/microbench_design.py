@@ -27,6 +27,7 @@ from detscope.predict.graph import (
     Shape,
 )
 from detscope.predict.layer_times import (
+    ADAM,
     CLAMP_IN_PLACE,
     FIRST,
     INFERENCE,
@@ -35,9 +36,9 @@ from detscope.predict.layer_times import (
     TRAINING,
     UPDATE,
 )
+from detscope.predict.microbench_detection import DETECTION
+from detscope.predict.microbench_trial import BATCHES, SIZES, Trial
 
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
-SIZES = (1, 2, 3, 4, 5, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112)
 _TRIES = 200
 
 
@@ -50,16 +51,6 @@ class Limits:
 
 
 CPU_LIMITS, CUDA_LIMITS = Limits(), Limits(6e7, 3e10)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A layer to measure, `variant` where a kind has several (silu, sigmoid, ...)."""
-
-    operation: Operation
-    batch: int
-    stages: tuple[str, ...] = (TRAINING, INFERENCE)
-    variant: str = ""
 
 
 Draw = Callable[[Random], Trial]
@@ -254,10 +245,12 @@ def _linear(chance: Random) -> Trial:
     return Trial(operation, _batch(chance))
 
 
-def _update(chance: Random) -> Trial:
-    size = max(1, round(exp(chance.uniform(log(8), log(3e6)))))
-    operation = Operation(PARAMETER, (), (), 0, (size,), (size,))
-    return Trial(operation, 1, (UPDATE,))
+def _update(kind: str) -> Draw:
+    def draw(chance: Random) -> Trial:
+        size = max(1, round(exp(chance.uniform(log(8), log(3e6)))))
+        return Trial(Operation(kind, (), (), 0, (size,), (size,)), 1, (UPDATE,))
+
+    return draw
 
 
 def _loss(chance: Random) -> Trial:
@@ -287,6 +280,8 @@ _ROUND: tuple[tuple[Draw, int], ...] = (
     (_mean, 3),
     (_linear, 3),
     (_plain(DROPOUT), 1),
-    (_update, 3),
+    (_update(PARAMETER), 3),
+    (_update(ADAM), 2),
     (_loss, 1),
+    *DETECTION,
 )

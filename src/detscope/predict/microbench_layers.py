@@ -16,9 +16,10 @@ from detscope.predict.graph import (
     MAX_POOL,
     Shape,
 )
-from detscope.predict.layer_times import STEP
+from detscope.predict.layer_times import ADAM, STEP
 from detscope.predict.microbench_clock import Clock
-from detscope.predict.microbench_design import Trial
+from detscope.predict.microbench_detection_calls import detection_call
+from detscope.predict.microbench_trial import Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -86,6 +87,9 @@ def made_call(bench: Bench, trial: Trial, *, training: bool) -> Call:
         return Call(lambda one, other: one.add_(other) if operation.in_place else one + other)
     if trial.variant == "mul":
         return Call(lambda gate, image: gate * image)
+    function = detection_call(bench.torch, bench.device, trial)
+    if function is not None:
+        return Call(function, function if isinstance(function, bench.torch.nn.Module) else None)
     raise ValueError(f"no layer for {operation.kind} {trial.variant}")
 
 
@@ -131,7 +135,7 @@ def made_inputs(
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """Leaves that receive gradients, and the inputs themselves: copies where the layer writes in place."""
     leaves = [
-        bench.random((trial.batch, *shape[1:])).requires_grad_(input_gradient)
+        bench.random((trial.batch * shape[0], *shape[1:])).requires_grad_(input_gradient)
         for shape in trial.operation.input_shapes
     ]
     if trial.operation.in_place and input_gradient:
@@ -140,11 +144,14 @@ def made_inputs(
 
 
 def update_call(bench: Bench, trial: Trial) -> Callable[[], float]:
-    """SGD with momentum and weight decay on tensors of one size; gives the ms of one of them."""
+    """SGD with momentum, or AdamW, on tensors of one size; gives the ms of one of them."""
     torch, size = bench.torch, trial.operation.output_shape[0]
     count = max(2, min(_MOST_TENSORS, _UPDATE_ELEMENTS // size))
     parameters = [torch.nn.Parameter(bench.random((size,))) for _ in range(count)]
-    optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, weight_decay=5e-4)
+    if trial.operation.kind == ADAM:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-6, weight_decay=1e-4)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, weight_decay=5e-4)
     gradients = [bench.random((size,)) for _ in range(count)]
 
     def run() -> float:

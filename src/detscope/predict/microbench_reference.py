@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.predict.graph import ADD, CONVOLUTION, Convolution, Operation
-from detscope.predict.microbench_design import Trial
 from detscope.predict.microbench_layers import Bench, made_call, made_inputs
+from detscope.predict.microbench_trial import Trial
 
 _REPEATS = 5
 _IMAGE = (1, 64, 28, 28)

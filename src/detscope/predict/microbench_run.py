@@ -3,8 +3,9 @@
 In a real step a layer's input was just written (warm), its output goes to memory that nobody has touched, and
 by the time of the backward pass what forward kept has left the caches. So several copies of a layer run
 forward one after the other, all outputs alive, and then backward in reverse; time is taken around each call
-alone. The machine's speed drifts: two reference layers are measured every few seconds, and every row says how
-slow the machine was at its time.
+alone. A step starts the backward pass once and not for every layer, so an empty one is timed beside them and
+taken off. The machine's speed drifts: two reference layers are measured every few seconds, and every row says
+how slow the machine was at its time.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from detscope.predict.graph import CONVOLUTION, LINEAR
-from detscope.predict.layer_times import INFERENCE, TRAINING, UPDATE, LayerTime
+from detscope.predict.layer_times import INFERENCE, STEP, TRAINING, UPDATE, LayerTime
 from detscope.predict.microbench_clock import Clock, clock_for
-from detscope.predict.microbench_design import CPU_LIMITS, CUDA_LIMITS, Limits, Trial, rounds
+from detscope.predict.microbench_design import CPU_LIMITS, CUDA_LIMITS, Limits, rounds
 from detscope.predict.microbench_layers import Bench, made_call, made_inputs, update_call
 from detscope.predict.microbench_reference import Drift, Reference
+from detscope.predict.microbench_trial import Trial
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +33,7 @@ _ALIVE_BYTES = 48e6  # what the copies of a layer hold together, so that caches 
 _FEWEST, _MOST = 2, 4  # copies
 _LONG_ENOUGH_S = 0.02
 _REPEATS = (3, 7)
+_LEAST = 0.05  # of a backward pass that stays, however short
 _SLOW_S = 0.08  # a layer that takes so long is measured twice, not more often
 _REFERENCE_EVERY_S = 4.0
 
@@ -100,14 +103,14 @@ def measure(bench: Bench, trial: Trial, stage: str) -> float:
     run()  # kernels are chosen and compiled in the first call
     took = time.perf_counter() - began
     if took > _SLOW_S:
-        return median((run(), run()))
+        return median((run(), run())) / trial.parts
     times: list[float] = []
     began = time.perf_counter()
     while len(times) < _REPEATS[0] or (
         len(times) < _REPEATS[1] and time.perf_counter() - began < _LONG_ENOUGH_S
     ):
         times.append(run())
-    return median(times)
+    return median(times) / trial.parts
 
 
 def _copies(trial: Trial) -> int:
@@ -119,8 +122,9 @@ def _copies(trial: Trial) -> int:
 def _training(bench: Bench, trial: Trial, *, input_gradient: bool) -> Callable[[], float]:
     """A function that runs all copies forward, then backward, and gives the ms of one."""
     calls = [made_call(bench, trial, training=True) for _ in range(_copies(trial))]
-    gradient = bench.random((trial.batch, *trial.operation.output_shape[1:]))
-    clock = bench.clock
+    shape = trial.operation.output_shape
+    gradient = bench.random((trial.batch * shape[0], *shape[1:]))
+    clock, empty = bench.clock, (bench.random((1,)).requires_grad_(), bench.random((1,)))
 
     def run() -> float:
         clock.reset()
@@ -132,14 +136,27 @@ def _training(bench: Bench, trial: Trial, *, input_gradient: bool) -> Callable[[
             clock.stop()
             waiting.append((call, output, leaves))
             del output, inputs
+        forward_ms = clock.total_ms()
+        clock.reset()
         while waiting:
             call, output, leaves = waiting.pop()
             _backward(clock, output, gradient, leaves)
             del output
             call.clear()
-        return clock.total_ms() / len(calls)
+        backward_ms = clock.total_ms()
+        if trial.operation.kind != STEP:  # the start of the backward pass is a part of it
+            backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * _start_ms(clock, *empty))
+        return (forward_ms + backward_ms) / len(calls)
 
     return run
+
+
+def _start_ms(clock: Clock, leaf: Tensor, gradient: Tensor) -> float:
+    """Of a backward pass with nothing in it."""
+    output = leaf.view(1)
+    clock.reset()
+    _backward(clock, output, gradient, (leaf,))
+    return clock.total_ms()
 
 
 def _backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[Tensor]) -> None:

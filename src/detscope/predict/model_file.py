@@ -3,6 +3,8 @@
 Version history:
 1 - stage, method, targets (near, far, widths, reach), fingerprint, rows, networks, limit_bytes.
 2 - layer_rows and notes; predictors by layers; a reach without places: no whole network was measured.
+    Later with classes of detectors' operators, of layers that run forward alone and of Adam's update: a file
+    without them is read and answers as before, and who does not know them passes over them.
 """
 
 from __future__ import annotations

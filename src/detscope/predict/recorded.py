@@ -2,6 +2,7 @@
 
 Version history of our own form:
 1 - networks as {network, level, name, family, details, operations}; an operation is a row of `columns`.
+    Since detectors: `beside` where operators beside the layers were traced; older readers pass over it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from detscope.predict.graph import (
     LINEAR,
     MAX_POOL,
     RELU,
+    Beside,
     Convolution,
     LayerGraph,
     Operation,
@@ -89,8 +91,11 @@ def write_listed(path: Path, listed: Iterable[Listed]) -> None:
 
 def _network_text(one: Listed) -> str:
     graph = one.graph
-    head = {"network": one.network, "level": one.level, "name": graph.name, "family": graph.family}
+    head: dict[str, Any] = {"network": one.network, "level": one.level}
+    head |= {"name": graph.name, "family": graph.family}
     head["details"] = dict(graph.details)
+    if graph.beside:
+        head["beside"] = [astuple(part) for part in graph.beside]
     rows = ",\n".join(json.dumps(_row(operation), separators=(",", ":")) for operation in graph.operations)
     return f'{json.dumps(head)[:-1]}, "operations": [\n{rows}]}}'
 
@@ -117,6 +122,7 @@ def _listed(plain: Mapping[str, Any], path: Path) -> list[Listed]:
                 tuple(_from_row(row) for row in one["operations"]),
                 str(one["family"]),
                 {str(key): str(value) for key, value in one["details"].items()},
+                tuple(_beside(*row) for row in one.get("beside", ())),
             ),
         )
         for one in plain["networks"]
@@ -140,6 +146,13 @@ def _from_row(row: Sequence[Any]) -> Operation:
         layer,
         str(stage),
         str(module),
+    )
+
+
+def _beside(kind: Any, stage: Any, calls: Sequence[Any], elements: Sequence[Any]) -> Beside:
+    (fixed, per_image), (size, size_per_image) = calls, elements
+    return Beside(
+        str(kind), str(stage), (float(fixed), float(per_image)), (float(size), float(size_per_image))
     )
 
 

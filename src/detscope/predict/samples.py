@@ -17,10 +17,11 @@ TARGETS = ("allocated_bytes", "reserved_bytes", "process_bytes", "latency_ms")
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked about: a network at a batch size."""
+    """What is asked about: a network at a batch size, trained with an optimizer."""
 
     graph: LayerGraph
     batch: int
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True)

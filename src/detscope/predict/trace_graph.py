@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from detscope.predict.graph import (
@@ -53,21 +53,30 @@ _PAIR = 2
 
 def graph_of_step(name: str, step: TracedStep, family: str = "") -> LayerGraph:
     """The forward pass of a step; operators on nothing but constants and weights are left out."""
+    operations = tuple(operation for _, operation in forward_calls(step) if operation is not None)
+    return LayerGraph(name, operations, family)
+
+
+def forward_calls(step: TracedStep) -> Iterator[tuple[OperatorCall, Operation | None]]:
+    """Every operator of the forward pass, with its operation where it is one of the graph's.
+
+    A parameter belongs to the operation that reads it first; heads that see several levels share theirs.
+    """
     makers = dict.fromkeys(step.images, step.images[0])  # blocks of the data's way -> tensor of the graph
     trained = {number: step.log.blocks[number].size_bytes // 4 for number in step.trained}
-    operations: list[Operation] = []
     for call in step.log.calls:
         if call.phase == FORWARD:
             operation = _operation(call, makers, trained, step.batch)
             if operation is not None:
-                operations.append(operation)
-    return LayerGraph(name, tuple(operations), family)
+                for one in tensors_of(call.arguments):
+                    trained.pop(one.block, None)
+            yield call, operation
 
 
 def _operation(
     call: OperatorCall, makers: dict[int, int], trained: Mapping[int, int], batch: int
 ) -> Operation | None:
-    given = [one for one in _flat(call.arguments) if one.block in makers and one.dtype.is_floating_point]
+    given = [one for one in tensors_of(call.arguments) if one.block in makers and one.dtype.is_floating_point]
     made = [one for one in call.outputs if one.dtype.is_floating_point and prod(one.shape)]
     if not given or not made:
         return None
@@ -88,20 +97,21 @@ def _operation(
         tuple(_of_one_image(one.shape, batch) for one in given),
         makers[output.block],
         _of_one_image(output.shape, batch),
-        tuple(trained[one.block] for one in _flat(call.arguments) if one.block in trained),
+        tuple(trained[one.block] for one in tensors_of(call.arguments) if one.block in trained),
         _convolution(call, first) if kind == CONVOLUTION else None,
         call.stage,
         call.module,
     )
 
 
-def _flat(arguments: tuple[object, ...]) -> list[Seen]:
+def tensors_of(arguments: tuple[object, ...]) -> list[Seen]:
+    """All tensors among an operator's arguments."""
     found: list[Seen] = []
     for one in arguments:
         if isinstance(one, Seen):
             found.append(one)
         elif isinstance(one, tuple):
-            found += _flat(one)
+            found += tensors_of(one)
     return found
 
 

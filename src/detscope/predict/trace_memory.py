@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from detscope.predict.events import MemoryEvent
 from detscope.predict.graph import LayerGraph
 from detscope.predict.memory import Replay, StepMemory
 from detscope.predict.trace import TracedStep, trace_step
+from detscope.predict.trace_beside import beside_of
 from detscope.predict.trace_graph import graph_of_step
 from detscope.predict.trace_log import FORWARD
 from detscope.predict.trace_scratch import ScratchBook
@@ -47,8 +48,9 @@ class TracedNetwork:
 
     @cached_property
     def graph(self) -> LayerGraph:
-        """The layer graph of the forward pass."""
-        return graph_of_step(self.name, self.steps[0], self.family)
+        """The layer graph of the forward pass, and what runs beside its layers."""
+        graph = graph_of_step(self.name, self.steps[0], self.family)
+        return replace(graph, beside=beside_of(*self.steps))
 
     def cpu_peak(self, batch: int, optimizer: str | None = "sgd") -> CpuPeak:
         """The peak of allocated bytes of one step on this machine's CPU; runs a few operators alone."""

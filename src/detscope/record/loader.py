@@ -28,10 +28,16 @@ class BatchTiming:
     end_ns: int = 0
     images: int = 0
     spans: list[tuple[str, int, int]] = field(default_factory=list)  # region, start, end
+    tensors: int | None = None  # that the worker sends, each a file of shared memory; None: not sent
+    arrived_ns: int = 0  # when the loop had it
 
     def region_ns(self, name: str) -> int:
         """Time of one region in this batch."""
         return sum(end - start for region, start, end in self.spans if region == name)
+
+    def receive_ns(self, wait_ns: int) -> int | None:
+        """Part of the loop's waiting that came after the worker had made the batch; None without one."""
+        return None if self.worker < 0 else max(0, min(wait_ns, self.arrived_ns - self.end_ns))
 
 
 @dataclass
@@ -116,7 +122,15 @@ class TimedCollate:
         timing.end_ns = perf_counter_ns()
         timing.spans.append(("collate", start_ns, timing.end_ns))
         timing.images = len(samples)
+        timing.tensors = None if info is None else count_tensors(batch)
         return TimedBatch(batch, timing)
+
+
+def count_tensors(batch: Any) -> int:
+    """Tensors of a batch as a worker sends it; a packed batch says itself what it sends."""
+    from detscope.record.memory_live import named_tensors
+
+    return len({id(tensor) for _, tensor in named_tensors(getattr(batch, "tensors", batch), "")})
 
 
 def instrumented_iterator(loader: Iterable[Any]) -> Iterator[Any]:
@@ -145,5 +159,6 @@ def forget_workers(loader: Iterable[Any]) -> None:
 def unwrap(item: Any) -> tuple[Any, BatchTiming | None]:
     """The plain batch and, if it has them, its times."""
     if isinstance(item, TimedBatch):
+        item.timing.arrived_ns = perf_counter_ns()
         return item.batch, item.timing
     return item, None

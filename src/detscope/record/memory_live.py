@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +50,22 @@ def held(tensor: torch.Tensor, category: str, name: str) -> Held | None:
     )
     shape, dtype = shape_text(tensor.shape), dtype_text(tensor.dtype)
     return Held(address, size, str(tensor.device), category, name, shape, dtype, outside)
+
+
+def held_inputs(batch: Any) -> list[tuple[torch.Tensor, Held]]:
+    """A batch's tensors; a storage that is more than its first tensor is shown as the bytes it is."""
+    found = [(tensor, held(tensor, INPUTS, name)) for name, tensor in named_tensors(batch, "batch")]
+    inside = Counter(item.address for _, item in found if item is not None)
+    result = []
+    for tensor, item in found:
+        if item is None:
+            continue
+        if others := inside[item.address] - 1:
+            item = item._replace(name=f"{item.name} and {others} more")
+        if others or tensor.nbytes < item.bytes:
+            item = item._replace(shape=shape_text([item.bytes]), dtype="uint8")
+        result.append((tensor, item))
+    return result
 
 
 class LiveObjects:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from detscope.record.memory_levels import process_levels
 from detscope.record.memory_spans import SeeingScribe, SeenTensor, SpanningBuffer, write_mark
 from detscope.record.memory_trace import Trace
 
@@ -46,6 +47,7 @@ class MemorySession:
         self._profile: Any = None
         self._marks = 0
         self._clock: list[tuple[int, int, int]] = []
+        self.own_bytes = 0  # the most that the process grew by while a session's events were collected
 
     @property
     def on(self) -> bool:
@@ -88,5 +90,9 @@ class MemorySession:
         self._buffer.spanning = False
         self._scribe.record_functions = False
         seen, self._scribe.seen = self._scribe.seen or [], None
+        before = process_levels("self").get("process")
         session.stop()
+        after = process_levels("self").get("process")
+        if before is not None and after is not None:
+            self.own_bytes = max(self.own_bytes, after - before)
         return Recorded(session.profiler.kineto_results, seen, self._clock)

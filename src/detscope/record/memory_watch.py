@@ -21,14 +21,13 @@ from detscope.record.memory_ledger import Holders, MemoryLedger, Row, StepObserv
 from detscope.record.memory_levels import Level, block_sizes, read_levels
 from detscope.record.memory_live import (
     GRADIENTS,
-    INPUTS,
     OPTIMIZER,
     PARAMETERS,
     LiveObjects,
     bytes_by_category,
-    held,
-    named_tensors,
+    held_inputs,
 )
+from detscope.record.memory_reserve import Reserve
 from detscope.record.memory_session import MemorySession, Recorded
 from detscope.record.memory_spans import SeeingScribe, SpanningBuffer, close_span, open_span
 from detscope.record.memory_trace import Trace, read_trace
@@ -51,6 +50,7 @@ class Unfinished:
     step: int
     rows: list[Row] = field(default_factory=list)
     place: dict[str, Any] = field(default_factory=dict)
+    lost: bool = False  # no memory was left to read them
 
 
 class MemoryWatch:
@@ -70,10 +70,12 @@ class MemoryWatch:
         self._scribe = scribe
         self._device = device
         self._session = MemorySession(buffer, scribe)
+        self._reserve = Reserve()
         self._ledger: MemoryLedger | None = None
         self._holders: dict[int, Holders] = {}
         self._gone: list[tuple[int, int]] = []
         self._references: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._living: dict[int, set[int]] = {}  # by address: inputs that lie in it
         self._workers: set[int] = set()
         self._data_span: Any = None
         self._begin_mark: int | None = None
@@ -89,6 +91,7 @@ class MemoryWatch:
 
     def begin(self, step: int, shapes: bool) -> None:
         """A step is about to begin; the session that began when the one before ended goes on."""
+        self._reserve.keep()
         if not self._session.on:
             everything = Holders(self._live.everything(), _OWNED)
             if self._ledger is None:
@@ -113,13 +116,10 @@ class MemoryWatch:
             return
         if worker_pid is not None:
             self._workers.add(worker_pid)
-        found = []
-        for name, tensor in named_tensors(batch, "batch"):
-            item = held(tensor, INPUTS, name)
-            if item is not None:
-                found.append(item)
-                self._watch_life(tensor, item.address)
-        self._holders[self._session.mark()] = Holders(found)
+        found = held_inputs(batch)
+        for tensor, item in found:
+            self._watch_life(tensor, item.address)
+        self._holders[self._session.mark()] = Holders([item for _, item in found])
 
     def end(self, step: OpenStep, measured: bool, next_with_shapes: bool | None) -> list[Row]:
         """Account for a step that has ended; the next session begins first, so that nothing is missed.
@@ -145,13 +145,19 @@ class MemoryWatch:
         return rows
 
     def abandon(self, step: int, events: Sequence[int]) -> None:
-        """Account for a step that did not end."""
+        """Account for a step that did not end; without room for it, what was recorded of the step is lost."""
         self._end_data()
-        if self._session.on:
+        self._reserve.give_up()
+        if not self._session.on:
+            return
+        try:
             recorded = self._session.stop()
             trace, observed = self._account(recorded, events, self._observations(step, perf_counter_ns()))
-            place = self._last_place(trace, observed.offset_ns)
-            self.unfinished = Unfinished(step, self._opened().take_rows(), place)
+        except MemoryError:
+            self.unfinished = Unfinished(step, lost=True)
+            return
+        place = self._last_place(trace, observed.offset_ns)
+        self.unfinished = Unfinished(step, self._opened().take_rows(), place)
 
     def pause(self) -> None:
         """Something else is going to run; what it allocates is not recorded."""
@@ -162,6 +168,7 @@ class MemoryWatch:
 
     def close(self, writer: RunWriter, keep_unfinished: bool) -> None:
         """Write what is alive in the end; a step without an end counts only where memory ran out in it."""
+        self._reserve.give_up()
         self.pause()
         unfinished = self.unfinished
         if unfinished and keep_unfinished:
@@ -183,6 +190,8 @@ class MemoryWatch:
             "unknown_frees": ledger.unknown_frees if ledger else 0,
             "unknown_free_bytes": ledger.unknown_free_bytes if ledger else 0,
             "unseen_frees": ledger.unseen_frees if ledger else 0,
+            "own_bytes": self._session.own_bytes,  # what this account itself took in the process
+            "unfinished_lost": self.unfinished is not None and self.unfinished.lost,
         }
 
     # ---- inside a step
@@ -202,11 +211,15 @@ class MemoryWatch:
         key = id(tensor)
         if key in self._references:
             return
-        gone, references = self._gone, self._references
+        gone, references, living = self._gone, self._references, self._living
+        living.setdefault(address, set()).add(key)
 
         def when_gone(_: Any) -> None:
-            gone.append((perf_counter_ns(), address))
             references.pop(key, None)
+            living[address].discard(key)
+            if not living[address]:  # the last one of a batch that came in one piece
+                del living[address]
+                gone.append((perf_counter_ns(), address))
 
         references[key] = weakref.ref(tensor, when_gone)
 

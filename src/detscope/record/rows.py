@@ -58,10 +58,11 @@ def span_rows(step: int, nodes: NodeTable, account: StepAccount, device: StepAcc
 
 def loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
     """One batch's making, by region, and the wait for it."""
-    whole = (timing.start_ns, timing.end_ns - timing.start_ns, timing.images, wait_ns)
+    wait = (wait_ns, timing.receive_ns(wait_ns), timing.tensors)
+    whole = (timing.start_ns, timing.end_ns - timing.start_ns, timing.images, *wait)
     rows: list[Row] = [(step, timing.worker, timing.pid, "batch", *whole)]
     rows += [
-        (step, timing.worker, timing.pid, region, start_ns, end_ns - start_ns, timing.images, None)
+        (step, timing.worker, timing.pid, region, start_ns, end_ns - start_ns, timing.images, *(3 * [None]))
         for region, start_ns, end_ns in timing.spans
     ]
     return rows

@@ -7,6 +7,7 @@ process count in the `rss_bytes` of each.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -165,6 +166,14 @@ def default_sources() -> list[Source]:
     return [ProcessSource(here, "process"), WorkersSource(here), SystemSource(), NvmlSampler()]
 
 
+def until_next_sample_s(now_s: float, period_s: float, shortest_s: float) -> float:
+    """Time to the next multiple of the period on the host's clock that is not too near.
+
+    Processes of one host sample at the same moments: ranks are held up together, not one after the other.
+    """
+    return math.ceil((now_s + shortest_s) / period_s) * period_s - now_s
+
+
 class Telemetry:
     """A thread that samples `hz` times a second between `start` and `stop`; 0 switches it off."""
 
@@ -231,15 +240,13 @@ class Telemetry:
     def _run(self) -> None:
         """Everything happens in this thread: psutil keeps its earlier counters per thread."""
         assert self._period_s is not None
-        began = due = time.perf_counter()
+        shortest_s = self._period_s / 4  # shorter intervals are mostly noise
         while True:
             began = time.perf_counter()
             self._sample()
-            # A sample that came late does not make the next ones hurry.
-            due = max(due + self._period_s, time.perf_counter())
-            if self._end.wait(due - time.perf_counter()):
+            if self._end.wait(until_next_sample_s(time.perf_counter(), self._period_s, shortest_s)):
                 break
-        if time.perf_counter() - began > self._period_s / 4:  # shorter intervals are mostly noise
+        if time.perf_counter() - began > shortest_s:
             self._sample()
         for source in self._sources:
             self._guarded(source, source.close)

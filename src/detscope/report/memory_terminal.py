@@ -220,6 +220,8 @@ def _oom_lines(oom: Summary) -> Iterator[Line]:
     if is_number(oom.get("bytes_per_image")):
         image, fixed = (with_unit(oom.get(key), "bytes") for key in ("bytes_per_image", "fixed_bytes"))
         yield "", f"an image takes about {image} beside {fixed} ({plain(oom.get('basis'))})", ""
+    elif oom.get("basis"):
+        yield "", plain(oom["basis"]), ""
     if is_number(oom.get("suggested_batch")):
         yield "try", f"batch {number(oom['suggested_batch'], 0)}: {plain(oom.get('command'))}", "bold"
     elif oom.get("why"):

@@ -233,7 +233,9 @@ def _loader_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
         can, could = (_or_cannot_tell(value, "images/s") for value in (capacity, demand))
         yield "loader", f"can deliver {can}; the loop could take {could}", ""
     if is_number(loader.get("wait_ms")):
-        yield "", f"the loop waited {with_unit(loader['wait_ms'], 'ms')} per step for data", ""
+        received = loader.get("receive_ms")
+        part = f", {with_unit(received, 'ms')} of it to receive what was made" if is_number(received) else ""
+        yield "", f"the loop waited {with_unit(loader['wait_ms'], 'ms')} per step for data{part}", ""
 
 
 def _content_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:

@@ -23,6 +23,8 @@ DEFINITIONS = {
     " recorded neighbours; interval by bootstrap",
     "capacity_images_per_s": "images per second the loader's workers make when they never have to wait",
     "demand_images_per_s": "images per second the loop would take if it never waited for data",
+    "receive_ms": "part of the waiting for data that came after a worker had made the batch: sending it,"
+    " fetching its shared memory, unpacking; ready_share: of the batches, made before they were asked for",
     "latency_ms": "inference: wall time from asking for an image (or batch) to its detections, decoding"
     " included",
     "decode": "inference: reading the file, decoding, conversion to a float tensor, in the loop itself; every"

@@ -6,7 +6,7 @@ Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
-    rank_steps, rank_content, rank_timeline, communication.
+    rank_steps, rank_content, rank_timeline, communication; in loader: receive_ns, tensors.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ TABLES: dict[str, dict[str, str]] = {
         "wall_ns": "Int64",
         "images": "Int64",
         "wait_ns": "Int64",  # how long the loop waited for this batch
+        "receive_ns": "Int64",  # of that: after the worker had made it; null without workers
+        "tensors": "Int64",  # that the worker sent it in; null without workers
     },
     "telemetry": {
         "time_ns": "Int64",

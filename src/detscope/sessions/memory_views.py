@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +9,6 @@ from typing import Protocol
 
 from detscope.errors import MachineError
 from detscope.runs.reader import load_run
-
-RESERVE_BYTES = 128 << 20
 
 
 class Recording(Protocol):
@@ -46,34 +42,3 @@ def running_out_is_an_answer(recording: Recording) -> Iterator[None]:
         run = load_run(recording.run)
         if not run.status.startswith("oom_") or not run.table("memory").height:
             raise
-
-
-@contextmanager
-def room_for_the_account(wanted: bool) -> Iterator[None]:
-    """Keep some address space back and give it up when a step fails: writing the account needs memory too.
-
-    The pages are never touched, so that they cost nothing but addresses.
-    """
-    if not wanted:
-        yield
-        return
-    start_table_threads()
-    reserve = mmap.mmap(-1, RESERVE_BYTES)
-    try:
-        yield
-    finally:
-        reserve.close()
-
-
-def start_table_threads() -> None:
-    """Let polars start its threads now: once memory is used up it cannot, and the account would be lost."""
-    import polars as pl
-
-    frame = pl.DataFrame({"key": ["a", "b"], "value": [1, 2]})
-    frame.lazy().group_by("key").agg(pl.col("value").sum()).collect()
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    buffer.seek(0)
-    pl.read_parquet(buffer)
-    stream = io.BytesIO()
-    frame.write_ipc_stream(stream, compression="lz4")

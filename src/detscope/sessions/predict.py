@@ -63,6 +63,7 @@ class Asked:
     limit_bytes: float | None
     simulate: Callable[[Case], dict[str, Any]]
     reserved: Callable[[int], int]  # bytes by the allocator's model, for batches that are searched
+    optimizer: str = "sgd"
 
 
 def run_predict(request: PredictRequest) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def traced_answer(
     def reserved(batch: int) -> int:
         return traced.cuda_peak(batch, optimizer).reserved
 
-    found = _answer(Asked(traced.graph, batches, device, limit, row_of, reserved))
+    found = _answer(Asked(traced.graph, batches, device, limit, row_of, reserved, optimizer or "sgd"))
     found |= {
         "stage": "training" if traced.training else "inference",
         "optimizer": optimizer,
@@ -153,15 +154,13 @@ def traced_answer(
         "measured": list(traced.measured),
         "memory_by_stage": traced.activations_by_stage(max(batches)),
     }
-    if optimizer == "adam" and device is not None and "latency" in device.targets:
-        found["notes"].append("latency: with the optimizer of the device model's steps, not Adam's update")
     return found
 
 
 def _answer(asked: Asked) -> dict[str, Any]:
     """What `answer` says, the exact borders of what fits, and what lies beyond what was measured."""
     device = asked.device
-    found = answer(asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate)
+    found = answer(asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate, asked.optimizer)
     for row in found["rows"]:
         row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
         row |= _needed(row)
@@ -181,7 +180,7 @@ def _answer(asked: Asked) -> dict[str, Any]:
         }
         found["outside"][target] = feature_groups(beyond)
     if "latency" in device.targets:
-        largest = Case(asked.graph, max(asked.batches))
+        largest = Case(asked.graph, max(asked.batches), asked.optimizer)
         found["latency_by_stage"] = stage_shares(device.targets["latency"], largest)
     return found
 

@@ -22,6 +22,7 @@ from detscope.errors import DetscopeError, InterruptedRun, MachineError
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
 from detscope.sessions.ranks import boot_identity, device_of, refuse_torchrun
+from detscope.sessions.ranks_address import Way, gloo_on, way_to
 from detscope.sessions.ranks_merge import RankTables, merge, tables_of
 from detscope.sessions.ranks_training import check_plan
 
@@ -107,6 +108,7 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     together = training.rendezvous if training.nodes > 1 else None
+    way = way_to(together) if together else None
     config = LaunchConfig(
         min_nodes=training.nodes,
         max_nodes=training.nodes,
@@ -114,12 +116,12 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
         run_id="detscope" if together else secrets.token_hex(8),
         rdzv_backend="c10d",
         rdzv_endpoint=together or "localhost:0",
-        rdzv_configs={"timeout": training.rank_timeout_s},
+        rdzv_configs={"timeout": training.rank_timeout_s, **_opening(way)},
         max_restarts=0,
-        local_addr=None if together else "localhost",
+        local_addr=way.address if way else "localhost",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchrun")),
     )
-    with _signals_put_back(), _quiet_torchrun():
+    with _signals_put_back(), _quiet_torchrun(), gloo_on(way):
         try:
             elastic_launch(config, sys.executable)("-m", __package__ + ".ranks_member", str(folder))
         except (ChildFailedError, SignalException) as error:
@@ -127,6 +129,11 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
         except KeyboardInterrupt:
             return SignalException("interrupted", signal.SIGINT)
     return None
+
+
+def _opening(way: Way | None) -> dict[str, bool]:
+    """Who opens the meeting place, where torchrun cannot be left to guess it from the host's name."""
+    return {} if way is None or way.hosts is None else {"is_host": way.hosts}
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from detscope.data.registry import open_dataset
 from detscope.machine.devices import resolve_device
 from detscope.sessions.listener import make_recorder
 from detscope.sessions.memory_views import (
-    room_for_the_account,
     running_out_is_an_answer,
     write_memory_views,
 )
@@ -148,8 +147,8 @@ def _train(wanted: _Wanted, progress: Progress) -> Path:
         recorder.note(text)
     progress.note(built.weights.note)
     stopped_by: list[int] = []
-    ends, room = running_out_is_an_answer(recorder), room_for_the_account(settings.record.memory)
-    with ends, resumable(recorder, wanted.device, stopped_by), closing_words(recorder), recorder, room:
+    ends = running_out_is_an_answer(recorder)
+    with ends, resumable(recorder, wanted.device, stopped_by), closing_words(recorder), recorder:
         _run(wanted, parts, model, recorder, loading, progress, stopped_by)
     progress.finish()
     if wanted.team is not None:

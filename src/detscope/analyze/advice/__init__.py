@@ -11,6 +11,7 @@ from detscope.analyze.advice.case import Advice, Case
 RULES = (
     "workers",
     "prefetch",
+    "receiving",
     "pinned_memory",
     "batch_size",
     "channels_last",

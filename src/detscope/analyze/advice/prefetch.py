@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.loader import lies_ready
 
 LEAST_WAIT = 0.03
-FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, and the waiting is for receiving them
+FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, also where a run does not tell
 
 
 def advise(case: Case) -> Advice | None:
@@ -15,7 +16,7 @@ def advise(case: Case) -> Advice | None:
     wait, workers = case.phases.get("data", 0.0), loader.get("num_workers") or 0
     if not case.training or not workers or not capacity or not demand or wait < LEAST_WAIT:
         return None
-    if not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
+    if lies_ready(loader) or not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
         return None
     factor = case.setting("training.prefetch_factor", 2)
     return Advice(

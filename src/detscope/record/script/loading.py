@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, dataloader, get_worker_info
 from torch.utils.data._utils import fetch
 
 from detscope import marks
-from detscope.record.loader import BatchTiming, TimedBatch, _Collector
+from detscope.record.loader import BatchTiming, TimedBatch, _Collector, count_tensors
 from detscope.record.script.patches import Patches
 from detscope.record.script.tracebacks import forget_own_frames
 
@@ -83,6 +83,7 @@ def timed_fetch(plain: Callable[..., Any], here: Callable[[BatchTiming], None] |
             if here is not None:
                 here(timing)
             return batch
+        timing.tensors = count_tensors(batch)
         return FetchedBatch(batch, timing)
 
     fetch_timed.detscope = True  # type: ignore[attr-defined]
@@ -122,6 +123,7 @@ def _unwrap_batches(iterator: Any, listener: LoaderListener) -> None:
     def next_data(self: Any) -> Any:
         data = plain(self)
         if isinstance(data, FetchedBatch):
+            data.timing.arrived_ns = perf_counter_ns()
             listener.made_batch(data.timing)
             return data.batch
         return data
