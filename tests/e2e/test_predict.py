@@ -66,9 +66,13 @@ def test_another_optimizer_than_that_of_the_device_model_is_said(tmp_path: Path)
     done = CliRunner().invoke(app, ["fit", "--layer-times", str(recorded), "--out", str(model)])
     assert done.exit_code == 0, done.output
     asked = ("resnet18", "--batch-sizes", "2", "--image-size", "64", "--device-model", str(model), "--json")
+    asked += ("--memory-limit", "100GiB")
     for optimizer, said in (("sgd", False), ("adam", True)):
         found = json.loads(typed(*asked, "--optimizer", optimizer).stdout)
         assert found["rows"][0]["latency_ms"] > 0
+        assert not found["rows"][0]["extrapolated"], "no whole network was measured to be far from"
+        assert found["rows"][0]["fits"] == "cannot tell: the device model has no measured memory"
+        assert found["places_at_batch"] == found["best_batch_for_throughput"] == 2
         assert any("not Adam's update" in note for note in found["notes"]) is said
         assert not any("memory traffic" in note for note in found["notes"])
 

@@ -41,7 +41,7 @@ def answer(
         _add_estimates(rows, cases, device, notes)
         notes += [*device.notes, *_never_measured(graph, device), *_other_update(device, optimizer)]
     for row in rows:
-        row["fits"] = _fits(row, limit)
+        row["fits"] = _fits(row, limit, device)
     return {
         "network": graph.name,
         "fingerprint": device.fingerprint if device else None,
@@ -81,7 +81,8 @@ def _add_estimates(
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
             row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
-            row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
+            if len(model.reach.places):  # else no whole network was measured: nothing to be far from
+                row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
             if unbounded[place] is not None:
                 row["process_bytes_unbounded"] = unbounded[place]
         if estimate.extrapolated.any() and len(model.reach.places):
@@ -111,11 +112,12 @@ def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) ->
     return [max(float(value), float(known)) for value, known in zip(wanted, estimate.predicted, strict=True)]
 
 
-def _fits(row: dict[str, Any], limit: float | None) -> str:
+def _fits(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:
     if limit is None:
         return "cannot tell: no memory limit"
     if row["process_bytes"] is None:  # the allocator's share alone: a process needs more
-        return "does not fit" if row["reserved_bytes"] > limit else "cannot tell: no device model"
+        unknown = "the device model has no measured memory" if device else "no device model"
+        return "does not fit" if row["reserved_bytes"] > limit else f"cannot tell: {unknown}"
     lower, upper = row["process_bytes_interval"]
     return decide(row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2)
 

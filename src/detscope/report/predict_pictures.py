@@ -188,7 +188,8 @@ def _limit(canvas: Canvas, found: Mapping[str, Any], panel: Panel) -> None:
 
 def _bars(found: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, float, str, Colour]]]]:
     """Where time goes (if known) and where memory goes: name, length, words, colour."""
-    row = max(rows(found, "rows"), key=lambda one: int(one["batch"]))
+    shown = sorted(rows(found, "rows"), key=lambda one: int(one["batch"]))
+    row = next((one for one in shown if one["batch"] == found.get("places_at_batch")), shown[-1])
     made = []
     shares = mapping(found, "latency_by_stage")
     if shares:

@@ -148,10 +148,10 @@ def _fitting(found: Found) -> Lines:
 def _places(found: Found) -> Lines:
     """Where time and memory are expected."""
     shown = rows(found, "rows")
-    largest = max(row["batch"] for row in shown)
+    batch = found.get("places_at_batch") or max(row["batch"] for row in shown)
     if len(mapping(found, "latency_by_stage")) > 1:
-        yield "time", f"at batch {largest}: {_top(found['latency_by_stage'], percent)}"
-    for row in shown[-1:]:
+        yield "time", f"at batch {batch}: {_top(found['latency_by_stage'], percent)}"
+    for row in (row for row in shown if row["batch"] == batch):
         here = mapping(row, "cpu_categories")
         parts = here or mapping(row, "categories")
         where = "on this CPU" if here else "by CUDA's allocator"
@@ -159,7 +159,7 @@ def _places(found: Found) -> Lines:
         yield "memory", f"peak at batch {row['batch']} {where}: {_top(named, _size, 8)}"
     made = "activations" if found.get("stage") != "inference" else "tensors made"
     if mapping(found, "memory_by_stage"):
-        yield "", f"{made} at batch {largest}: {_top(found['memory_by_stage'], _size)}"
+        yield "", f"{made} at batch {batch}: {_top(found['memory_by_stage'], _size)}"
 
 
 def _size(value: Any) -> str:

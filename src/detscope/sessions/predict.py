@@ -152,7 +152,7 @@ def traced_answer(
         "optimizer": optimizer,
         "image_size": list(traced.graph.input_shape[:-3:-1]),
         "measured": list(traced.measured),
-        "memory_by_stage": traced.activations_by_stage(max(batches)),
+        "memory_by_stage": traced.activations_by_stage(found["places_at_batch"]),
     }
     return found
 
@@ -166,6 +166,8 @@ def _answer(asked: Asked) -> dict[str, Any]:
         row |= _needed(row)
     found |= _borders(asked, found)
     found |= {"outside": {}, "latency_by_stage": None, "device_model": None}
+    # where time and memory are is told of the batch one would use
+    found["places_at_batch"] = found["best_batch_for_throughput"] or max(asked.batches)
     if device is None:
         return found
     found["device_model"] = {
@@ -180,8 +182,8 @@ def _answer(asked: Asked) -> dict[str, Any]:
         }
         found["outside"][target] = feature_groups(beyond)
     if "latency" in device.targets:
-        largest = Case(asked.graph, max(asked.batches), asked.optimizer)
-        found["latency_by_stage"] = stage_shares(device.targets["latency"], largest)
+        told = Case(asked.graph, found["places_at_batch"], asked.optimizer)
+        found["latency_by_stage"] = stage_shares(device.targets["latency"], told)
     return found
 
 
