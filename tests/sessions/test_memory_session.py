@@ -77,7 +77,7 @@ def test_a_step_that_does_not_fit_says_what_would_and_that_runs(tmp_path):
     summary = json.loads(failed.stdout)
     assert summary["status"] == "oom_host"
     oom = summary["memory"]["oom"]
-    assert oom["request_bytes"] > 0
+    assert oom["request_bytes"] is None or oom["request_bytes"] > 0, "None where a library does not say"
     assert 1 <= oom["suggested_batch"] < 16
     assert summary["memory"]["categories"]["parameters"] > 4_000_000
     assert sum(summary["memory"]["categories"].values()) == summary["memory"]["peak_bytes"]
@@ -96,7 +96,7 @@ def run_limited(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
         "POLARS_MAX_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    arguments = [sys.executable, str(LIMITED), "380", *shlex.split(command)]
+    arguments = [sys.executable, str(LIMITED), "350", *shlex.split(command)]
     return subprocess.run(
         arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -53,6 +53,14 @@ def disk_free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
+def status_bytes(name: str) -> int | None:
+    """What the kernel counts of this process: VmSize, VmPeak, VmRSS, VmHWM; None where it does not tell."""
+    for line in _read(Path("/proc/self/status")).splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
 def _ratio(quota: str, period: str) -> float | None:
     if not (quota.isdigit() and period.isdigit()) or int(period) == 0:
         return None  # "max" and "-1" both mean unlimited
@@ -61,6 +69,6 @@ def _ratio(quota: str, period: str) -> float | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""

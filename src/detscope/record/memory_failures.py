@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from detscope.machine.running_out import host_memory_ran_out
 from detscope.record.events import ENTER, MARK, WIDTH
 from detscope.record.nodes import NodeTable
 
-_HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "std::bad_alloc")
 _PLAIN_REQUEST = re.compile(r"tried to allocate (\d+) bytes")
 _ROUNDED_REQUEST = re.compile(r"(?:allocate|allocating) ([\d.]+) ?([KMGTP]i?B|bytes|B)\b")
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -30,9 +30,9 @@ class OutOfMemory:
 def out_of_memory(error: BaseException | None, device: str) -> OutOfMemory | None:
     """What ran out, if that is what the error says or was caused by."""
     for link in _chain(error):
-        status = _status(link)
-        if status is not None:
-            text = str(link)
+        told = _told(link)
+        if told is not None:
+            status, text = told
             where = device if status == "oom_device" else "cpu"
             first = next((line for line in text.splitlines() if _is_request(line)), text)
             return OutOfMemory(status, where, requested_bytes(text), first[:_MESSAGE_LENGTH])
@@ -51,22 +51,20 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _status(error: BaseException) -> str | None:
-    if isinstance(error, MemoryError):
-        return "oom_host"
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return "oom_host"
+def _told(error: BaseException) -> tuple[str, str] | None:
+    """Which memory ran out and the words that say so."""
+    text = str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "oom_host", text
     if not isinstance(error, RuntimeError):
         return None
     import torch
 
-    if isinstance(error, torch.OutOfMemoryError):
-        return "oom_device"
-    text = str(error)
-    if "CUDA out of memory" in text:
-        return "oom_device"
+    if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in text:
+        return "oom_device", text
     # a loader worker's error arrives as text inside another of the same kind
-    return "oom_host" if any(sign in text for sign in _HOST_SIGNS) or "MemoryError" in text else None
+    words = host_memory_ran_out(text)
+    return ("oom_host", words) if words is not None else None
 
 
 def requested_bytes(message: str) -> int | None:

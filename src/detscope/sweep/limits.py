@@ -8,6 +8,8 @@ import resource
 import signal
 from pathlib import Path
 
+from detscope.machine.limits import status_bytes
+
 _DESCRIPTORS = 1024
 
 
@@ -21,7 +23,7 @@ def limit_memory(limit_bytes: int | None) -> None:
     if limit_bytes is None:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         return
-    mapped = _status_bytes("VmSize")
+    mapped = status_bytes("VmSize")
     if mapped is None:
         raise OSError("cannot limit memory: this system does not tell the size of a process")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limit_bytes, hard))
@@ -29,12 +31,12 @@ def limit_memory(limit_bytes: int | None) -> None:
 
 def resident_bytes() -> int | None:
     """Memory of this process that is in use now."""
-    return _status_bytes("VmRSS")
+    return status_bytes("VmRSS")
 
 
 def resident_peak_bytes() -> int | None:
     """The most it was since it began, or since `forget_resident_peak`."""
-    return _status_bytes("VmHWM")
+    return status_bytes("VmHWM")
 
 
 def forget_resident_peak() -> bool:
@@ -71,14 +73,3 @@ def end_with_pipe(descriptor: int) -> None:
             pass
     finally:
         os.killpg(0, signal.SIGKILL)
-
-
-def _status_bytes(name: str) -> int | None:
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None

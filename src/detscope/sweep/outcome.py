@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from detscope.machine.running_out import host_memory_ran_out
+
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
 KINDS = ("ok", "oom_host", "oom_device", "timeout", "crashed", "exited", "error", "skipped")
 OUT_OF_MEMORY = ("oom_host", "oom_device")
 LOST, NO_NODE = "lost", "no node"  # how the details of trials begin that no machine has run to their end
-_HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "std::bad_alloc")
 _WORKER_SIGNS = ("DataLoader worker (pid", "DataLoader worker exited unexpectedly")
 _DETAIL_LENGTH = 200
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
@@ -77,27 +78,25 @@ def of_exception(error: BaseException) -> Outcome:
     chain = _chain(error)
     words = one_line(f"{type(error).__name__}: {error}")
     for link in chain:
-        kind = _memory_kind(link)
-        if kind:
-            return Outcome(kind, "", one_line(str(link)))
+        if isinstance(link, MemoryError):
+            return Outcome("oom_host", "", one_line(str(link)))
+        if _device_memory_ran_out(link):
+            return Outcome("oom_device", "", one_line(str(link)))
+        words_of_host = host_memory_ran_out(str(link)) if isinstance(link, RuntimeError | OSError) else None
+        if words_of_host is not None:
+            return Outcome("oom_host", "", one_line(words_of_host))
     for link in chain:
         if isinstance(link, RuntimeError) and any(sign in str(link) for sign in _WORKER_SIGNS):
             return Outcome("error", one_line(f"lost a loader worker: {link}"), words, luck=True)
     return Outcome("error", words[:_DETAIL_LENGTH], words)
 
 
-def _memory_kind(error: BaseException) -> str | None:
-    if isinstance(error, MemoryError):
-        return "oom_host"
+def _device_memory_ran_out(error: BaseException) -> bool:
     text = str(error)
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError") and "out of memory" in text:
-        return "oom_device"
-    if not isinstance(error, RuntimeError | OSError):
-        return None
-    if "CUDA out of memory" in text or "CUDA error: out of memory" in text:
-        return "oom_device"
-    # a loader worker's exception arrives as text inside another of the same kind
-    return "oom_host" if any(sign in text for sign in _HOST_SIGNS) or "MemoryError" in text else None
+        return True
+    said = "CUDA out of memory" in text or "CUDA error: out of memory" in text
+    return said and isinstance(error, RuntimeError | OSError)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
