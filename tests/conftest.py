@@ -3,9 +3,17 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# No example is too slow: a machine may hold any of them up for seconds. And the same examples everywhere,
+# so that a run on another machine does not try its luck.
+settings.register_profile(
+    "everywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("everywhere")
 
 LONG_FOLDERS = ("e2e", "sessions", "sweep", "record", "report")
 

@@ -8,6 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
+from detscope.data import fetch
+
+PATIENCE_S = 600.0  # a server that is held up is asked once, however long it takes
+
 
 @dataclass
 class FileServer:
@@ -69,7 +75,9 @@ def serving() -> Iterator[FileServer]:
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield server
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fetch, "TIMEOUT_S", PATIENCE_S)
+            yield server
     finally:
         http.shutdown()
         thread.join()

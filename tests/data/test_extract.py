@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detscope.data.extract import ExtractLimits, extract_archive
@@ -195,7 +195,7 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
     assert everything_below(tmp_path / "out") == {"mine"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(name=st.lists(st.sampled_from(["..", ".", "", "a", "b.txt", "\\", "~", " "]), min_size=1, max_size=5))
 def test_no_member_name_leads_outside(tmp_path_factory: pytest.TempPathFactory, name: list[str]) -> None:
     outer = tmp_path_factory.mktemp("names")

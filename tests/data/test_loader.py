@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from detscope.data.coco_layout import CocoLayoutDataset
 from detscope.data.loader import build_loader, sample_bytes, shared_memory_check
 from detscope.data.registry import open_dataset
 from detscope.errors import InputError, MachineError
+
+FREE_BYTES = 2**30
 
 
 class Threads:
@@ -54,13 +57,22 @@ def small_shm(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     try:
-        mounted = subprocess.run(mount, capture_output=True, timeout=20).returncode == 0
+        mounted = subprocess.run(mount, capture_output=True, timeout=300).returncode == 0
     except FileNotFoundError:
         mounted = False
     if not mounted:
         pytest.skip("mounting a tmpfs needs root")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=20)
+    subprocess.run(["umount", str(folder)], check=True, timeout=300)
+
+
+@pytest.fixture
+def steady_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a GiB free, whatever others write meanwhile."""
+    monkeypatch.setattr(
+        os, "statvfs", lambda _path: SimpleNamespace(f_bavail=FREE_BYTES // 4096, f_frsize=4096)
+    )
+    return tmp_path
 
 
 def training(**values: Any) -> TrainingSettings:
@@ -122,8 +134,8 @@ def test_memory_is_pinned_for_cuda_only(dataset: CocoLayoutDataset) -> None:
     assert plan.notes == ("pin_memory = true has no effect on device cpu",)
 
 
-def test_more_workers_than_cores_are_noted(dataset: CocoLayoutDataset) -> None:
-    plan = build_loader(dataset, training(num_workers=500), "cpu", seed=0)
+def test_more_workers_than_cores_are_noted(dataset: CocoLayoutDataset, steady_disk: Path) -> None:
+    plan = build_loader(dataset, training(num_workers=500), "cpu", seed=0, shm_path=steady_disk)
     assert any(note.startswith("500 loader workers share") for note in plan.notes)
 
 
@@ -189,20 +201,18 @@ def test_the_loader_itself_refuses_when_shared_memory_is_full(
     build_loader(dataset, training(num_workers=0), "cpu", seed=0, shm_path=small_shm)
 
 
-def test_a_need_beyond_the_machine_is_refused_with_what_would_fit(tmp_path: Path) -> None:
-    free_bytes = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+def test_a_need_beyond_the_machine_is_refused_with_what_would_fit(steady_disk: Path) -> None:
     with pytest.raises(MachineError, match="of shared memory") as caught:
-        shared_memory_check(free_bytes // 5, training(num_workers=4, batch_size=1), shm_path=tmp_path)
-    assert "num_workers = " in caught.value.hint and "prefetch_factor = 1 fits" in caught.value.hint
+        shared_memory_check(FREE_BYTES // 5, training(num_workers=4, batch_size=1), shm_path=steady_disk)
+    assert "num_workers = 2 with prefetch_factor = 1 fits" in caught.value.hint
 
 
-def test_tight_shared_memory_is_noted(tmp_path: Path) -> None:
-    free_bytes = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+def test_tight_shared_memory_is_noted(steady_disk: Path) -> None:
     notes: list[str] = []
     shared_memory_check(
-        free_bytes // 5, training(num_workers=1, batch_size=1), shm_path=tmp_path, notes=notes
+        FREE_BYTES // 5, training(num_workers=1, batch_size=1), shm_path=steady_disk, notes=notes
     )
-    assert notes[0].startswith("shared memory is tight")
+    assert notes == [f"shared memory is tight: 819.2 MiB needed, 1024.0 MiB free in {steady_disk}"]
 
 
 def test_without_the_folder_it_cannot_tell(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -138,19 +137,21 @@ def hostile(kind: str, secret: Path) -> bytes:
     return {"cut": b"<annotation><object><name>hush-hush", "binary": bytes(range(256)), "empty": b""}[kind]
 
 
+REFUSED_UNREAD = ("bomb", "external", "outside definition")
+
+
 @pytest.mark.parametrize("kind", ["bomb", "external", "outside definition", "cut", "binary", "empty"])
 def test_hostile_xml_is_refused_at_once_and_no_content_is_told(kind: str, devkit: Path) -> None:
     secret = devkit / "secret"
     secret.write_text("hush-hush")
     path = devkit / "VOCdevkit/VOC2007/Annotations/000005.xml"
     path.write_bytes(hostile(kind, secret))
-    began = time.monotonic()
     with pytest.raises(VocXmlError) as caught:
         read_voc_xml(path)
     with pytest.raises(InputError, match=r"image VOCdevkit/VOC2007/Annotations/000005\.xml: ") as stopped:
         open_voc(devkit)
-    assert time.monotonic() - began < 5
     for error in (caught.value, stopped.value):
+        assert ("defines entities or refers to other files" in error.message) == (kind in REFUSED_UNREAD)
         assert "hush" not in f"{error.message}{error.hint}" and "\n" not in error.message
     dataset = open_voc(devkit, on_bad_data="skip")
     assert len(dataset) == 2 and len(dataset.problems) == 1

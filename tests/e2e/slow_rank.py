@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,21 +14,41 @@ from detscope.data.registry import OpenRequest, register
 from detscope.data.synthetic import open_synthetic
 
 SECONDS_PER_IMAGE = 0.15
+LOADED = "loaded-by-rank-0"  # in the current folder: a byte for every image after the first step
+HAS_RUN = "SLOW_RANK_HAS_RUN"  # in the environment: the first step; this file is imported more than once
 
 
 class SlowOnRankOne:
-    """Every image takes its time where RANK is 1."""
+    """Every image takes its time where RANK is 1, and more than all else took, on any machine.
+
+    Its n-th image comes after rank 0's n-th: a rank 0 that was held up before that held rank 1's data up.
+    """
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        self.images = 0
+        self.began = self.spent = 0.0
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getitem__(self, index: int) -> Any:
-        if os.environ.get("RANK") == "1":
-            time.sleep(SECONDS_PER_IMAGE)
+        if HAS_RUN in os.environ and os.environ.get("RANK") == "0":
+            with Path(LOADED).open("ab") as loaded:
+                loaded.write(b".")
+        elif HAS_RUN in os.environ and os.environ.get("RANK") == "1":
+            self._take_time()
         return self.inner[index]
+
+    def _take_time(self) -> None:
+        start = time.monotonic()
+        self.began = self.began or start
+        self.images += 1
+        while not Path(LOADED).exists() or Path(LOADED).stat().st_size < self.images:
+            time.sleep(0.005)
+        elsewhere = start - self.began - self.spent
+        time.sleep(max(SECONDS_PER_IMAGE, 2 * elsewhere - self.spent))
+        self.spent += time.monotonic() - start
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("inner", "read"):
@@ -55,6 +76,7 @@ class Small(nn.Module):
         """Losses in training, else one box per image."""
         found = [self.head(self.backbone(image.unsqueeze(0))).mean((0, 2, 3)) for image in images]
         if self.training:
+            os.environ[HAS_RUN] = "1"
             boxes = [
                 (one[:4] - target["boxes"].mean(0) / 64).square().mean()
                 for one, target in zip(found, targets, strict=True)

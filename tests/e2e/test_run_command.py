@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch_process import wait_for
 
 from detscope.cli.main import app
 from detscope.runs.reader import load_run
@@ -41,7 +41,7 @@ def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
@@ -206,8 +206,12 @@ def test_a_worker_s_error_reads_as_without_us(tmp_path, torch_server):
 ENDLESS = """
 atexit.register(lambda: print("atexit ran"))
 try:
+    number = 0
     while True:
         step(torch.randn(4, 8))
+        number += 1
+        if number == 20:
+            open("begun", "w").close()
 finally:
     print("finally ran")
 """
@@ -215,9 +219,7 @@ finally:
 
 def interrupt(folder: Path) -> Callable[[int], None]:
     def when_begun(process: int) -> None:
-        deadline = time.monotonic() + 120
-        while not (folder / "runs").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(folder, "begun")
         os.kill(process, signal.SIGINT)
 
     return when_begun

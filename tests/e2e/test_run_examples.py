@@ -19,6 +19,11 @@ SCRIPTS = {
 IMPORTS = (*DETECTION, "effdet")
 
 
+def own_words(text: str) -> list[str]:
+    """Without what torch says of a processor it does not know: such lines begin with the time of day."""
+    return [line for line in text.splitlines() if not line.startswith("[W")]
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, tmp_path, torch_server):
     arguments, trained, evaluated, per_step, family = SCRIPTS[name]
@@ -27,7 +32,7 @@ def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, t
     command = ("run", "-q", "--level", "ops", "--json", "figures.json", script, *arguments)
     heard = torch_server(*command, folder=tmp_path, imports=IMPORTS, teardown=True)
     assert plain.returncode == heard.returncode == 0, heard.stderr
-    assert (heard.stdout, heard.stderr) == (plain.stdout, plain.stderr)
+    assert (heard.stdout, own_words(heard.stderr)) == (plain.stdout, own_words(plain.stderr))
     summary = json.loads((tmp_path / "figures.json").read_text())
     parts = summary["script"]["parts"]
     assert (parts["training"]["steps"], parts["evaluation"]["steps"]) == (trained, evaluated)

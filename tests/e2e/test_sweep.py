@@ -35,7 +35,7 @@ def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

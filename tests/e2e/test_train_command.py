@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
+import polars as pl
+import psutil
 import pytest
 from torch_process import DETECTION, wait_for
+
+from detscope.runs.writer import read_part
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ["--set", "data.images=8", "--set", "data.image_width=160", "--set", "data.image_height=128"]
@@ -23,7 +31,7 @@ def run(*arguments: str, folder: Path, **options) -> subprocess.CompletedProcess
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
         **options,
     )
@@ -39,7 +47,7 @@ def trained(tmp_path_factory) -> tuple[Path, dict]:
 
 def test_the_json_has_the_figures_that_were_promised_and_they_add_up(trained):
     _, summary = trained
-    assert summary["step_ms"]["n"] == 20
+    assert summary["step_ms"]["n"] + summary["warmup"]["n"] == 23  # steps of a slow start count as warm-up
     low, high = summary["step_ms"]["ci95"]
     assert low <= summary["step_ms"]["p50"] <= high
     assert set(summary["phases_ms"]) == {"data", "transfer", "forward", "backward", "optimizer", "other"}
@@ -76,8 +84,22 @@ def test_the_run_keeps_no_environment_variable_and_no_home_path(trained):
     assert not any(len(value) > 8 and value in stored for key, value in os.environ.items() if "TOKEN" in key)
 
 
+def wait_for_steps(folder: Path, least: int) -> None:
+    """Until so many recorded steps are on disk; how many a part holds depends on the machine."""
+    wait_for(folder, "runs/*/parts/steps-*.arrow")
+    deadline = time.monotonic() + 300
+    while True:
+        parts = [read_part(part) for part in folder.glob("runs/*/parts/steps-*.arrow")]
+        whole = pl.concat(parts).filter((pl.col("phase") == "step") & (pl.col("mode") == "recorded"))
+        if whole.height >= least:
+            return
+        assert time.monotonic() < deadline, f"{whole.height} steps"
+        time.sleep(0.05)
+
+
 def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_server):
     def kill(child: int) -> None:
+        wait_for_steps(tmp_path, 6)
         wait_for(tmp_path, "runs/*/parts/steps-000002.arrow")
         os.killpg(child, signal.SIGKILL)
 
@@ -88,13 +110,13 @@ def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_ser
     assert shown.returncode == 0, shown.stderr
     summary = json.loads(shown.stdout)
     assert summary["status"] == "partial"
-    assert summary["step_ms"]["n"] > 5
+    assert summary["step_ms"]["n"] >= 3  # six, of which up to half may count as a slow start
     assert "partial" in torch_server("show", folder=tmp_path).stdout
 
 
 def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path, torch_server):
     def interrupt(child: int) -> None:
-        wait_for(tmp_path, "runs/*/parts/steps-*.arrow")
+        wait_for_steps(tmp_path, 1)
         os.killpg(child, signal.SIGINT)  # a terminal tells the whole group, workers too
 
     command = ("train", "tiny_ssd", "--steps", "100000", *SMALL)
@@ -142,3 +164,20 @@ def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path, torc
     assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
     assert {"backbone", "head"} <= {row["path"] for row in summary["modules"]}
     assert {"backbone", "head"} <= set(summary["stages_ms"])
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="the system does not tell the size of a pipe")
+def test_figures_that_fill_the_pipe_are_whole_also_when_the_command_is_stopped_and_goes_on():
+    code = "from detscope.cli.output import print_json; print_json(['x' * 50] * 5000)"
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE) as child:
+        process, pipe = psutil.Process(child.pid), child.stdout
+        inside = array.array("i", [0])
+        while inside[0] < fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) or process.status() != psutil.STATUS_SLEEPING:
+            fcntl.ioctl(pipe, termios.FIONREAD, inside)
+            assert child.poll() is None
+            time.sleep(0.01)
+        while process.status() != psutil.STATUS_STOPPED:
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(0.01)
+        child.send_signal(signal.SIGCONT)
+        assert json.loads(pipe.read()) == ["x" * 50] * 5000

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gated import GATE, WAITING
 from torch_process import DETECTION, Ended, TorchServer, wait_for
 
-TRAINING = ["tiny_fasterrcnn", "--data", "synthetic", "--epochs", "5", "--eval-every", "2"]
+GATED = f"{Path(__file__).with_name('gated.py')}:detector"
+STEPS_PER_EPOCH = 4
+TRAINING = [GATED, "--data", "synthetic", "--epochs", "5", "--eval-every", "2"]
 SMALL = ["--batch-size", "2", "--num-workers", "1", "--seed", "3"]
 SMALL += ["--set", "data.images=8", "--set", "evaluation.images=4", "--set", "data.flip=true"]
 SMALL += ["--set", "data.image_width=160", "--set", "data.image_height=128"]
@@ -26,8 +28,16 @@ def uninterrupted(tmp_path_factory, torch_server) -> dict:
     return json.loads(done.stdout)
 
 
-def stopped(server: TorchServer, folder: Path, stop: Callable[[int], None]) -> Ended:
-    return server("train", *TRAINING, *SMALL, folder=folder, imports=DETECTION, meanwhile=stop)
+def stopped(server: TorchServer, folder: Path, step: int, stop: Callable[[int], None]) -> Ended:
+    """Stop a training that has come to the forward pass of this step, and waits there until it is stopped."""
+    (folder / GATE).write_text(str(step))
+
+    def when_there(child: int) -> None:
+        wait_for(folder, WAITING)
+        stop(child)
+        (folder / GATE).unlink()
+
+    return server("train", *TRAINING, *SMALL, folder=folder, imports=DETECTION, meanwhile=when_there)
 
 
 def resumed(server: TorchServer, folder: Path) -> dict:
@@ -50,11 +60,9 @@ def check_same_end(found: dict, wanted: dict) -> None:
 def test_killed_after_its_third_epoch_and_resumed_it_ends_where_the_uninterrupted_one_did(
     uninterrupted, tmp_path, torch_server
 ):
-    def kill(child: int) -> None:
-        wait_for(tmp_path, "runs/*/checkpoints/step-*-0003/state.json")
-        os.killpg(child, signal.SIGKILL)
-
-    assert stopped(torch_server, tmp_path, kill).returncode == -signal.SIGKILL
+    killed_at = 3 * STEPS_PER_EPOCH + 1
+    done = stopped(torch_server, tmp_path, killed_at, lambda child: os.killpg(child, signal.SIGKILL))
+    assert done.returncode == -signal.SIGKILL
     (killed,) = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
     before = {path: path.stat().st_mtime_ns for path in killed.rglob("*") if path.is_file()}
     summary = resumed(torch_server, tmp_path)
@@ -67,26 +75,20 @@ def test_killed_after_its_third_epoch_and_resumed_it_ends_where_the_uninterrupte
 def test_stopped_inside_an_epoch_it_keeps_a_checkpoint_and_resumed_ends_the_same(
     uninterrupted, tmp_path, torch_server
 ):
-    def interrupt(child: int) -> None:
-        wait_for(tmp_path, "runs/*/checkpoints/step-*-0001/state.json")
-        time.sleep(0.2)  # somewhere in the second pass
-        os.killpg(child, signal.SIGINT)  # a terminal tells the whole group, workers too
-
-    done = stopped(torch_server, tmp_path, interrupt)
+    # a terminal tells the whole group, workers too
+    inside = STEPS_PER_EPOCH + 2
+    done = stopped(torch_server, tmp_path, inside, lambda child: os.killpg(child, signal.SIGINT))
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
     assert "detscope train --resume runs/" in done.stderr
     summary = resumed(torch_server, tmp_path)
-    assert summary["resumed_from"]["step"] > 4
+    assert summary["resumed_from"]["step"] >= inside
     check_same_end(summary, uninterrupted)
 
 
 def test_told_to_terminate_it_keeps_a_checkpoint_too(tmp_path, torch_server):
-    def terminate(child: int) -> None:
-        wait_for(tmp_path, "runs/*/checkpoints/step-*-0001/state.json")
-        os.kill(child, signal.SIGTERM)
-
-    done = stopped(torch_server, tmp_path, terminate)
+    inside = STEPS_PER_EPOCH + 2
+    done = stopped(torch_server, tmp_path, inside, lambda child: os.kill(child, signal.SIGTERM))
     assert done.returncode == 143, done.stderr
     assert "Traceback" not in done.stderr
     assert "detscope train --resume runs/" in done.stderr

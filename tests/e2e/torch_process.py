@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-LONGEST_S = 300
+LONGEST_S = 900
 DETECTION = ("torch", "torch._dynamo", "torchvision.models.detection", "polars", "detscope.sessions.train")
 
 
@@ -83,7 +83,7 @@ class TorchServer:
         asking, answers = self._pipes()
         asking.close()
         try:
-            self._process.wait(60)
+            self._process.wait(180)
         except subprocess.TimeoutExpired:
             self._process.kill()
         answers.close()
@@ -91,7 +91,7 @@ class TorchServer:
 
 def wait_for(folder: Path, pattern: str) -> None:
     """Until a command has written such a file."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(folder.glob(pattern)):
         assert time.monotonic() < deadline, f"no {pattern}"
         time.sleep(0.01)

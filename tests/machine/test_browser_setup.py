@@ -22,7 +22,7 @@ def repository(tmp_path: Path) -> Path:
     program(tmp_path / "bin/sudo", 'shift; exec "$@"')
     for age_s, name in ((30, ".uv"), (20, ".installed"), (10, ".installed-dev")):
         (tmp_path / ".venv" / name).touch()
-        later = time.time() + 100 - age_s
+        later = time.time() + 86_400 - age_s
         os.utime(tmp_path / ".venv" / name, (later, later))
     return tmp_path
 

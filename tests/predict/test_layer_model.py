@@ -146,8 +146,8 @@ def test_layers_alone_make_a_device_model_that_is_stored_as_numbers(tmp_path: Pa
     )
     cases = [Case(block(channels, "b"), 3) for channels in (16, 37)]
     one, other = (found.targets["latency"].estimate(cases) for found in (made, again))
-    assert one.predicted.tolist() == other.predicted.tolist()
-    assert one.upper.tolist() == other.upper.tolist()
+    assert one.predicted.tolist() == pytest.approx(other.predicted.tolist(), rel=1e-12)
+    assert one.upper.tolist() == pytest.approx(other.upper.tolist(), rel=1e-12)
     assert one.extrapolated.all()
 
 
@@ -162,7 +162,8 @@ def test_layers_and_whole_steps_together_come_back_equal(method: str, tmp_path: 
     save_model(made, tmp_path / "device.model")
     again = load_model(tmp_path / "device.model").targets["latency"]
     cases = [known[0].case, Case(block(50, "b", 20), 5)]
-    assert again.estimate(cases).predicted.tolist() == target.estimate(cases).predicted.tolist()
+    predicted = target.estimate(cases).predicted.tolist()
+    assert again.estimate(cases).predicted.tolist() == pytest.approx(predicted, rel=1e-9)
 
 
 def test_an_operation_never_measured_is_named_and_counted_by_its_traffic(table: LayerTable) -> None:

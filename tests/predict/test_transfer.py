@@ -56,7 +56,7 @@ def test_five_samples_make_a_new_device_of_an_old_one(old: DeviceModel, tmp_path
     assert errors(old, "latency", rest) > 2
     assert errors(made, "latency", rest) < 0.06
     assert errors(old, "memory", rest) > 0.5
-    assert errors(made, "memory", rest) < 0.05
+    assert errors(made, "memory", rest) < 0.1
     said = made.targets["latency"].errors[LEFT_OUT]
     assert said["old device"] > 1 > said["physical, transferred"]
     save_model(made, tmp_path / "new.model")

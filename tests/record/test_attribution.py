@@ -141,6 +141,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     before_ns = time.perf_counter_ns()
     outputs = model(torch.rand(2, 3, 16, 16))["out"]
     torch.stack(outputs).sum().backward()
+    wall_ns = time.perf_counter_ns() - before_ns
     raw = window.stop()
     attachments.remove()
     result = attribute(raw, nodes, buffer.take()[0])
@@ -154,5 +155,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     assert (AUTOGRAD + "ConvolutionBackward0", "relu") not in owners
     forward = rows.filter(pl.col("direction") == "forward")
     assert ("aten::conv2d", "shared") in set(forward.select("name", "module").rows())
-    assert result.host["start_ns"].min() >= before_ns, "operators are on the recorder's clock"
-    assert result.host["start_ns"].max() <= time.perf_counter_ns()
+    # operators are on the recorder's clock; where the process was held up between reading the one clock and
+    # the other, they are off by as much, which is never more than all of it took
+    assert result.host["start_ns"].min() >= before_ns - wall_ns
+    assert result.host["start_ns"].max() <= before_ns + 2 * wall_ns

@@ -125,8 +125,11 @@ def test_inputs_in_one_buffer_count_once_and_until_the_last_of_them_goes(tmp_pat
 def test_copies_of_weights_in_low_precision_count_by_their_life(tmp_path):
     run = train(tmp_path, [torch.rand(ROWS, WIDTH) for _ in range(3)], autocast=True)
     blocks = run.table("memory").filter(pl.col("step") == 2)
+    # what a processor's own kernels take for themselves meanwhile may be of any size
     copies = blocks.filter(
-        (pl.col("phase") == "forward") & pl.col("bytes").is_in([WIDTH * 64 * 2, 64 * 8 * 2])
+        (pl.col("phase") == "forward")
+        & (pl.col("category") != "workspace")
+        & pl.col("bytes").is_in([WIDTH * 64 * 2, 64 * 8 * 2])
     )
     # the first layer's input needs no gradient, so its weights are not needed again
     assert copies.select("module", "category").rows() == [("first", "temporary"), ("last", "activations")]

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
@@ -13,11 +14,15 @@ from detscope.record.nvml import Reading
 from detscope.record.telemetry import Sample, Telemetry, until_next_sample_s
 
 
-def wait_until(telemetry: Telemetry, samples: int) -> list[Sample]:
-    """Drain until that many sampling moments have been seen (or two minutes are over)."""
+def wait_until(
+    telemetry: Telemetry, samples: int, seen: Callable[[Sample], bool] | None = None
+) -> list[Sample]:
+    """Drain until that many sampling moments, and such a row, have been seen (or two minutes are over)."""
     rows: list[Sample] = []
     limit = time.monotonic() + 120
-    while len({row.time_ns for row in rows}) < samples and time.monotonic() < limit:
+    while time.monotonic() < limit:
+        if len({row.time_ns for row in rows}) >= samples and (seen is None or any(map(seen, rows))):
+            break
         time.sleep(0.01)
         rows += telemetry.drain()
     return rows
@@ -74,17 +79,25 @@ def test_a_busy_child_shows_as_a_busy_worker_and_is_forgotten_when_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_CHILDREN_EVERY_NS", 0)
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    code = "print(flush=True)\nwhile True: pass"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()  # a program that has only just begun has hardly any memory
     source = f"worker:{child.pid}"
+
+    def busy(row: Sample) -> bool:
+        return row.source == source and row.metric == "cpu_percent" and row.value > 10
+
     try:
         with Telemetry(hz=10) as telemetry:
-            rows = wait_until(telemetry, 6)
+            rows = wait_until(telemetry, 6, busy)
             child.kill()
             child.wait()
             wait_until(telemetry, 2)
             later = wait_until(telemetry, 3)
     finally:
         child.kill()
+        child.stdout.close()
     metrics = defaultdict(list)
     for row in rows:
         if row.source == source:
@@ -147,7 +160,8 @@ def test_rows_nobody_drains_are_bounded_and_the_loss_is_said(monkeypatch: pytest
 
 def test_a_run_shorter_than_the_period_still_has_a_sample_at_its_end() -> None:
     source = Counting("source")
-    with Telemetry(hz=2, sources=[source]):
+    with Telemetry(hz=1, sources=[source]) as telemetry:
+        wait_until(telemetry, 1)
         time.sleep(0.3)
     assert source.count >= 2
 

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+PATIENCE_MS = 300_000  # a machine with other work can hold a browser up for long
+LOOK_EVERY_MS = 50
+LOOKS = PATIENCE_MS // LOOK_EVERY_MS
+
+
+def until(page: Any, holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds; looks are counted, because time passes also where nothing runs."""
+    for _ in range(LOOKS):
+        if holds():
+            return
+        page.wait_for_timeout(LOOK_EVERY_MS)
+    raise AssertionError(f"it never came: {what}")
+
+
+def after_some_frames(page: Any) -> None:
+    """Whatever the page does when it has been scrolled or drawn, it has done by now."""
+    frame = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))"
+    for _ in range(3):
+        page.evaluate(frame)
 
 
 class Visit:
     """A page opened from a file, and everything it complained about."""
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
-        self.page = browser.new_context(**context).new_page()
+        opened = browser.new_context(**context)
+        opened.set_default_timeout(PATIENCE_MS)
+        self.page = opened.new_page()
         self.complaints: list[str] = []
         self.page.on(
             "console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None
@@ -27,4 +50,7 @@ class Visit:
     def draw(self) -> None:
         """Have all charts drawn, as before printing, and not only those near the screen."""
         self.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        self.page.wait_for_timeout(300)
+        charts = self.page.locator(".plot")
+        drawn = self.page.locator(".js-plotly-plot.plot:has(svg.main-svg)")
+        until(self.page, lambda: drawn.count() == charts.count(), "all charts drawn")
+        after_some_frames(self.page)

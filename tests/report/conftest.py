@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from browsing import PATIENCE_MS
 
 from detscope.machine.tools import find_browser
 
@@ -18,6 +19,8 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=str(found), args=["--no-sandbox"])
+        opened = playwright.chromium.launch(
+            executable_path=str(found), args=["--no-sandbox"], timeout=PATIENCE_MS
+        )
         yield opened
         opened.close()

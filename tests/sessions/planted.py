@@ -54,13 +54,22 @@ def open_all_shapes(request: OpenRequest) -> Any:
     return AllShapes(open_synthetic(request))
 
 
+class SlowBatchNorm2d(nn.BatchNorm2d):
+    """A batch norm that takes its time."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The same, and later."""
+        time.sleep(SLEEP_S)
+        return super().forward(input)
+
+
 class Normalised(nn.Module):
-    """A detector whose batch norms see far more numbers than its convolutions make of them."""
+    """A detector whose batch norms take far longer than its convolutions."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 1)
-        self.norms = nn.Sequential(*[nn.BatchNorm2d(16) for _ in range(8)])
+        self.norms = nn.Sequential(*[SlowBatchNorm2d(16) for _ in range(8)])
         self.box = nn.Linear(16, 4)
         self.label = nn.Linear(16, num_classes)
 
@@ -80,32 +89,35 @@ def normalised(num_classes: int = 2) -> nn.Module:
     return Normalised(num_classes)
 
 
-def detector(num_classes: int = 2, sleep_s: float = 0.0) -> nn.Module:
-    """A tiny Faster R-CNN whose box head may sleep."""
+def detector(num_classes: int = 2) -> nn.Module:
+    """`planted.py:detector`: wide awake."""
     from detscope.zoo.contract import BuildOptions
     from detscope.zoo.registry import build
 
-    model = build("tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)).module
-    head = model.roi_heads.box_head
+    return build("tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)).module
 
-    class Head(type(head)):  # type: ignore[misc]
-        """The same head, a little sleepy."""
 
-        def forward(self, pooled: torch.Tensor) -> torch.Tensor:
-            if sleep_s:
-                time.sleep(sleep_s)
-            result: torch.Tensor = super().forward(pooled)
-            return result
+def sleeping(num_classes: int, part: str) -> nn.Module:
+    """The same detector, of which a part sleeps in every call."""
+    model = detector(num_classes)
+    module = model.get_submodule(part)
 
-    head.__class__ = Head
+    class Sleepy(type(module)):  # type: ignore[misc]
+        """The same part, a little sleepy."""
+
+        def forward(self, *args: Any) -> Any:
+            time.sleep(SLEEP_S)
+            return super().forward(*args)
+
+    module.__class__ = Sleepy
     return model
-
-
-def fast_asleep(num_classes: int = 2) -> nn.Module:
-    """`planted.py:fast_asleep`: so long in every call that a busy machine cannot hide it."""
-    return detector(num_classes, 20 * SLEEP_S)
 
 
 def sleepy(num_classes: int = 2) -> nn.Module:
     """`planted.py:sleepy`: 5 ms in every call of the box head."""
-    return detector(num_classes, SLEEP_S)
+    return sleeping(num_classes, "roi_heads.box_head")
+
+
+def sleepy_backbone(num_classes: int = 2) -> nn.Module:
+    """`planted.py:sleepy_backbone`: 5 ms in every call of the layers that see whole images."""
+    return sleeping(num_classes, "backbone.body")

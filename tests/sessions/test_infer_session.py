@@ -65,6 +65,16 @@ def infer(*args, **sections) -> dict:
     return summarize(run_inference(settings_for(*args, **sections), progress=QuietProgress()))
 
 
+def modules_without_a_stage(summary: dict) -> list[str]:
+    """Modules with weights of their own that belong to no stage, themselves or with what they are part of."""
+    rows = [row for row in summary["modules"] if row["kind"] == "module" and row["path"] != "(model)"]
+    staged = tuple(f"{row['path']}." for row in rows if row["stage"])
+    paths = [f"{row['path']}." for row in rows if row["parameters"]]
+    leaves = [path for path in paths if not any(other != path and other.startswith(path) for other in paths)]
+    assert leaves and staged
+    return [path for path in leaves if not path.startswith(staged)]
+
+
 @pytest.mark.parametrize("model", OWN_STAGES)
 def test_in_every_family_all_stages_from_decode_to_other_add_up_to_the_latency(model, tmp_path, data_root):
     summary = infer(model, tmp_path, data_root)
@@ -74,7 +84,7 @@ def test_in_every_family_all_stages_from_decode_to_other_add_up_to_the_latency(m
     assert sum(summary["stages_ms"].values()) == pytest.approx(summary["latency_ms"]["p50"], rel=0.01)
     assert all(ms >= 0 for ms in summary["stages_ms"].values())
     assert summary["stages_ms"]["decode"] > 0
-    assert summary["stages_ms"]["other"] < 0.1 * summary["latency_ms"]["p50"], "most of the model has a stage"
+    assert modules_without_a_stage(summary) == []
     assert all(row["n"] == 6 for row in summary["stages"])
     assert summary["latency_ms"]["p99"] == "n/a (needs 459)"
     assert summary["first_image_ms"] > 0

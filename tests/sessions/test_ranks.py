@@ -66,8 +66,8 @@ def test_a_place_is_read_from_torchruns_words_and_one_rank_has_none():
 
 @pytest.fixture
 def pair() -> tuple[Exchange, Exchange]:
-    server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
-    client = TCPStore("localhost", server.port, is_master=False, timeout=timedelta(seconds=20))
+    server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
+    client = TCPStore("localhost", server.port, is_master=False, timeout=timedelta(seconds=300))
     first, second = (PrefixStore("t", store) for store in (server, client))
     return Exchange(RankPlace(0, 2, 0, 2), first), Exchange(RankPlace(1, 2, 1, 2), second)
 
@@ -78,19 +78,19 @@ def test_bytes_larger_than_a_piece_arrive_whole_and_none_in_time_is_none(pair, m
     content = bytes(index % 251 for index in range(4321))
     sender = threading.Thread(target=other.send, args=("big", content))
     sender.start()
-    assert leader.receive("big", 10) == content
-    sender.join(10)
+    assert leader.receive("big", 300) == content
+    sender.join()
     other.send("empty", b"")
-    assert leader.receive("empty", 10) == b""
+    assert leader.receive("empty", 300) == b""
     assert leader.receive("never sent", 0.2) is None
 
 
 def test_clocks_are_compared_with_an_error_that_holds(pair):
     leader, other = pair
-    answering = threading.Thread(target=leader.read_clock, args=("end",))
+    answering = threading.Thread(target=leader.read_clock, args=("end", 300))
     answering.start()
-    reading = other.read_clock("end")
-    answering.join(10)
+    reading = other.read_clock("end", 300)
+    answering.join()
     assert reading is not None
     assert abs(reading.offset_ns) <= reading.error_ns  # one process, one clock: the truth is 0
 

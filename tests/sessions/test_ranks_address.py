@@ -47,11 +47,15 @@ def own_address() -> str:
 
 def test_the_first_launcher_on_the_host_of_the_meeting_place_opens_it_and_the_next_does_not() -> None:
     address = own_address()
-    with socket.socket() as first:
-        first.bind((address, 0))
-        port = first.getsockname()[1]
-        first.listen()
-        assert way_to(f"{address}:{port}").hosts is False
-    way = way_to(f"{address}:{port}")
-    assert (way.address, way.hosts) == (address, True)
+    for _ in range(20):  # others on this host may be given a port that was just left
+        with socket.socket() as first:
+            first.bind((address, 0))
+            port = first.getsockname()[1]
+            first.listen()
+            assert way_to(f"{address}:{port}").hosts is False
+        way = way_to(f"{address}:{port}")
+        assert way.address == address
+        if way.hosts:
+            break
+    assert way.hosts is True
     assert way_to("127.0.0.1:29500").hosts is None

@@ -13,6 +13,8 @@ from typing import Any
 
 from detscope.sweep.trial import serve
 
+FOLDER = "DETSCOPE_TEST_FOLDER"  # of the test that runs the sweep
+
 
 class OutOfMemoryError(RuntimeError):
     """As torch's own is called."""
@@ -31,6 +33,21 @@ def _once() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def allowed_file() -> Path:
+    """Its bytes are permissions, written by the test: beside its folder, whose files it counts."""
+    return Path(f"{os.environ[FOLDER]}-allowed")
+
+
+def allow(batch: int) -> None:
+    """Let trials of batches up to this one go on."""
+    allowed_file().write_bytes(b"." * batch)
+
+
+def _wait_for_permission(batch: int) -> None:
+    while not allowed_file().exists() or allowed_file().stat().st_size < batch:
+        time.sleep(0.01)
+
+
 def work(request: dict[str, Any]) -> dict[str, Any]:
     name, _, argument = request["network"].partition("@")
     batch = request["values"]["batch_size"]
@@ -44,6 +61,7 @@ def work(request: dict[str, Any]) -> dict[str, Any]:
         "hangs_with_child": _hang_with_child,
         "once": _once,
         "slow": lambda: time.sleep(float(argument)),
+        "allowed": lambda: _wait_for_permission(batch),
         "poisoned": _poisoned,
         "prints": lambda: print("x" * 100_000, flush=True),
     }

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from sweep_samples import write_plan
+from test_trial_endings import until
 
 from detscope.report.terminal_sweep import SweepLines
 from detscope.sessions.sweep import Options, run_sweep
+from detscope.sweep import measure
 from detscope.sweep.keys import environment_facts
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.plan import load_plan
-from detscope.sweep.plan_settings import Limits
+from detscope.sweep.plan_settings import Limits, Measure
 from detscope.sweep.prepare import prepare
 from detscope.sweep.process import ProcessRunner, TrialProcess
 from detscope.sweep.samples import enough, middle_of, warmup_length
@@ -35,12 +37,12 @@ def request_of(folder: Path, axes: str, more: str = "") -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def reused() -> Iterator[Callable[[dict[str, Any]], Outcome]]:
     """One process with torch for all trials that end well."""
-    runner = ProcessRunner(Limits(time_s=120), reuse=True)
+    runner = ProcessRunner(Limits(), reuse=True)
     yield lambda request: runner.run(request, threading.Event())
     runner.close()
 
 
-QUICK = "[measure]\nmax_seconds = 0.5\nmax_steps = 20"
+QUICK = "[measure]\nmax_seconds = 600\nmax_steps = 8"  # an interval needs six, however long they take
 
 
 def test_training_and_inference_give_figures_that_belong_together(tmp_path: Path, reused: Any) -> None:
@@ -51,11 +53,13 @@ def test_training_and_inference_give_figures_that_belong_together(tmp_path: Path
         assert outcome.status == "ok", outcome.message
         found[stage] = outcome.result
     training, inference = found["training"], found["inference"]
-    assert training["forward_ms"] + training["backward_ms"] <= training["step_ms"] * 1.05
+    # in every step the parts are within the whole, so the medians are in that order on any machine
+    assert 0 < training["forward_ms"] <= training["step_ms"]
+    assert 0 < training["backward_ms"] <= training["step_ms"]
+    assert 0 < inference["forward_ms"] <= inference["step_ms"]
     assert training["step_low_ms"] <= training["step_ms"] <= training["step_high_ms"]
     assert training["images_per_s"] == pytest.approx(2000 / training["step_ms"])
     assert "backward_ms" not in inference
-    assert inference["forward_ms"] == pytest.approx(inference["step_ms"], rel=0.05)
     weights = 4 * training["parameters"]
     images = 2 * 3 * 64 * 64 * 4
     # between steps: weights, SGD's momentum, images, and a few bytes of labels
@@ -93,8 +97,8 @@ def test_allocated_memory_is_what_the_allocator_gave_out(tmp_path: Path, reused:
 
 def test_a_memory_limit_gives_oom_host_then_skips_and_the_next_network_goes_on(tmp_path: Path) -> None:
     axes = (
-        'network = ["squeezenet1_1", "tiny_ssd"]\nbatch_size = [1, 160, 256]\nimage_size = 112\nthreads = 1\n'
-        'variables = "memory"'
+        'network = ["squeezenet1_1", "tiny_ssd"]\nbatch_size = [1, 512, 1024]\nimage_size = 112\n'
+        'threads = 1\nvariables = "memory"'
     )
     more = "[[exclude]]\nnetwork = 'tiny_ssd'\nbatch_size = '> 1'\n[limits]\nmemory = '400MiB'\n" + QUICK
     plan = load_plan(write_plan(tmp_path, axes, more))
@@ -102,58 +106,101 @@ def test_a_memory_limit_gives_oom_host_then_skips_and_the_next_network_goes_on(t
     rows = read_rows(tmp_path / "plan.db")
     assert [(row["network"], row["batch_size"], row["status"]) for row in rows] == [
         ("squeezenet1_1", 1, "ok"),
-        ("squeezenet1_1", 160, "oom_host"),
-        ("squeezenet1_1", 256, "skipped (out of memory at batch 160)"),
+        ("squeezenet1_1", 512, "oom_host"),
+        ("squeezenet1_1", 1024, "skipped (out of memory at batch 512)"),
         ("tiny_ssd", 1, "ok"),
     ]
-    assert "can't allocate memory" in rows[1]["message"]
+    assert rows[1]["message"], "the words differ with the library that found no memory"
 
 
-def workers_of(process: TrialProcess, stop_after: float = 60) -> list[psutil.Process]:
-    ends = time.monotonic() + stop_after
-    while time.monotonic() < ends:
-        # importing torch starts helpers too
-        children = psutil.Process(process.pid).children()
-        found = [child for child in children if child.name() == "pt_data_worker"]
-        if found:
-            return found
+class Clock:
+    """Time that passes only where the test says so."""
+
+    now = 0.0
+
+    def takes(self, seconds: float, result: Any = None) -> Callable[..., Any]:
+        def work(*_args: object, **_more: object) -> Any:
+            self.now += seconds
+            return result
+
+        return work
+
+
+@pytest.mark.parametrize("stage", ["training", "inference"])
+def test_a_step_is_its_wait_for_data_and_its_parts(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    loss = SimpleNamespace(backward=clock.takes(5))
+    module = SimpleNamespace(train=clock.takes(0))
+    network: Any = SimpleNamespace(module=module, infer=clock.takes(2), loss=clock.takes(3, loss))
+    optimizer = SimpleNamespace(step=clock.takes(1), zero_grad=clock.takes(0.5))
+    no_torch = SimpleNamespace(bfloat16=None, float16=None)
+    step = measure._Step(no_torch, network, optimizer if stage == "training" else None, "cpu", "fp32")
+    batches: Any = iter(clock.takes(4, SimpleNamespace(inputs=None)), None)
+    found = measure._latency(step, batches, Measure(), 2)
+    wanted = {"training": (3000, 13_500), "inference": (2000, 6000)}[stage]
+    assert (found["forward_ms"], found["step_ms"]) == pytest.approx(wanted)
+    assert found.get("backward_ms") == (pytest.approx(5000) if stage == "training" else None)
+    assert found["images_per_s"] == pytest.approx(2000 / wanted[1])
+
+
+def worker_of(process: TrialProcess, watching: threading.Thread) -> psutil.Process | None:
+    """A loader worker of the trial; None if it ended without one."""
+    while watching.is_alive():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # importing torch starts helpers too
+            for child in psutil.Process(process.pid).children():
+                if child.name() == "pt_data_worker":
+                    return child
         time.sleep(0.05)
-    raise AssertionError("no loader worker appeared")
+    return None
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, "error"), (signal.SIGSTOP, "timeout")])
-def test_a_loader_worker_that_dies_is_named_and_one_that_hangs_times_out(
-    tmp_path: Path, number: int, status: str
-) -> None:
-    axes = 'network = "squeezenet1_1"\nimage_size = 64\nbatch_size = 2\nthreads = 1\nnum_workers = 1'
-    request = request_of(
-        tmp_path, axes, "[measure]\nmax_seconds = 60\nmax_steps = 100000\ntarget_interval = 0.0001"
-    )
+def with_a_worker_told(number: int, request: dict[str, Any], limit_s: float) -> tuple[Outcome, int | None]:
+    """How a trial ends one of whose workers gets a signal, and which one that was."""
     process = TrialProcess()
     found: list[Outcome] = []
-    limits = Limits(time_s=60 if status == "error" else 4)
+    limits = Limits(time_s=limit_s)
     watching = threading.Thread(target=lambda: found.append(process.run(request, limits, threading.Event())))
     watching.start()
-    worker = workers_of(process)[0]
-    os.kill(worker.pid, number)
-    watching.join(timeout=90)
-    outcome = found[0]
-    assert outcome.kind == status, outcome
-    if status == "error":
-        assert outcome.detail.startswith(
-            f"lost a loader worker: DataLoader worker (pid(s) {worker.pid})"
-        ) or (f"DataLoader worker (pid {worker.pid}) is killed by signal" in outcome.detail)
-        assert outcome.luck
-    else:
-        assert "dataloader.py" in outcome.message
+    worker = worker_of(process, watching)
+    while worker is not None and watching.is_alive():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.send_signal(number)  # again and again: somebody else may wake one that was stopped
+        watching.join(0.02)
+    watching.join()
     process.end()
-    with contextlib.suppress(psutil.NoSuchProcess):  # gone, or about to be
-        assert worker.status() == psutil.STATUS_ZOMBIE
+    if worker is not None:
+        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+    return found[0], worker and worker.pid
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> dict[str, Any]:
+    axes = 'network = "squeezenet1_1"\nimage_size = 64\nbatch_size = 2\nthreads = 1\nnum_workers = 1'
+    rules = "max_seconds = 600\nmax_steps = 100000\nmin_steps = 100000"
+    return request_of(tmp_path, axes, f"[measure]\n{rules}")
+
+
+def test_a_loader_worker_that_dies_is_named(endless: dict[str, Any]) -> None:
+    outcome, worker = with_a_worker_told(signal.SIGKILL, endless, 600)
+    assert outcome.kind == "error", outcome
+    assert outcome.detail.startswith(f"lost a loader worker: DataLoader worker (pid(s) {worker})") or (
+        f"DataLoader worker (pid {worker}) is killed by signal" in outcome.detail
+    )
+    assert outcome.luck
+
+
+def test_a_loader_worker_that_hangs_times_out_and_the_place_is_told(endless: dict[str, Any]) -> None:
+    for limit_s in (4, 20, 100):  # a machine may need the shorter ones to get so far
+        outcome, _ = with_a_worker_told(signal.SIGSTOP, endless, limit_s)
+        assert outcome.kind == "timeout", outcome
+        if "dataloader.py" in outcome.message:
+            return
+    raise AssertionError(outcome)
 
 
 def test_measuring_stops_at_the_interval_the_time_or_the_steps() -> None:
-    from detscope.sweep.plan_settings import Measure
-
     rules = Measure(target_interval=0.05, min_steps=6, max_steps=50, max_seconds=10)
     assert enough([0.1] * 5, rules) is None
     assert enough([0.1] * 6, rules) == "interval"

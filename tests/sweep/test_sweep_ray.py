@@ -72,7 +72,7 @@ def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, t
 
     running = threading.Thread(target=sweep)
     running.start()
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 180
     while count(plan.store) < 4 and time.monotonic() < ends:
         time.sleep(0.1)
     cluster.remove_node(doomed, allow_graceful=False)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_trial import allow
 from sweep_samples import run_plan, write_plan
 from test_trial_endings import fake_processes, start, until
 
@@ -58,7 +59,7 @@ def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path
         for number in range(4)
     ]
     for writer in writers:
-        _, words = writer.communicate(timeout=120)
+        _, words = writer.communicate(timeout=600)
         assert writer.returncode == 0, words
     rows = read_rows(tmp_path / "all.db")
     assert len(rows) == 1000
@@ -149,24 +150,26 @@ def test_resuming_with_something_changed_is_refused_with_what_differs(
 
 def test_thirty_trials_killed_twenty_times_are_thirty_rows(tmp_path: Path) -> None:
     batches = list(range(1, 31))
-    plan = write_plan(tmp_path, f'network = "slow@0.12"\nbatch_size = {batches}')
+    plan = write_plan(tmp_path, f'network = "allowed"\nbatch_size = {batches}')
     chance = random.Random(8)
     path = tmp_path / "plan.db"
     acknowledged: set[str] = set()
     kills = 0
-    while kills < 20 or not (path.exists() and path.stat().st_size and read_rows(path)):
+    while kills < 20 or not seen(path):
+        allow(min(kills, 25))  # however long a kill takes to come, there is work left
         sweep = start(plan)
         # from before the store is opened to the middle of a trial; on a busy machine that comes later
         time.sleep(chance.uniform(0.05, 0.9 + 0.2 * max(0, kills - 20)))
-        if path.exists() and path.stat().st_size and chance.random() < 0.5:
+        if chance.random() < 0.5:
             acknowledged |= seen(path)
         sweep.send_signal(signal.SIGKILL)
         sweep.communicate()
         kills += 1
-    until(lambda: not fake_processes(), 5)
+    until(lambda: not fake_processes())
+    allow(30)
     assert 0 < len(read_rows(path)) < 30  # the kills came while there was work
     done = start(plan)
-    _, words = done.communicate(timeout=60)
+    _, words = done.communicate(timeout=300)
     assert done.returncode == 0, words
     rows = read_rows(path, role=None)
     assert sorted(row["batch_size"] for row in rows if row["role"] == "accepted") == batches
@@ -179,7 +182,9 @@ def test_thirty_trials_killed_twenty_times_are_thirty_rows(tmp_path: Path) -> No
 
 def seen(path: Path) -> set[str]:
     """Rows that somebody else can read have been acknowledged."""
-    database = sqlite3.connect(path)
+    if not path.exists() or not path.stat().st_size:
+        return set()
+    database = sqlite3.connect(path, timeout=180)
     try:
         return {row[0] for row in database.execute("SELECT attempt_id FROM attempts")}
     except sqlite3.OperationalError as error:
@@ -190,7 +195,7 @@ def seen(path: Path) -> set[str]:
 
 
 def test_only_one_sweep_at_a_time_uses_a_store(tmp_path: Path) -> None:
-    plan = write_plan(tmp_path, 'network = "slow@3"')
+    plan = write_plan(tmp_path, 'network = "hangs"')
     sweep = start(plan)
     until(lambda: fake_processes())
     with pytest.raises(UsageError, match="another sweep is running"):

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from detscope import zoo
 from detscope.errors import InputError, MachineError, UsageError
-from detscope.zoo import BuildOptions
+from detscope.zoo import BuildOptions, weight_download
 from detscope.zoo.weight_download import Published
 from detscope.zoo.weights import find_weights, load_into
 
@@ -28,8 +28,10 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder and the address of a real server that offers it."""
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder and the address of a real server that offers it, and may take its time."""
+    for limit in ("CONNECT_TIMEOUT_S", "_READ_TIMEOUT_S"):
+        monkeypatch.setattr(weight_download, limit, 600.0)
     folder = tmp_path / "served"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))

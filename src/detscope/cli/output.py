@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
+_PIPE_BYTES = 4096
+
 
 def print_json(value: object) -> None:
     """Print standard JSON on stdout; what JSON cannot say (NaN, infinity) becomes null."""
-    sys.stdout.write(json.dumps(_standard(value), indent=2, allow_nan=False) + "\n")
+    text = json.dumps(_standard(value), indent=2, allow_nan=False) + "\n"
+    # a pipe takes so little all or not at all; of more, Python without buffers loses what a stop cuts off
+    for start in range(0, len(text), _PIPE_BYTES):
+        sys.stdout.write(text[start : start + _PIPE_BYTES])
 
 
 def _standard(value: object) -> object:

@@ -22,21 +22,24 @@ def run_tool(
 ) -> tuple[int, str]:
     """Exit code and the last words of both outputs. However this ends, the process group is gone."""
     with log.open("wb") as output, _terminated_as_exit():
+        with _signals_kept() as kept:
+            try:
+                process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **extra},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise MachineError(
+                    f"{Path(command[0]).name} cannot be started: {error.strerror or error}",
+                    "check that it can be run by hand",
+                ) from error
         try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **extra},
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise MachineError(
-                f"{Path(command[0]).name} cannot be started: {error.strerror or error}",
-                "check that it can be run by hand",
-            ) from error
-        try:
+            for number in kept:
+                signal.raise_signal(number)
             code = process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise MachineError(
@@ -77,6 +80,22 @@ def _terminated_as_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _signals_kept() -> Iterator[list[int]]:
+    """While a process is started: an exception of a signal's would leave nobody who knows of the process."""
+    kept: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield kept
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda heard, _frame: kept.append(heard)) for number in signals}
+    try:
+        yield kept
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tail(log: Path) -> str:

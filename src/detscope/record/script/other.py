@@ -56,14 +56,18 @@ class OtherSampler:
         if counts:
             self.places.update(pending)
 
+    def look(self) -> None:
+        """See once which of the script's functions is running."""
+        thread = self._whose()
+        if thread is None:
+            return
+        place = place_of(sys._current_frames().get(thread))
+        if place is not None and self._whose() is not None:
+            self._pending.append(place)
+
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
-            thread = self._whose()
-            if thread is None:
-                continue
-            place = place_of(sys._current_frames().get(thread))
-            if place is not None and self._whose() is not None:
-                self._pending.append(place)
+            self.look()
 
     def rows(self, other_ms: float | None) -> list[dict[str, Any]]:
         """The script's functions by their share of `other`, with the line that was seen most."""
