@@ -47,8 +47,7 @@ def predict(
 
     Of a run: its own network, predicted beside what was measured, and kept in the run for its report.
     """
-    from detscope.sessions.predict import PredictRequest, run_predict
-    from detscope.sessions.predict_run import named_run, predict_run
+    from detscope.sessions.predict import PredictRequest, named_run, run_predict
 
     if picture is not None:
         from detscope.report.canvas import check_ending
@@ -57,7 +56,12 @@ def predict(
     asked = PredictRequest(network, device_model, batch_sizes, memory_limit, image_size, stage, optimizer)
     run = named_run(network)
     with stdout_kept_clean(json):
-        found = run_predict(asked) if run is None else predict_run(asked, run)
+        if run is None:
+            found = run_predict(asked)
+        else:
+            from detscope.sessions.predict_run import predict_run
+
+            found = predict_run(asked, run)
     if picture is not None:
         from detscope.report.predict_pictures import draw_prediction
 

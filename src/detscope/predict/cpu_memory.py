@@ -32,9 +32,12 @@ class CpuPeak:
     categories: dict[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
-    """Events of a traced step and the unit (see `units_of`) of each; of operators: end and unit."""
+    """Events of a traced step and the unit (see `units_of`) of each; of operators: end and unit.
+
+    Equal only to itself, so that it is a quick key.
+    """
 
     step: TracedStep
     events: tuple[MemoryEvent, ...]
@@ -136,12 +139,11 @@ def peak_at(
     Scratch memory is measured only where it could make the peak: a few operators of hundreds.
     """
     lines = timelines(steps, optimizer)
-    units = [line.call_units for line in lines]
     share = (batch - steps[0].batch) / (steps[1].batch - steps[0].batch)
-    bounds = _between(_bounds(steps[0], units[0]), _bounds(steps[1], units[1]), share)
+    bounds = _between(_bounds(lines[0]), _bounds(lines[1]), share)
     measured: set[int] = set()
     while True:
-        low, high = (levels(line, book) for line in lines)
+        low, high = (_levels(line, book, book.known) for line in lines)
         drawn = [_between_categories(one, other, share) for one, other in zip(low, high, strict=True)]
         totals = [sum(level.values()) for level in drawn]
         best = max(totals)
@@ -158,17 +160,18 @@ def peak_at(
         book.measure(
             [
                 call
-                for step, own in zip(steps, units, strict=True)
-                for call, unit in zip(step.log.calls, own, strict=True)
+                for line in lines
+                for call, unit in zip(line.step.log.calls, line.call_units, strict=True)
                 if unit in now
             ]
         )
 
 
-def _bounds(step: TracedStep, units: Sequence[int]) -> list[int]:
+@lru_cache(maxsize=8)
+def _bounds(line: Timeline) -> list[int]:
     """The most that scratch memory can add in every unit."""
-    found = [0] * (units[-1] + 1)
-    for call, unit in zip(step.log.calls, units, strict=True):
+    found = [0] * (line.call_units[-1] + 1)
+    for call, unit in zip(line.step.log.calls, line.call_units, strict=True):
         found[unit] = max(found[unit], at_most(call))
     return found
 
@@ -192,8 +195,9 @@ def drawn_out(one: Timeline, other: Timeline, batch: int) -> list[MemoryEvent]:
     return found
 
 
-def levels(line: Timeline, book: ScratchBook) -> list[dict[str, int]]:
-    """The highest level in every unit, by category, with the scratch memory that is known."""
+@lru_cache(maxsize=8)
+def _levels(line: Timeline, book: ScratchBook, _known: int) -> list[dict[str, int]]:
+    """The highest level in every unit, by category, with the scratch memory that is known by now."""
     live = dict.fromkeys(CATEGORIES, 0)
     held: dict[int, MemoryEvent] = {}
     found = [dict(live) for _ in range(line.units[-1] + 1)]

@@ -7,7 +7,8 @@ from math import ceil, inf, log
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+from detscope.predict.solvers import non_negative_least_squares
 
 Array = npt.NDArray[np.float64]
 COVERAGE = 0.9
@@ -50,7 +51,7 @@ def conformal_line(
     Errors are divided by the line that fits them best, which is then raised until it holds the share.
     """
     columns = np.column_stack([np.ones(len(errors)), distances])
-    line = nnls(columns, errors)[0]
+    line = non_negative_least_squares(columns, errors)
     usual = np.maximum(columns @ line, 1e-12)
     raised = conformal_width(errors / usual, groups, coverage)
     if raised == inf:

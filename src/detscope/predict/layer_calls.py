@@ -132,7 +132,8 @@ def _gradient_sums(
         for tensor, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             key = (tensor, versions[tensor])
             readers[key] += 1
-            sums.setdefault(key, _sum(operation, shape))
+            if key not in sums:
+                sums[key] = _sum(operation, shape)
         if operation.in_place:
             versions[operation.output] += 1
         shared = operation.kind in (CONVOLUTION, LINEAR) and not operation.parameters

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from detscope.predict.graph import LayerGraph
 from detscope.predict.layer_features import stand_ins
 from detscope.predict.layer_table import LayerTable
 from detscope.predict.samples import Case, Sample
+from detscope.predict.solvers import least_squares
 
 Array = npt.NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> Lay
         pulled = np.sqrt(pull / len(names)) * (logs[1:] - logs[0])
         return np.concatenate([weights * robust, pulled, [np.sqrt(_COMMON_PULL * pull) * logs[0]]])
 
-    found = np.exp(least_squares(left_over, np.zeros(len(names) + 1)).x).tolist()
+    found = np.exp(least_squares(left_over, np.zeros(len(names) + 1))).tolist()
     return LayerModel(table, dict(zip([_COMMON, *names], found, strict=True)), pull)
 
 

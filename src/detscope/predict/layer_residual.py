@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped]
+
+from detscope.predict.solvers import inverse_positive
 
 Array = npt.NDArray[np.float64]
 
@@ -64,7 +65,7 @@ def fit_layer_residual(features: Array, residual: Array) -> tuple[LayerResidual,
     tried = []
     for length, noise in product(_LENGTHS, _NOISES):
         matrix = _kernel(places, places, length) + noise * np.eye(len(wanted))
-        inverse = cho_solve(cho_factor(matrix), np.eye(len(wanted)))
+        inverse = inverse_positive(matrix)
         weights = inverse @ wanted
         left_out = weights / np.diag(inverse)  # each row predicted from all others, in closed form
         tried.append((float(np.abs(left_out).mean()), length, noise, weights, left_out))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from detscope.errors import InputError
 from detscope.predict.graph import ADD, CONVOLUTION, LINEAR, LayerGraph
@@ -38,6 +37,7 @@ from detscope.predict.layer_times import (
     LayerTime,
 )
 from detscope.predict.samples import Case
+from detscope.predict.solvers import non_negative_least_squares
 
 Array = npt.NDArray[np.float64]
 _ROWS_FOR_RESIDUAL = 8
@@ -191,7 +191,7 @@ def _relative_nnls(terms: Array, truth: Array) -> Array:
     weights = np.ones(len(truth))
     found = np.zeros(terms.shape[1])
     for _ in range(_ROUNDS):
-        found = nnls(relative / scale * weights[:, None], weights, maxiter=20000)[0]
+        found = non_negative_least_squares(relative / scale * weights[:, None], weights, 20000)
         errors = np.abs(relative / scale @ found - 1)
         weights = 1 / np.sqrt(np.maximum(errors, _SMALLEST_ERROR))
     return np.asarray(found / scale)

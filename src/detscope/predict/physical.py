@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from detscope.predict.graph import LayerGraph
 from detscope.predict.kernels import TERMS, StepCost, Tiles, fairly_left_out, step_cost
 from detscope.predict.samples import Case, Sample
+from detscope.predict.solvers import non_negative_least_squares
 
 Array = npt.NDArray[np.float64]
 
@@ -106,7 +106,7 @@ def _solve(terms: Array, truth: Array, weights: Array, penalty: float) -> Array:
     weights = weights / weights.mean()
     count = terms.shape[1]
     rows = np.vstack([relative / scale * weights[:, None], np.sqrt(penalty * len(truth)) * np.eye(count)])
-    found: Array = nnls(rows, np.concatenate([weights, np.zeros(count)]), maxiter=20000)[0]
+    found = non_negative_least_squares(rows, np.concatenate([weights, np.zeros(count)]), 20000)
     return np.asarray(found / scale)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve  # type: ignore[import-untyped]
+
+from detscope.predict.solvers import solved_positive
 
 Array = npt.NDArray[np.float64]
 
@@ -70,7 +71,7 @@ def fit_residuals(features: Array, residuals: Sequence[Array]) -> list[SmoothRes
     clipped = np.clip(np.column_stack(list(residuals)), -_LARGEST, _LARGEST)
     means = clipped.mean(axis=0)
     matrix = _kernel(places, places) + _NOISE * np.eye(len(clipped))
-    weights = np.asarray(solve(matrix, clipped - means, assume_a="pos"), dtype=np.float64)
+    weights = solved_positive(matrix, clipped - means)
     return [
         SmoothResidual(centre, scale, places, weights[:, place], float(mean))
         for place, mean in enumerate(means)

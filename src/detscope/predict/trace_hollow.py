@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detscope.predict.trace_log import BACKWARD
+from detscope.predict.trace_shapes import Described, known_outputs
 
 ALWAYS = frozenset(
     {
@@ -78,7 +79,7 @@ class Hollow:
         key = (function, _key(args), _key(tuple(named.items())))
         shapes = self._shapes.get(key)
         if shapes is None:
-            shapes = _described(function(*_as_meta(args), **_as_meta(dict(named))))
+            shapes = _outputs(name, function, args, named)
             if name in _CONVOLUTIONS and _channels_last(args[_CONVOLUTIONS[name] : _CONVOLUTIONS[name] + 2]):
                 shapes = _with_channels_last(shapes)
             self._shapes[key] = shapes
@@ -104,24 +105,19 @@ def _touches_large(value: Any, phase: str) -> bool:
 
 def _all_left_out(shapes: Any, phase: str) -> bool:
     """Only feature maps, or in backward anything: a smaller output may be what boxes are chosen by."""
-    if isinstance(shapes, _Described):
+    if isinstance(shapes, Described):
         return phase == BACKWARD or len(shapes.shape) >= _FEATURE_MAP
     return all(_all_left_out(item, phase) for item in shapes if item is not None)
 
 
-class _Described(tuple[tuple[int, ...], tuple[int, ...], torch.dtype]):
-    """Shape, stride and kind of an output."""
-
-    __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self[0]
+def _outputs(name: str, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    known = known_outputs(name, args, named)
+    return known or _described(function(*_as_meta(args), **_as_meta(dict(named))))
 
 
 def _described(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
-        return _Described((tuple(outputs.shape), outputs.stride(), outputs.dtype))
+        return Described((tuple(outputs.shape), outputs.stride(), outputs.dtype))
     return None if outputs is None else tuple(map(_described, outputs))
 
 
@@ -135,14 +131,14 @@ def _channels_last(image_and_weight: Any) -> bool:
 
 def _with_channels_last(shapes: Any) -> Any:
     """The first output (the image, or its gradient) in that layout."""
-    if not isinstance(shapes, _Described):
+    if not isinstance(shapes, Described):
         return (_with_channels_last(shapes[0]) if shapes[0] else None, *shapes[1:])
     like = torch.empty(shapes.shape, dtype=shapes[2], device="meta", memory_format=torch.channels_last)
-    return _Described((shapes.shape, like.stride(), shapes[2]))
+    return Described((shapes.shape, like.stride(), shapes[2]))
 
 
 def _filled(shapes: Any) -> Any:
-    if isinstance(shapes, _Described):
+    if isinstance(shapes, Described):
         return _zeros(*shapes)
     return None if shapes is None else tuple(map(_filled, shapes))
 

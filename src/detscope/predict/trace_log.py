@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -64,6 +64,11 @@ class Seen:
     shape: Shape
     stride: Shape
     dtype: Any
+
+
+@cache
+def _name_of(function: Any) -> str:
+    return f"{function.namespace}.{function._schema.name.partition('::')[2]}"
 
 
 def _as_always(_: str, function: Any, args: Any, named: Mapping[str, Any], __: str) -> Any:
@@ -150,23 +155,18 @@ class TensorLog(TorchDispatchMode):
         if func.namespace == "prim":  # a question about a tensor, no operator
             return func(*args, **named)
         seen = tuple(self._seen(value) for value in (*args, *named.values()))
-        name = f"{func.namespace}.{func._schema.name.partition('::')[2]}"
+        name = _name_of(func)
         outputs = self._run(name, func, args, named, self.phase)
         module = self._modules[-1] if self.phase == FORWARD else ""
         stage = module.removeprefix(self._wrapper).partition(".")[0]
-        made = [value for value in tree_leaves(outputs) if isinstance(value, Tensor)]
-        for tensor in made:
-            self._block(tensor, stage)
-        self.log.calls.append(
-            OperatorCall(
-                name, func, self.phase, stage, module, seen, tuple(map(self._seen, made)), tuple(named)
-            )
-        )
+        leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)
+        made = tuple(self._seen(value, stage) for value in leaves if isinstance(value, Tensor))
+        self.log.calls.append(OperatorCall(name, func, self.phase, stage, module, seen, made, tuple(named)))
         return outputs
 
-    def _seen(self, value: Any) -> Any:
+    def _seen(self, value: Any, stage: str = "") -> Any:
         if isinstance(value, Tensor):
-            return Seen(self._block(value, ""), tuple(value.shape), value.stride(), value.dtype)
+            return Seen(self._block(value, stage), tuple(value.shape), value.stride(), value.dtype)
         if isinstance(value, list | tuple):
             return tuple(self._seen(item) for item in value)
         return value

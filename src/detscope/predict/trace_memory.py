@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from detscope.predict.allocator import AllocatorSettings
@@ -60,11 +61,13 @@ class TracedNetwork:
         self, batch: int, optimizer: str | None = "sgd", settings: AllocatorSettings | None = None
     ) -> StepMemory:
         """Peaks of allocated and reserved bytes by the model of CUDA's caching allocator."""
-        lines = timelines(self.steps, optimizer)
         if self.matching:
-            events = drawn_out(lines[0], lines[1], batch)
-            return _replayed(events, self._workspace(batch), settings)
-        low, high = (_replayed(line.events, self._workspace(line.step.batch), settings) for line in lines)
+            events = drawn_out(*timelines(self.steps, optimizer), batch)
+            return _with_workspace(_replayed(events, settings), self._workspace(batch))
+        low, high = (
+            _with_workspace(peaks, self._workspace(step.batch))
+            for peaks, step in zip(_as_traced(self.steps, optimizer, settings), self.steps, strict=True)
+        )
         share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
 
         def between(one: int, other: int) -> int:
@@ -129,12 +132,21 @@ def _made_by_stage(step: TracedStep, training: bool) -> dict[str, int]:
     return found
 
 
-def _replayed(
-    events: list[MemoryEvent] | tuple[MemoryEvent, ...], workspace: int, settings: AllocatorSettings | None
-) -> StepMemory:
+@lru_cache(maxsize=8)
+def _as_traced(
+    steps: tuple[TracedStep, TracedStep], optimizer: str | None, settings: AllocatorSettings | None
+) -> list[StepMemory]:
+    """Peaks of both steps as they are: the same for every batch that is asked for."""
+    return [_replayed(line.events, settings) for line in timelines(steps, optimizer)]
+
+
+def _replayed(events: Sequence[MemoryEvent], settings: AllocatorSettings | None) -> StepMemory:
     replay = Replay(settings)
     replay.run(events)
-    without = replay.peaks()
+    return replay.peaks()
+
+
+def _with_workspace(without: StepMemory, workspace: int) -> StepMemory:
     if not workspace:
         return without
     # a workspace comes and goes with its convolution; at worst that is where the peak is

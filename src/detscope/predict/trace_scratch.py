@@ -52,6 +52,11 @@ class ScratchBook:
         """How many different calls were run."""
         return len(self._known) - self.by_rule
 
+    @property
+    def known(self) -> int:
+        """How many calls have a size by now; it only grows, and no size changes."""
+        return len(self._sizes)
+
     def measure(self, calls: Sequence[OperatorCall]) -> None:
         """Run the calls that are not known yet, each once, as long as the budget lasts."""
         fresh: dict[Any, OperatorCall] = {}

@@ -13,8 +13,6 @@ from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
 from detscope.errors import InputError
 from detscope.predict.choice import TargetModel
@@ -25,6 +23,7 @@ from detscope.predict.layer_model import LayerModel
 from detscope.predict.memory_model import MemoryModel
 from detscope.predict.physical import PhysicalModel
 from detscope.predict.samples import Case, Sample, fingerprint, with_target
+from detscope.predict.solvers import least_squares, student_quantile
 
 Array = npt.NDArray[np.float64]
 FEWEST = 3
@@ -143,7 +142,7 @@ def _factors(physics: _Physics, truth: Array, spread: float) -> Array:
 
     start = np.zeros(free)
     start[0] = np.median(np.log(truth / np.maximum(physics.predict(whole(start)), 1e-9)))
-    return whole(np.asarray(least_squares(left_over, start).x))
+    return whole(least_squares(left_over, start))
 
 
 def _one_by_one(physics: _Physics, truth: Array, spread: float) -> Array:
@@ -208,7 +207,7 @@ def _target(
     """
     count = len(errors)
     spread = sqrt(float((errors**2).mean()))
-    here = float(student.ppf(0.5 + COVERAGE / 2, count - 1)) * spread * sqrt(1 + 1 / count)
+    here = student_quantile(0.5 + COVERAGE / 2, count - 1) * spread * sqrt(1 + 1 / count)
     kind = "layers" if isinstance(new, LayerModel) else "physical"
     name = f"{kind}, transferred"
     return replace(

@@ -16,6 +16,7 @@ from detscope.analyze.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
 from detscope.machine.sizes import parse_size
 from detscope.predict.answer import answer, simulated_row
+from detscope.predict.collecting import young_garbage_alone
 from detscope.predict.device_model import DeviceModel
 from detscope.predict.expected import stage_shares
 from detscope.predict.feature_names import feature_groups
@@ -26,6 +27,7 @@ from detscope.predict.graph import LayerGraph
 from detscope.predict.model_file import load_model
 from detscope.predict.recorded import read_layers
 from detscope.predict.samples import Case
+from detscope.runs.folder import find_run
 
 if TYPE_CHECKING:
     from detscope.predict.trace_memory import TracedNetwork
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("sgd", "adam")
 STAGES = ("training", "inference")
 USUAL_BATCHES = "1,2,4,8,16,32,64,128"
+_RUN_FILE = "run.json"
 _LIST_OF_LAYERS = re.compile(r"\.json:[^:]+$")
 
 
@@ -66,6 +69,14 @@ class Asked:
     optimizer: str = "sgd"
 
 
+def named_run(text: str, parent: Path = Path("runs")) -> Path | None:
+    """The run that a network's argument names: `latest`, a run's folder or its name; None: no run."""
+    if text == "latest" or any((place / _RUN_FILE).is_file() for place in (Path(text), parent / text)):
+        return find_run(text, parent)
+    return None
+
+
+@young_garbage_alone()
 def run_predict(request: PredictRequest) -> dict[str, Any]:
     """The answer for one network: by its layers where a list of layers is named, else traced."""
     stage, optimizer = request.stage or STAGES[0], request.optimizer or OPTIMIZERS[0]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from detscope.analyze.memory import memory_figures
 from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
 from detscope.errors import InputError, UsageError
+from detscope.predict.collecting import young_garbage_alone
 from detscope.runs.atomic import write_text
-from detscope.runs.folder import find_run
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.fit_rows import MeasuredRow
 from detscope.sessions.fit_runs import row_of_run
@@ -29,16 +29,8 @@ from detscope.sessions.predict import (
 if TYPE_CHECKING:
     from detscope.zoo.networks import Network
 
-_RUN_FILE = "run.json"
 
-
-def named_run(text: str, parent: Path = Path("runs")) -> Path | None:
-    """The run that a network's argument names: `latest`, a run's folder or its name; None: no run."""
-    if text == "latest" or any((place / _RUN_FILE).is_file() for place in (Path(text), parent / text)):
-        return find_run(text, parent)
-    return None
-
-
+@young_garbage_alone()
 def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
     """Predict a run's step, compare, and keep the answer in the run as predicted.json."""
     _refuse_other_settings(request)
