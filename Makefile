@@ -59,7 +59,7 @@ endef
 
 # Everything comes from one index in one resolution, torch and torchvision above all: torchvision's
 # operators load only beside the torch build they were made for. Hashes are checked by uv.
-UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --python $(BIN)/python \
+UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python \
 	--constraints constraints.txt --build-constraints constraints.txt
 
 $(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
