@@ -58,7 +58,8 @@ if [ -n "$$cert" ] && [ -z "$$SSL_CERT_FILE" ]; then export SSL_CERT_FILE="$$cer
 endef
 
 # Everything comes from one index in one resolution, torch and torchvision above all: torchvision's
-# operators load only beside the torch build they were made for. Hashes are checked by uv.
+# operators load only beside the torch build they were made for. Hashes are checked by uv. It compiles
+# what it installs, as pip does: else every process compiles torch anew where Python may not write bytecode.
 UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python \
 	--constraints constraints.txt --build-constraints constraints.txt
 
