@@ -1,6 +1,7 @@
 """One thread for torch: small models gain nothing from two, and lose much where the cores are shared."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,10 @@ settings.register_profile(
     "everywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("everywhere")
+
+# a shell starts what runs in its background deaf to Ctrl-C, and every process below inherits that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_FOLDERS = ("e2e", "sessions", "sweep", "record", "report")
 
