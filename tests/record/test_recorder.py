@@ -186,6 +186,18 @@ def test_at_level_ops_operators_belong_to_modules_in_both_directions(tmp_path):
     assert summary["backward_attributed_by"] == "operators"
 
 
+def test_operators_that_take_too_much_memory_are_recorded_of_fewer_steps_and_that_is_said(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("detscope.record.operators._FULL_BYTES", -(1 << 60))  # full with the first step
+    recorder, _ = train(tmp_path, level="ops", ops_steps=3)
+    run = detscope.load_run(recorder.run)
+    modes = run.table("steps").filter(pl.col("phase") == "step")["mode"].to_list()
+    assert modes.count("ops") == run.info["operators"]["steps"] == 1
+    assert any("operators of fewer steps than asked for" in note for note in run.info["notes"])
+    assert summarize(recorder.run)["backward_attributed"] == 1.0
+
+
 def test_checkpointed_modules_show_their_recomputation(tmp_path):
     class Checkpointed(Net):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -57,6 +57,17 @@ def test_backward_time_belongs_to_modules_and_to_the_loss(listen: Any) -> None:
     assert heard.info["operators"]["backward_attributed"] == 1.0
 
 
+def test_a_script_whose_operators_take_too_much_memory_gets_a_shorter_window(
+    listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detscope.record.operators._FULL_BYTES", -(1 << 60))
+    model = Net()
+    with listen(level="ops") as heard:
+        train(model, batches(10), torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss())
+    assert heard.info["operators"]["steps"] == 1
+    assert any("operators of fewer steps than asked for" in note for note in heard.info["notes"])
+
+
 def test_operators_of_a_window_that_evaluation_cut_in_two_are_counted_together(listen: Any) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

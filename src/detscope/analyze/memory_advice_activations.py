@@ -33,7 +33,11 @@ def bf16_advice(case: Case) -> Advice | None:
         text,
         peak,
         "eight bits of mantissa; "
-        + ("slower on CPUs without bf16 instructions" if on_cpu else "check the loss"),
+        + (
+            "slower on CPUs without bf16 instructions, and less is saved without AVX-512"
+            if on_cpu
+            else "check the loss"
+        ),
         "--precision bf16",
     )
 

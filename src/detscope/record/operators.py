@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from detscope.machine.limits import status_bytes
 from detscope.record.events import SPAN_PREFIX
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
@@ -32,6 +33,9 @@ ACTIVITIES = {
     "cuda_driver": "runtime",
 }
 _SHAPES_FROM_NS = 10_000  # shapes of shorter operators are not worth their reading
+# The profiler takes 1.7 kB per operator, reading them some three times as much. Half a million operators
+# come of a step that is taken apart, as in mixed precision on a processor without instructions for it.
+_FULL_BYTES = 1 << 30
 
 
 @dataclass
@@ -70,11 +74,23 @@ class OperatorWindow:
         self._cuda = cuda
         self._shapes = shapes
         self._profile: Any = None
+        self._began_bytes: int | None = None
 
     @property
     def open(self) -> bool:
         """Whether the profiler is running."""
         return self._profile is not None
+
+    @property
+    def taken_bytes(self) -> int:
+        """By how much the process has grown since it began; 0 where the system does not tell."""
+        now = status_bytes("VmRSS")
+        return 0 if now is None or self._began_bytes is None else now - self._began_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether what is recorded takes so much memory that no further step should be."""
+        return self.open and self.taken_bytes >= _FULL_BYTES
 
     def start(self) -> None:
         """Begin to record operators."""
@@ -85,6 +101,7 @@ class OperatorWindow:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._cuda else [])
         self._profile = profile(activities=activities, record_shapes=self._shapes)
         self._profile.start()
+        self._began_bytes = status_bytes("VmRSS")
 
     def stop(self) -> OperatorEvents:
         """End the session and hand over its events."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WARMUP, RECORDED, BARE, OPERATORS, MEMORY = "warmup", "recorded", "bare", "ops", "memory"
 
@@ -32,6 +32,11 @@ class Schedule:
         if self.bare_every > 1 and measured % self.bare_every == self.bare_every // 2:
             return BARE
         return RECORDED
+
+    def without_operators_from(self, index: int) -> Schedule:
+        """The same, but the window of operators ends before the step with this index."""
+        first = self.warmup_steps + self.memory_steps + self.operators_after
+        return replace(self, operator_steps=max(0, min(self.operator_steps, index - first)))
 
     def with_modules(self, index: int) -> bool:
         """Whether modules are recorded too, or only phases: long runs keep a sample of them."""
