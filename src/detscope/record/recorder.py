@@ -298,8 +298,8 @@ class Recorder:
         self._notebook.step(step)
         if self._window.full and self.schedule.mode(self._index) == OPERATORS:
             self.schedule = self.schedule.without_operators_from(self._index)
-            taken = self._window.taken_bytes / 1e9
-            self.note(f"operators of fewer steps than asked for: those recorded take {taken:.1f} GB already")
+            grown = self._window.taken_bytes / 1e9
+            self.note(f"operators of fewer steps than asked for: the process grew by {grown:.1f} GB")
         self.between_steps(self._index)
         if self.writer.due:
             self.writer.append("telemetry", self._drain_telemetry())
