@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
+from stage_cover import modules_without_a_stage
 
 from detscope.analyze.summary import summarize
 from detscope.config.load import load_settings
@@ -63,16 +64,6 @@ def settings_for(model: str, tmp_path: Path, data_root: Path, /, **sections: dic
 
 def infer(*args, **sections) -> dict:
     return summarize(run_inference(settings_for(*args, **sections), progress=QuietProgress()))
-
-
-def modules_without_a_stage(summary: dict) -> list[str]:
-    """Modules with weights of their own that belong to no stage, themselves or with what they are part of."""
-    rows = [row for row in summary["modules"] if row["kind"] == "module" and row["path"] != "(model)"]
-    staged = tuple(f"{row['path']}." for row in rows if row["stage"])
-    paths = [f"{row['path']}." for row in rows if row["parameters"]]
-    leaves = [path for path in paths if not any(other != path and other.startswith(path) for other in paths)]
-    assert leaves and staged
-    return [path for path in leaves if not path.startswith(staged)]
 
 
 @pytest.mark.parametrize("model", OWN_STAGES)
