@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from detscope.machine.facts import environment
 from detscope.record.schedule import RECORDED
+from detscope.record.script.options import ScriptOptions
 from detscope.record.script.pacing import Pacer
 from detscope.record.script.script_recorder import EVALUATION
 from detscope.record.script.stopping import ScriptStopped
+from detscope.record.script.words import NO_STEP
+from detscope.runs.definitions import DEFINITIONS
+from detscope.runs.writer import RunWriter
 
 if TYPE_CHECKING:
     from detscope.record.script.recording import Recording
@@ -121,18 +126,22 @@ def part_notes(recording: Recording, pacer: Pacer) -> list[str]:
 
 def _model_notes(recording: Recording) -> list[str]:
     """Where the model that is taken apart is not the whole story."""
-    model, steps = recording.model, recording.training.steps
-    if model is None or not model.calls_training:
+    model, steps = recording.model, recording.steps_of_model
+    if model is None:
         return []
     notes = []
-    others = [one for one in recording.other_models if not model.is_part_of(one)]
-    if model.calls_in_training_steps < steps and others:
-        names = ", ".join(f"{one.label} in {one.calls_in_training_steps}" for one in others[:3])
+    kind = "training" if recording.training.steps else "evaluation"
+    others = [
+        one for one in recording.other_models if not model.is_part_of(one) and not one.is_part_of(model)
+    ]
+    if model.steps_called(kind) < steps and others:
+        names = ", ".join(f"{one.label} in {one.steps_called(kind)}" for one in others[:3])
         notes.append(
-            f"{model.label}, whose modules are told apart, was called in {model.calls_in_training_steps} of"
-            f" {steps} training steps; the figures also hold steps of other models ({names})"
+            f"{model.label}, whose modules are told apart, was called in {model.steps_called(kind)} of"
+            f" {steps} {kind} steps; the figures also hold steps of other models ({names})"
         )
-    called_by = {one.called_by for one in (model, *others) if one.called_by}
+    usual = [one for one in (model, *others) if 2 * one.steps_called(kind) > steps]
+    called_by = {one.called_by for one in usual if one.called_by}
     if called_by:
         names = ", ".join(sorted(called_by))
         notes.append(
@@ -152,3 +161,13 @@ def other_notes(rows: Sequence[Mapping[str, Any]], share: float | None, looks: i
         f"{row['share_of_other']:.0%} in {row['function']} ({row['file']}:{row['line']})" for row in rows[:3]
     )
     return [f"other is {share:.0%} of the step: {words} (from {looks} looks at the running function)"]
+
+
+def empty_run(options: ScriptOptions, notes: Sequence[str]) -> RunWriter:
+    """The closed run of a script of which no step was seen."""
+    name = options.run_name(Path(options.script).stem or "script")
+    info: dict[str, Any] = {"level": options.level, "stages": [], "environment": environment()}
+    info |= {"definitions": DEFINITIONS, "notes": list(notes), "cannot_tell": [NO_STEP]}
+    writer = RunWriter(options.out, "run", name, info)
+    writer.close("partial", NO_STEP)
+    return writer

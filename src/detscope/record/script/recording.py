@@ -6,27 +6,26 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from detscope.machine.facts import environment
 from detscope.record.borders import Pair
 from detscope.record.events import EventBuffer
 from detscope.record.loader import BatchTiming
-from detscope.record.nodes import PHASES
 from detscope.record.schedule import RECORDED
 from detscope.record.script.closing import (
+    empty_run,
     other_notes,
     outcome,
     part_notes,
     script_facts,
     step_figures,
 )
-from detscope.record.script.options import ScriptOptions
+from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Pacer
+from detscope.record.script.parts import Part
 from detscope.record.script.roots import (
     Anatomy,
     Root,
@@ -37,40 +36,11 @@ from detscope.record.script.roots import (
 )
 from detscope.record.script.scribe import Watched
 from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
-from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, NO_STEP, OWN_PROFILER, SCRIPTED
+from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, OWN_PROFILER, SCRIPTED
 from detscope.runs.atomic import write_text
-from detscope.runs.definitions import DEFINITIONS
-from detscope.runs.writer import RunWriter
 
 if TYPE_CHECKING:
     from detscope.record.communication import CommunicationWatch
-
-
-class Part:
-    """Training or evaluation: how many steps, how long."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.batches = 0
-        self.wall_ns: list[int] = []
-        self.phases_ns: dict[str, int] = dict.fromkeys(PHASES, 0)
-
-    def add(self, done: FinishedStep, phases_ns: dict[str, int] | None = None) -> None:
-        """Take a step in."""
-        self.steps += 1
-        self.batches += done.batches
-        self.wall_ns.append(done.end_ns - done.start_ns)
-        for phase, spent_ns in (phases_ns or {}).items():
-            self.phases_ns[phase] += spent_ns
-
-    def describe(self) -> dict[str, Any]:
-        """For `run.json`."""
-        return {
-            "steps": self.steps,
-            "batches": self.batches,
-            "total_s": sum(self.wall_ns) / 1e9,
-            "step_p50_ms": median(self.wall_ns) / 1e6 if self.wall_ns else None,
-        }
 
 
 class Recording:
@@ -90,6 +60,8 @@ class Recording:
         self._failure: Exception | None = None
         self._failure_text = ""
         self._stopped = False
+        self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
+        self._next_look = 0  # evaluation steps until it is asked again which model does the work
         self._compiled_before = frames_compiled()
         self.training, self.evaluation = Part(), Part()
         self.optimizers_built = 0
@@ -208,14 +180,42 @@ class Recording:
             self._count(done, trains)
             return ""
         if trains and not recorder.trained:
-            model = self._choose(trained=True)
-            recorder.begin_training(*model)
+            recorder.begin_training(*self._choose(self._roots.model(trained=True)))
         if trains or not recorder.trained:
             self._count(done, trains)
-            return recorder.end_step(done)
+            mode = recorder.end_step(done)
+            if not trains:
+                self._reconsider(recorder)
+            return mode
         phases = recorder.end_evaluation(done)
         self.evaluation.add(done, phases)
         return ""
+
+    def _reconsider(self, recorder: ScriptRecorder) -> None:
+        """Without a training the model is the one that did most; which that is may turn out late."""
+        steps = self.evaluation.steps
+        if steps < self._next_look:
+            return
+        self._next_look = steps + max(1, steps // 4)
+        before = self._model
+        root = self._roots.model(trained=False, so_far=before)
+        if root is None or before is None or root is before or root.inner is before.inner:
+            return
+        model, parts, name = self._choose(root)
+        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+            recorder.only_phases(SCRIPTED)
+        self._steps_before_model = steps
+        for one in self._roots.all:
+            one.calls_in_evaluation_steps = 0
+        whole = Anatomy("user", (), ())
+        if (
+            recorder.change_evaluated(model, whole if recorder.level == "phases" else parts, name)
+            > WARMUP_STEPS
+        ):
+            self.note(
+                f"the figures are of the steps since {name} had done more than {before.label}: the"
+                f" {steps} before that count as warm-up"
+            )
 
     def _count(self, done: FinishedStep, trains: bool) -> None:
         (self.training if trains else self.evaluation).add(done)
@@ -266,8 +266,7 @@ class Recording:
 
     # ---- opening and closing
 
-    def _choose(self, trained: bool) -> tuple[torch.nn.Module, Anatomy, str]:
-        root = self._roots.model(trained)
+    def _choose(self, root: Root | None) -> tuple[torch.nn.Module, Anatomy, str]:
         if root is None or root.inner is None:
             self.note(NO_MODULE)
             return torch.nn.Module(), Anatomy("user", (), ()), "no_module"
@@ -277,7 +276,7 @@ class Recording:
 
     def _open(self, trains: bool) -> ScriptRecorder:
         """The first step has ended: now it is known what the script is about."""
-        model, parts, name = self._choose(trains)
+        model, parts, name = self._choose(self._roots.model(trains))
         outermost = self._model.module if self._model else None
         compiled = frames_compiled() > self._compiled_before or (
             outermost is not None and compiled_parts(outermost)
@@ -292,8 +291,7 @@ class Recording:
         }
         recorder = self._make(model, Anatomy("user", (), ()) if compiled else parts, name, info)
         recorder.__enter__()
-        first = self._options.window.first if self._options.window else 0
-        recorder.between_steps = lambda done: self._keep_collectives(first + done - 1)
+        recorder.between_steps = lambda _done: self._keep_collectives(recorder.next_step - 1)
         recorder.trained = trains
         self._recorder = recorder
         if self._profiler_taken:
@@ -340,12 +338,20 @@ class Recording:
 
     @property
     def other_models(self) -> list[Root]:
-        """Further models that were trained."""
+        """Further models that were trained; without a training, that were evaluated."""
+        trains = self.training.steps > 0
         return [
             one
             for one in self._roots.all
-            if one is not self._model and one.has_parameters and one.calls_training
+            if one is not self._model
+            and one.has_parameters
+            and (one.calls_training if trains else one.calls_in_evaluation_steps)
         ]
+
+    @property
+    def steps_of_model(self) -> int:
+        """Steps since it is known which model the run is about."""
+        return self.training.steps or self.evaluation.steps - self._steps_before_model
 
     def describe_roots(self) -> list[dict[str, Any]]:
         """The models that the script called."""
@@ -356,7 +362,7 @@ class Recording:
         self._sampler.stop()
         recorder = self._recorder
         if recorder is None:
-            writer = self._empty_run()
+            writer = empty_run(self._options, self._notes)
         else:
             if recorder.has_new_modules:
                 recorder.note(NEW_MODULES)
@@ -384,11 +390,3 @@ class Recording:
         if self._failure_text:
             write_text(writer.folder / "log.txt", self._failure_text)
         return writer.folder
-
-    def _empty_run(self) -> RunWriter:
-        name = self._options.run_name(Path(self._options.script).stem or "script")
-        info: dict[str, Any] = {"level": self._options.level, "stages": [], "environment": environment()}
-        info |= {"definitions": DEFINITIONS, "notes": list(self._notes), "cannot_tell": [NO_STEP]}
-        writer = RunWriter(self._options.out, "run", name, info)
-        writer.close("partial", NO_STEP)
-        return writer

@@ -25,6 +25,7 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 _NEARLY_ALL = 0.95
+_CLEARLY_MORE = 1.25  # times the work of the model so far that make another one the model
 _FRAMES = 12  # to look at for somebody who called a model
 
 
@@ -39,14 +40,20 @@ class Root:
         self.label = type(inner).__name__
         self.has_parameters = next(module.parameters(), None) is not None
         self.parameters: int | None = None  # counted after the first call: lazy ones have none before
-        self.calls = self.calls_training = self.calls_in_training_steps = 0
+        self.calls = self.calls_training = 0
+        self.calls_in_training_steps = self.calls_in_evaluation_steps = 0  # steps in which it was called
         self.forward_ns = self.training_ns = 0
-        self.called_by: str | None = None  # a module whose forward ran when this was first called
+        self.repeated_ns = 0  # without the first call, which makes what later ones find ready
+        self.called_by: str | None = None  # a module whose forward ran when this was called last looked at
 
     def is_part_of(self, other: Root) -> bool:
         """Whether it is the same model, or lies inside of the other."""
         inner, outer = self.inner, other.inner
         return inner is not None and outer is not None and any(part is inner for part in outer.modules())
+
+    def lies_inside(self, other: Root) -> bool:
+        """Whether it is a part of the other and not the whole of it."""
+        return self.inner is not other.inner and self.is_part_of(other)
 
     @property
     def module(self) -> nn.Module | None:
@@ -62,8 +69,19 @@ class Root:
         """Whether a call is part of the forward phase: transforms and metrics that train nothing are not."""
         return self.has_parameters or any(tensor.requires_grad for tensor in tensors_in(arguments))
 
+    def steps_called(self, kind: str) -> int:
+        """In how many steps of training or of evaluation it was called."""
+        return self.calls_in_training_steps if kind == "training" else self.calls_in_evaluation_steps
+
+    @property
+    def work_ns(self) -> float:
+        """Time of all calls, the first taken for as long as the others are."""
+        return self.forward_ns if self.calls < 2 else self.repeated_ns * self.calls / (self.calls - 1)
+
     def add(self, spent_ns: int, trains: bool) -> None:
         """A call has ended."""
+        if self.calls:
+            self.repeated_ns += spent_ns
         self.calls += 1
         self.forward_ns += spent_ns
         if trains:
@@ -86,16 +104,28 @@ class Roots:
         root = self._roots.get(id(module))
         if root is None or root.module is not module:
             root = self._roots[id(module)] = Root(module, len(self.all))
-            root.called_by = _forward_above(sys._getframe(1))
             self.all.append(root)
+        if root.calls & (root.calls - 1) == 0:  # now and then: a constructor may call what nobody calls later
+            root.called_by = _forward_above(sys._getframe(1))
         return root
 
-    def model(self, trained: bool) -> Root | None:
-        """The root whose forward spans most, of those that are trained if any is."""
+    def model(self, trained: bool, so_far: Root | None = None) -> Root | None:
+        """The root whose forward spans most, of those that are trained if any is.
+
+        Without a training, `so_far` stays the model until another has clearly done more: two that do about
+        as much would take turns.
+        """
         alive = [root for root in self.all if root.inner is not None and root.has_parameters]
         if trained and any(root.training_ns for root in alive):
             return max(alive, key=lambda root: root.training_ns)
-        return max(alive, key=lambda root: root.forward_ns, default=None)
+        if not alive:
+            return None
+        most = max(alive, key=lambda root: root.work_ns)
+        if so_far in alive and most.work_ns < _CLEARLY_MORE * so_far.work_ns:
+            most = so_far
+        # a part that was called by itself at some time gives way to the whole
+        wholes = [root for root in alive if root.work_ns >= most.repeated_ns and most.lies_inside(root)]
+        return max(wholes, key=lambda root: root.work_ns, default=most)
 
     def describe(self, model: Root | None) -> list[dict[str, Any]]:
         """What the script called, most expensive first, for `run.json`."""
@@ -120,12 +150,14 @@ def role_of(root: Root, model: Root | None) -> str:
         return "model"
     if not root.has_parameters:
         return "loss or transform without parameters"
+    if model is not None and root.lies_inside(model):
+        return "part of the model, called directly"
     if root.calls_training:
         return "another trained model"
     same = model is not None and (root.label, root.parameters) == (model.label, model.parameters)
     if model is not None and root.inner is not None and root.inner is model.inner:
         return "the model, called directly"
-    if root.calls_in_training_steps:
+    if root.calls_in_training_steps > 1:  # once: by somebody's constructor, on the way to the first step
         return "copy of the model that teaches it (no gradients)" if same else "teacher (no gradients)"
     return "copy of the model (averaged weights or similar), evaluated" if same else "another evaluated model"
 

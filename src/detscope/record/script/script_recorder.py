@@ -84,7 +84,7 @@ class ScriptRecorder(Recorder):
             verb="run",
             info=info,
         )
-        self._first_step = first
+        self._first_step = self._opened_at = first
         assert isinstance(self._scribe, ScriptScribe)
         self._scribe.watched = watched
         self._optimizers: list[Any] = list(optimizers)
@@ -93,7 +93,7 @@ class ScriptRecorder(Recorder):
             self._memory = self._new_memory(model)  # of optimizers that are still to come too
         self._full_schedule = self.schedule
         self._pause_ns = perf_counter_ns()
-        self._evaluated_before = 0  # steps below this number were evaluation, which the script began with
+        self._relabelled = (0, EVALUATION)  # steps below this number came before what the run is about
         self._operator_totals: dict[str, Any] = {}
         self._late = LateLosses()
         self._not_finite: list[str] = []  # losses that were not when it happened first
@@ -106,6 +106,11 @@ class ScriptRecorder(Recorder):
     def event_buffer(self) -> EventBuffer:
         """Where hooks write."""
         return self._buffer
+
+    @property
+    def next_step(self) -> int:
+        """Number of the step under way, or of the next."""
+        return self._first_step + self._index
 
     @property
     def writing(self) -> bool:
@@ -187,7 +192,7 @@ class ScriptRecorder(Recorder):
         if recycle is not None:
             recycle(handles)
         account = replay(events, self.nodes, done.start_ns, done.end_ns)
-        number = step.index if step else self._first_step + self._index
+        number = step.index if step else self.next_step
         self._first_step += 1
         self.writer.append("steps", step_rows(number, max(0, self._epoch), EVALUATION, account, None))
         seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns, 0, False, None)
@@ -280,11 +285,23 @@ class ScriptRecorder(Recorder):
     def begin_training(self, model: nn.Module, parts: Anatomy, name: str) -> None:
         """The first optimizer step: the run is about training, what came before was evaluation."""
         self.trained = True
-        self._evaluated_before = self._first_step + self._index
-        self._first_step, self._index = self._evaluated_before, 0
+        self._begin_anew(model, parts, name, EVALUATION)
+        if self._step is not None:
+            self._step.mode = WARMUP if self.schedule.warmup_steps else self.schedule.mode(0)
+
+    def change_evaluated(self, model: nn.Module, parts: Anatomy, name: str) -> int:
+        """Another model turned out to do the work: steps so far are warm-up; how many those are."""
+        self._begin_anew(model, parts, name, WARMUP)
+        return self._first_step - self._opened_at
+
+    def _begin_anew(self, model: nn.Module, parts: Anatomy, name: str, mode_before: str) -> None:
+        """The figures begin with the next step; those before it get another mode in the end."""
+        self._relabelled = (self.next_step, mode_before)
+        self._first_step, self._index = self.next_step, 0
         self.schedule = self._full_schedule
         if self._window.open:
             self._window.stop()
+        self._notebook.forget_operators()
         for table in _OPERATOR_TABLES:
             self._forget(table)
         self._operator_totals = {}
@@ -294,8 +311,6 @@ class ScriptRecorder(Recorder):
         if self._memory:
             self._memory.pause()
             self._memory = self._new_memory(model)
-        if self._step is not None:
-            self._step.mode = WARMUP if self.schedule.warmup_steps else self.schedule.mode(0)
 
     def add_optimizer(self, optimizer: Any) -> None:
         """An optimizer that stepped for the first time; its state is part of the memory account."""
@@ -354,10 +369,11 @@ class ScriptRecorder(Recorder):
             part.unlink()
 
     def relabel(self) -> None:
-        """Steps that the script began with and that turned out to be evaluation get their mode."""
+        """Steps that the script began with and that turned out to be beside the matter get their mode."""
         path = self.run / "steps.parquet"
-        if not self._evaluated_before or not path.exists():
+        before, mode_before = self._relabelled
+        if not before or not path.exists():
             return
-        early = pl.col("step") < self._evaluated_before
-        mode = pl.when(early).then(pl.lit(EVALUATION)).otherwise(pl.col("mode"))
+        early = pl.col("step") < before
+        mode = pl.when(early).then(pl.lit(mode_before)).otherwise(pl.col("mode"))
         write_table(path, pl.read_parquet(path).with_columns(mode.alias("mode")))

@@ -312,8 +312,9 @@ class Tracker:
         losses = self.losses.take(ended is Ended.EARLIER)
         if ended is not Ended.DROPPED:
             done = self._finished(now_ns, losses)
-            for root in self._called if trains else ():
-                root.calls_in_training_steps += 1
+            for root in self._called:
+                root.calls_in_training_steps += trains
+                root.calls_in_evaluation_steps += not trains
         stop = self.recording.ends(done, trains, self.batches.loader, buffer)
         self.batches.clear(keep_pass=ended is Ended.DROPPED)
         self._called, self._split = set(), None
