@@ -26,21 +26,24 @@ class Batches:
         self._tracker = tracker
         self._contents: list[BatchContent] = []
         self._timings: list[tuple[BatchTiming, int]] = []
-        self._arguments: BatchContent | None = None
+        self._arguments: list[BatchContent] = []  # of models, where no loader tells
+        self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
         self._waited_ns = 0
         self._fetcher: int | None = None  # a thread that asked for batches before any model was called
         self.fresh_pass = False
         self.loader = 0  # the one that was asked for its iterator last
 
-    def clear(self, keep_pass: bool) -> None:
+    def clear(self, ended: Ended) -> None:
         """A step has ended, or what counts as none: that does not end the beginning of a pass."""
-        self._contents, self._timings, self._arguments = [], [], None
-        self.fresh_pass = self.fresh_pass and keep_pass
+        self._contents, self._timings = [], []
+        self._arguments = self._next_arguments if ended is Ended.EARLIER else []
+        self._next_arguments = []
+        self.fresh_pass = self.fresh_pass and ended is Ended.DROPPED
 
     @property
     def contents(self) -> list[BatchContent]:
         """Of the step's batches; without a loader, of what the model was called with."""
-        return self._contents or ([self._arguments] if self._arguments else [])
+        return self._contents or self._arguments
 
     @property
     def timings(self) -> list[tuple[BatchTiming, int]]:
@@ -48,12 +51,14 @@ class Batches:
         return [(timing, waited_ns) for timing, waited_ns in self._timings if waited_ns >= 0]
 
     def model_called(self, arguments: tuple[Any, ...]) -> None:
-        """The first arguments of a step, where no loader tells."""
+        """The first arguments of a step, or of each iteration that it accumulates, where no loader tells."""
         if self._fetcher not in (None, self._tracker.owner):
             self._tracker.recording.note(_ELSEWHERE)
         self._fetcher = None
-        if self._arguments is None and not self._contents:
-            self._arguments = describe(arguments)
+        pacer = self._tracker.pacer
+        known = self._next_arguments if pacer.stepped else self._arguments
+        if not self._contents and (pacer.begins_iteration or not known):
+            known.append(describe(arguments))
 
     # ---- told by loaders
 

@@ -1,7 +1,8 @@
 """Where one step of somebody else's loop ends and the next begins. Pure: told what happens, says what ended.
 
 A training step ends when, after an optimizer has stepped, the loop asks a loader for the next batch, or,
-in loops without a loader, calls a model again. Batches that only go backward are accumulated. An
+in loops without a loader, calls a model again. Batches that only go backward are accumulated, also where
+they were all fetched before the first of them went forward. An
 iteration that calls a model and does not go backward is one of evaluation.
 """
 
@@ -57,6 +58,13 @@ class Pacer:
         self._by_loader = True  # the same optimizer never stepped twice on one batch
         self._quiet_since_step = False  # nothing has happened since an optimizer stepped
         self._called_since_step = False
+        self.begins_iteration = (
+            False  # the last call of a model was the first with gradients since a backward
+        )
+        self._forward_open = False  # a model was called with gradients and nothing went backward since
+        self._iterations = 0  # of forward and backward since an optimizer stepped
+        self._iterations_stepped = 0  # most of them before one step of an optimizer, since the border
+        self._most_fetched = 0  # batches of a training step
 
     # ---- events that may be borders
 
@@ -101,6 +109,8 @@ class Pacer:
 
     def counts_root(self, root: int, gradients: bool, training: bool) -> None:
         """A model is called, possibly by an optimizer: no border."""
+        self.begins_iteration = gradients and not self._forward_open
+        self._forward_open = self._forward_open or gradients
         for since in (self._whole, self._latest):
             since.forwards += 1
             since.training_forwards += gradients and training
@@ -145,9 +155,13 @@ class Pacer:
             self._by_loader = self._by_loader and not self._whole.batches
             self._known = {one: since for one, since in self._known.items() if one in self.stepped}
             self._met = self._made
+            under_way = self._iterations
             self._end(Ended.TRAINING)
+            self._iterations = under_way
             self._whole.backwards = self._latest.backwards = 1
             ended = Ended.EARLIER
+        self._iterations_stepped = max(self._iterations_stepped, self._iterations)
+        self._iterations = 0
         self.trained, self._made = True, max(1, self._made)
         self.stepped[optimizer] = self.stepped.get(optimizer, 0) + 1
         self._quiet_since_step, self._called_since_step = True, False
@@ -178,7 +192,7 @@ class Pacer:
 
     def pass_ends(self) -> Ended:
         """A loader has no more batches: what comes now belongs to no step, unless one is under way."""
-        another_loader = 0 < self._whole.batches < _STATISTICS
+        another_loader = 0 < self._whole.batches < max(_STATISTICS, self._most_fetched + 1)
         under_way = not self.idle or another_loader
         return Ended.NOTHING if under_way else self._end(Ended.DROPPED)
 
@@ -188,6 +202,9 @@ class Pacer:
         by_loader = self._whole.batches and self._by_loader
         if self.stepped and not (self._called_since_step or by_loader or in_optimizer):
             ended = self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+        if not in_optimizer and (self._forward_open or not self._whole.forwards):
+            self._iterations += 1
+        self._forward_open = False
         self._whole.backwards += 1
         self._latest.backwards += 1
         self._quiet_since_step = False
@@ -226,8 +243,14 @@ class Pacer:
     def _end(self, what: Ended) -> Ended:
         if what is Ended.EVALUATION:
             self._evaluated |= self._called_roots()
+        iterations = self._iterations_stepped or self._iterations
+        fetched = self._whole.batches
+        self.last_batches = max(self.accumulated + 1, min(iterations, fetched) if fetched else iterations)
+        if what is Ended.TRAINING:
+            self._most_fetched = max(self._most_fetched, fetched)
+        self.accumulated = self._iterations = self._iterations_stepped = 0
+        self._forward_open = False
         self._whole, self._latest = _Since(), _Since()
         self.stepped = {}
-        self.last_batches, self.accumulated = self.accumulated + 1, 0
         self._quiet_since_step = self._called_since_step = False
         return what

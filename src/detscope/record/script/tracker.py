@@ -316,7 +316,7 @@ class Tracker:
                 root.calls_in_training_steps += trains
                 root.calls_in_evaluation_steps += not trains
         stop = self.recording.ends(done, trains, self.batches.loader, buffer)
-        self.batches.clear(keep_pass=ended is Ended.DROPPED)
+        self.batches.clear(ended)
         self._called, self._split = set(), None
         self.buffer = self.recording.begins(buffer)
         self.writing = self.recording.writing
