@@ -33,7 +33,7 @@ def identity(number: int, **other: Any) -> dict[str, Any]:
         "repetition": 0,
         "network": "net",
         "stage": "training",
-        "batch_size": number,
+        "batch_size": max(number, 1),
         "variables": "latency",
         "fingerprint": "name:net",
     } | other
@@ -63,7 +63,7 @@ def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path
         assert writer.returncode == 0, words
     rows = read_rows(tmp_path / "all.db")
     assert len(rows) == 1000
-    assert {row["batch_size"] for row in rows} == set(range(1000))
+    assert {row["trial"] for row in rows} == {f"trial-{number}" for number in range(1000)}
 
 
 def test_a_result_that_comes_late_is_kept_apart(tmp_path: Path) -> None:
