@@ -52,6 +52,7 @@ with Store(Path({path!r}), create=True) as store:
 """
 
 
+@pytest.mark.processes
 def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path) -> None:
     code = WRITER.format(folder=str(Path(__file__).parent), path=str(tmp_path / "all.db"))
     writers = [
@@ -148,6 +149,7 @@ def test_resuming_with_something_changed_is_refused_with_what_differs(
     assert len(read_rows(tmp_path / "plan.db", role=None)) == 2
 
 
+@pytest.mark.processes
 def test_thirty_trials_killed_twenty_times_are_thirty_rows(tmp_path: Path) -> None:
     batches = list(range(1, 31))
     plan = write_plan(tmp_path, f'network = "allowed"\nbatch_size = {batches}')
@@ -194,6 +196,7 @@ def seen(path: Path) -> set[str]:
         database.close()
 
 
+@pytest.mark.processes
 def test_only_one_sweep_at_a_time_uses_a_store(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, 'network = "hangs"')
     sweep = start(plan)
