@@ -8,13 +8,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from detscope.analyze.ranks import scaling, talk_of
+from detscope.analyze.ranks import scaling
+from detscope.analyze.ranks_talk import talk_of
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 from detscope.sessions.ranks_merge import RankTables, merge, tables_of
 
 MS = 1_000_000
+NOTHING_CALLED = {"phase": None, "group": None, "blocked_after_ns": None, "blocked_ns": None}
 CONTENT = {"images": 2, "boxes": 6, "pixels": 1000, "proposals": 100}
 
 
@@ -33,6 +35,7 @@ def write_rank(
         writer.append("content", [(*has, None, None, 0, False, "")])
         for number, (kind, begin, end) in enumerate(talks):
             row = (rank, step, kind, number, 4000, start + begin * MS, (end - begin) * MS)
+            row = (*row, None, None, None, None)
             writer.append("communication", [row])
     writer.close("ok")
     return writer.folder
@@ -60,8 +63,10 @@ def test_a_bucket_that_is_back_before_the_last_is_handed_over_is_hidden():
     frame = pl.DataFrame(
         {
             "kind": ["gradients", "gradients", "buffers"],
+            "bucket": [0, 1, 0],
             "start_ns": [60, 80, 10],
             "wall_ns": [15, 10, 5],
+            **NOTHING_CALLED,
         }
     )
     talk = talk_of(frame)
@@ -70,7 +75,8 @@ def test_a_bucket_that_is_back_before_the_last_is_handed_over_is_hidden():
 
 
 def test_of_a_bucket_that_is_still_under_way_only_the_rest_is_exposed():
-    frame = pl.DataFrame({"kind": ["gradients"] * 2, "start_ns": [60, 80], "wall_ns": [35, 10]})
+    columns = {"kind": ["gradients"] * 2, "bucket": [0, 1], "start_ns": [60, 80], "wall_ns": [35, 10]}
+    frame = pl.DataFrame(columns | NOTHING_CALLED)
     talk = talk_of(frame)
     assert (talk.busy_ns, talk.exposed_ns) == (35, 15)
 

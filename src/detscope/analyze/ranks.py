@@ -1,9 +1,9 @@
 """Several ranks: phases of each, time in collectives and how much of it is hidden, who holds the others up.
 
 Definitions. A collective runs from the moment this rank handed its part over to the moment the result was
-back. Hidden is what of it ran while backward still computed gradients: before the last bucket was handed
-over. The rest is exposed; an exchange of buffers before forward is exposed as a whole. Work is a step's
-wall time without what was exposed.
+back. Hidden is what of it ran while the rank had something else to do: before the last bucket was handed
+over, or before the program waited for a collective of its own. The rest is exposed; an exchange of buffers
+before forward is exposed as a whole. Work is a step's wall time without what was exposed.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from detscope.analyze.columns import mean, median, total
-from detscope.analyze.device.intervals import intersect, one, union
 from detscope.analyze.ranks_device import Talk, device_talks
-from detscope.analyze.ranks_straggler import imbalance, straggler
-from detscope.analyze.stats import median_interval
+from detscope.analyze.ranks_straggler import imbalance, own_phase_ms, straggler
+from detscope.analyze.ranks_talk import Meetings, last_arrivals, talks_by_step, wait_ns
+from detscope.analyze.stats import median_interval, percent
 from detscope.analyze.steps import PHASES, TypicalSteps
 from detscope.runs.reader import Run
 
 DEFINITIONS = {
-    "communication": "from handing a bucket over until the result of all ranks was back; unions per step",
+    "communication": "from handing a bucket over, or calling a collective, until the result was back; unions"
+    " per step",
     "hidden_share": "part of the communication that ran before the last bucket was handed over, while"
-    " backward still computed; of recorded devices: that ran beside other kernels",
+    " backward still computed, or before the program waited for a collective of its own; of recorded"
+    " devices: that ran beside other kernels",
     "exposed": "communication that is not hidden; the exchange of buffers before forward is all exposed",
     "wait_for_others": "part of the exposed communication before the last rank came to it",
     "work": "wall time of a step without exposed communication",
@@ -56,7 +57,8 @@ def add_ranks(summary: dict[str, Any], run: Run, typical: TypicalSteps) -> None:
     if summary["scaling"]["images_per_s"] is not None:
         summary["images_per_s"] = summary["scaling"]["images_per_s"]
     if summary["straggler"].get("rank") is not None and summary.get("verdict"):
-        summary["verdict"] = f"{summary['straggler']['why']}; on rank 0 {summary['verdict']}"
+        own = _in_collectives(rows[0]) or f"on rank 0 {summary['verdict']}"
+        summary["verdict"] = f"{summary['straggler']['why']}; {own}"
     summary["notes"] = [*summary.get("notes", []), *_missing(about)]
 
 
@@ -71,37 +73,23 @@ def _missing(about: Mapping[str, Any]) -> list[str]:
     return [f"rank {rank} delivered nothing: figures are without it" for rank in about.get("missing") or ()]
 
 
+def _in_collectives(row: Mapping[str, Any]) -> str | None:
+    """What is said of a rank that spends more time in collectives than in any phase of its own."""
+    exposed_ms, step_ms = row.get("exposed_ms"), row.get("mean_step_ms")
+    own = [own_phase_ms(row, phase) or 0.0 for phase in PHASES]
+    if not exposed_ms or not step_ms or exposed_ms < max(own):
+        return None
+    words = f"rank {row['rank']} spends {percent(exposed_ms / step_ms)} of its step in collectives"
+    waits_ms = row.get("wait_for_others_ms")
+    return words if waits_ms is None else f"{words}, {percent(waits_ms / step_ms)} waiting for others"
+
+
 def common_steps(steps: pl.DataFrame, typical: TypicalSteps) -> list[int]:
     """Typical steps of rank 0 that every rank recorded."""
     whole = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in(typical.steps))
     ranks = steps["rank"].n_unique()
     counts = whole.group_by("step").agg(pl.col("rank").n_unique().alias("ranks"))
     return sorted(counts.filter(pl.col("ranks") == ranks)["step"].to_list())
-
-
-def talks_by_step(communication: pl.DataFrame, steps: Sequence[int]) -> dict[tuple[int, int], Talk]:
-    """Collectives by rank and step."""
-    chosen = communication.filter(pl.col("step").is_in(list(steps)))
-    found = {}
-    for (rank, step), frame in chosen.group_by("rank", "step"):
-        found[int(str(rank)), int(str(step))] = talk_of(frame)
-    return found
-
-
-def talk_of(frame: pl.DataFrame) -> Talk:
-    """The collectives of one rank in one step."""
-    starts = frame["start_ns"].to_numpy().astype(np.int64)
-    ends = starts + frame["wall_ns"].to_numpy().astype(np.int64)
-    kinds = frame["kind"].to_numpy()
-    gradients = kinds == "gradients"
-    exposed = {"forward": union(starts[~gradients], ends[~gradients]).length_ns}
-    blocked = {}
-    if not gradients.all():
-        blocked["forward"] = (int(starts[~gradients].min()), int(ends[~gradients].max()))
-    if gradients.any():
-        last = blocked["backward"] = (int(starts[gradients].max()), int(ends[gradients].max()))
-        exposed["backward"] = intersect(union(starts[gradients], ends[gradients]), one(*last)).length_ns
-    return Talk(union(starts, ends).length_ns, exposed, blocked)
 
 
 def rank_rows(
@@ -113,7 +101,7 @@ def rank_rows(
 ) -> list[dict[str, Any]]:
     """Each rank's step: phases that add up to its median, work, collectives, content."""
     about = {member.get("rank"): member for member in members}
-    latest = latest_begins(talks)
+    latest = last_arrivals(talks)
     rows = []
     for rank in sorted(steps["rank"].unique().to_list()):
         own = steps.filter((pl.col("rank") == rank) & pl.col("step").is_in(list(chosen)))
@@ -155,7 +143,7 @@ def _talk_figures(
     talks: Mapping[tuple[int, int], Talk],
     rank: int,
     chosen: Sequence[int],
-    latest: Mapping[tuple[int, str], int],
+    latest: Meetings,
 ) -> dict[str, Any]:
     """Means per step; None where no collective was recorded."""
     spoken = [talks[rank, step] for step in chosen if (rank, step) in talks]
@@ -165,10 +153,9 @@ def _talk_figures(
         )
     busy, exposed = (sum(one.busy_ns for one in spoken), sum(one.exposed_ns for one in spoken))
     by_phase = {
-        phase: sum(one.exposed.get(phase, 0) for one in spoken) / len(spoken) / 1e6
-        for phase in ("forward", "backward")
+        phase: sum(one.exposed.get(phase, 0) for one in spoken) / len(spoken) / 1e6 for phase in PHASES
     }
-    waits = [_wait_ns(talks[rank, step], step, latest) for step in chosen if (rank, step) in talks]
+    waits = [wait_ns(talk, latest) for talk in spoken]
     return {
         "communication_ms": busy / len(spoken) / 1e6,
         "exposed_ms": exposed / len(spoken) / 1e6,
@@ -176,23 +163,6 @@ def _talk_figures(
         "wait_for_others_ms": sum(waits) / len(waits) / 1e6 if latest else None,
         "exposed_by_phase_ms": by_phase,
     }
-
-
-def latest_begins(talks: Mapping[tuple[int, int], Talk]) -> dict[tuple[int, str], int]:
-    """When the last rank came to the collectives of a step, by step and phase."""
-    found: dict[tuple[int, str], int] = {}
-    for (_, step), talk in talks.items():
-        for phase, (begin_ns, _) in talk.blocked.items():
-            found[step, phase] = max(begin_ns, found.get((step, phase), begin_ns))
-    return found
-
-
-def _wait_ns(talk: Talk, step: int, latest: Mapping[tuple[int, str], int]) -> int:
-    """What of a rank's exposed communication passed before the last rank came to it."""
-    return sum(
-        max(0, min(latest[step, phase], end_ns) - begin_ns)
-        for phase, (begin_ns, end_ns) in talk.blocked.items()
-    )
 
 
 def _content_figures(own: pl.DataFrame, chosen: Sequence[int]) -> dict[str, Any]:
@@ -228,8 +198,8 @@ def communication_figures(
     wall = total(whole["wall_ns"])
     busy = sum(talk.busy_ns for talk in talks.values())
     exposed = sum(talk.exposed_ns for talk in talks.values())
-    latest = latest_begins(talks)
-    waited = sum(_wait_ns(talk, step, latest) for (_, step), talk in talks.items()) if latest else None
+    latest = last_arrivals(talks)
+    waited = sum(wait_ns(talk, latest) for talk in talks.values()) if latest else None
     count = len(talks)
     sent = communication.filter(pl.col("step").is_in(list(chosen)) & (pl.col("kind") == "gradients"))
     return {

@@ -11,12 +11,22 @@ from detscope.runs.reader import Run
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """A stretch in which a rank could do nothing but wait for a collective, in ns of the common clock."""
+
+    meeting: tuple[object, ...]  # equal for the ranks that met in it
+    arrived_ns: int  # when this rank had come to it
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
 class Talk:
     """Collectives of one rank in one step, in ns."""
 
     busy_ns: int
     exposed: dict[str, int]  # by the phase in which the rank waited
-    blocked: dict[str, tuple[int, int]]  # by phase: from when to when nothing hid it; empty: not known
+    blocked: tuple[Blocked, ...]  # where nothing hid it; empty: not known
 
     @property
     def exposed_ns(self) -> int:
@@ -37,5 +47,5 @@ def device_talks(run: Run, steps: Sequence[int]) -> dict[tuple[int, int], Talk]:
             known = found.get((line.rank, step))
             if step in wanted and busy_ns and (known is None or known.busy_ns < busy_ns):
                 part = {"backward": intersect(exposed, window).length_ns}
-                found[line.rank, step] = Talk(busy_ns, part, {})
+                found[line.rank, step] = Talk(busy_ns, part, ())
     return found

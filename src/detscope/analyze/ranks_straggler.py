@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from detscope.analyze.stats import percent
+from detscope.analyze.stats import Interval, bootstrap_interval, percent
 
-STRAGGLER_SHARE = 0.1  # of a step: work that differs by less counts as even
+STRAGGLER_SHARE = 0.1  # of a step: work that does not certainly differ by more counts as even
 CONTENT_RATIO = 1.1  # so much more in a rank's images explains its longer work
 CONTENTS = ("pixels", "boxes", "proposals")
 _MODEL_PHASES = ("forward", "backward")
@@ -32,7 +33,10 @@ def straggler(rows: Sequence[Mapping[str, Any]], work: Mapping[int, Mapping[int,
         "slowest_in": _slowest_in(work, slowest["rank"]),
         "lost_ms": _lost_ms(work),
     }
-    if excess_ms < STRAGGLER_SHARE * step_ms:
+    interval = _excess_interval(work, slowest["rank"])
+    found["excess_ci95"] = [interval.low, interval.high] if interval else None
+    certain_ms = excess_ms if interval is None else interval.low
+    if certain_ms < STRAGGLER_SHARE * step_ms:
         return {"rank": None, "reason": None, **found, "why": "ranks are even: no one holds the others up"}
     reason, evidence, phases = _reason(slowest, others)
     held = (
@@ -86,6 +90,16 @@ def content_ratios(slowest: Mapping[str, Any], others: Sequence[Mapping[str, Any
         if mine is not None and known and sum(known) > 0:
             found[what] = mine / (sum(known) / len(known))
     return found
+
+
+def _excess_interval(work: Mapping[int, Mapping[int, float]], rank: int) -> Interval | None:
+    """By how much a rank's work exceeds the others' in the mean of steps; None where they are too few."""
+    excess = [
+        own[rank] - sum(other for number, other in own.items() if number != rank) / (len(own) - 1)
+        for own in work.values()
+        if rank in own and len(own) > 1
+    ]
+    return bootstrap_interval(np.asarray(excess), lambda values: float(values.mean()))
 
 
 def _slowest_in(work: Mapping[int, Mapping[int, float]], rank: int) -> float | None:

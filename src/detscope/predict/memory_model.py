@@ -120,9 +120,7 @@ class MemoryModel:
             key: SmoothResidual.from_plain(plain[key]) if plain[key] else None
             for key in ("reserved_residual", "process_residual")
         }
-        process = ProcessTerm.from_plain(plain["process"]) if plain["process"] else None
-        if plain["rule"] not in RULES:
-            raise ValueError(f"no rule {plain['rule']!s:.20}")
+        process = ProcessTerm(**plain["process"]) if plain["process"] else None
         return cls(str(plain["rule"]), process, **residuals)
 
 

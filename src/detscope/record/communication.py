@@ -1,16 +1,17 @@
 """Time in collectives: when each bucket of gradients was handed over, and when it was back from all ranks.
 
 A hook of DistributedDataParallel does the same all-reduce as without one and notes its begin and end. What
-the wrapper does before the model's own forward, the exchange of buffers, is noted too.
+the wrapper does before the model's own forward, the exchange of buffers, is noted too, and so are collectives
+that a program calls itself (`collectives.py`), with the part in which it could do nothing but wait for them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -20,26 +21,63 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from detscope import marks
+from detscope.record.collectives import OwnCollectives, Put
 
+Result = TypeVar("Result")
 Row = tuple[Any, ...]  # as in the table `communication`
 GRADIENTS, BUFFERS = "gradients", "buffers"
+_LONGEST_CARRIED = 8  # steps after which a collective that nobody waited for is given up
+
+
+def _nothing() -> None:
+    """The end of something that nobody wrote down."""
+
+
+def _set_nothing_aside(_phase: str) -> Callable[[], None]:
+    return _nothing
 
 
 class HostInterval:
     """A collective as the host sees it: it ends when its future is done."""
 
-    def __init__(self, kind: str, bucket: int, size_bytes: int) -> None:
+    def __init__(
+        self, kind: str, bucket: int, size_bytes: int, phase: str | None = None, group: str | None = None
+    ) -> None:
         self.kind, self.bucket, self.size_bytes = kind, bucket, size_bytes
+        self.phase, self.group = phase, group  # of a program's own collective
+        self.steps_carried = 0
+        self._called_ns = self._waits_ns = 0
         self.start_ns = perf_counter_ns()
         self.end_ns = 0
+
+    def called(self) -> None:
+        """The call has returned; what it gave may still have to be waited for."""
+        self._called_ns = perf_counter_ns()
+
+    def waits(self) -> None:
+        """The program waits for it from now on."""
+        self._waits_ns = perf_counter_ns()
+
+    def blocked(self) -> tuple[int | None, int | None]:
+        """From its begin until the program waited for it, and how long; the call may be the waiting."""
+        if self.phase is None:
+            return None, None
+        in_call_ns = (self._called_ns or self.end_ns) - self.start_ns
+        waited_ns = self.end_ns - self._waits_ns if self._waits_ns else 0
+        return (0, in_call_ns) if in_call_ns >= waited_ns else (self._waits_ns - self.start_ns, waited_ns)
 
     def finish(self) -> None:
         """It is done."""
         self.end_ns = perf_counter_ns()
 
+    @property
+    def over(self) -> bool:
+        """Whether the program has it behind it."""
+        return self.end_ns > 0
+
     def ready(self) -> bool:
         """Whether its end is known."""
-        return self.end_ns > 0
+        return self.over
 
     def times(self, _first: HostInterval) -> tuple[int, int]:
         """Begin and length."""
@@ -49,16 +87,37 @@ class HostInterval:
 class DeviceInterval(HostInterval):
     """A collective on a CUDA device: marks in its queues, because the host runs ahead of it."""
 
-    def __init__(self, kind: str, bucket: int, size_bytes: int) -> None:
-        super().__init__(kind, bucket, size_bytes)
-        self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    def __init__(
+        self, kind: str, bucket: int, size_bytes: int, phase: str | None = None, group: str | None = None
+    ) -> None:
+        super().__init__(kind, bucket, size_bytes, phase, group)
+        self._begin, self._wait, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self._begin.record()
-        self._marked = False
+        self._waited = self._marked = False
+
+    def waits(self) -> None:
+        """The device's queue waits for it from now on."""
+        super().waits()
+        self._wait.record()
+        self._waited = True
+
+    def blocked(self) -> tuple[int | None, int | None]:
+        """As the device's queue was blocked."""
+        if self.phase is None:
+            return None, None
+        first = self._wait if self._waited else self._begin
+        after_ns = round(self._begin.elapsed_time(first) * 1e6)
+        return after_ns, round(first.elapsed_time(self._end) * 1e6)
 
     def finish(self) -> None:
         """Called on a stream that waits for the collective: the mark is passed when that is done."""
         self._end.record()
         self._marked = True
+
+    @property
+    def over(self) -> bool:
+        """Whether its end is marked in the device's queue."""
+        return self._marked
 
     def ready(self) -> bool:
         """Whether the device has passed both marks."""
@@ -75,7 +134,11 @@ class CommunicationWatch:
     """Listens to one wrapped model from the moment it is attached; `take` hands over a step's rows."""
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
+        self.rank = rank
+        self.phase_now: Callable[[], str | None] = lambda: None  # None: this thread is not recorded
+        self.set_aside: Callable[[str], Callable[[], None]] = _set_nothing_aside  # begins, gives the end
+        self._asides: dict[HostInterval, Callable[[], None]] = {}
+        self._in_hook = 0  # collectives of ours, or of one that is noted as a whole
         self._current: list[HostInterval] = []
         self._waiting: deque[tuple[int, list[HostInterval]]] = deque()
         self._phase: ExitStack | None = None
@@ -86,7 +149,7 @@ class CommunicationWatch:
         wrapped.register_comm_hook(None, self._all_reduce(wrapped))
         self._watch_buffers(wrapped)
 
-    def attach_to_all(self, put: Callable[[Any, str, Any], None]) -> None:
+    def attach_to_all(self, put: Put) -> None:
         """Hook into every wrapper that a script makes, when it is first called; `put` replaces an attribute.
 
         Nothing is left on the script's own modules, which it may want to copy or save. A script that has a
@@ -118,10 +181,77 @@ class CommunicationWatch:
         if prepare is not None:
             put(DistributedDataParallel, "_pre_forward", timed)
 
+    # ---- a program's own collectives
+
+    def attach_to_calls(self, put: Put, phase_now: Callable[[], str | None]) -> None:
+        """Note collectives that the program calls itself; `phase_now` says in which phase it is."""
+        self.phase_now = phase_now
+        OwnCollectives(self).attach(put)
+
+    @property
+    def listens(self) -> bool:
+        """Whether a collective that is called now is one to be noted."""
+        return not self._in_hook
+
+    def begin(
+        self, kind: str, group: str | None, number: int, tensors: Sequence[torch.Tensor]
+    ) -> HostInterval | None:
+        """A collective is called."""
+        phase = self.phase_now()
+        on_device = bool(tensors) and tensors[0].is_cuda
+        if phase is None or (on_device and torch.cuda.is_current_stream_capturing()):
+            return None
+        size_bytes = max((tensor.nbytes for tensor in tensors), default=0)
+        self._in_hook += 1
+        aside = self.set_aside(phase)
+        noted = (DeviceInterval if on_device else HostInterval)(kind, number, size_bytes, phase, group)
+        self._asides[noted] = aside
+        self._current.append(noted)
+        return noted
+
+    def called(self, noted: HostInterval) -> None:
+        """The call has returned."""
+        noted.called()
+        self._in_hook -= 1
+        self._asides.pop(noted, _nothing)()
+
+    def end(self, noted: HostInterval) -> None:
+        """The call has returned, and nothing is to be waited for."""
+        self.called(noted)
+        noted.finish()
+
+    def forget(self, noted: HostInterval) -> None:
+        """The call has raised."""
+        self.called(noted)
+        self._current.remove(noted)
+
+    def wait(self, noted: HostInterval, plain: Callable[[], Result]) -> Result:
+        """The program waits for a collective."""
+        noted.phase = self.phase_now() or noted.phase
+        back = self.set_aside(noted.phase or "other")
+        noted.waits()
+        try:
+            return plain()
+        finally:
+            noted.finish()
+            back()
+
+    def take_for_bucket(self, noted: HostInterval) -> None:
+        """It is a bucket of gradients of a hook that the program has made itself."""
+        noted.kind, noted.phase, noted.group = GRADIENTS, None, None
+        noted.bucket = sum(one.kind == GRADIENTS for one in self._current) - 1
+
+    # ---- rows
+
+    def skip(self) -> None:
+        """What was noted belongs to no step that counts."""
+        self._current = _carried(self._current)
+
     def take(self, step: int) -> list[Row]:
         """The step has ended: its rows, or those of earlier steps whose times a device owed."""
-        self._waiting.append((step, self._current))
-        self._current = []
+        ended = [one for one in self._current if one.phase is None or one.over]
+        self._waiting.append((step, ended))
+        self._current = _carried(self._current)
         rows: list[Row] = []
         while self._waiting and all(one.ready() for one in self._waiting[0][1]):
             number, intervals = self._waiting.popleft()
@@ -141,7 +271,8 @@ class CommunicationWatch:
 
     def _row(self, step: int, one: HostInterval, intervals: list[HostInterval]) -> Row:
         first = next(other for other in intervals if type(other) is type(one))
-        return (self._rank, step, one.kind, one.bucket, one.size_bytes, *one.times(first))
+        told = (one.kind, one.bucket, one.size_bytes, *one.times(first), one.phase, one.group, *one.blocked())
+        return (self.rank, step, *told)
 
     def _all_reduce(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
         group = wrapped.process_group
@@ -154,8 +285,14 @@ class CommunicationWatch:
             gradients.mul_(1.0 / ranks)  # as without a hook, to the last bit
             noted = interval(GRADIENTS, bucket.index(), gradients.nbytes)
             self._current.append(noted)
-            work = dist.all_reduce(gradients, group=group, async_op=True)
+            self._in_hook += 1
+            try:
+                work = dist.all_reduce(gradients, group=group, async_op=True)
+            finally:
+                self._in_hook -= 1
             assert work is not None
+            if bucket.is_last():  # backward has computed all: what is left of it is waiting
+                self.set_aside("backward")
 
             def done(future: Any) -> torch.Tensor:
                 noted.finish()
@@ -190,3 +327,11 @@ class CommunicationWatch:
 
         wrapped.register_forward_pre_hook(begin)
         inner.register_forward_pre_hook(end)
+
+
+def _carried(intervals: Sequence[HostInterval]) -> list[HostInterval]:
+    """Collectives that a program has called and may wait for in a later step; they are noted there."""
+    found = [one for one in intervals if one.phase is not None and not one.over]
+    for one in found:
+        one.steps_carried += 1
+    return [one for one in found if one.steps_carried <= _LONGEST_CARRIED]

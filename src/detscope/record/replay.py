@@ -169,7 +169,7 @@ class _Replay:
         """From here on the backward pass belongs to this node."""
         if not self.stack or self.stack[-1][3][0] != "backward" or not self.stack[-1][2]:
             return self.stack[-1][3] if self.stack else _NOBODY
-        ancestors, stage = self.way.get(number, ((number,), None))
+        ancestors, stage = self.way.get(number, ((number,), self.nodes[number].stage))
         owner: _Owner = ("backward", BACKWARD, ancestors, stage)
         frame = self.stack[-1]
         self.stack[-1] = (frame[0], frame[1], True, owner)  # a module that recomputes gives it back

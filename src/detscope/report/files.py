@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from detscope.analyze.drawing import report_data
@@ -16,7 +17,6 @@ from detscope.report.html.sections import all_sections
 from detscope.report.markdown import name_cell, sentence, table
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
-from detscope.runs.standard_json import as_standard_json
 
 
 def write_as(run: Run | str | Path, form: str = "html", target: Path | None = None) -> Path:
@@ -33,7 +33,16 @@ def _sections(run: Run) -> list[Section]:
 
 
 def _json(run: Run) -> str:
-    return json.dumps(as_standard_json(report_data(run).summary), indent=2, allow_nan=False) + "\n"
+    return json.dumps(_standard(report_data(run).summary), indent=2, allow_nan=False) + "\n"
+
+
+def _standard(value: object) -> object:
+    """What JSON cannot say becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _standard(item) for key, item in value.items()}
+    return [_standard(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _csv(run: Run) -> str:

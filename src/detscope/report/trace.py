@@ -60,9 +60,9 @@ def _ranks(run: Run, origin: int, last: int) -> Iterator[str]:
     for rank in sorted(drawn["rank"].unique().to_list()):
         yield from _thread_name(COLLECTIVES_THREAD, "collectives", rank + 1)
     for row in drawn.iter_rows(named=True):  # buckets overlap, which spans of one thread must not: async ones
-        name = "buffers" if row["kind"] == "buffers" else f"bucket {row['bucket']}"
+        name = f"bucket {row['bucket']}" if row["kind"] == "gradients" else row["kind"]
         about = {"name": name, "cat": "collectives", "pid": row["rank"] + 1, "tid": COLLECTIVES_THREAD}
-        about["id"] = f"{row['rank']}-{row['step']}-{row['kind']}-{row['bucket']}"
+        about["id"] = f"{row['rank']}-{row['step']}-{row['group']}-{row['kind']}-{row['bucket']}"
         start_us = (row["start_ns"] - origin) / 1e3
         yield _line({"ph": "b", "ts": start_us, **about, "args": {"bytes": row["bytes"]}})
         yield _line({"ph": "e", "ts": start_us + row["wall_ns"] / 1e3, **about})

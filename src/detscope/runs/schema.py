@@ -6,7 +6,8 @@ Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
-    rank_steps, rank_content, rank_timeline, communication; in loader: receive_ns, tensors.
+    rank_steps, rank_content, rank_timeline, communication; in loader: receive_ns, tensors;
+    in communication: phase, group, blocked_after_ns, blocked_ns.
 """
 
 from __future__ import annotations
@@ -210,15 +211,19 @@ TABLES: dict[str, dict[str, str]] = {
         "unit": "String",
         "value": "Float64",  # null: not measured for this kernel
     },
-    # collectives between ranks: one row per bucket of gradients and exchange of buffers
+    # collectives between ranks: one row per bucket of gradients, exchange of buffers, and call of a program
     "communication": {
         "rank": "Int64",
-        "step": "Int64",
-        "kind": "String",  # gradients, buffers
-        "bucket": "Int64",
+        "step": "Int64",  # in which it was waited for
+        "kind": "String",  # gradients, buffers; of a program's own: all_reduce, barrier, send, ...
+        "bucket": "Int64",  # of a program's own: the how-manieth of its group
         "bytes": "Int64",
         "start_ns": "Int64",  # on rank 0's clock, as in the other tables of ranks
         "wall_ns": "Int64",
+        "phase": "String",  # in which the program waited for a collective of its own; else null
+        "group": "String",  # whose members meet in it; "0:1>2": from rank 1 of group 0 to rank 2
+        "blocked_after_ns": "Int64",  # from start_ns until the program could do nothing but wait
+        "blocked_ns": "Int64",
     },
     # steps of every rank; `steps`, `content` and `timeline` are rank 0's
     "rank_steps": {
@@ -260,32 +265,6 @@ TABLES: dict[str, dict[str, str]] = {
         "category": "String",
         "value": "Float64",  # null: undefined, there was no ground truth
     },
-}
-
-# columns without which a row means nothing: a file where one is missing or has gaps is damaged
-NEVER_NULL: dict[str, tuple[str, ...]] = {
-    "steps": ("step", "mode", "phase", "start_ns", "wall_ns"),
-    "content": ("step",),
-    "images": ("step", "position", "name"),
-    "losses": ("step", "name", "value"),
-    "spans": ("step", "kind", "path", "direction", "calls", "total_ns", "self_ns"),
-    "nodes": ("kind", "path"),
-    "ops": ("name", "direction", "count", "total_ns", "self_ns"),
-    "costs": ("kind", "path", "direction", "flops", "self_flops", "bytes", "self_bytes"),
-    "loader": ("step", "worker", "pid", "region", "start_ns", "wall_ns"),
-    "telemetry": ("time_ns", "source", "metric", "value", "unit"),
-    "timeline": ("step", "track", "name", "start_ns", "wall_ns"),
-    "memory": ("block", "device", "bytes", "category"),
-    "memory_levels": ("time_ns", "device", "level", "bytes"),
-    "memory_changes": ("time_ns", "device", "category", "delta_bytes"),
-    "device_events": ("rank", "kind", "name", "start_ns", "wall_ns"),
-    "host_events": ("rank", "kind", "name", "start_ns", "wall_ns"),
-    "kernel_metrics": ("kernel", "name", "metric"),
-    "communication": ("rank", "step", "kind", "start_ns", "wall_ns"),
-    "rank_steps": ("rank", "step", "mode", "phase", "start_ns", "wall_ns"),
-    "rank_content": ("rank", "step"),
-    "rank_timeline": ("rank", "step", "track", "name", "start_ns", "wall_ns"),
-    "accuracy": ("epoch", "step", "kind", "figure"),
 }
 
 STATUSES = ("ok", "partial", "failed", "oom_device", "oom_host")

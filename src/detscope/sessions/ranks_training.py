@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import UsageError
+from detscope.record.script.patches import Patches
 from detscope.runs.reader import load_run
 from detscope.sessions.ranks import ClockReading, Exchange, RankPlace, clock_as_plain, device_of
 from detscope.sessions.ranks_merge import about_rank, finish_rank
@@ -38,6 +39,7 @@ class Team:
     watch: CommunicationWatch
     tell_run: Callable[[Path], None] = lambda _run: None  # called when the rank's run folder exists
     readings: list[ClockReading] = field(default_factory=list)
+    _patches: Patches = field(default_factory=Patches)
     _turns: int = 0
     _passes: int = 0
     _last_loss: float | None = None
@@ -75,10 +77,14 @@ class Team:
 
     def begin(self, recorder: Recorder) -> None:
         """Right before the first step: compare clocks, and leave a word in the run in case it is killed."""
+        from detscope.record.asides import asides_of, phase_in
+
         self.tell_run(recorder.run)
         reading = self.exchange.read_clock("begin")
         if reading is not None:
             self.readings.append(reading)
+        self.watch.attach_to_calls(self._patches.put, lambda: phase_in(recorder))
+        self.watch.set_aside = asides_of(recorder)
         clocks = [clock_as_plain(one) for one in self.readings]
         recorder.writer.info["rank_facts"] = {**about_rank(self.place), "clocks": clocks}
         recorder.writer.save_info()
@@ -98,6 +104,7 @@ class Team:
         import torch
 
         recorder.rest()
+        self._patches.undo()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         recorder.writer.append("communication", self.watch.finish())

@@ -58,7 +58,7 @@ class Hooks:
         if vars(torch.autograd)["_profiler_enabled"]():
             tracker.recording.make_way()
         watch_loaders(patches, tracker.batches)
-        tracker.recording.watch_ranks(patches.put)
+        tracker.recording.ranks.attach(patches.put, tracker.phase_now)
         if torch.cuda.is_available():  # elsewhere nothing has to travel
             for name in ("to", "cuda"):
                 patches.put(torch.Tensor, name, _copy(getattr(torch.Tensor, name), tracker))

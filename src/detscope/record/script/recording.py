@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -26,6 +25,7 @@ from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Pacer
 from detscope.record.script.parts import Part
+from detscope.record.script.ranks import ScriptRanks
 from detscope.record.script.roots import (
     Anatomy,
     Root,
@@ -38,9 +38,6 @@ from detscope.record.script.scribe import Watched
 from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
 from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, OWN_PROFILER, SCRIPTED
 from detscope.runs.atomic import write_text
-
-if TYPE_CHECKING:
-    from detscope.record.communication import CommunicationWatch
 
 
 class Recording:
@@ -68,21 +65,9 @@ class Recording:
         self.optimizer_steps = self.optimizer_steps_skipped = 0
         self.precision: str | None = None
         self._profiler_taken = False
-        self._collectives: CommunicationWatch | None = None
+        self.ranks = ScriptRanks(options)
 
     # ---- what hooks ask and tell
-
-    def watch_ranks(self, put: Callable[[Any, str, Any], None]) -> None:
-        """Where this is one of several ranks: time their collectives."""
-        if self._options.ranks > 1 and torch.distributed.is_available():
-            from detscope.record.communication import CommunicationWatch
-
-            self._collectives = CommunicationWatch(self._options.rank or 0)
-            self._collectives.attach_to_all(put)
-
-    def _keep_collectives(self, step: int) -> None:
-        if self._collectives is not None and self._recorder is not None:
-            self._recorder.writer.append("communication", self._collectives.take(step))
 
     def note(self, text: str) -> None:
         """Say something once, in every view of the run."""
@@ -154,6 +139,7 @@ class Recording:
     def ends(self, done: FinishedStep | None, trains: bool, loader: int, buffer: EventBuffer) -> bool:
         """A step has ended (None: what counts as none); whether the script is to stop."""
         if done is None:
+            self.ranks.skip()
             self._sampler.take_step(counts=False)
             if self._recorder:
                 self._recorder.drop_step()
@@ -163,6 +149,7 @@ class Recording:
             self._training_loaders.add(loader)
         if self._stopped or self._after_window or number < self._first:
             self._count(done, trains)
+            self.ranks.skip()
             self._sampler.take_step(counts=False)
             if number == self._first - 1:
                 self._open(trains)
@@ -187,6 +174,7 @@ class Recording:
             if not trains:
                 self._reconsider(recorder)
             return mode
+        self.ranks.skip()
         phases = recorder.end_evaluation(done)
         self.evaluation.add(done, phases)
         return ""
@@ -291,9 +279,10 @@ class Recording:
         }
         recorder = self._make(model, Anatomy("user", (), ()) if compiled else parts, name, info)
         recorder.__enter__()
-        recorder.between_steps = lambda _done: self._keep_collectives(recorder.next_step - 1)
+        recorder.between_steps = lambda _done: self.ranks.keep(recorder, recorder.next_step - 1)
         recorder.trained = trains
         self._recorder = recorder
+        self.ranks.opened(recorder)
         if self._profiler_taken:
             recorder.make_way(OWN_PROFILER)
         for text in self._notes:

@@ -93,6 +93,18 @@ class Tracker:
         quiet = self.inside or self.in_optimizer or self.crossing
         return None if quiet or not (self.active and self.writing) else self.owner
 
+    def phase_now(self) -> str | None:
+        """The phase under way in this thread, if it is one that is recorded."""
+        if not self.active or self.crossing:
+            return None
+        if self.in_backward:
+            return "backward"
+        if get_ident() != self.owner and self.owner is not None:
+            return None
+        if self.in_optimizer:
+            return "optimizer"
+        return "forward" if self.inside else "other"
+
     # ---- models
 
     def root_call(

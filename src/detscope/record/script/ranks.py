@@ -1,0 +1,48 @@
+"""A script that is, or becomes, one of several ranks: its collectives, noted by steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from detscope.record.asides import asides_of
+from detscope.record.script.options import ScriptOptions
+
+if TYPE_CHECKING:
+    from detscope.record.collectives import Put
+    from detscope.record.communication import CommunicationWatch
+    from detscope.record.script.script_recorder import ScriptRecorder
+
+
+class ScriptRanks:
+    """Owned by the recording."""
+
+    def __init__(self, options: ScriptOptions) -> None:
+        self._options = options
+        self._watch: CommunicationWatch | None = None
+
+    def attach(self, put: Put, phase_now: Callable[[], str | None]) -> None:
+        """Time collectives, should this be or become one of several ranks."""
+        if torch.distributed.is_available():
+            from detscope.record.communication import CommunicationWatch
+
+            self._watch = CommunicationWatch(self._options.rank or 0)
+            self._watch.attach_to_all(put)
+            self._watch.attach_to_calls(put, phase_now)
+
+    def opened(self, recorder: ScriptRecorder) -> None:
+        """The run is open."""
+        if self._watch is not None:
+            self._watch.set_aside = asides_of(recorder)
+
+    def keep(self, recorder: ScriptRecorder, step: int) -> None:
+        """A step has ended: what was noted is its own."""
+        if self._watch is not None:
+            recorder.writer.append("communication", self._watch.take(step))
+
+    def skip(self) -> None:
+        """What was noted belongs to no step that counts."""
+        if self._watch is not None:
+            self._watch.skip()
