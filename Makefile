@@ -7,11 +7,13 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench bench-predict lock install install-dev browser clean
+.PHONY: help demo test test-slow test-busy lint bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
 	@echo 'make test    install what tests need, run linters, type checker and all tests'
+	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
+	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make bench   what recording costs, side by side, as ratios'
 	@echo 'make bench-predict   errors of prediction on recorded data, each with its target'
@@ -24,6 +26,12 @@ demo: install
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: install-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+
+test-busy: install-dev
+	$(BIN)/python -m bench.busy_suite --times $(or $(TIMES),20)
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "detscope"
-BELOW_ALL = {"errors", "marks"}
+BELOW_ALL = {"errors", "limits", "marks"}
 MAY_IMPORT = {
     "config": BELOW_ALL,
     "runs": BELOW_ALL,
@@ -27,7 +27,8 @@ MAY_IMPORT = {
     | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"}
     | {"ingest", "accuracy", "predict", "sweep"},
 }
-WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli", "marks.py", "errors.py")
+WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli")
+WITHOUT_TORCH += ("marks.py", "errors.py", "limits.py")
 
 
 def imports_of(path: Path) -> set[str]:

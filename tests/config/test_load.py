@@ -220,7 +220,7 @@ def test_keys_of_a_misspelt_section_are_checked_against_the_section_that_was_mea
         (b"[training]\nseed = 1\nname = '\xff'\n", "settings.toml, line 3: not UTF-8"),
         (b"seed = " + b"9" * 5000, "settings.toml"),
         (b"seed = " + b"[" * 20_000, "settings.toml: nested too deeply"),
-        (b"#" * 1_000_001, "settings.toml: larger than 1 MB"),
+        (b"#" * 1_000_001, "settings.toml: not a configuration file: 1,000,001 bytes"),
     ],
 )
 def test_a_broken_file_gives_one_line_with_its_place_and_a_hint(content: bytes, where: str) -> None:

@@ -20,6 +20,8 @@ import pytest
 
 from detscope.runs.reader import load_run
 
+pytestmark = pytest.mark.processes
+
 SLOW_RANK = f"{Path(__file__).with_name('slow_rank.py')}:detector"
 COMMAND = [sys.executable, "-m", "detscope", "train"]
 SMALL = [

@@ -132,6 +132,7 @@ def test_a_module_with_relative_imports_sets_threads_before_torch_and_exits_with
     assert Path(summary["run"]).parent == tmp_path / "runs"  # wherever the script went
 
 
+@pytest.mark.processes
 def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path, torch_server):
     write(
         tmp_path,
@@ -174,6 +175,7 @@ def test_workers_that_are_spawned_and_classes_of_main_that_are_pickled(tmp_path,
     assert summary["loader"]["num_workers"] == 1  # measured inside the worker
 
 
+@pytest.mark.processes
 def test_a_worker_s_error_reads_as_without_us(tmp_path, torch_server):
     write(
         tmp_path,
@@ -225,6 +227,7 @@ def interrupt(folder: Path) -> Callable[[int], None]:
     return when_begun
 
 
+@pytest.mark.processes
 def test_an_interrupted_script_dies_of_it_and_its_run_is_kept(tmp_path, torch_server):
     write(tmp_path, "endless.py", ENDLESS)
     stop = interrupt(tmp_path)
@@ -239,6 +242,7 @@ def test_an_interrupted_script_dies_of_it_and_its_run_is_kept(tmp_path, torch_se
     assert (info["status"], info["reason"]) == ("partial", "interrupted")
 
 
+@pytest.mark.processes
 def test_enough_steps_end_an_endless_script_with_finally_and_atexit(tmp_path, torch_server):
     write(tmp_path, "endless.py", ENDLESS)
     command = ("run", "--json", "figures.json", "--max-steps", "5", "endless.py")

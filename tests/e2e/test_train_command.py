@@ -97,6 +97,7 @@ def wait_for_steps(folder: Path, least: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.processes
 def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_server):
     def kill(child: int) -> None:
         wait_for_steps(tmp_path, 6)
@@ -114,6 +115,7 @@ def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_ser
     assert "partial" in torch_server("show", folder=tmp_path).stdout
 
 
+@pytest.mark.processes
 def test_interrupted_by_the_person_it_ends_with_130_and_names_the_run(tmp_path, torch_server):
     def interrupt(child: int) -> None:
         wait_for_steps(tmp_path, 1)
@@ -166,6 +168,7 @@ def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path, torc
     assert {"backbone", "head"} <= set(summary["stages_ms"])
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="the system does not tell the size of a pipe")
 def test_figures_that_fill_the_pipe_are_whole_also_when_the_command_is_stopped_and_goes_on():
     code = "from detscope.cli.output import print_json; print_json(['x' * 50] * 5000)"

@@ -12,6 +12,8 @@ import pytest
 from gated import GATE, WAITING
 from torch_process import DETECTION, Ended, TorchServer, wait_for
 
+pytestmark = pytest.mark.processes
+
 GATED = f"{Path(__file__).with_name('gated.py')}:detector"
 STEPS_PER_EPOCH = 4
 TRAINING = [GATED, "--data", "synthetic", "--epochs", "5", "--eval-every", "2"]

@@ -75,6 +75,7 @@ def test_the_first_sample_has_no_cpu_percent_because_nothing_was_measured_yet() 
     assert any(row.metric == "cpu_percent" for row in rows)
 
 
+@pytest.mark.processes
 def test_a_busy_child_shows_as_a_busy_worker_and_is_forgotten_when_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

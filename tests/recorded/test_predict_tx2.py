@@ -17,6 +17,8 @@ from detscope.predict.recorded import read_layers
 from detscope.predict.replay_snapshot import replay_snapshot
 from detscope.predict.samples import Sample, read_samples, with_target
 from detscope.predict.trees import fit_trees
+from detscope.sweep.legacy import import_files
+from detscope.sweep.store import read_rows
 
 SOME_BATCHES = (16, 64, 128, 200, 256)
 
@@ -98,3 +100,14 @@ def test_the_allocator_reserves_what_a_recorded_history_reserved(recorded: Path)
     found = replay_snapshot(snapshot)
     assert (found.recorded_bytes, found.events) == (4238344192, 6486)
     assert abs(found.error) <= 0.02
+
+
+def test_the_recorded_figures_of_the_tx2_come_into_a_store(recorded: Path, tmp_path: Path) -> None:
+    measured = recorded / "prediction/tx2/measured.csv"
+    done = import_files([measured], tmp_path / "tx2.db", "tx2", "training")
+    assert done["rows"] == 2 * (len(measured.read_text().splitlines()) - 1)
+    found = {
+        (row["network"], row["batch_size"], row["variables"]): row for row in read_rows(tmp_path / "tx2.db")
+    }
+    assert found["mnasnet_0", 2, "memory"]["allocated_bytes"] == round(128.8171875 * 2**20)
+    assert found["mnasnet_0", 2, "latency"]["step_ms"] == pytest.approx(128.68849182128906)

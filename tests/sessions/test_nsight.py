@@ -346,6 +346,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.processes
 def test_a_tool_that_does_not_end_is_stopped_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     for limit_s in (1.5, 10, 60, 180):  # the tool must have got so far as to have a child
@@ -356,6 +357,7 @@ def test_a_tool_that_does_not_end_is_stopped_with_its_children(tmp_path: Path) -
     assert gone(int(pid.read_text()))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("number", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
@@ -376,6 +378,7 @@ def test_a_signal_while_the_tool_is_started_ends_it_too(
     assert started[0].returncode in (-signal.SIGTERM, -signal.SIGKILL)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_nothing_running(tools: Callable[..., Path], number: int, code: int) -> None:
     folder = tools(

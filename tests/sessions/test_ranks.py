@@ -21,6 +21,8 @@ from detscope.sessions.ranks_baseline import one_rank_run
 from detscope.sessions.ranks_launch import lost_connection, root_cause
 from detscope.sessions.ranks_training import check_plan
 
+pytestmark = pytest.mark.processes
+
 
 def batches(rank: int, number_of_ranks: int, **options) -> list[list[int]]:
     generator = torch.Generator().manual_seed(7)

@@ -15,7 +15,6 @@ from detscope.sweep.store import read_rows
 
 MEMORY = "passed|mem_alloc|mem_reserved|mem_used|mem_avail|free|capacity|test_var|bs|dataset|net_name|model\n"
 LATENCY = "passed|latency|test_var|bs|dataset|net_name|model\n"
-RECORDED = Path(__file__).parents[3] / "shared" / "data" / "prediction" / "tx2"
 
 
 def older_folder(folder: Path) -> Path:
@@ -111,15 +110,3 @@ def test_levels_are_read_from_the_names_of_pruned_networks() -> None:
     assert level("nets/resnet18-random-p50-s0") == ("resnet18", "50")
     assert level("squeezenet1_0", "name:squeezenet1_0") == ("squeezenet1_0", "0")
     assert level("mnasnet_35", "older:mnasnet_35") == ("mnasnet", "35")
-
-
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="needs the recorded files of the TX2")
-def test_the_recorded_figures_of_the_tx2_come_in(tmp_path: Path) -> None:
-    done = import_files([RECORDED / "measured.csv"], tmp_path / "tx2.db", "tx2", "training")
-    lines = (RECORDED / "measured.csv").read_text().splitlines()
-    assert done["rows"] == 2 * (len(lines) - 1)
-    found = {
-        (row["network"], row["batch_size"], row["variables"]): row for row in read_rows(tmp_path / "tx2.db")
-    }
-    assert found["mnasnet_0", 2, "memory"]["allocated_bytes"] == round(128.8171875 * 2**20)
-    assert found["mnasnet_0", 2, "latency"]["step_ms"] == pytest.approx(128.68849182128906)

@@ -182,6 +182,7 @@ def endless(tmp_path: Path) -> dict[str, Any]:
     return request_of(tmp_path, axes, f"[measure]\n{rules}")
 
 
+@pytest.mark.processes
 def test_a_loader_worker_that_dies_is_named(endless: dict[str, Any]) -> None:
     outcome, worker = with_a_worker_told(signal.SIGKILL, endless, 600)
     assert outcome.kind == "error", outcome
@@ -191,6 +192,7 @@ def test_a_loader_worker_that_dies_is_named(endless: dict[str, Any]) -> None:
     assert outcome.luck
 
 
+@pytest.mark.processes
 def test_a_loader_worker_that_hangs_times_out_and_the_place_is_told(endless: dict[str, Any]) -> None:
     for limit_s in (4, 20, 100):  # a machine may need the shorter ones to get so far
         outcome, _ = with_a_worker_told(signal.SIGSTOP, endless, limit_s)

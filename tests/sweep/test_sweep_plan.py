@@ -142,6 +142,7 @@ def test_networks_that_are_not_there_are_all_named(tmp_path: Path) -> None:
     assert [line.rpartition("/")[2] for line in caught.value.message.splitlines()] == ["mine.py", "a"]
 
 
+@pytest.mark.processes
 def test_a_second_signal_stops_at_once() -> None:
     with StopSignals() as signals:
         signal.raise_signal(signal.SIGINT)

@@ -19,7 +19,8 @@ from detscope.sessions.sweep import Options, run_sweep
 from detscope.sweep.plan import load_plan
 from detscope.sweep.store import Store, read_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, on import and while its nodes end
+# warnings: Ray's own, on import and while its nodes end
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture

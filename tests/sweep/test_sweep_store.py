@@ -33,7 +33,7 @@ def identity(number: int, **other: Any) -> dict[str, Any]:
         "repetition": 0,
         "network": "net",
         "stage": "training",
-        "batch_size": number,
+        "batch_size": max(number, 1),
         "variables": "latency",
         "fingerprint": "name:net",
     } | other
@@ -52,6 +52,7 @@ with Store(Path({path!r}), create=True) as store:
 """
 
 
+@pytest.mark.processes
 def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path) -> None:
     code = WRITER.format(folder=str(Path(__file__).parent), path=str(tmp_path / "all.db"))
     writers = [
@@ -63,7 +64,7 @@ def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path
         assert writer.returncode == 0, words
     rows = read_rows(tmp_path / "all.db")
     assert len(rows) == 1000
-    assert {row["batch_size"] for row in rows} == set(range(1000))
+    assert {row["trial"] for row in rows} == {f"trial-{number}" for number in range(1000)}
 
 
 def test_a_result_that_comes_late_is_kept_apart(tmp_path: Path) -> None:
@@ -148,6 +149,7 @@ def test_resuming_with_something_changed_is_refused_with_what_differs(
     assert len(read_rows(tmp_path / "plan.db", role=None)) == 2
 
 
+@pytest.mark.processes
 def test_thirty_trials_killed_twenty_times_are_thirty_rows(tmp_path: Path) -> None:
     batches = list(range(1, 31))
     plan = write_plan(tmp_path, f'network = "allowed"\nbatch_size = {batches}')
@@ -194,6 +196,7 @@ def seen(path: Path) -> set[str]:
         database.close()
 
 
+@pytest.mark.processes
 def test_only_one_sweep_at_a_time_uses_a_store(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, 'network = "hangs"')
     sweep = start(plan)

@@ -17,6 +17,8 @@ from sweep_samples import run_plan, write_plan
 
 from detscope.sweep.store import read_rows
 
+pytestmark = pytest.mark.processes
+
 
 def statuses(folder: Path) -> dict[str, str]:
     return {f"{row['network'].partition('@')[0]}": row["status"] for row in read_rows(folder / "plan.db")}

@@ -2,17 +2,62 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from detscope.errors import InputError
-from detscope.runs.reader import Run
+from detscope.runs.reader import Run, read_json
 
 UNDEFINED = "undefined (no ground truth)"
 EVALUATION = "evaluation.json"
 _KINDS = {"coco_box": "boxes", "coco_mask": "masks", "coco_keypoints": "keypoints"}
+
+
+class _Class(TypedDict):
+    """Figures of one class."""
+
+    name: str
+    AP: float | None
+
+
+class _Headline(TypedDict):
+    """Figures over all classes, as far as a sentence names them."""
+
+    AP: float | None
+    AP50: float | None
+
+
+class _Coco(TypedDict):
+    """COCO's measures of boxes, masks or keypoints."""
+
+    figures: _Headline
+    classes: list[_Class]
+
+
+class _Voc(TypedDict):
+    """VOC's measures of boxes."""
+
+    mean: float | None
+    classes: list[_Class]
+
+
+class _Throughput(TypedDict, total=False):
+    """How fast it went."""
+
+    images_per_s: float | None
+
+
+class Evaluation(TypedDict):
+    """What `evaluation.json` says, as far as it is computed with."""
+
+    coco_box: _Coco
+    coco_mask: NotRequired[_Coco]
+    coco_keypoints: NotRequired[_Coco]
+    voc07: _Voc
+    voc10: _Voc
+    throughput: NotRequired[_Throughput | None]
+    cannot_tell: NotRequired[list[str] | None]
+    files: NotRequired[dict[str, str] | None]
 
 
 def add_evaluation(summary: dict[str, Any], run: Run) -> None:
@@ -43,18 +88,9 @@ def add_evaluation(summary: dict[str, Any], run: Run) -> None:
 def read_evaluation(folder: Path) -> dict[str, Any] | None:
     """The content of a run's `evaluation.json`; None where it evaluated nothing, or did not finish."""
     path = folder / EVALUATION
-    if not path.is_file():
+    if not path.exists():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["coco_box"]["figures"], content["voc07"]["mean"], content["voc10"]["mean"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is damaged: {type(error).__name__} {error}", "evaluate again, or restore the file"
-        ) from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is damaged: no object", "evaluate again, or restore the file")
-    return content
+    return read_json(path, Evaluation, "evaluate again, or restore the file")
 
 
 def evaluation_verdict(found: Mapping[str, Any]) -> str:

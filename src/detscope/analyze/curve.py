@@ -91,15 +91,15 @@ def accuracy_figures(run: Run) -> dict[str, Any] | None:
     if accuracy.height == 0:
         return None
     last = accuracy.filter(pl.col("step") == accuracy["step"].max())
-    figures = _figures_by_epoch(last)
     epoch = int(last["epoch"][0])
-    headline = figures[epoch].get("coco_box", {})
+    figures = _figures_by_epoch(last).get(epoch, {})
+    headline = figures.get("coco_box", {})
     return {
         "epoch": epoch,
         "step": int(last["step"][0]),
         "AP": headline.get("AP"),
         "AP50": headline.get("AP50"),
-        **figures[epoch],
+        **figures,
         "classes": _class_rows(last),
         "best": _best(accuracy),
     }

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from detscope.errors import InputError
-from detscope.runs.reader import Run
+from detscope.runs.reader import Run, read_json
 
 FILE_NAME = "predicted.json"
 VERSION = 1
 Ends = tuple[float, float]
+
+
+class Compared(TypedDict):
+    """One figure, predicted and measured."""
+
+    name: str
+    unit: NotRequired[str | None]
+    predicted: NotRequired[float | None]
+    predicted_interval: NotRequired[list[float] | None]
+    measured: NotRequired[float | None]
+    measured_interval: NotRequired[list[float] | None]
+    error: NotRequired[float | None]
+    inside: NotRequired[bool | None]
+    why: NotRequired[str | None]
+
+
+class Predicted(TypedDict):
+    """What `predicted.json` says, as far as it is computed with."""
+
+    version: int
+    compared: list[Compared]
 
 
 def compared(
@@ -58,19 +78,10 @@ def categories_beside(predicted: Mapping[str, float], measured: Mapping[str, flo
 def read_predicted(run: Run) -> dict[str, Any] | None:
     """What `detscope predict RUN` left in the run; None where nobody asked."""
     path = run.folder / FILE_NAME
-    if not path.is_file():
+    if not path.exists():
         return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_json(path, Predicted, "predict the run again, or remove the file")
+    if found["version"] != VERSION:
         version = found["version"]
-        rows = found["compared"]
-        if not isinstance(rows, list) or not all(isinstance(row, dict) and "name" in row for row in rows):
-            raise ValueError("its figures are no list")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is damaged: {str(error)[:80]}", "predict the run again, or remove the file"
-        ) from error
-    if version != VERSION:
         raise InputError(f"{path} is of version {version}, this detscope reads {VERSION}", "predict it again")
-    whole: dict[str, Any] = found
-    return whole
+    return found

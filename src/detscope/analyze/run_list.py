@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import DetscopeError, UsageError
+from detscope.runs.folder import run_folders
 from detscope.runs.reader import load_run
 
 SORT_KEYS = ("time", "model", "device", "status", "verb")
@@ -23,8 +24,7 @@ def list_runs(
     """Runs of a folder that fit the filters; damaged ones are listed with their reason."""
     if sort not in SORT_KEYS:
         raise UsageError(f"--sort {sort!r} is not one of {', '.join(SORT_KEYS)}", "try --sort time")
-    folders = sorted(path.parent for path in parent.glob("*/run.json") if not path.parent.is_symlink())
-    rows = [_row(folder) for folder in folders]
+    rows = [_row(folder) for folder in run_folders(parent)]
     keep: list[Callable[[dict[str, Any]], bool]] = []
     if model:
         keep.append(lambda row: model in str(row["model"]))
@@ -49,10 +49,9 @@ def _row(folder: Path) -> dict[str, Any]:
     except DetscopeError as error:
         return {**row, "status": "damaged", "reason": error.message}
     info = run.info
-    model = info.get("model")
     return {
         **row,
         **{key: info.get(key) for key in ("verb", "device", "batch_size", "precision", "reason")},
-        "model": model.get("name") if isinstance(model, dict) else model,
+        "model": (info.get("model") or {}).get("name"),
         "status": run.status,
     }

@@ -38,8 +38,10 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _group(
     key: Mapping[str, Any], members: Sequence[Mapping[str, Any]], varying: Sequence[str]
 ) -> dict[str, Any]:
-    batches = sorted({row["batch_size"] for row in members})
-    points = [_point(batch, [row for row in members if row["batch_size"] == batch]) for batch in batches]
+    by_batch: dict[int, list[Mapping[str, Any]]] = {}
+    for row in members:
+        by_batch.setdefault(row["batch_size"], []).append(row)
+    points = [_point(batch, rows) for batch, rows in sorted(by_batch.items())]
     measured = [point for point in points if point["images_per_s"] is not None]
     best = max(measured, key=lambda point: point["images_per_s"], default=None)
     extra = [str(key[name]) for name in varying if name not in ("network", "environment") and key[name]]

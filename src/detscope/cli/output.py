@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -24,21 +23,13 @@ _PIPE_BYTES = 4096
 
 
 def print_json(value: object) -> None:
-    """Print standard JSON on stdout; what JSON cannot say (NaN, infinity) becomes null."""
-    text = json.dumps(_standard(value), indent=2, allow_nan=False) + "\n"
+    """Print standard JSON on stdout."""
+    from detscope.runs.standard_json import as_standard_json
+
+    text = json.dumps(as_standard_json(value), indent=2, allow_nan=False) + "\n"
     # a pipe takes so little all or not at all; of more, Python without buffers loses what a stop cuts off
     for start in range(0, len(text), _PIPE_BYTES):
         sys.stdout.write(text[start : start + _PIPE_BYTES])
-
-
-def _standard(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _standard(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_standard(item) for item in value]
-    return value
 
 
 def table_console() -> Console:

@@ -10,8 +10,8 @@ from typing import Any
 
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
+from detscope.limits import limit, require_within
 
-_LIMIT_BYTES = 1_000_000  # a configuration beyond this is some other file given by mistake
 _POSITION = re.compile(
     r"^(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)$", re.DOTALL
 )
@@ -34,13 +34,12 @@ def _read_text(path: Path) -> str:
         raise UsageError(f"{path}: is a folder, not a configuration file", _suggest_inside(path))
     try:
         with path.open("rb") as file:
-            content = file.read(_LIMIT_BYTES + 1)
+            content = file.read(limit("settings_bytes") + 1)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such configuration file", _suggest_beside(path)) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > _LIMIT_BYTES:
-        raise UsageError(f"{path}: larger than 1 MB, so it is not a configuration file")
+    require_within("settings_bytes", len(content), f"{path}: not a configuration file", UsageError)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -10,16 +10,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import polars as pl
 
 from detscope.errors import InputError
+from detscope.machine.sqlite_watch import QueryWatch
 
 ROWS_AT_ONCE = 100_000
-MAX_SECONDS_BETWEEN_ROWS = 60.0
-MAX_VALUE_BYTES = 50_000_000
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # a damaged schema also shows as text that cannot be decoded, in SQLite's own message
 _FAILURES = (sqlite3.Error, OverflowError, MemoryError, UnicodeError)
@@ -32,11 +30,8 @@ class Database:
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self.name = name
         self._connection = connection
-        self._deadline = monotonic() + MAX_SECONDS_BETWEEN_ROWS
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        connection.set_progress_handler(lambda: monotonic() > self._deadline, 100_000)
-        self._execute("PRAGMA trusted_schema = OFF")
+        self._watch = QueryWatch(connection, name)
         self.columns = self._find_columns()
 
     def _find_columns(self) -> dict[str, dict[str, str]]:
@@ -85,16 +80,16 @@ class Database:
         return found
 
     def _execute(self, sql: str) -> sqlite3.Cursor:
-        self._deadline = monotonic() + MAX_SECONDS_BETWEEN_ROWS
         try:
-            return self._connection.execute(sql)
+            with self._watch.waiting():
+                return self._connection.execute(sql)
         except _FAILURES as error:
             raise damaged(self.name, error) from error
 
     def _fetch(self, cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
-        self._deadline = monotonic() + MAX_SECONDS_BETWEEN_ROWS
         try:
-            return cursor.fetchmany(ROWS_AT_ONCE)
+            with self._watch.waiting():
+                return cursor.fetchmany(ROWS_AT_ONCE)
         except _FAILURES as error:
             raise damaged(self.name, error) from error
 

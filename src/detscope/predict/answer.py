@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from math import log
 from typing import Any
 
-from detscope.errors import UsageError
+import numpy as np
+
+from detscope.errors import InputError, UsageError
 from detscope.predict.choice import Estimate, TargetModel
 from detscope.predict.device_model import DeviceModel
 from detscope.predict.expected import counted_by_traffic, knows_update
@@ -16,6 +18,8 @@ from detscope.predict.lifetimes import TrainingPlan
 from detscope.predict.memory import simulate_training
 from detscope.predict.memory_model import MemoryModel
 from detscope.predict.samples import Case
+
+_LARGEST = 1e24
 
 
 def answer(
@@ -76,7 +80,7 @@ def _add_estimates(
         model = device.targets.get(target)
         if model is None:
             continue
-        estimate = model.estimate(cases)
+        estimate = _sensible(model, cases, target)
         unbounded = _unbounded(model, cases, estimate) if target == "memory" else [None] * len(cases)
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
@@ -90,6 +94,16 @@ def _add_estimates(
             notes.append(
                 f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
             )
+
+
+def _sensible(model: TargetModel, cases: Sequence[Case], target: str) -> Estimate:
+    """An estimate of positive numbers; a model that was tampered with may give others."""
+    with np.errstate(all="ignore"):
+        found = model.estimate(cases)
+    ends = np.concatenate([found.predicted, found.lower, found.upper])
+    if not ((ends > 0) & (ends < _LARGEST)).all():
+        raise InputError(f"the device model's {target} is no positive number", "fit it again: detscope fit")
+    return found
 
 
 def _never_measured(graph: LayerGraph, device: DeviceModel) -> list[str]:

@@ -92,6 +92,14 @@ def terms_of(call: LayerCall) -> tuple[float, ...]:
     return (into, out, fresh, weights, 1.0)
 
 
+def widths_of(name: str) -> tuple[int, int]:
+    """How many terms and features layers of a class have, by its name."""
+    plain = name.removesuffix(FORWARD_ALONE)
+    if plain.endswith(("convolution", "convolution, few images")):
+        return 6, 9
+    return (3, 6) if plain == NMS else (5, 6)
+
+
 def traffic_terms(call: LayerCall) -> tuple[float, ...]:
     """Terms where features say nothing (never measured, or many at once): what is moved, and the call."""
     operation = call.operation

@@ -88,7 +88,8 @@ class LayerModel:
     def from_plain(cls, plain: dict[str, Any]) -> LayerModel:
         """Back from JSON."""
         scales = {str(name): float(value) for name, value in plain["scales"].items()}
-        return cls(LayerTable.from_plain(plain["table"]), scales, plain["pull"])
+        pull = None if plain["pull"] is None else float(plain["pull"])
+        return cls(LayerTable.from_plain(plain["table"]), scales, pull)
 
 
 @lru_cache(maxsize=20000)

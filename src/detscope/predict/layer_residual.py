@@ -52,6 +52,8 @@ class LayerResidual:
         centre, scale, weights = (
             np.array(plain[name], dtype=float) for name in ("centre", "scale", "weights")
         )
+        if centre.ndim != 1 or centre.shape != scale.shape or weights.ndim != 1:
+            raise ValueError("a residual whose parts are of different widths")
         places = np.array(plain["places"], dtype=float).reshape(len(weights), len(centre))
         return cls(centre, scale, places, weights, float(plain["length"]), float(plain["noise"]))
 

@@ -20,6 +20,7 @@ from detscope.predict.layer_features import (
     stand_ins,
     terms_of,
     traffic_terms,
+    widths_of,
 )
 from detscope.predict.layer_residual import LayerResidual, fit_layer_residual
 from detscope.predict.layer_times import (
@@ -44,6 +45,7 @@ _ROWS_FOR_RESIDUAL = 8
 _SMALLEST_ERROR = 0.05
 _ROUNDS = 6
 _BY_TRAFFIC = (OTHER, VIEW, SMALL)
+_TRAFFIC_TERMS = 2
 _ROOFLINE_ALONE = (*_BY_TRAFFIC, NMS)  # no residual
 
 
@@ -83,8 +85,15 @@ class ClassTimes:
             tuple(float(value) for value in plain["term_ms"]),
             LayerResidual.from_plain(plain["residual"]) if plain["residual"] else None,
             int(plain["rows"]),
-            plain["left_out_error"],
+            None if plain["left_out_error"] is None else float(plain["left_out_error"]),
         )
+
+    def require_widths(self, name: str) -> None:
+        """Refuse other terms or features than those of the class."""
+        terms, features = (_TRAFFIC_TERMS, 0) if name in _BY_TRAFFIC else widths_of(name)
+        given = features if self.residual is None else len(self.residual.centre)
+        if len(self.term_ms) != terms or given != features:
+            raise ValueError(f"class {name[:40]!r} has {len(self.term_ms)} terms and {given} features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +143,10 @@ class LayerTable:
     def from_plain(cls, plain: dict[str, Any]) -> LayerTable:
         """Back from JSON."""
         classes = {str(name): ClassTimes.from_plain(one) for name, one in plain["classes"].items()}
+        if OTHER not in classes:
+            raise ValueError(f"no class {OTHER!r}")
+        for name, one in classes.items():
+            one.require_widths(name)
         return cls(classes, bool(plain["training"]))
 
 

@@ -120,7 +120,9 @@ class MemoryModel:
             key: SmoothResidual.from_plain(plain[key]) if plain[key] else None
             for key in ("reserved_residual", "process_residual")
         }
-        process = ProcessTerm(**plain["process"]) if plain["process"] else None
+        process = ProcessTerm.from_plain(plain["process"]) if plain["process"] else None
+        if plain["rule"] not in RULES:
+            raise ValueError(f"no rule {plain['rule']!s:.20}")
         return cls(str(plain["rule"]), process, **residuals)
 
 

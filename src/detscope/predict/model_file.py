@@ -10,20 +10,30 @@ Version history:
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from detscope.errors import InputError
+from detscope.limits import require_within
 from detscope.predict.choice import Predictor, Reach, TargetModel
-from detscope.predict.device_model import DeviceModel, no_reach
+from detscope.predict.device_model import STAGES, DeviceModel, no_reach
 from detscope.predict.hybrid import HybridModel
 from detscope.predict.layer_model import LayerModel
 from detscope.predict.memory_model import MemoryModel
+from detscope.predict.methods import TARGETS
+from detscope.predict.model_check import (
+    LARGEST,
+    check_forest,
+    require_plain_numbers,
+    require_shapes,
+    require_small_zip,
+    try_target,
+)
 from detscope.predict.physical import PhysicalModel
 from detscope.predict.trees import TreesModel
 from detscope.runs.atomic import write_text
@@ -38,8 +48,7 @@ _PLAIN: dict[str, type[PhysicalModel] | type[HybridModel] | type[MemoryModel] | 
     "memory": MemoryModel,
 }
 _AGAIN = "fit it again: detscope fit"
-_LARGEST_BYTES = 1 << 30
-_NO_END = 1e18
+_NO_END = LARGEST
 _OF_A_FOREST = ["sklearn.tree._tree.Tree"]  # arrays; what else skops trusts by itself
 
 
@@ -65,6 +74,11 @@ def load_model(path: Path) -> DeviceModel:
     """Read a model; InputError with one line for anything that is not one."""
     plain = _read(path)
     try:
+        require_plain_numbers(plain)
+        strange = plain["targets"].keys() - TARGETS.keys()
+        if strange or plain["stage"] not in STAGES:
+            raise ValueError(f"{strange or plain['stage']!s:.40} is unknown")
+        limit_bytes = plain["limit_bytes"]
         return DeviceModel(
             str(plain["stage"]),
             str(plain["method"]),
@@ -72,18 +86,17 @@ def load_model(path: Path) -> DeviceModel:
             str(plain["fingerprint"]),
             int(plain["rows"]),
             tuple(str(name) for name in plain["networks"]),
-            plain["limit_bytes"],
+            None if limit_bytes is None else float(limit_bytes),
             int(plain.get("layer_rows", 0)),
             tuple(str(note) for note in plain.get("notes", ())),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError) as error:
         raise InputError(f"{path} is damaged: {type(error).__name__} {error!s:.80}", _AGAIN) from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise InputError(f"{path} is too large for a device model", _AGAIN)
+        require_within("device_model_bytes", path.stat().st_size, f"{path}")
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", _AGAIN) from error
@@ -129,18 +142,27 @@ def _target_to_plain(target: TargetModel) -> dict[str, Any]:
 def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
     reach = plain["reach"]
     arrays = [np.array(reach[name], dtype=float) for name in ("centre", "scale", "places")]
+    places = Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])) if arrays[2].size else no_reach()
+    if arrays[2].size:
+        require_shapes(places)
     near = _from_plain(plain["near"], path)
-    return TargetModel(
+    errors = {
+        str(kind): {str(name): float(value) for name, value in found.items()}
+        for kind, found in plain["errors"].items()
+    }
+    target = TargetModel(
         near,
         near if plain["far"] is None else _from_plain(plain["far"], path),
         str(plain["near_name"]),
         str(plain["far_name"]),
         _width(plain["near_width"]),
         _width(plain["far_width"]),
-        Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])) if arrays[2].size else no_reach(),
-        plain["errors"],
+        places,
+        errors,
         None if plain.get("beside_width") is None else _width(plain["beside_width"]),
     )
+    try_target(target)
+    return target
 
 
 def _to_plain(model: Predictor) -> dict[str, Any]:
@@ -157,41 +179,33 @@ def _to_plain(model: Predictor) -> dict[str, Any]:
 
 def _from_plain(plain: dict[str, Any], path: Path) -> Predictor:
     if plain["kind"] == "trees":
-        return TreesModel(
-            _forest(base64.b64decode(plain["forest"], validate=True), path), bool(plain["training"])
-        )
+        training = bool(plain["training"])
+        return TreesModel(_forest(base64.b64decode(plain["forest"], validate=True), training, path), training)
     return _PLAIN[plain["kind"]].from_plain(plain["values"])
 
 
-def _forest(data: bytes, path: Path) -> Any:
+def _forest(data: bytes, training: bool, path: Path) -> Any:
     """Only what a forest is made of is built; any other type ends the loading."""
-    from zipfile import BadZipFile
+    from zipfile import ZipFile
 
     from sklearn.ensemble import ExtraTreesRegressor  # type: ignore[import-untyped]
     from skops.io import get_untrusted_types, loads
 
     try:
+        with ZipFile(BytesIO(data)) as opened:
+            require_small_zip(opened)
         strange = [name for name in get_untrusted_types(data=data) if name not in _OF_A_FOREST]
         if strange:
             raise InputError(f"{path} holds {strange[0]}, which no forest has: it is not opened", _AGAIN)
         forest = loads(data, trusted=_OF_A_FOREST)
-    except BadZipFile as error:
-        raise ValueError("its forest cannot be read") from error
-    if not isinstance(forest, ExtraTreesRegressor):
-        raise InputError(f"{path} holds a {type(forest).__name__} where a forest should be", _AGAIN)
-    for tree in forest.estimators_:
-        _check_tree(tree.tree_, forest.n_features_in_)
+        if not isinstance(forest, ExtraTreesRegressor):
+            raise InputError(f"{path} holds a {type(forest).__name__} where a forest should be", _AGAIN)
+        check_forest(forest, training)
+    except InputError:
+        raise
+    except Exception as error:  # skops and scikit-learn name no error for what is damaged
+        raise ValueError(f"its forest cannot be read: {error!s:.60}") from error
     return forest
-
-
-def _check_tree(tree: Any, features: int) -> None:
-    """Compiled code follows these numbers without looking: they must stay within the tree."""
-    for children in (tree.children_left, tree.children_right):
-        if ((children < -1) | (children >= tree.node_count)).any():
-            raise ValueError("a tree of its forest leads outside of itself")
-    inner = tree.children_left >= 0
-    if ((tree.feature[inner] < 0) | (tree.feature[inner] >= features)).any() or tree.n_features != features:
-        raise ValueError("a tree of its forest asks for features that do not exist")
 
 
 def _finite(value: Any) -> Any:

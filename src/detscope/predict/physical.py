@@ -63,7 +63,12 @@ class PhysicalModel:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> PhysicalModel:
         """Back from JSON."""
-        return cls(**{**plain, "device_ms": tuple(plain["device_ms"]), "tiles": Tiles(**plain["tiles"])})
+        device_ms = tuple(float(value) for value in plain["device_ms"])
+        tiles = Tiles(**{name: int(size) for name, size in plain["tiles"].items()})
+        if len(device_ms) != len(TERMS) or min(tiles.pointwise, tiles.winograd, tiles.other) < 1:
+            raise ValueError(f"{len(device_ms)} terms with {tiles}")
+        numbers = {name: float(plain.get(name, 0.0)) for name in ("call_ms", "step_ms", "penalty")}
+        return cls(device_ms, tiles=tiles, training=bool(plain.get("training", True)), **numbers)
 
 
 @lru_cache(maxsize=20000)

@@ -6,7 +6,7 @@ the network was built, and cannot hold more than the device has, where some came
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -38,6 +38,11 @@ class ProcessTerm:
     def to_plain(self) -> dict[str, float]:
         """As JSON holds it."""
         return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, float]) -> ProcessTerm:
+        """Back from JSON."""
+        return cls(**{name: float(value) for name, value in plain.items()})
 
 
 def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Array) -> ProcessTerm:

@@ -53,6 +53,8 @@ class SmoothResidual:
         centre, scale, places, weights = (
             np.array(plain[name], dtype=float) for name in ("centre", "scale", "places", "weights")
         )
+        if centre.ndim != 1 or centre.shape != scale.shape or places.shape != weights.shape + centre.shape:
+            raise ValueError("a residual whose parts are of different widths")
         return cls(centre, scale, places, weights, float(plain["mean"]))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from detscope.analyze.drawing import report_data
@@ -17,6 +16,7 @@ from detscope.report.html.sections import all_sections
 from detscope.report.markdown import name_cell, sentence, table
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
+from detscope.runs.standard_json import as_standard_json
 
 
 def write_as(run: Run | str | Path, form: str = "html", target: Path | None = None) -> Path:
@@ -33,16 +33,7 @@ def _sections(run: Run) -> list[Section]:
 
 
 def _json(run: Run) -> str:
-    return json.dumps(_standard(report_data(run).summary), indent=2, allow_nan=False) + "\n"
-
-
-def _standard(value: object) -> object:
-    """What JSON cannot say becomes null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _standard(item) for key, item in value.items()}
-    return [_standard(item) for item in value] if isinstance(value, list | tuple) else value
+    return json.dumps(as_standard_json(report_data(run).summary), indent=2, allow_nan=False) + "\n"
 
 
 def _csv(run: Run) -> str:

@@ -26,3 +26,6 @@ def render_runs(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
         table.add_row(*("-" if row[name] is None else escape(plain(row[name])) for name in _COLUMNS))
     console.print(table)
     console.print(f"{len(rows)} runs")
+    for row in rows:
+        if row["status"] == "damaged":
+            console.print(f"damaged: {escape(plain(row['reason']))}", style="yellow", soft_wrap=True)

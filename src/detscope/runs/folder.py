@@ -44,23 +44,34 @@ def point_latest_at(folder: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def run_folders(parent: Path) -> list[Path]:
+    """Folders that hold a run.json, of whatever content; not the links to them."""
+    try:
+        inside = sorted(parent.iterdir())
+        return [path for path in inside if not path.is_symlink() and os.path.lexists(path / "run.json")]
+    except OSError as error:
+        raise InputError(
+            f"{parent} cannot be listed: {error.strerror}", "give the folder that holds run folders"
+        ) from error
+
+
 def find_run(name: str | None, parent: Path = Path("runs")) -> Path:
     """A run by path, name, beginning of a name, or the latest."""
     if not name:
         name = "latest"
     for candidate in (Path(name), parent / name):
-        if (candidate / "run.json").is_file():
+        if os.path.lexists(candidate / "run.json"):
             return candidate.resolve()
-    matches = sorted(parent.glob(f"{name}*/run.json")) if parent.is_dir() else []
+    matches = [path for path in run_folders(parent) if path.name.startswith(name)] if parent.is_dir() else []
     if len(matches) == 1:
-        return matches[0].parent.resolve()
+        return matches[0].resolve()
     if len(matches) > 1:
-        names = ", ".join(match.parent.name for match in matches[:4])
+        names = ", ".join(match.name for match in matches[:4])
         raise InputError(f"{name!r} fits {len(matches)} runs: {names}", "give more of the name")
     if name == "latest":
         raise InputError(f"no run in {parent}", "make one: detscope train tiny_fasterrcnn --steps 20")
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # noqa: PTH112  (a Path raises where the name is too long)
         raise InputError(
             f"{name} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
         )
-    raise InputError(f"no run named {name!r} in {parent}", "list them: ls runs/")
+    raise InputError(f"no run named {name!r} in {parent}", "list them: detscope runs")

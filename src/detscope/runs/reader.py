@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.runs.schema import SCHEMA_VERSION, TABLES
+from detscope.runs.info import RunInfo, Versioned
+from detscope.runs.schema import NEVER_NULL, SCHEMA_VERSION, TABLES
 from detscope.runs.writer import polars_schema, read_part
+
+_RESTORE = "restore the file from a backup"
+# polars panics over some damage, and asks for whatever memory a header claims
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -31,52 +37,72 @@ class Run:
         """A table of the run, or some of its columns; empty, with them, where nothing was recorded."""
         whole = self.folder / f"{name}.parquet"
         parts = sorted((self.folder / "parts").glob(f"{name}-*.arrow"))
-        pieces = [whole] if whole.is_file() else parts
-        frames = []
-        for piece in pieces:
-            try:
-                frames.append(_read_whole(piece, columns) if piece == whole else read_part(piece))
-            except (pl.exceptions.PolarsError, OSError) as error:
-                raise InputError(
-                    f"{piece} is damaged: {str(error).splitlines()[0]}",
-                    "record the run again, or restore the file",
-                ) from error
         schema = polars_schema(name)
         wanted = schema if columns is None else {column: schema[column] for column in columns}
+        frames = [_read_piece(piece, name, wanted) for piece in ([whole] if whole.exists() else parts)]
         if len(frames) == 1 and frames[0].schema == wanted:
             return frames[0]
-        empty = pl.DataFrame(schema=schema)
-        found = pl.concat([empty, *frames], how="diagonal_relaxed") if frames else empty
-        return found if columns is None else found.select(columns)
+        empty = pl.DataFrame(schema=wanted)
+        return pl.concat([empty, *frames], how="diagonal_relaxed") if frames else empty
 
 
-def _read_whole(path: Path, columns: Sequence[str] | None) -> pl.DataFrame:
-    """A table's file, as far as it has the columns: older runs may lack some."""
-    if columns is None:
-        return pl.read_parquet(path)
+def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
+    """A file of a table with the wanted columns, as far as it has them: older runs may lack some."""
+    if not path.is_file():
+        raise _damaged(path, "it is no file")
+    try:
+        frame = _read_whole(path, wanted) if path.suffix == ".parquet" else read_part(path)
+    except _UNREADABLE as error:
+        raise _damaged(path, error) from error
+    frame = frame.select(column for column in wanted if column in frame.columns)
+    for column, kind in wanted.items():
+        found = frame.schema.get(column, pl.Null)
+        if found not in (kind, pl.Null):
+            raise _damaged(path, f"its column {column} is {found}, not {kind}")
+        if column in NEVER_NULL[table] and frame.height and (found == pl.Null or frame[column].null_count()):
+            raise _damaged(path, f"its column {column} has gaps")
+    return frame
+
+
+def _read_whole(path: Path, columns: Iterable[str]) -> pl.DataFrame:
     known = pl.read_parquet_schema(path)
     return pl.read_parquet(path, columns=[column for column in columns if column in known])
 
 
-def load_run(path: str | Path) -> Run:
-    """Open a run folder."""
-    folder = Path(path)
+def read_json(path: Path, shape: Any, hint: str) -> dict[str, Any]:
+    """A JSON file whose object has the types of `shape`; whatever else it is or says is one clear line."""
     try:
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        version = info["schema"]
-    except FileNotFoundError:
+        content: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        msgspec.convert(content, shape)  # gives what is known; what is kept is everything
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error, hint) from error
+    return content
+
+
+def _damaged(path: Path, why: object, hint: str = "record the run again, or restore the file") -> InputError:
+    if isinstance(why, RecursionError):
+        why = "it is nested too deeply"
+    elif isinstance(why, OSError):
+        why = why.strerror or why
+    lines = str(why).splitlines() or [type(why).__name__]
+    return InputError(f"{path} is damaged: {lines[0][:200]}", hint)
+
+
+def load_run(path: str | Path) -> Run:
+    """Open a run folder; run.json is checked here, once for all who read it."""
+    folder = Path(path)
+    file = folder / "run.json"
+    if not os.path.lexists(file):
         raise InputError(
             f"{folder} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder / 'run.json'} is damaged: {error}", "restore the file from a backup"
-        ) from error
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        )
+    version = read_json(file, Versioned, _RESTORE)["schema"]
+    if version > SCHEMA_VERSION:
         raise InputError(
             f"{folder} was written by a newer detscope (schema {version}; this one reads {SCHEMA_VERSION})",
             "update detscope",
         )
+    info = read_json(file, RunInfo, _RESTORE)
     return Run(folder, info)
 
 

@@ -267,4 +267,30 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 
+# columns without which a row means nothing: a file where one is missing or has gaps is damaged
+NEVER_NULL: dict[str, tuple[str, ...]] = {
+    "steps": ("step", "mode", "phase", "start_ns", "wall_ns"),
+    "content": ("step",),
+    "images": ("step", "position", "name"),
+    "losses": ("step", "name", "value"),
+    "spans": ("step", "kind", "path", "direction", "calls", "total_ns", "self_ns"),
+    "nodes": ("kind", "path"),
+    "ops": ("name", "direction", "count", "total_ns", "self_ns"),
+    "costs": ("kind", "path", "direction", "flops", "self_flops", "bytes", "self_bytes"),
+    "loader": ("step", "worker", "pid", "region", "start_ns", "wall_ns"),
+    "telemetry": ("time_ns", "source", "metric", "value", "unit"),
+    "timeline": ("step", "track", "name", "start_ns", "wall_ns"),
+    "memory": ("block", "device", "bytes", "category"),
+    "memory_levels": ("time_ns", "device", "level", "bytes"),
+    "memory_changes": ("time_ns", "device", "category", "delta_bytes"),
+    "device_events": ("rank", "kind", "name", "start_ns", "wall_ns"),
+    "host_events": ("rank", "kind", "name", "start_ns", "wall_ns"),
+    "kernel_metrics": ("kernel", "name", "metric"),
+    "communication": ("rank", "step", "kind", "start_ns", "wall_ns"),
+    "rank_steps": ("rank", "step", "mode", "phase", "start_ns", "wall_ns"),
+    "rank_content": ("rank", "step"),
+    "rank_timeline": ("rank", "step", "track", "name", "start_ns", "wall_ns"),
+    "accuracy": ("epoch", "step", "kind", "figure"),
+}
+
 STATUSES = ("ok", "partial", "failed", "oom_device", "oom_host")

@@ -17,6 +17,7 @@ from detscope.errors import DetscopeError
 from detscope.runs.atomic import give_name, write_aside, write_bytes, write_text
 from detscope.runs.folder import create_run_folder, point_latest_at
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
+from detscope.runs.standard_json import as_standard_json
 
 FLUSH_EVERY_S = 3.0
 
@@ -78,9 +79,8 @@ class RunWriter:
 
     def save_info(self) -> None:
         """Write run.json."""
-        write_text(
-            self.folder / "run.json", json.dumps(self.info, indent=1, allow_nan=False, default=str) + "\n"
-        )
+        text = json.dumps(as_standard_json(self.info), indent=1, allow_nan=False, default=str)
+        write_text(self.folder / "run.json", text + "\n")
 
     def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, each with the columns of the schema in order."""

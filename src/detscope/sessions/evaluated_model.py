@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,14 @@ class EvaluatedModel:
 
 def run_of_weights(weights: str | None, runs: str) -> Path | None:
     """The run that `--weights` names, by path or name; None where it names a file or a keyword."""
-    from detscope.runs.folder import find_run
+    from detscope.runs.folder import find_run, run_folders
 
-    if weights is None or weights in ("auto", "coco", "none") or Path(weights).is_file():
+    if weights is None or weights in ("auto", "coco", "none"):
         return None
-    if Path(weights).exists() or weights == "latest" or list(Path(runs).glob(f"{weights}*/run.json")):
+    if os.path.isfile(weights):  # noqa: PTH113  (a Path raises where the name is too long)
+        return None
+    beside = [path.name for path in run_folders(Path(runs))] if Path(runs).is_dir() else []
+    if os.path.lexists(weights) or weights == "latest" or any(name.startswith(weights) for name in beside):
         return find_run(weights, Path(runs))
     hint = f"runs are looked for in {runs}, files by their path"
     raise UsageError(f"--weights {weights}: no such run or file", hint)

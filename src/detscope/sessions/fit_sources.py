@@ -11,6 +11,7 @@ from detscope.errors import InputError, UsageError
 from detscope.predict.graph import LayerGraph
 from detscope.predict.recorded import read_layers
 from detscope.predict.samples import Case, Sample, read_samples
+from detscope.runs.folder import run_folders
 from detscope.sessions.fit_networks import LAYERS, Layers
 from detscope.sessions.fit_rows import UNKNOWN, MeasuredRow, is_export, rows_of_export, rows_of_store
 
@@ -131,17 +132,19 @@ def _of_folder(path: Path, found: Measured) -> Iterator[MeasuredRow]:
     """A run, or a folder that holds runs and stores."""
     from detscope.sessions.fit_runs import RUN_FILE, row_of_run
 
-    if (path / RUN_FILE).is_file():
-        folders = [path]
-    else:  # `latest` names one of the others
-        folders = sorted({file.parent.resolve() for file in path.glob(f"*/{RUN_FILE}")})
+    folders = [path] if (path / RUN_FILE).exists() else run_folders(path)
     stores = sorted(path.glob("*.db")) if path not in folders else []
     if not folders and not stores:
         raise InputError(f"{path}: neither a run nor a folder of runs or stores", _GIVE)
     for store in stores:
         yield from rows_of_store(store)
     for folder in folders:
-        row = row_of_run(folder)
+        try:
+            row = row_of_run(folder)
+        except InputError as error:  # one bad run costs that run alone, unless it is all there is
+            if path in folders:
+                raise
+            row = error.message
         if isinstance(row, str):
             found.leave_out(f"{folder.name}: {row}" if len(folders) == 1 else row, 1)
         else:

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from detscope.config.toml import read_toml
+from detscope.config.toml import read_toml, show_value
 from detscope.errors import SettingsError, UsageError
+from detscope.limits import require_within
 from detscope.machine.sizes import parse_size
 from detscope.sweep.axes import AXES, split_device
 from detscope.sweep.plan_check import check_plan
 from detscope.sweep.plan_settings import Limits, Measure
-
-MOST_TRIALS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,18 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
     general = tables.get("sweep", {})
     folder = path.absolute().parent
     repetitions = general.get("repetitions", 1)
-    points = list(_points(tables, folder))
+    grids = _grids(tables, folder)
+    combinations = sum(prod(map(len, grid.values())) for grid in grids)
+    require_within("plan_trials", combinations * repetitions, f"{path}", UsageError)
     excludes = tables.get("exclude", [])
+    compared = sum(
+        len(value) if isinstance(value, list) else 1 for rule in excludes for value in rule.values()
+    )
+    require_within("plan_comparisons", combinations * compared, f"{path}: [[exclude]]", UsageError)
+    points = list(_points(grids))
     kept = [point for point in points if not any(_matches(point, rule) for rule in excludes)]
     if not kept:
         raise UsageError(f"{path}: the plan has no trials", "loosen [[exclude]], or give [axes] more values")
-    if len(kept) * repetitions > MOST_TRIALS:
-        raise UsageError(
-            f"{path}: {len(kept) * repetitions:,} trials; {MOST_TRIALS:,} is the most", "use fewer values"
-        )
     ordered = _ordered(kept, repetitions, general.get("order", "batch"), general.get("seed", 0))
     limits = dict(tables.get("limits", {}))
     if "memory" in limits:
@@ -117,37 +120,46 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
     )
 
 
-def _points(tables: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    """All combinations of [axes], then those of every [[trials]]; each configuration once."""
+def _grids(tables: Mapping[str, Any], folder: Path) -> list[dict[str, list[Any]]]:
+    """The values of every axis, of [axes] and of every [[trials]]; nothing is combined yet."""
     axes = tables.get("axes", {})
-    seen: set[tuple[object, ...]] = set()
     shared = {name: value for name, value in axes.items() if not isinstance(value, list) or len(value) == 1}
     grids = [axes] if "network" in axes else []
     grids += [shared | row for row in tables.get("trials", [])]
-    for grid in grids:
-        for point in _grid(grid, folder):
-            key = tuple(point.items())
-            if key not in seen:
-                seen.add(key)
-                yield point
+    found: dict[str, Sequence[str]] = {}
+    return [_columns(grid, folder, found) for grid in grids]
 
 
-def _grid(axes: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    columns = []
+def _columns(axes: Mapping[str, Any], folder: Path, found: dict[str, Sequence[str]]) -> dict[str, list[Any]]:
+    columns = {}
     for name, axis in AXES.items():
         given = axes.get(name, [axis.default])
         values = given if isinstance(given, list) else [given]
         if name == "network":
-            values = [found for value in values for found in _networks(str(value), folder)]
-        columns.append(values)
-    for combination in product(*columns):
-        yield dict(zip(AXES, combination, strict=True))
+            for value in values:
+                if value not in found:
+                    found[value] = _networks(value, folder)
+            values = [network for value in values for network in found[value]]
+        columns[name] = values
+    return columns
+
+
+def _points(grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
+    """All combinations of every grid; each configuration once."""
+    seen: set[tuple[object, ...]] = set()
+    for grid in grids:
+        for point in product(*grid.values()):
+            if point not in seen:
+                seen.add(point)
+                yield dict(zip(grid, point, strict=True))
 
 
 def _networks(text: str, folder: Path) -> Sequence[str]:
     """Folders that a pattern such as `pruned/*` means, as written relative to the plan."""
     if not any(char in text for char in "*?["):
         return [text]
+    if "**" in text:  # of the whole disk, perhaps
+        raise UsageError(f"network {show_value(text)}: ** is not a pattern here", 'as in "pruned/*"')
     pattern = Path(text)
     base = Path(pattern.anchor) if pattern.is_absolute() else folder
     relative = str(pattern.relative_to(pattern.anchor)) if pattern.is_absolute() else text

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from detscope.config.toml import show_value
 from detscope.sweep.axes import AXES, closest
 from detscope.sweep.plan_settings import SECTIONS
 
+_MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time
 _TABLES = (*SECTIONS, "axes")
 _LISTS = ("trials", "exclude")
 _COMPARISON = re.compile(r"(<|<=|>|>=) [0-9]{1,9}")
@@ -18,7 +20,7 @@ _NUMBERS = ("batch_size", "image_size", "num_workers", "prefetch_factor", "threa
 
 def check_plan(tables: Mapping[str, Any]) -> list[str]:
     """All problems of a plan's tables; none: it can be made."""
-    return list(_problems(tables))
+    return list(islice(_problems(tables), _MOST_TOLD))
 
 
 def _problems(tables: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +23,7 @@ def accepted_kinds(store: Store) -> dict[str, tuple[str, str]]:
 
 def refuse_other_identity(store: Store, identity: dict[str, Any]) -> None:
     """Refuse to go on in a store that was measured otherwise: figures would be mixed."""
-    kept = store.query("SELECT name, identity FROM plans WHERE identity IS NOT NULL ORDER BY rowid DESC")
-    found = [differences(json.loads(row["identity"]), identity) for row in kept]
+    found = [differences(kept, identity) for kept in store.identities()]
     if found and all(found):
         from detscope.errors import SettingsError
 
@@ -59,14 +57,15 @@ def status_of(store: Store) -> dict[str, Any]:
     done = set(accepted_kinds(store))
     left = Counter(row["device"] for row in planned if row["trial"] not in done)
     devices = sorted({row["device"] for row in accepted} | {row["device"] for row in planned})
+    kinds: dict[str, list[str]] = {device: [] for device in devices}
+    for row in accepted:
+        kinds[row["device"]].append(row["kind"])
     plans = store.query("SELECT name, made_at FROM plans ORDER BY rowid")
     return {
         "store": str(store.path),
         "plans": plans,
         "devices": [
-            {"device": device, **counts([row["kind"] for row in accepted if row["device"] == device]),
-             "left": left[device]}
-            for device in devices
+            {"device": device, **counts(kinds[device]), "left": left[device]} for device in devices
         ],
         **counts([row["kind"] for row in accepted]),
         "left": sum(left.values()),

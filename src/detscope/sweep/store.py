@@ -13,11 +13,22 @@ from types import TracebackType
 from typing import Any
 
 from detscope.errors import InputError, MachineError
+from detscope.limits import require_within
+from detscope.machine.sqlite_watch import QueryWatch
 from detscope.sweep.keys import canonical, key_of
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.store_schema import APPLICATION_ID, COLUMNS, FIGURES, STORE_VERSION, statements
+from detscope.sweep.store_schema import (
+    APPLICATION_ID,
+    COLUMNS,
+    FIGURES,
+    STORE_VERSION,
+    plain_sql,
+    statements,
+    wrong_values,
+)
 
 BUSY_S = 120.0
+_ROWS_AT_ONCE = 1000
 _HEADER = b"SQLite format 3\x00"
 
 
@@ -30,14 +41,12 @@ class Store:
         try:
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             self._db.row_factory = sqlite3.Row
+            self._watch = QueryWatch(self._db, path.name)
             self._open(create)
         except sqlite3.Error as error:
             raise _explained(path, error) from error
 
     def _open(self, create: bool) -> None:
-        damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if damage != "ok":
-            raise sqlite3.DatabaseError(damage)
         if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             if not create:
                 raise InputError(f"{self.path}: an empty file, not a store", "give the file of a sweep")
@@ -52,8 +61,27 @@ class Store:
             raise InputError(
                 f"{self.path}: made by a newer detscope (store version {version})", "update detscope"
             )
+        self._check_content()
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")  # a row that was acknowledged outlives a power cut
+
+    def _check_content(self) -> None:
+        """Our own tables alone, every value of its type: a view or a trigger could run for ever."""
+        made = self.query("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+        own = {plain_sql(statement) for statement in statements() if statement.startswith("CREATE")}
+        strange = [row for row in made if plain_sql(str(row["sql"])) not in own]
+        if strange or len(made) < len(own):
+            what = f"{strange[0]['type']} {strange[0]['name']!s:.40}" if strange else "tables are missing"
+            raise _damaged(self.path, f"not as a sweep makes it: {what}")
+        damage = self.query("PRAGMA quick_check(1)")[0]["quick_check"]
+        if damage != "ok":
+            raise _damaged(self.path, str(damage))
+        for table, condition in wrong_values().items():
+            rows = self.query(f"SELECT count(*) AS count FROM {table}")[0]["count"]
+            require_within("store_rows", rows, f"{self.path}: {table}")
+            wrong = self.query(f"SELECT rowid AS row FROM {table} WHERE {condition} LIMIT 1")
+            if wrong:
+                raise _damaged(self.path, f"row {wrong[0]['row']} of {table} has values of other types")
 
     def _make(self) -> None:
         with self._transaction():
@@ -149,8 +177,16 @@ class Store:
 
     def query(self, text: str, values: Iterable[object] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT."""
+        found: list[dict[str, Any]] = []
         try:
-            return [dict(row) for row in self._db.execute(text, tuple(values))]
+            with self._watch.waiting():
+                cursor = self._db.execute(text, tuple(values))
+            while True:
+                with self._watch.waiting():
+                    rows = cursor.fetchmany(_ROWS_AT_ONCE)
+                if not rows:
+                    return found
+                found += map(dict, rows)
         except sqlite3.Error as error:
             raise _explained(self.path, error) from error
 
@@ -159,13 +195,27 @@ class Store:
         where = "" if role is None else " WHERE role = ?"
         found = self.query(f"SELECT * FROM attempts{where} ORDER BY rowid", () if role is None else (role,))
         for row in found:
-            row["more"] = json.loads(row["more"]) if row["more"] else {}
+            row["more"] = self._object(row["more"]) if row["more"] else {}
+        return found
+
+    def identities(self) -> list[dict[str, Any]]:
+        """How the plans of this store were measured, the last first."""
+        rows = self.query("SELECT identity FROM plans WHERE identity IS NOT NULL ORDER BY rowid DESC")
+        return [self._object(row["identity"]) for row in rows]
+
+    def _object(self, text: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _damaged(self.path, f"{text[:40]!r} is not JSON") from error
+        if not isinstance(found, dict):
+            raise _damaged(self.path, f"{text[:40]!r} is not an object")
         return found
 
     def environments(self) -> dict[str, dict[str, Any]]:
         """Facts of every environment, by key."""
         rows = self.query("SELECT * FROM environments")
-        return {row["environment"]: json.loads(row["facts"]) for row in rows}
+        return {row["environment"]: self._object(row["facts"]) for row in rows}
 
     def close(self) -> None:
         """Close; what SQLite kept beside the file goes into it, so that one file is everything."""
@@ -237,8 +287,10 @@ def _check_file(path: Path, create: bool) -> None:
         raise _damaged(path, "not a database")
 
 
-def _explained(path: Path, error: sqlite3.Error) -> InputError | MachineError:
+def _explained(path: Path, error: sqlite3.Error) -> BaseException:
     text = str(error)
+    if text == "interrupted":
+        return KeyboardInterrupt()
     if "disk is full" in text:
         return MachineError(f"no space left while writing {path}", "free some space and use --resume")
     if "readonly" in text or "unable to open" in text:

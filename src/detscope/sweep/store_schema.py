@@ -79,16 +79,34 @@ COLUMNS: Mapping[str, str] = {
     **FIGURES,
     "more": "TEXT",
 }
+ENVIRONMENTS: Mapping[str, str] = {"environment": "TEXT PRIMARY KEY", "facts": "TEXT NOT NULL"}
+PLANS: Mapping[str, str] = {
+    "plan": "TEXT PRIMARY KEY",
+    "name": "TEXT",
+    "identity": "TEXT",
+    "text": "TEXT",
+    "made_at": "TEXT",
+}
+PLANNED: Mapping[str, str] = {
+    "plan": "TEXT NOT NULL",
+    "position": "INTEGER NOT NULL",
+    "trial": "TEXT NOT NULL",
+    "words": "TEXT NOT NULL",
+    "device": "TEXT NOT NULL",
+}
+_STORED_AS = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'"}
 
 
 def statements() -> list[str]:
     """What makes an empty store."""
     columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    environments = ", ".join(f"{name} {kind}" for name, kind in ENVIRONMENTS.items())
+    planned = ", ".join(f"{name} {kind}" for name, kind in PLANNED.items())
+    plans = ", ".join(f"{name} {kind}" for name, kind in PLANS.items())
     return [
-        "CREATE TABLE environments (environment TEXT PRIMARY KEY, facts TEXT NOT NULL)",
-        "CREATE TABLE plans (plan TEXT PRIMARY KEY, name TEXT, identity TEXT, text TEXT, made_at TEXT)",
-        "CREATE TABLE planned (plan TEXT NOT NULL, position INTEGER NOT NULL, trial TEXT NOT NULL,"
-        " words TEXT NOT NULL, device TEXT NOT NULL, PRIMARY KEY (plan, trial))",
+        f"CREATE TABLE environments ({environments})",
+        f"CREATE TABLE plans ({plans})",
+        f"CREATE TABLE planned ({planned}, PRIMARY KEY (plan, trial))",
         f"CREATE TABLE attempts ({columns})",
         "CREATE UNIQUE INDEX one_result_per_trial ON attempts (trial) WHERE role = 'accepted'",
         "CREATE UNIQUE INDEX one_result ON attempts (configuration, device, environment, repetition)"
@@ -97,3 +115,24 @@ def statements() -> list[str]:
         f"PRAGMA application_id = {APPLICATION_ID}",
         f"PRAGMA user_version = {STORE_VERSION}",
     ]
+
+
+def plain_sql(statement: str) -> str:
+    """A statement without its spacing."""
+    return " ".join(statement.split())
+
+
+def wrong_values() -> dict[str, str]:
+    """Of every table the condition of a row with a value of another type, or a number that nothing has."""
+    tables = {"environments": ENVIRONMENTS, "plans": PLANS, "planned": PLANNED, "attempts": COLUMNS}
+    return {
+        table: " OR ".join(_wrong(name, kind) for name, kind in columns.items())
+        for table, columns in tables.items()
+    }
+
+
+def _wrong(name: str, kind: str) -> str:
+    stored, *rules = kind.split()
+    types = _STORED_AS[stored] + ("" if "NOT" in rules or "PRIMARY" in rules else ", 'null'")
+    outside = "" if stored == "TEXT" else f" OR {name} < {int(name == 'batch_size')} OR {name} > 1e18"
+    return f"typeof({name}) NOT IN ({types}){outside}"

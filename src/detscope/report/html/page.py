@@ -12,6 +12,7 @@ from typing import Any
 
 from detscope.report.html.cells import cells_of
 from detscope.report.html.parts import Absent, Chart, Section
+from detscope.runs.standard_json import as_standard_json
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -58,7 +59,7 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
 
 def _json_inside_html(value: object) -> str:
     """JSON that cannot end its script element, whatever the names in it."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(as_standard_json(value), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -1,0 +1,17 @@
+"""Plain data as every reader of JSON takes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+def as_standard_json(value: object) -> object:
+    """The same data without what JSON cannot say: NaN and infinity become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): as_standard_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_standard_json(item) for item in value]
+    return value
