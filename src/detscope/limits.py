@@ -30,12 +30,10 @@ LIMITS: Mapping[str, Limit] = {
     "archive_ratio": Limit(100, "times", "annotations pack twentyfold at most; bombs a thousandfold"),
     "archive_members": Limit(2_000_000, "files", "more than any data set that detectors are trained on"),
     "archive_member_bytes": Limit(
-        32,
-        "packed bytes",
-        "at least, per file: a name alone packs to as much; empty files by the thousand do not",
+        12, "packed bytes", "at least, per file: an empty one packs to six, a label to twenty"
     ),
     "annotation_bytes": Limit(
-        1 * GIB, "bytes", "twice COCO's largest file; memory takes up to eight times it"
+        512 * MIB, "bytes", "COCO's largest file has 427 MiB; memory takes ten times as much"
     ),
     "label_bytes": Limit(16 * MIB, "bytes", "of one image: VOC's XML and YOLO's text have some kilobytes"),
     "description_bytes": Limit(1 * MIB, "bytes", "data.yaml names folders and classes, nothing else"),

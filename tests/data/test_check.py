@@ -129,7 +129,7 @@ def png_header(width: int, height: int) -> bytes:
 def test_pictures_beyond_the_pixel_limit_are_refused_by_their_header(tmp_path: Path, side: int) -> None:
     folder = folder_with(tmp_path)
     (folder / "images" / "000000000002.jpg").write_bytes(png_header(side, side))
-    assert "megapixels" in reasons(check_dataset(str(folder)))["000000000002.jpg", None]
+    assert "pixels, the limit" in reasons(check_dataset(str(folder)))["000000000002.jpg", None]
 
 
 def test_sizes_that_disagree_are_told(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import random
 import stat
 import tarfile
 import zipfile
@@ -168,8 +169,26 @@ def test_a_sparse_file_of_many_terabytes_is_refused(tmp_path: Path) -> None:
 
 def test_the_number_of_members_is_limited(tmp_path: Path) -> None:
     archive = make_tar(tmp_path / "many.tar", *((tar_member(f"{i}"), b"") for i in range(20)))
-    with pytest.raises(InputError, match="one too many"):
+    with pytest.raises(InputError, match="more files than the limit of 10"):
         extract_archive(archive, tmp_path / "out", limits=ExtractLimits(members=10))
+
+
+def test_a_small_archive_of_thousands_of_empty_files_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    archive = make_tar(tmp_path / "empty.tar.gz", *((tar_member(f"{i}"), b"") for i in range(20_000)))
+    allowed = archive.stat().st_size // 12
+    assert allowed < 20_000
+    with pytest.raises(InputError, match=f"more files than the limit of {allowed:,}") as caught:
+        extract_archive(archive, tmp_path / "out")
+    assert "DETSCOPE_LIMIT_ARCHIVE_MEMBER_BYTES" in caught.value.hint
+    assert everything_below(tmp_path) == {"empty.tar.gz"}
+
+
+def test_thousands_of_label_files_are_unpacked(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    lines = (f"3 {draw.random():.4f} {draw.random():.4f} {draw.random():.4f} 0.1\n" for _ in range(2000))
+    labels = ((tar_member(f"{i}.txt"), line.encode()) for i, line in enumerate(lines))
+    archive = make_tar(tmp_path / "labels.tar.gz", *labels)
+    assert len(everything_below(extract_archive(archive, tmp_path / "out"))) == 2000
 
 
 @pytest.mark.parametrize("cut", [0, 10, 200, -30])

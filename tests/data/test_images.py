@@ -56,7 +56,7 @@ BAD_FILES = {
     "page.jpg": (b"<!DOCTYPE html><html>404</html>", "HTML"),
     "text.jpg": (b"version https://git-lfs", "known format"),
     "big.png": (png_header_only(12000, 12000), "12000 x 12000"),
-    "huge.png": (png_header_only(20000, 20000), "megapixels"),
+    "huge.png": (png_header_only(20000, 20000), "pixels, the limit"),
 }
 
 

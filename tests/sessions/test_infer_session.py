@@ -211,7 +211,7 @@ def bad_and_good(folder: Path) -> dict[str, str | None]:
         "P.png": None,
         "sixteen.png": None,
         "turned.jpg": None,
-        "huge.png": "megapixels",
+        "huge.png": "pixels, the limit",
         "narrow.png": "1 x 3000 pixels: the model cannot take it",
         "missing.jpg": "no such file",
     }

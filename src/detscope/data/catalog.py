@@ -24,6 +24,7 @@ class Archive:
     url: str
     checksum: str
     size_bytes: int
+    most_members: int  # files and folders, with room to spare: a mirror's archive may hold some more
     proof: str  # unpacked last, so that it is there when everything is
     folder: str  # below the root; the archive's members lie below it
     strip: str = ""  # leading folder of the members that `folder` stands for
@@ -47,6 +48,7 @@ _VOC2007 = (
         f"{_VOC}/voc2007/VOCtrainval_06-Nov-2007.tar",
         "md5:c52e279531787c972589f7e41ab4ae64",
         460_032_000,
+        40_000,
         "VOC2007/ImageSets/Main/trainval.txt",
         "VOCdevkit",
         "VOCdevkit",
@@ -56,6 +58,7 @@ _VOC2007 = (
         f"{_VOC}/voc2007/VOCtest_06-Nov-2007.tar",
         "md5:b6e924de25625d8de591ea690078ad9f",
         451_020_800,
+        40_000,
         "VOC2007/ImageSets/Main/test.txt",
         "VOCdevkit",
         "VOCdevkit",
@@ -67,6 +70,7 @@ _VOC2012 = (
         f"{_VOC}/voc2012/VOCtrainval_11-May-2012.tar",
         "md5:6cd6e144f989b92b3379bac3b3de84fd",
         1_999_639_040,
+        100_000,
         "VOC2012/ImageSets/Main/trainval.txt",
         "VOCdevkit",
         "VOCdevkit",
@@ -77,6 +81,7 @@ _COCO_LABELS = Archive(
     f"{_COCO}/annotations/annotations_trainval2017.zip",
     "md5:f4bbac642086de4f52a3fdda2de5fa2c",
     252_907_541,
+    100,
     "annotations/instances_val2017.json",
     "coco",
 )
@@ -85,6 +90,7 @@ _COCO_VAL = Archive(
     f"{_COCO}/zips/val2017.zip",
     "md5:442b8da7639aecaf257c1dceb8ba8c80",
     815_585_330,
+    20_000,
     "val2017",
     "coco",
 )
@@ -93,6 +99,7 @@ _COCO_TRAIN = Archive(
     f"{_COCO}/zips/train2017.zip",
     "md5:cced6f7f71b7629ddf16f17bbcfab6b2",
     19_336_861_798,
+    400_000,
     "train2017",
     "coco",
 )
@@ -102,6 +109,7 @@ _PETS_ARCHIVES = (
         f"{PETS_URL}/annotations.tar.gz",
         "sha256:52425fb6de5c424942b7626b428656fcbd798db970a937df61750c0f1d358e91",
         19_173_078,
+        60_000,
         "annotations/trainval.txt",
         "oxford-iiit-pet",
     ),
@@ -110,6 +118,7 @@ _PETS_ARCHIVES = (
         f"{PETS_URL}/images.tar.gz",
         "sha256:67195c5e1c01f1ab5f9b6a5d22b8c27a580d896ece458917e61d459337fa318d",
         791_918_971,
+        30_000,
         "images",
         "oxford-iiit-pet",
     ),

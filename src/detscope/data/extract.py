@@ -17,17 +17,20 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from detscope.data.contract import Progress
 from detscope.data.folders import build_folder_once, require_free_disk
 from detscope.errors import InputError
+from detscope.limits import limit, raise_hint
 
 _CHUNK_BYTES = 2**20
 # Headers of an archive are read in one piece; none that is honest comes near this size.
 _MAX_READ_BYTES = 16 * 2**20
+_SMALL_BYTES = 10 * 2**20  # below this much unpacked the ratio is no matter
+_FEW_MEMBERS = 1000  # so many are no matter, however small the archive
 _ENCRYPTED = 0x1
 _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _DRIVE = re.compile("[A-Za-z]:")
@@ -35,16 +38,18 @@ _DRIVE = re.compile("[A-Za-z]:")
 
 @dataclass(frozen=True)
 class ExtractLimits:
-    """How much an archive may unpack to."""
+    """How much an archive may unpack to; what is not given is as the table of limits has it."""
 
-    total_bytes: int = 200 * 10**9
-    members: int = 2_000_000
-    ratio: float = 100.0  # unpacked to packed size
-    ratio_from_bytes: int = 10 * 2**20  # below this much unpacked the ratio is no matter
+    members: int = field(default_factory=lambda: limit("archive_members"))
+    total_bytes: int = field(default_factory=lambda: limit("archive_bytes"))
 
     def bytes_for(self, archive_bytes: int) -> int:
         """The most that an archive of this size may unpack to."""
-        return min(self.total_bytes, max(self.ratio_from_bytes, int(self.ratio * archive_bytes)))
+        return min(self.total_bytes, max(_SMALL_BYTES, limit("archive_ratio") * archive_bytes))
+
+    def members_for(self, archive_bytes: int) -> int:
+        """The most members of an archive of this size: each is worth some of its bytes."""
+        return min(self.members, max(_FEW_MEMBERS, archive_bytes // limit("archive_member_bytes")))
 
 
 def extract_archive(
@@ -84,10 +89,9 @@ def _one_line_reasons(archive: Path) -> Iterator[None]:
         raise
 
 
-def _refused(archive: Path, reason: str) -> InputError:
-    return InputError(
-        f"{archive.name}: {reason}", f"nothing was unpacked; remove {archive} to fetch it again"
-    )
+def _refused(archive: Path, reason: str, why: str = "") -> InputError:
+    hint = f"nothing was unpacked; remove {archive} to fetch it again"
+    return InputError(f"{archive.name}: {reason}", f"{why}; {hint}" if why else hint)
 
 
 class _Writer:
@@ -97,7 +101,7 @@ class _Writer:
         self.archive = archive
         self.limit_bytes = limits.bytes_for(archive.stat().st_size)
         self._folder = folder
-        self._limits = limits
+        self._most_members = limits.members_for(archive.stat().st_size)
         self._progress = progress
         self._written_bytes = 0
         self._members = 0
@@ -106,17 +110,18 @@ class _Writer:
         """The error that ends the unpacking."""
         return _refused(self.archive, f"member {member!r} {reason}")
 
-    def expect(self, unpacked_bytes: int) -> None:
-        """Judge the size that the archive itself announces, before anything is written."""
+    def expect(self, unpacked_bytes: int, members: int = 0) -> None:
+        """Judge what the archive itself announces, before anything is written."""
         self._judge_size(unpacked_bytes)
+        self._judge_members(members)
         require_free_disk(self._folder, unpacked_bytes, f"unpacking {self.archive.name}")
 
     def folder(self, name: str) -> None:
-        self._count(name)
+        self._count()
         self._place(name).mkdir(parents=True, exist_ok=True)
 
     def file(self, name: str, content: IO[bytes]) -> None:
-        self._count(name)
+        self._count()
         path = self._place(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:  # "x": a name that comes twice is refused
@@ -131,12 +136,21 @@ class _Writer:
             raise self.refuse(name, "would be written outside the target folder")
         return self._folder.joinpath(*parts)
 
-    def _count(self, name: str) -> None:
+    def _count(self) -> None:
         self._members += 1
-        if self._members > self._limits.members:
-            raise self.refuse(name, f"is one too many: more than {self._limits.members}")
+        self._judge_members(self._members)
         if self._progress is not None and self._members % 50 == 0:
             self._progress(f"unpacking {self.archive.name}", self._members, None)
+
+    def _judge_members(self, members: int) -> None:
+        if members <= self._most_members:
+            return
+        packed_bytes = self.archive.stat().st_size
+        raise _refused(
+            self.archive,
+            f"holds more files than the limit of {self._most_members:,} for its {packed_bytes / 1e3:.0f} kB",
+            raise_hint("archive_member_bytes"),
+        )
 
     def _judge_size(self, unpacked_bytes: int) -> None:
         if unpacked_bytes > self.limit_bytes:
@@ -147,14 +161,16 @@ def too_large(archive: Path, limit_bytes: int) -> InputError:
     """The error for an archive that unpacks to more than it may."""
     packed_bytes = archive.stat().st_size
     return _refused(
-        archive, f"{packed_bytes / 1e3:.0f} kB unpack to more than the limit of {limit_bytes / 1e6:.0f} MB"
+        archive,
+        f"{packed_bytes / 1e3:.0f} kB unpack to more than the limit of {limit_bytes / 1e6:.0f} MB",
+        raise_hint("archive_ratio"),
     )
 
 
 def _unpack_zip(archive: Path, writer: _Writer) -> None:
     with zipfile.ZipFile(archive) as opened:
         members = opened.infolist()
-        writer.expect(sum(member.file_size for member in members))
+        writer.expect(sum(member.file_size for member in members), len(members))
         for member in members:
             _judge_mode(writer, member.orig_filename, member.external_attr >> 16)
             if member.flag_bits & _ENCRYPTED:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from detscope.errors import InputError
+from detscope.limits import limit, over_limit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     Pixels = npt.NDArray[np.uint8]
 
-MAX_PIXELS = 100_000_000
-MAX_FILE_BYTES = 512 * 2**20
 # Formats that need no outside program to open; EPS, for one, would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
@@ -87,9 +86,14 @@ def _require_readable(path: Path) -> int:
         raise ImageError(f"{path}: is not a regular file")
     if status.st_size == 0:
         raise ImageError(f"{path}: is empty (0 bytes)")
-    if status.st_size > MAX_FILE_BYTES:
-        raise ImageError(f"{path}: {status.st_size / 1e6:.0f} MB is more than an image may have")
+    if status.st_size > limit("image_bytes"):
+        raise _beyond("image_bytes", f"{path}", status.st_size)
     return status.st_size
+
+
+def _beyond(limit_name: str, what: str, amount: int | None = None) -> ImageError:
+    found = over_limit(limit_name, what, amount)
+    return ImageError(found.message, f"{found.hint}; else {_HINT}")
 
 
 def inspect_image(path: Path) -> ImageFacts:
@@ -220,10 +224,8 @@ def _opened(raw: bytes, name: str, rest: IO[bytes] | None = None) -> Image:
     with _one_line_reasons(name):
         picture = Image.open(rest or io.BytesIO(raw), formats=FORMATS)
     width, height = picture.size
-    if width * height > MAX_PIXELS:
-        raise ImageError(
-            f"{name}: {width} x {height} is more than the limit of {MAX_PIXELS / 1e6:.0f} megapixels"
-        )
+    if width * height > limit("image_pixels"):
+        raise _beyond("image_pixels", f"{name}: {width} x {height}", width * height)
     return picture
 
 
@@ -242,7 +244,7 @@ def _one_line_reasons(name: str) -> Iterator[None]:
     except UnidentifiedImageError:
         raise ImageError(f"{name}: is not an image in a known format") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{name}: is more than the limit of {MAX_PIXELS / 1e6:.0f} megapixels") from None
+        raise _beyond("image_pixels", name) from None
     except MemoryError:
         raise
     except Exception as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from detscope.data.catalog import Archive, Collection
 from detscope.data.contract import Progress
-from detscope.data.extract import extract_archive
+from detscope.data.extract import ExtractLimits, extract_archive
 from detscope.data.fetch import RemoteFile, fetch
 from detscope.data.first_use import remember, remembered
 from detscope.data.folders import locked, require_free_disk, writing_to
@@ -117,7 +117,8 @@ def _bring(
             path = fetch(remote, downloads, progress=progress)
             if trust_mirror:
                 remember(remote, path, downloads)
-            extract_archive(path, staging, progress=progress)
+            limits = ExtractLimits(members=archive.most_members)
+            extract_archive(path, staging, limits=limits, progress=progress)
         _put(staging, archive, folder, progress)
         shutil.rmtree(staging)
         (downloads / archive.name).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.images import MAX_PIXELS
+from detscope.limits import limit
 
 
 class SegmentationError(Exception):
@@ -128,7 +128,7 @@ def _parse_run_lengths(value: dict[str, Any]) -> Segmentation:
         counts = _unpack(text) if isinstance(text, bytes) else [int(count) for count in text]
     except (KeyError, TypeError, ValueError, UnicodeEncodeError):
         raise SegmentationError("run lengths need a size and counts") from None
-    if height * width > MAX_PIXELS:
+    if height * width > limit("image_pixels"):
         raise SegmentationError(f"mask of {width} x {height} is more than an image may have")
     if height < 1 or width < 1 or any(count < 0 for count in counts) or sum(counts) != height * width:
         raise SegmentationError(f"run lengths do not fill their {width} x {height} pixels")
