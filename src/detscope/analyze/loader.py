@@ -14,9 +14,16 @@ REGIONS = ("load", "decode", "transform", "collate")
 
 
 def loader_figures(
-    loader: pl.DataFrame, typical: TypicalSteps, images_per_step: float | None, wait_ms: float
+    loader: pl.DataFrame,
+    typical: TypicalSteps,
+    images_per_step: float | None,
+    wait_ms: float,
+    num_workers: int | None = None,
 ) -> dict[str, Any]:
-    """Workers, capacity and demand. Capacity: images/s the workers make when they never wait."""
+    """Workers, capacity and demand. Capacity: images/s the workers make when they never wait.
+
+    `num_workers` is what the loader says; without it those count that made a batch of the measured steps.
+    """
     steps_ms = typical.p50_ms or 0.0
     result: dict[str, Any] = {"wait_ms": wait_ms, "workers": []}
     busy_ms = steps_ms - wait_ms
@@ -42,9 +49,10 @@ def loader_figures(
         row["wait_ms"] = total(own["wait_ns"]) / 1e6 / own.height
         result["workers"].append(row)
     making_s = total(batches["wall_ns"]) / 1e9
-    parallel = max(1, len(result["workers"]))
+    seen = sum(row["worker"] >= 0 for row in result["workers"])
+    result["num_workers"] = seen if num_workers is None else num_workers
+    parallel = max(1, result["num_workers"])
     result["capacity_images_per_s"] = total(batches["images"]) / making_s * parallel if making_s else None
-    result["num_workers"] = 0 if result["workers"][0]["worker"] < 0 else parallel
     return result | _receiving(batches.filter(pl.col("step").is_in(typical.steps)), wait_ms)
 
 

@@ -222,6 +222,7 @@ class Recorder:
                 self._buffer.mark_processor(STEP_BEGINS)
                 pause_ns = start_ns - pause_start_ns
                 if iterator is None:  # starting workers is part of waiting for the first batch
+                    self.writer.info["num_workers"] = getattr(loader, "num_workers", None)
                     iterator = instrumented_iterator(loader)
                     self._loaders.append(loader)
                 self._fetching = True

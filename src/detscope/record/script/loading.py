@@ -35,13 +35,16 @@ class LoaderListener(Protocol):
     def asks_iterator(self, loader: Any) -> bool:
         """A loader is asked for its iterator; whether that is to be timed."""
 
-    def asks_batch(self) -> bool:
+    def iterates(self, loader: Any, iterator: Any) -> None:
+        """A loader begins a pass over its batches with this iterator."""
+
+    def asks_batch(self, iterator: Any) -> bool:
         """An iterator is asked for a batch; whether that is to be timed."""
 
     def made_batch(self, timing: BatchTiming) -> None:
         """A batch was made, here or in a worker."""
 
-    def gets_batch(self, batch: Any) -> None:
+    def gets_batch(self, batch: Any, iterator: Any) -> None:
         """The loop has its batch."""
 
     def pass_ends(self) -> None:
@@ -111,7 +114,8 @@ def watch_loaders(patches: Patches, listener: LoaderListener) -> None:
     for iterator in _ITERATORS:
         _unwrap_batches(iterator, listener)
     patches.put(dataloader._BaseDataLoaderIter, "__next__", _next(listener))
-    patches.put(DataLoader, "__iter__", _iter(listener))
+    for name in ("__iter__", "_get_iterator"):  # subclasses have an `__iter__` of their own
+        patches.put(DataLoader, name, _iter(name, listener))
 
 
 def _unwrap_batches(iterator: Any, listener: LoaderListener) -> None:
@@ -136,7 +140,7 @@ def _next(listener: LoaderListener) -> Callable[[Any], Any]:
 
     @functools.wraps(plain)
     def next_batch(self: Any) -> Any:
-        if not listener.asks_batch():
+        if not listener.asks_batch(self):
             return plain(self)
         ended = listener.waits()
         try:
@@ -150,14 +154,14 @@ def _next(listener: LoaderListener) -> Callable[[Any], Any]:
             forget_own_frames(error)  # a worker's traceback travels as text
             raise
         ended()
-        listener.gets_batch(batch)
+        listener.gets_batch(batch, self)
         return batch
 
     return next_batch
 
 
-def _iter(listener: LoaderListener) -> Callable[[Any], Iterator[Any]]:
-    plain = vars(DataLoader)["__iter__"]
+def _iter(name: str, listener: LoaderListener) -> Callable[[Any], Iterator[Any]]:
+    plain = vars(DataLoader)[name]
 
     @functools.wraps(plain)
     def iterate(self: Any) -> Any:
@@ -169,11 +173,13 @@ def _iter(listener: LoaderListener) -> Callable[[Any], Iterator[Any]]:
             self.worker_init_fn = WorkerStart(own)
         ended = listener.waits()
         try:
-            return plain(self)
+            iterator = plain(self)
         finally:
             ended()
             if told:
                 self.worker_init_fn = own
+        listener.iterates(self, iterator)
+        return iterator
 
     return iterate
 

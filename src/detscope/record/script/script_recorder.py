@@ -45,6 +45,7 @@ class FinishedStep:
     contents: list[BatchContent] = field(default_factory=list)
     timings: list[tuple[BatchTiming, int]] = field(default_factory=list)  # and how long the loop waited
     losses: StepLosses = field(default_factory=StepLosses)
+    num_workers: int | None = None  # of the loader
 
 
 class _GlobalPhases:
@@ -167,6 +168,8 @@ class ScriptRecorder(Recorder):
         step.epoch, step.first_of_epoch = max(0, self._epoch), done.fresh_pass
         step.start_ns = step.waited_ns = done.start_ns
         step.content = together(done.contents)
+        if done.num_workers is not None:
+            self.writer.info["num_workers"] = done.num_workers
         for timing, waited_ns in done.timings:
             self.writer.append("loader", loader_rows(step.index, timing, waited_ns))
         self._pause_ns = self._finish_step(max(done.end_ns, done.start_ns + 1))

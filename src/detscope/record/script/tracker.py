@@ -54,6 +54,8 @@ class Tracker:
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
         self._split: tuple[int, int] | None = None  # where a model was called after an optimizer step
+        # where models were first called, until a step has ended; None: by something that is no module
+        self._beginnings: dict[Root | None, tuple[int, int]] | None = {}
         self._called: set[Root] = set()
         self._models_called = False  # by the thread that is recorded
         self._last_ns = 0  # when something ended last
@@ -131,6 +133,7 @@ class Tracker:
             self._mark_split()
             self.border(self.pacer.enters_root(root.number, gradients, module.training))
             self._prepare_call(root, gradients)
+            self._mark_beginning(root)
         self._called.add(root)
         if root.has_parameters:
             self.batches.model_called(args)
@@ -148,6 +151,28 @@ class Tracker:
                 self.recording.note(f"cannot tell all losses: {type(error).__name__}: {error}"[:200])
             else:
                 self.fail(error)
+
+    def _mark_beginning(self, root: Root | None) -> None:
+        """The first step begins where its work does: until then the script has imported, read and built."""
+        if self._beginnings is not None and root not in self._beginnings:
+            self._beginnings[root] = (len(self.buffer.items), perf_counter_ns())
+
+    def _leave_out_start(self, trains: bool) -> None:
+        """Of the first step, what came before its work; without a loader nobody says when that begins."""
+        marks, self._beginnings = self._beginnings, None
+        if not marks or self.batches.asked:
+            return
+        model = self.roots.model(trains)
+        begun = [
+            mark
+            for root, mark in marks.items()
+            if root is None
+            or model is None
+            or not root.lies_inside(model)  # as constructors call their parts
+        ]
+        if begun:
+            offset, self._start_ns = min(begun)
+            del self.buffer.items[:offset]
 
     def _mark_split(self) -> None:
         """Work begins after an optimizer has stepped: it may turn out to be the next step's."""
@@ -206,6 +231,7 @@ class Tracker:
             in_optimizer = self._inside_optimizer()
             self._mark_split()
             self.border(self.pacer.goes_backward(in_optimizer))
+            self._mark_beginning(None)
             if kwargs.get("accumulate_grad"):
                 self.look(lambda: self.losses.goes_backward(args[0], in_optimizer), losses=True)
         writing = self.writing
@@ -322,7 +348,11 @@ class Tracker:
             del buffer.items[offset:]
         trains = ended in (Ended.TRAINING, Ended.EARLIER)
         losses = self.losses.take(ended is Ended.EARLIER)
-        if ended is not Ended.DROPPED:
+        if ended is Ended.DROPPED:
+            self._beginnings = self._beginnings and {}
+        else:
+            if self._beginnings is not None:
+                self._leave_out_start(trains)
             done = self._finished(now_ns, losses)
             for root in self._called:
                 root.calls_in_training_steps += trains
@@ -347,6 +377,7 @@ class Tracker:
             batches.contents,
             batches.timings,
             losses,
+            batches.num_workers if batches.asked else None,
         )
 
     def fail(self, error: Exception) -> None:
