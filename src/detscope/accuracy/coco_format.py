@@ -18,6 +18,7 @@ import numpy as np
 from detscope.accuracy.masks import packed_mask, run_lengths
 from detscope.accuracy.records import Detections, Floats, GroundTruth, Integers, RunLengths, positions
 from detscope.errors import InputError
+from detscope.limits import require_within
 
 Result = dict[str, Any]
 _HINT = "expected COCO results: a JSON list of {image_id, category_id, bbox: [x, y, width, height], score}"
@@ -65,6 +66,7 @@ def truth_from_coco(
 def load_results(path: Path) -> list[Any]:
     """The rows of a COCO results file, not looked at yet."""
     try:
+        require_within("results_bytes", path.stat().st_size, f"{path}")
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}", _HINT) from error
@@ -137,7 +139,13 @@ def _result_rows(found: Detections, truth: GroundTruth) -> Iterator[Result]:
 
 
 def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Integers:
-    return np.array([int(row[key]) for row in rows], dtype=np.int64)
+    values = [row[key] for row in rows]
+    for number, value in enumerate(values):
+        if type(value) is not int:  # 1.0 and "1" are meant as 1; 1.5 is no id
+            values[number] = whole = int(value)
+            if whole != float(value):
+                raise ValueError(f"row {number}: {key} {value!r:.20} is not a whole number")
+    return np.array(values, dtype=np.int64)
 
 
 def _boxes(content: Sequence[Any], masks: Sequence[RunLengths] | None, points: Floats | None) -> Floats:

@@ -148,7 +148,16 @@ def _of_images(split: str, dataset: CocoLayoutDataset, looks: dict[str, Look]) -
         problem = _look_of(dataset, record, looks).problem
         if problem is not None:
             found.append(Finding(ERROR, split, record.file_name, None, problem))
+    linked = [record.file_name for record in dataset.records if _links_out(dataset, record)]
+    if linked:
+        reason = f"{len(linked)} image files are links that lead out of the data set, this is the first"
+        found.append(Finding(NOTE, split, linked[0], None, reason))
     return found
+
+
+def _links_out(dataset: CocoLayoutDataset, record: ImageRecord) -> bool:
+    path = dataset.images_folder / record.file_name
+    return path.is_symlink() and not path.resolve().is_relative_to(dataset.images_folder.resolve())
 
 
 def _duplicates(opened: dict[Split, CocoLayoutDataset], looks: dict[str, Look]) -> tuple[dict[str, Any], ...]:

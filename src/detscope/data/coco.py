@@ -10,6 +10,7 @@ from typing import Any
 
 from detscope.data.coco_annotations import load_json
 from detscope.data.coco_layout import CocoLayoutDataset, open_coco_layout
+from detscope.data.plain_values import require_name
 from detscope.data.registry import OpenRequest, Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError
@@ -72,6 +73,7 @@ def open_coco_folder(folder: Path, request: OpenRequest, name: str) -> CocoLayou
         augmentation=request.augmentation(),
         content=content,
         notes=(note,) if note else (),
+        home=base,
     )
 
 
@@ -107,12 +109,19 @@ def images_folder(base: Path, annotation_file: Path, content: Any) -> Path:
     images = content.get("images") if isinstance(content, dict) else None
     if not isinstance(images, list) or not images:
         return base
-    names = [str(image.get("file_name")) for image in images[:20] if isinstance(image, dict)]
+    names = [name for image in images[:20] if (name := _usable_name(image))]
     places = list(dict.fromkeys(_places(base, annotation_file)))
     for place in places:
         if any((place / name).is_file() for name in names):
             return place
     return next((place for place in places if place.is_dir()), base)
+
+
+def _usable_name(image: Any) -> str | None:
+    try:
+        return require_name(image["file_name"])
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def _places(base: Path, annotation_file: Path) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from detscope.data.images import (
     read_image_file,
     size_differs,
 )
+from detscope.data.plain_values import leads_out
 from detscope.data.records import Annotations, ImageRecord, ReadOptions
 from detscope.data.targets import make_target
 from detscope.data.views import AS_IT_IS, Augmentation, ItemKey, resized, to_float
@@ -94,14 +95,24 @@ def open_coco_layout(
     augmentation: Augmentation | None = None,
     content: Any = None,
     notes: tuple[str, ...] = (),
+    home: Path | None = None,
 ) -> CocoLayoutDataset:
-    """Open a folder of images and an annotation file; `wanted` picks images, `content` is the file loaded."""
+    """Open a folder of images and an annotation file; `wanted` picks images, `content` is the file loaded.
+
+    `home` is the data set's folder, where it is more than that of the images: no file name leads out of it.
+    """
+    homes = (images_folder,) if home is None else (images_folder, home)
 
     def size_of(file_name: str) -> tuple[int | None, int | None]:
         return size_of_file(images_folder / file_name)
 
     annotations = read_annotations(
-        annotation_file, options, size_of, wanted=wanted or (lambda images: images), content=content
+        annotation_file,
+        options,
+        size_of,
+        wanted=wanted or (lambda images: images),
+        content=content,
+        leads_out=lambda name: leads_out(name, images_folder, homes),
     )
     annotations = replace(annotations, notes=notes)
     return with_annotations(

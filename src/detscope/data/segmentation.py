@@ -109,7 +109,7 @@ def _near(polygon: npt.NDArray[np.float64], height: int, width: int) -> list[flo
 def _parse_polygon(value: Any) -> npt.NDArray[np.float64]:
     try:
         polygon = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SegmentationError("polygon is not a list of numbers") from None
     if polygon.ndim != 1 or len(polygon) < 6 or len(polygon) % 2:
         raise SegmentationError("polygon is not a list of at least three x, y pairs")
@@ -126,7 +126,7 @@ def _parse_run_lengths(value: dict[str, Any]) -> Segmentation:
         given = value["counts"]
         text = given.encode("ascii") if isinstance(given, str) else given
         counts = _unpack(text) if isinstance(text, bytes) else [int(count) for count in text]
-    except (KeyError, TypeError, ValueError, UnicodeEncodeError):
+    except (KeyError, TypeError, ValueError, OverflowError, UnicodeEncodeError):
         raise SegmentationError("run lengths need a size and counts") from None
     if height * width > limit("image_pixels"):
         raise SegmentationError(f"mask of {width} x {height} is more than an image may have")

@@ -15,6 +15,7 @@ from detscope.data.class_names import voc_names
 from detscope.data.coco_layout import CocoLayoutDataset, size_of_file, with_annotations
 from detscope.data.contract import Progress
 from detscope.data.images import ImageError, read_label_image
+from detscope.data.plain_values import read_lines
 from detscope.data.records import (
     Annotations,
     BadAnnotationError,
@@ -94,7 +95,7 @@ def _classes(folder: Path, read: Sequence[_Read], others: Sequence[VocItem]) -> 
     """Names as in classes.txt, else VOC's own if they will do, else those that occur in any split."""
     for listed in (folder / "classes.txt", folder / "labels.txt"):
         if listed.is_file():
-            return tuple(line.strip() for line in listed.read_text().splitlines() if line.strip())
+            return tuple(read_lines(listed))
     names = {item.name for found in read for item in found.file.objects}
     for other in _read_all(others, folder, Judge(skip_bad=True), None):
         names |= {item.name for item in other.file.objects}

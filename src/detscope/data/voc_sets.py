@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detscope.data.image_files import SUFFIXES
+from detscope.data.plain_values import read_lines
 from detscope.data.registry import Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError, UsageError
@@ -138,8 +139,8 @@ def _listed(year: Path, kind: str, *names: str) -> list[tuple[Path, str]]:
     for name in names:
         path = year / "ImageSets" / kind / f"{name}.txt"
         if path.is_file():
-            lines = (line.split() for line in path.read_text().splitlines())
-            found.update({(year, Path(words[0]).name): None for words in lines if words})
+            words = (line.split()[0] for line in read_lines(path))
+            found.update({(year, Path(word).name): None for word in words})
     return list(found)
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from detscope.data.plain_values import LARGEST_SIDE
 from detscope.data.records import Box
 from detscope.errors import InputError
-
-MAX_FILE_BYTES = 16 * 2**20
+from detscope.limits import require_within
 
 
 class VocXmlError(InputError):
@@ -41,12 +41,13 @@ class VocFile:
 def read_voc_xml(path: Path) -> VocFile:
     """Read one annotation file; errors are one line and hold nothing of its content."""
     root = _parsed(path)
-    size = root.find("size")
+    size, objects = root.find("size"), root.findall("object")
+    require_within("image_objects", len(objects), f"{path}", VocXmlError)
     return VocFile(
         _text(root, "filename"),
         _whole(size, "width"),
         _whole(size, "height"),
-        tuple(_object(element) for element in root.iterfind("object")),
+        tuple(map(_object, objects)),
     )
 
 
@@ -57,8 +58,7 @@ def _parsed(path: Path) -> Any:
     from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped]
 
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise VocXmlError(f"{path}: is larger than an annotation file may be")
+        require_within("label_bytes", path.stat().st_size, f"{path}", VocXmlError)
         return fromstring(path.read_bytes(), forbid_dtd=True)
     except OSError as error:
         raise VocXmlError(f"{path}: cannot be read: {error.strerror}") from error
@@ -100,4 +100,4 @@ def _whole(element: Any, key: str) -> int | None:
         value = int(float(_text(element, key))) if element is not None else 0
     except (ValueError, OverflowError):
         return None
-    return value if value > 0 else None  # some tools write 0 where they did not look
+    return value if 0 < value <= LARGEST_SIDE else None  # some tools write 0 where they did not look

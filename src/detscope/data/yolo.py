@@ -31,8 +31,7 @@ from detscope.data.registry import OpenRequest
 from detscope.data.segmentation import Segmentation
 from detscope.data.yolo_files import YoloFolder, label_file, read_yolo_folder
 from detscope.errors import InputError, UsageError
-
-MAX_LABEL_BYTES = 16 * 2**20
+from detscope.limits import require_within
 
 
 @dataclass(frozen=True)
@@ -92,14 +91,14 @@ def _lines(path: Path, judge: Judge, image: str) -> list[_Line]:
     if not path.is_file():
         return []
     try:
-        if path.stat().st_size > MAX_LABEL_BYTES:
-            raise InputError("is larger than a label file may be")
-        text = path.read_text(encoding="utf-8")
+        require_within("label_bytes", path.stat().st_size, "is too large")
+        lines = path.read_text(encoding="utf-8").splitlines()
+        require_within("image_objects", len(lines), "is too long")
     except (OSError, UnicodeDecodeError, InputError) as error:
         reason = error.message if isinstance(error, InputError) else "cannot be read as text"
         judge.problem(image, None, f"label file {path.name} {reason}", "noted")
         return []
-    rows = ((number, tuple(line.split())) for number, line in enumerate(text.splitlines(), start=1))
+    rows = ((number, tuple(line.split())) for number, line in enumerate(lines, start=1))
     return [_Line(number, words) for number, words in rows if words]
 
 
@@ -110,10 +109,12 @@ def _numbered(
     highest = -1
     others = (_lines(label_file(image), judge, found.relative(image)) for image in found.others)
     for rows in (*lines.values(), *others):
-        highest = max([highest, *(int(row.words[0]) for row in rows if row.words[0].isdigit())])
+        words = (row.words[0] for row in rows)
+        highest = max([highest, *(int(word) for word in words if word.isascii() and word.isdecimal())])
     if highest < 0:
         raise InputError(f"{folder}: no labels and no class names found", "add a data.yaml or classes.txt")
-    return tuple(f"class {number}" for number in range(min(highest, 10_000) + 1))
+    require_within("classes", highest + 1, f"{folder}")
+    return tuple(f"class {number}" for number in range(highest + 1))
 
 
 def _record(

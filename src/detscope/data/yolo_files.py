@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from detscope.data.image_files import SUFFIXES
+from detscope.data.plain_values import leads_out, read_lines, require_name, shown, whole_number
 from detscope.data.registry import Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError
+from detscope.limits import require_within
 
 _NAME_FILES = ("classes.txt", "obj.names", "labels/classes.txt")
 _FOLDERS: dict[Split, tuple[str, ...]] = {"train": ("train", "train2017"), "val": ("val", "valid", "test")}
-_MAX_YAML_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -91,30 +92,65 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml  # type: ignore[import-untyped]
 
     try:
-        if path.stat().st_size > _MAX_YAML_BYTES:
-            raise InputError(f"{path}: is larger than a description of a data set may be")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
+        require_within("description_bytes", path.stat().st_size, f"{path}")
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        if node is None:
+            return {}
+        require_within("yaml_nodes", _count_repeated(node), f"{path}")
+        content = loader.construct_document(node)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise InputError(f"{path}: is not YAML: {type(error).__name__}", "correct the file") from None
     return content if isinstance(content, dict) else {}
+
+
+def _count_repeated(root: Any) -> int:
+    """Values that a document stands for, with everything that aliases repeat; a circle has no number."""
+    counts: dict[int, int] = {}
+    waiting = [(root, False)]
+    while waiting:
+        node, counted = waiting.pop()
+        pairs = node.value if isinstance(node.value, list) else []
+        below = [part for pair in pairs for part in (pair if isinstance(pair, tuple) else (pair,))]
+        if counted:
+            counts[id(node)] = 1 + sum(counts[id(part)] for part in below)
+        elif counts.get(id(node)) == 0:
+            raise ValueError("an alias leads back to itself")
+        elif id(node) not in counts:
+            counts[id(node)] = 0
+            waiting.append((node, True))
+            waiting.extend((part, False) for part in below if counts.get(id(part), 0) == 0)
+    return counts[id(root)]
 
 
 def _class_names(content: dict[str, Any], base: Path) -> tuple[str, ...]:
     names = content.get("names")
     if isinstance(names, dict):
         try:
-            last = max(int(number) for number in names)
-        except (ValueError, TypeError):
+            by_number = {whole_number(number): _class_name(name, base) for number, name in names.items()}
+        except ValueError:
             raise InputError(f"{base}: class numbers in its YAML file are not numbers") from None
-        by_number = {int(number): str(name) for number, name in names.items()}
-        return tuple(by_number.get(number, f"class {number}") for number in range(min(last, 10_000) + 1))
+        last = max(by_number, default=-1)
+        require_within("classes", last + 1, f"{base}")
+        return tuple(by_number.get(number, f"class {number}") for number in range(last + 1))
     if isinstance(names, list):
-        return tuple(str(name) for name in names)
+        return tuple(_class_name(name, base) for name in names)
     for name in _NAME_FILES:
         if (base / name).is_file():
-            lines = (base / name).read_text(encoding="utf-8").splitlines()
-            return tuple(line.strip() for line in lines if line.strip())
+            lines = read_lines(base / name)
+            require_within("classes", len(lines), f"{base / name}")
+            return tuple(lines)
     return ()
+
+
+def _class_name(name: Any, base: Path) -> str:
+    """Numbers and truth values are names too: YAML reads `on` as one."""
+    if isinstance(name, list | dict):
+        raise InputError(f"{base}: a class name in its YAML file is {shown(name)}", "write names as texts")
+    try:
+        return require_name(str(name))
+    except ValueError as error:
+        raise InputError(f"{base}: a class name in its YAML file: {error}") from None
 
 
 def _images_of(base: Path, content: dict[str, Any], split: Split) -> list[Path]:
@@ -122,7 +158,13 @@ def _images_of(base: Path, content: dict[str, Any], split: Split) -> list[Path]:
     given = content.get(split) or (content.get("test") if split == "val" else None)
     if given is not None:
         texts = given if isinstance(given, list) else [given]
-        return [image for text in texts for image in _expanded(str(text), base, content.get("path"))]
+        root = content.get("path")
+        wrong = [value for value in (*texts, root or "") if not isinstance(value, str)]
+        if wrong:
+            raise InputError(
+                f"{base}: {split} in its YAML file is {shown(wrong[0])}, not the name of a folder"
+            )
+        return [image for text in texts for image in _expanded(text, base, root)]
     for name in _FOLDERS[split]:
         for place in (base / "images" / name, base / name / "images", base / name):
             if found := list(_images_in(place)):
@@ -130,19 +172,27 @@ def _images_of(base: Path, content: dict[str, Any], split: Split) -> list[Path]:
     return []
 
 
-def _expanded(text: str, base: Path, root: object) -> Iterator[Path]:
+def _expanded(text: str, base: Path, root: str | None) -> Iterator[Path]:
     """A folder of images or a file that lists them; exporters write paths from several places."""
-    places = [base / str(root or ""), base]
+    for name in (text, root or "."):
+        try:
+            require_name(name)
+        except ValueError as error:
+            raise InputError(f"{base}: a folder in its YAML file: {error}") from None
+    places = [base / (root or ""), base]
     plain = text.removeprefix("../").removeprefix("./")
     for place in (*(start / text for start in places), base / plain):
         if place.is_dir():
             yield from _images_in(place)
             return
         if place.is_file():
-            for line in place.read_text(encoding="utf-8").splitlines():
-                if line.strip():
-                    path = Path(line.strip())
-                    yield path if path.is_absolute() else place.parent / path
+            for line in read_lines(place, "annotation_bytes"):
+                if leads_out(line, place.parent, (*places, place.parent)):
+                    raise InputError(
+                        f"{place}: {line[:80]} leads out of the data set",
+                        "name the folder that holds the images as `path:` in its YAML file",
+                    )
+                yield place.parent / line
             return
 
 
