@@ -22,7 +22,7 @@ def run(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProces
         env=kept | environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
         check=False,
     )
 
@@ -44,7 +44,7 @@ def test_help_lists_the_verbs_and_loads_nothing_heavy(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=900,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -57,13 +57,13 @@ def small_shm(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     try:
-        mounted = subprocess.run(mount, capture_output=True, timeout=300).returncode == 0
+        mounted = subprocess.run(mount, capture_output=True, timeout=900).returncode == 0
     except FileNotFoundError:
         mounted = False
     if not mounted:
         pytest.skip("mounting a tmpfs needs root")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=300)
+    subprocess.run(["umount", str(folder)], check=True, timeout=900)
 
 
 @pytest.fixture

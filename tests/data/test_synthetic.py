@@ -189,4 +189,4 @@ def test_listing_data_sets_needs_no_torch() -> None:
         "import sys; from detscope.data.registry import list_datasets; list_datasets();"
         "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=900)

@@ -22,7 +22,7 @@ from detscope.runs.writer import RunWriter
 
 def detscope(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "detscope", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
 
 
 def write(path: Path, shift: float = 0.0, **around: Any) -> Path:

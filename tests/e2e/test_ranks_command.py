@@ -28,7 +28,7 @@ SMALL = [
     "--num-workers=0", "--set", "data.images=8", "--set", "data.image_width=64",
     "--set", "data.image_height=64", "--set", "record.telemetry_hz=0", "--set", "training.warmup_steps=1",
 ]  # fmt: skip
-LONGEST_S = 600
+LONGEST_S = 900
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ def test_the_run_keeps_no_environment_variable_and_no_home_path(trained):
 def wait_for_steps(folder: Path, least: int) -> None:
     """Until so many recorded steps are on disk; how many a part holds depends on the machine."""
     wait_for(folder, "runs/*/parts/steps-*.arrow")
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while True:
         parts = [read_part(part) for part in folder.glob("runs/*/parts/steps-*.arrow")]
         whole = pl.concat(parts).filter((pl.col("phase") == "step") & (pl.col("mode") == "recorded"))

@@ -91,7 +91,7 @@ class TorchServer:
 
 def wait_for(folder: Path, pattern: str) -> None:
     """Until a command has written such a file."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while not list(folder.glob(pattern)):
         assert time.monotonic() < deadline, f"no {pattern}"
         time.sleep(0.01)

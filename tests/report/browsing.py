@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PATIENCE_MS = 300_000  # a machine with other work can hold a browser up for long
+PATIENCE_MS = 900_000  # a machine with other work can hold a browser up for long
 LOOK_EVERY_MS = 50
 LOOKS = PATIENCE_MS // LOOK_EVERY_MS
 

@@ -100,7 +100,7 @@ def run_limited(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     }
     arguments = [sys.executable, str(LIMITED), "350", *shlex.split(command)]
     return subprocess.run(
-        arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
 
 

@@ -68,8 +68,8 @@ def test_a_place_is_read_from_torchruns_words_and_one_rank_has_none():
 
 @pytest.fixture
 def pair() -> tuple[Exchange, Exchange]:
-    server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
-    client = TCPStore("localhost", server.port, is_master=False, timeout=timedelta(seconds=300))
+    server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=900))
+    client = TCPStore("localhost", server.port, is_master=False, timeout=timedelta(seconds=900))
     first, second = (PrefixStore("t", store) for store in (server, client))
     return Exchange(RankPlace(0, 2, 0, 2), first), Exchange(RankPlace(1, 2, 1, 2), second)
 

@@ -43,7 +43,18 @@ def allow(batch: int) -> None:
     allowed_file().write_bytes(b"." * batch)
 
 
+def _begun_file(batch: int) -> Path:
+    return Path(f"{os.environ[FOLDER]}-begun-{batch}")
+
+
+def begun(batch: int) -> int:
+    """How many trials of this batch have asked for permission so far."""
+    return _begun_file(batch).stat().st_size if _begun_file(batch).exists() else 0
+
+
 def _wait_for_permission(batch: int) -> None:
+    with _begun_file(batch).open("ab") as file:
+        file.write(b".")
     while not allowed_file().exists() or allowed_file().stat().st_size < batch:
         time.sleep(0.01)
 

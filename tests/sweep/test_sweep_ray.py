@@ -2,70 +2,113 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from fake_trial import FOLDER, allow, begun
 from sweep_samples import FAKE
+from test_sweep_store import seen
+from test_trial_endings import until
 
 from detscope.errors import UsageError
 from detscope.report.terminal_sweep import SweepLines
 from detscope.sessions.sweep import Options, run_sweep
+from detscope.sweep import ray_backend
 from detscope.sweep.plan import load_plan
-from detscope.sweep.store import Store, read_rows
+from detscope.sweep.store import read_rows
 
 # warnings: Ray's own, on import and while its nodes end
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 
+PATIENCE_S = 900  # for whatever a busy machine may hold up; nothing waits that long where all goes well
+STORE_BYTES = 80 * 2**20
+# A dead node refuses every question at once and is given up after eight of them, one in half a second. One
+# that is held up does not refuse: each of its answers may take as long as the test has patience.
+CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "failure_threshold": 8, "timeout_ms": 1000 * PATIENCE_S}
+# how long Ray's own processes wait for each other
+WAITS = ("gcs_server_request_timeout_seconds", "gcs_rpc_server_reconnect_timeout_s")
+WAITS += ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds", "raylet_start_wait_time_s")
+
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    if not os.environ.get("DETSCOPE_TEST_RAY"):
-        pytest.skip("starts a real cluster, which a busy machine takes for dead: DETSCOPE_TEST_RAY=1")
-    ray = pytest.importorskip("ray", reason="needs detscope[ray]")
+    for name in WAITS:
+        monkeypatch.setenv(f"RAY_{name}", str(PATIENCE_S))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # objects of this cluster are small: it must not matter how much shared memory a machine has
+    monkeypatch.setenv("RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE", "1")
+    import ray
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-    # a dead node is noticed after a second and not after half a minute
-    checks = {"initial_delay_ms": 0, "period_ms": 500, "failure_threshold": 2, "timeout_ms": 2000}
-    small["_system_config"] = {f"health_check_{name}": value for name, value in checks.items()}
+    monkeypatch.setattr(services, "get_node", patient(services.get_node))
+    machines = partial(ray_backend.RayMachines, wait_for_node_s=PATIENCE_S)
+    monkeypatch.setattr(ray_backend, "RayMachines", machines)
+    config = {f"health_check_{name}": value for name, value in CHECKS.items()}
+    head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-        yield made
-        ray.shutdown()
-        made.shutdown()
+        made = Cluster(initialize_head=True, head_node_args={**head, "_system_config": config})
+        try:
+            ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+    until(lambda: not started_here(), PATIENCE_S)
+
+
+def started_here() -> list[int]:
+    """Living processes that this test has started, at whatever remove: Ray's own and trials."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(FOLDER) == os.environ[FOLDER]:
+                found.append(process.pid)
+    return found
+
+
+def patient(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray gives a node half a minute to appear."""
+
+    def asked(*arguments: Any) -> Any:
+        ends = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.2)
+
+    return asked
 
 
 def add_node(cluster: Any, label: str) -> Any:
-    return cluster.add_node(num_cpus=1, resources={label: 1}, object_store_memory=80 * 2**20)
-
-
-def count(path: Path) -> int:
-    if not path.exists() or not path.stat().st_size:
-        return 0
-    with Store(path) as store:
-        return len(store.rows())
+    return cluster.add_node(num_cpus=1, resources={label: 1}, object_store_memory=STORE_BYTES, wait=False)
 
 
 def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, tmp_path: Path) -> None:
     add_node(cluster, "left")
     doomed = add_node(cluster, "right")
-    cluster.wait_for_nodes()
+    cluster.wait_for_nodes(timeout=PATIENCE_S)
     path = tmp_path / "plan.toml"
     path.write_text(
-        '[axes]\nnetwork = "slow@0.8"\ndevice = ["left/cpu", "right/cpu"]\nbatch_size = [1, 2, 3, 4, 5, 6]\n',
+        '[axes]\nnetwork = "allowed"\ndevice = ["left/cpu", "right/cpu"]\nbatch_size = [1, 2, 3, 4, 5, 6]\n'
+        f"[limits]\ntime_s = {PATIENCE_S}\nstart_s = {PATIENCE_S}\n",
         encoding="utf-8",
     )
     plan = load_plan(path)
-
     ended: list[dict[str, Any]] = []
 
     def sweep() -> None:
@@ -73,12 +116,12 @@ def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, t
 
     running = threading.Thread(target=sweep)
     running.start()
-    ends = time.monotonic() + 180
-    while count(plan.store) < 4 and time.monotonic() < ends:
-        time.sleep(0.1)
+    allow(2)  # a third one begins on each node and does not end
+    until(lambda: not running.is_alive() or (len(seen(plan.store)) == 4 and begun(3) == 2), PATIENCE_S)
     cluster.remove_node(doomed, allow_graceful=False)
+    allow(6)
     add_node(cluster, "right")  # elsewhere
-    running.join()
+    running.join(PATIENCE_S)
     found = ended[0]
     assert (found["done"], found["failed"], found["left"]) == (12, 0, 0)
     rows = read_rows(plan.store)

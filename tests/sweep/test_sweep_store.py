@@ -60,7 +60,7 @@ def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path
         for number in range(4)
     ]
     for writer in writers:
-        _, words = writer.communicate(timeout=600)
+        _, words = writer.communicate(timeout=900)
         assert writer.returncode == 0, words
     rows = read_rows(tmp_path / "all.db")
     assert len(rows) == 1000
@@ -171,7 +171,7 @@ def test_thirty_trials_killed_twenty_times_are_thirty_rows(tmp_path: Path) -> No
     allow(30)
     assert 0 < len(read_rows(path)) < 30  # the kills came while there was work
     done = start(plan)
-    _, words = done.communicate(timeout=300)
+    _, words = done.communicate(timeout=900)
     assert done.returncode == 0, words
     rows = read_rows(path, role=None)
     assert sorted(row["batch_size"] for row in rows if row["role"] == "accepted") == batches
@@ -186,7 +186,7 @@ def seen(path: Path) -> set[str]:
     """Rows that somebody else can read have been acknowledged."""
     if not path.exists() or not path.stat().st_size:
         return set()
-    database = sqlite3.connect(path, timeout=180)
+    database = sqlite3.connect(path, timeout=900)
     try:
         return {row[0] for row in database.execute("SELECT attempt_id FROM attempts")}
     except sqlite3.OperationalError as error:

@@ -106,7 +106,7 @@ def test_what_was_killed_from_outside_is_tried_once_more_and_both_are_kept(
 
 def test_a_hanging_trial_times_out_and_its_whole_group_is_gone(tmp_path: Path) -> None:
     # on a machine that is held up a short limit strikes what does not hang, too: then with a longer one
-    for limit_s in (1, 5, 25, 120):
+    for limit_s in (1, 5, 25, 125, 625):
         (tmp_path / "plan.db").unlink(missing_ok=True)
         began = time.monotonic()
         run_plan(
@@ -186,7 +186,7 @@ def start(plan: Path) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: object, seconds: float = 180) -> None:
+def until(condition: object, seconds: float = 900) -> None:
     """Wait; what is waited for must not come by itself in so long a time."""
     ends = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
@@ -200,7 +200,7 @@ def test_a_stopped_sweep_abandons_its_trial_and_resumes(tmp_path: Path, number: 
     sweep = start(plan)
     until(lambda: (tmp_path / "plan.db").exists() and fake_processes() and rows_of(tmp_path) == 1)
     sweep.send_signal(number)
-    _, words = sweep.communicate(timeout=180)
+    _, words = sweep.communicate(timeout=900)
     assert sweep.returncode == code
     assert "hint: --resume runs the rest" in words
     until(lambda: not fake_processes())
@@ -225,5 +225,5 @@ def rows_of(folder: Path) -> int:
 
 def start_and_wait(plan: Path) -> int:
     sweep = start(plan)
-    sweep.communicate(timeout=300)
+    sweep.communicate(timeout=900)
     return sweep.returncode
