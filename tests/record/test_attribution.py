@@ -13,9 +13,9 @@ from torch import nn
 from detscope.record.attribution import NOBODY, attribute, ownership
 from detscope.record.borders import BorderScribe
 from detscope.record.events import EventBuffer
+from detscope.record.model_probes import ModelProbes
 from detscope.record.nodes import NodeTable
 from detscope.record.operators import OperatorEvents, OperatorWindow
-from detscope.record.probes import Attachments
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 
@@ -130,9 +130,8 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     nodes = NodeTable()
     buffer = EventBuffer()
     scribe = BorderScribe(buffer)
-    attachments = Attachments()
-    targets = [(module, nodes.add("module", path).number) for path, module in model.named_modules()]
-    attachments.modules(targets, scribe)
+    probes = ModelProbes(model, nodes, scribe, "all", (), (), lambda *_: None, lambda *_: None)
+    probes.attach(modules=True)
     scribe.record_functions = True
     window = OperatorWindow(cuda=False)
     with warnings.catch_warnings():
@@ -143,7 +142,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     torch.stack(outputs).sum().backward()
     wall_ns = time.perf_counter_ns() - before_ns
     raw = window.stop()
-    attachments.remove()
+    probes.remove()
     result = attribute(raw, nodes, buffer.take()[0])
     rows = result.operators.filter(pl.col("module").is_not_null())
     owners = set(rows.select("name", "module").rows())

@@ -9,11 +9,13 @@ the number at which the target's last child ended. In-place operations do no har
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
+from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from detscope.record.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
 
@@ -22,18 +24,49 @@ Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
 _MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
 
 
+class Calls(Protocol):
+    """What is under way: the door of modules and its stand-ins ask it at every call."""
+
+    active: bool  # somebody listens
+    inside: int  # a recorded call is under way
+    in_backward: int
+    owner: int | None  # the thread that is recorded
+
+
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Tensors inside nested tuples, lists, dicts and simple holders such as torchvision's ImageList."""
-    if isinstance(value, torch.Tensor):
+    """Tensors inside nested tuples, lists, dicts and simple holders such as torchvision's ImageList.
+
+    No code of the holders runs: one that answers to every name would answer to ours too.
+    """
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
         yield value
     elif depth < 4:
-        if isinstance(value, Mapping):
-            value = list(value.values())
-        if isinstance(value, (list, tuple)):
-            for item in value[:_MOST_TENSORS]:
-                yield from tensors_in(item, depth + 1)
-        elif isinstance(getattr(value, "tensors", None), torch.Tensor):
-            yield value.tensors
+        for item in items_of(value, kind)[:_MOST_TENSORS]:
+            yield from tensors_in(item, depth + 1)
+
+
+def items_of(value: Any, kind: type) -> Sequence[Any]:
+    """What a container holds; of other objects the attribute `tensors`, of a user's dict its data."""
+    if issubclass(kind, tuple):
+        return tuple.__getitem__(value, slice(None))
+    if issubclass(kind, list):
+        return list.__getitem__(value, slice(None))
+    if issubclass(kind, dict):
+        return list(dict.values(value))
+    own = attributes_of(value, kind)
+    if issubclass(kind, UserDict):
+        return [own.get("data")]
+    held = own.get("tensors")
+    return [held] if isinstance(held, torch.Tensor) else []
+
+
+def attributes_of(value: Any, kind: type) -> dict[str, Any]:
+    """An object's own attributes, without asking it."""
+    if issubclass(kind, type) or not kind.__dictoffset__:
+        return {}
+    own = object.__getattribute__(value, "__dict__")
+    return own if type(own) is dict else {}
 
 
 class Mark:
@@ -69,7 +102,8 @@ class BorderScribe:
         self._owners: list[Mark] = []
         self.record_functions = False  # also write spans into torch.profiler, in operator steps
         self._spans: list[Any] = []
-        self.looks = False  # forwards of modules run with what a scribe puts around them
+        self.looks = False  # modules are called with what a scribe does around them
+        self.targets: dict[int, Callable[..., Any]] = {}  # by id: modules that are called in another way
 
     def mark_of(self, number: int) -> Mark:
         """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
@@ -142,12 +176,19 @@ class BorderScribe:
     def left(self, number: int, error: Exception) -> None:
         """A target was left by an exception, which passes on."""
 
-    def seeing(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:  # noqa: ARG002
-        """What runs in the place of a forward while `looks` is set."""
-        return plain
+    def noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """A module's call while `looks` is set."""
+        del number
+        return run(*args, **kwargs)
 
-    def forward(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:
-        """A class's forward that records the instances in `numbers` (by id) and leaves all others alone.
+    def call(
+        self,
+        plain: Callable[..., Any],
+        numbers: dict[int, int],
+        calls: Calls,
+        outside: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
+    ) -> Callable[..., Any]:
+        """A call of modules that records those in `numbers` (by id) and leaves all others alone.
 
         The same as `pair` around the call, written out in one piece: between two convolutions Python
         code runs from cold caches, and hooks through torch's own machinery cost five times as much.
@@ -156,18 +197,26 @@ class BorderScribe:
         extend = items.extend
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
         ends, owners = self._child_ends, self._owners
-        known_mark, mark_of = self._marks.get, self.mark_of
+        known_mark, mark_of, number_of = self._marks.get, self.mark_of, numbers.get
         sequence_number, builds_graph = _sequence_number, torch.is_grad_enabled
-        seeing = self.seeing(plain, numbers)
 
-        def forward(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            number = numbers.get(id(self_))
-            if number is None:
+        direct = plain is vars(torch.nn.Module).get("_wrapped_call_impl")  # two lines: done here
+
+        def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
                 return plain(self_, *args, **kwargs)
+            run = self_._call_impl if direct and self_._compiled_call_impl is None else plain.__get__(self_)
+            if not calls.inside:
+                return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
+            number = number_of(id(self_))
+            if number is None or (get_ident() != calls.owner and not calls.in_backward):
+                return run(*args, **kwargs)
+            if number < 0:
+                return self.targets[id(self_)](run, args, kwargs)
             if not builds_graph() and device_clock is None and not self.record_functions:
                 extend((number * 4, now(), -1))  # inference: there is no backward pass to prepare for
                 try:
-                    return (seeing if self.looks else plain)(self_, *args, **kwargs)
+                    return self.noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
                 except Exception as error:
                     self.left(number, error)
                     raise
@@ -186,7 +235,7 @@ class BorderScribe:
             extend((number * 4, now(), sequence))
             output = None
             try:
-                output = (seeing if self.looks else plain)(self_, *args, **kwargs)
+                output = self.noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
                 return output
             except Exception as error:
                 self.left(number, error)
@@ -205,7 +254,7 @@ class BorderScribe:
                     if ends:
                         ends[-1] = sequence
 
-        return forward
+        return call
 
     def reset(self) -> None:
         """Forget open targets, after an exception left some open."""

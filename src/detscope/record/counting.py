@@ -54,7 +54,7 @@ def count_costs(
     nodes, buffer = NodeTable(), EventBuffer(now=counter.now)
     scribe = BorderScribe(buffer)
     phases = PhaseProbes(buffer, nodes, model, ())
-    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
+    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None, phases)
     phases.attach()
     probes.attach(modules=True)
     try:
@@ -62,7 +62,7 @@ def count_costs(
             one_pass()
     finally:
         probes.remove()
-        phases.detach()
+        phases.remove()
     events, _ = buffer.take()
     moments = events[1::WIDTH]
     accounts = [

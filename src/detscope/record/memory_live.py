@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections import Counter, UserDict
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+
+from detscope.record.borders import attributes_of, items_of
+from detscope.record.weak import WeakObjects
 
 PARAMETERS, GRADIENTS, OPTIMIZER, INPUTS = "parameters", "gradients", "optimizer", "inputs"
 _DEEPEST = 6  # nesting of a batch or an optimizer's state that is followed
@@ -71,18 +75,25 @@ def held_inputs(batch: Any) -> list[tuple[torch.Tensor, Held]]:
 class LiveObjects:
     """A model and its optimizers, asked for what they hold at this moment."""
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, optimizers: WeakObjects[torch.optim.Optimizer]) -> None:
+        self._model = weakref.ref(model)
         self._optimizers = optimizers
-        self._parameters: list[tuple[str, torch.Tensor]] = []
+        self._known: list[tuple[str, weakref.ref[torch.Tensor]]] = []
 
     def refresh(self) -> None:
         """Look which parameters there are; walking over the modules is for between steps."""
-        self._parameters = self._find_parameters()
+        self._known = [(name, weakref.ref(one)) for name, one in self._find_parameters()]
+
+    @property
+    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Those that were there when it was looked, and still are."""
+        found = [(name, reference()) for name, reference in self._known]
+        return [(name, parameter) for name, parameter in found if parameter is not None]
 
     def _find_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Parameters of the model, and of optimizers where they train others."""
-        named: list[tuple[str, torch.Tensor]] = list(self._model.named_parameters())
+        model = self._model()
+        named: list[tuple[str, torch.Tensor]] = [] if model is None else list(model.named_parameters())
         known = {id(parameter) for _, parameter in named}
         for optimizer in self._optimizers:
             for number, group in enumerate(optimizer.param_groups):
@@ -94,7 +105,9 @@ class LiveObjects:
 
     def weights(self) -> list[Held]:
         """Parameters and buffers."""
-        tensors = [*self._parameters, *self._model.named_buffers()]
+        model = self._model()
+        buffers = () if model is None else model.named_buffers()
+        tensors: list[tuple[str, torch.Tensor]] = [*self._parameters, *buffers]
         return _all(held(tensor, PARAMETERS, name) for name, tensor in tensors)
 
     def gradients(self) -> list[Held]:
@@ -135,17 +148,21 @@ def bytes_by_category(everything: Sequence[Held]) -> dict[str, int]:
 
 def named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors inside nested containers, each with where it was found: `batch[1][0].boxes`."""
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
         yield path, value
     elif depth < _DEEPEST:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
+        if issubclass(kind, dict):
+            for key, item in dict.items(value):
                 yield from named_tensors(item, f"{path}.{key}", depth + 1)
-        elif isinstance(value, (list, tuple)):
-            for position, item in enumerate(value):
+        elif issubclass(kind, UserDict):
+            yield from named_tensors(attributes_of(value, kind).get("data"), path, depth + 1)
+        elif issubclass(kind, (list, tuple)):
+            for position, item in enumerate(items_of(value, kind)):
                 yield from named_tensors(item, f"{path}[{position}]", depth + 1)
-        elif isinstance(getattr(value, "tensors", None), torch.Tensor):
-            yield f"{path}.tensors", value.tensors
+        else:
+            for item in items_of(value, kind):
+                yield f"{path}.tensors", item
 
 
 def _all(items: Any) -> list[Held]:

@@ -12,6 +12,7 @@ import torch
 from detscope.record.borders import BorderScribe, tensors_in
 from detscope.record.events import SPAN_PREFIX, EventBuffer
 
+_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter)  # other kinds may have none, and say so by an error
 MARK_PREFIX = "detscope!"  # names of moments in torch.profiler, followed by their number
 
 
@@ -103,23 +104,19 @@ class SeeingScribe(BorderScribe):
         if id(error) != self._failure:
             self._failure, self.failed_in = id(error), number
 
-    def seeing(self, plain: Callable[..., Any], numbers: dict[int, int]) -> Callable[..., Any]:
-        """A forward that notes the shapes of what goes in and comes out."""
-
-        def noting(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            seen, owner = self._seen, numbers[id(self_)]
-            if seen is not None:
-                _note(seen, args, owner)
-            output = plain(self_, *args, **kwargs)
-            if seen is not None:
-                _note(seen, output, owner)
-            return output
-
-        return noting
+    def noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """A call that notes the shapes of what goes in and comes out."""
+        seen = self._seen
+        if seen is None:
+            return run(*args, **kwargs)
+        _note(seen, args, number)
+        output = run(*args, **kwargs)
+        _note(seen, output, number)
+        return output
 
 
 def _note(seen: list[SeenTensor], value: Any, owner: int) -> None:
     for tensor in (value,) if type(value) is torch.Tensor else tensors_in(value):
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and type(tensor) in _WITH_MEMORY:
             address = tensor.untyped_storage().data_ptr()
             seen.append(SeenTensor(perf_counter_ns(), address, tensor.shape, tensor.dtype, owner))

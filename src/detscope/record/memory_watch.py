@@ -34,6 +34,7 @@ from detscope.record.memory_trace import Trace, read_trace
 from detscope.record.nodes import NodeTable
 from detscope.record.notebook import OpenStep
 from detscope.record.operators import no_garbage_collection
+from detscope.record.weak import WeakObjects
 from detscope.runs.writer import RunWriter
 
 DEFINITION = (
@@ -59,7 +60,7 @@ class MemoryWatch:
     def __init__(
         self,
         model: nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizers: WeakObjects[torch.optim.Optimizer],
         nodes: NodeTable,
         buffer: SpanningBuffer,
         scribe: SeeingScribe,

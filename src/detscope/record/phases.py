@@ -2,94 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
+from detscope.record.borders import Calls
+from detscope.record.door import Outside, OwnCalls
 from detscope.record.events import EventBuffer
+from detscope.record.model_probes import Listener
 from detscope.record.nodes import NodeTable
+from detscope.record.patches import Patches
+from detscope.record.weak import WeakObjects
+
+
+class Phases(Listener, Protocol):
+    """Whoever finds the phases of a recording's steps."""
+
+    def attach(self) -> None:
+        """Begin to watch."""
+
+    def detach(self) -> None:
+        """Watch no more, for now."""
+
+    def remove(self) -> None:
+        """Put everything back for good."""
 
 
 class PhaseProbes:
-    """Attach to a model and its optimizers; the engine's entry is watched process-wide while attached."""
+    """Listens to a model and its optimizers by identity, in torch's global places; nothing is put on them."""
+
+    outside: Outside | None = None
+    replaces: Callable[..., Any] | None = None
 
     def __init__(
         self,
         buffer: EventBuffer,
         nodes: NodeTable,
         root: nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizers: Iterable[torch.optim.Optimizer],
     ) -> None:
         self._buffer = buffer
-        self._root = root
-        self._optimizers = optimizers
+        self._root = weakref.ref(root)
+        self._optimizers = WeakObjects(optimizers)
         self._forward = nodes.phase("forward").number
         self._backward = nodes.phase("backward").number
         self._optimizer = nodes.phase("optimizer").number
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._on = False
+        self.calls: Calls = OwnCalls()  # of the door of modules
 
     def attach(self) -> None:
         """Begin to watch."""
-        buffer, forward = self._buffer, self._forward
-        first = self._root.register_forward_pre_hook(lambda _m, _a: _discard(buffer.enter(forward)))
-        last = self._root.register_forward_hook(
-            lambda _m, _a, _o: _discard(buffer.exit(forward)), always_call=True
-        )
-        self._undo += [first.remove, last.remove]
-        self._watch_engine()
-        for optimizer in self._optimizers:
-            self._watch_optimizer(optimizer)
+        if not self._handles:
+            self._install()
+        self._on = True
 
     def detach(self) -> None:
-        """Take everything off."""
-        while self._undo:
-            self._undo.pop()()
+        """Watch no more, for now."""
+        self._on = False
 
-    def _watch_engine(self) -> None:
-        module: Any = torch.autograd
-        plain = module._engine_run_backward
-        buffer, backward = self._buffer, self._backward
+    def remove(self) -> None:
+        """Put everything back for good."""
+        self._on = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._patches.undo()
 
+    def around(self, module: nn.Module) -> Callable[[], None] | None:
+        """A module is called by no other that is recorded: the root's call is the forward phase."""
+        if not self._on or module is not self._root():
+            return None
+        buffer, number = self._buffer, self._forward
+        buffer.enter(number)
+        return lambda: _discard(buffer.exit(number))
+
+    def _install(self) -> None:
+        self._patches.put(torch.autograd, "_engine_run_backward", self._engine())
+        buffer, number = self._buffer, self._optimizer
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                buffer.enter(number)
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                buffer.exit(number)
+
+        self._handles += [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+        classes = {
+            next(kind for kind in type(optimizer).__mro__ if "zero_grad" in vars(kind))
+            for optimizer in self._optimizers
+        }
+        for kind in classes:
+            self._patches.put(kind, "zero_grad", self._zero_grad(vars(kind)["zero_grad"]))
+
+    def _engine(self) -> Callable[..., Any]:
+        plain: Callable[..., Any] = vars(torch.autograd)["_engine_run_backward"]
+        buffer, number, calls = self._buffer, self._backward, self.calls
+
+        @functools.wraps(plain)
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            buffer.enter(backward)
+            if not self._on:
+                return plain(*args, **kwargs)
+            buffer.enter(number)
+            calls.in_backward += 1
             try:
                 return plain(*args, **kwargs)
             finally:
-                buffer.exit(backward)
+                calls.in_backward -= 1
+                buffer.exit(number)
 
-        module._engine_run_backward = run_backward
+        return run_backward
 
-        def undo() -> None:
-            module._engine_run_backward = plain
-
-        self._undo.append(undo)
-
-    def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def _zero_grad(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         buffer, number = self._buffer, self._optimizer
-        first = optimizer.register_step_pre_hook(lambda *_: _discard(buffer.enter(number)))
-        last = optimizer.register_step_post_hook(lambda *_: _discard(buffer.exit(number)))
-        plain = optimizer.zero_grad
-        had = "zero_grad" in vars(optimizer)
 
-        def zero_grad(*args: Any, **kwargs: Any) -> None:
+        @functools.wraps(plain)
+        def zero_grad(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or not self._on or self_ not in self._optimizers:
+                return plain(self_, *args, **kwargs)
             buffer.enter(number)
             try:
-                plain(*args, **kwargs)
+                return plain(self_, *args, **kwargs)
             finally:
                 buffer.exit(number)
 
-        optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
-
-        def undo() -> None:
-            if had:
-                optimizer.zero_grad = plain  # type: ignore[method-assign]
-            else:
-                del optimizer.zero_grad
-
-        self._undo += [first.remove, last.remove, undo]
+        return zero_grad
 
 
 def _discard(_: int) -> None:
-    """Hooks must return None: anything else would replace the model's input or output."""
+    """The time of an event, which nobody asks for here."""

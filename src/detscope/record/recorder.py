@@ -34,9 +34,10 @@ from detscope.record.model_probes import ModelProbes, ObserverLike, StageLike
 from detscope.record.nodes import NodeTable
 from detscope.record.notebook import Notebook, OpenStep
 from detscope.record.operators import OperatorWindow
-from detscope.record.phases import PhaseProbes
+from detscope.record.phases import PhaseProbes, Phases
 from detscope.record.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
 from detscope.record.telemetry import Telemetry
+from detscope.record.weak import WeakObjects
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 from detscope.zoo.recognise import recognise
@@ -46,8 +47,6 @@ LEVELS = ("phases", "modules", "ops")
 
 class Recorder:
     """Listens to a training (or inference) loop and writes a run."""
-
-    scribe_type: type[SeeingScribe] = SeeingScribe
 
     def __init__(
         self,
@@ -80,7 +79,6 @@ class Recorder:
             stages = found_stages if stages is None else stages
             observers = found_observers if observers is None else observers
         self.level = level
-        self._model = model
         self._name = name or type(model).__name__
         self._verb = verb
         self._out = Path(out)
@@ -96,7 +94,7 @@ class Recorder:
         self._telemetry_hz = telemetry_hz
         self.nodes = NodeTable()
         self._buffer = SpanningBuffer(device_clock_for(self._device))
-        self._scribe = self.scribe_type(self._buffer)
+        self._scribe = SeeingScribe(self._buffer)
         self.schedule = Schedule(
             warmup_steps,
             bare_every,
@@ -104,27 +102,19 @@ class Recorder:
             operators_after=1,
             memory_steps=memory_steps if memory else 0,
         )
-        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
-        self._phases = PhaseProbes(self._buffer, self.nodes, model, optimizers)
+        given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
+        optimizers = WeakObjects(given)
+        self._phases = self._make_phases(model, optimizers)
         self._memory: MemoryWatch | None = None
         if memory:
-            self._memory = MemoryWatch(
-                model, optimizers, self.nodes, self._buffer, self._scribe, self._device
-            )
+            about = (self.nodes, self._buffer, self._scribe, self._device)
+            self._memory = MemoryWatch(model, optimizers, *about)
         self._fetching = False  # a batch is being waited for
         self._last_events: list[int] = []  # of the step that ended last, in whatever way
         self._counts: dict[str, int] = {}
         self.notes: list[str] = []
-        self._probes = ModelProbes(
-            model,
-            self.nodes,
-            self._scribe,
-            "none" if level == "phases" else modules,
-            stages,
-            observers,
-            self._add_count,
-            self.note,
-        )
+        which = "none" if level == "phases" else modules
+        self._probes = self._make_probes(model, which, stages, observers)
         self._window = OperatorWindow(self._device.startswith("cuda"))
         self._traced_steps = traced_steps
         self._attached = ""
@@ -136,6 +126,15 @@ class Recorder:
         self._loaders: list[Iterable[Any]] = []
         self._listening: AbstractContextManager[None] | None = None
         self.between_steps: Callable[[int], None] = lambda _steps_done: None  # outside of every step
+
+    def _make_phases(self, model: nn.Module, optimizers: WeakObjects[torch.optim.Optimizer]) -> Phases:
+        return PhaseProbes(self._buffer, self.nodes, model, optimizers)
+
+    def _make_probes(
+        self, model: nn.Module, which: str, stages: Sequence[StageLike], observers: Sequence[ObserverLike]
+    ) -> ModelProbes:
+        tell = (self._add_count, self.note, self._phases)
+        return ModelProbes(model, self.nodes, self._scribe, which, stages, observers, *tell)
 
     # ---- lifetime
 
@@ -159,6 +158,7 @@ class Recorder:
             self._abandon_step()
             self._attach("nothing")
             self._probes.remove()
+            self._phases.remove()
         finally:
             if self._listening:
                 self._listening.__exit__(None, None, None)

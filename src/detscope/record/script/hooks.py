@@ -16,8 +16,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from detscope.record.door import torch_captures
+from detscope.record.patches import Patches
 from detscope.record.script.loading import watch_loaders
-from detscope.record.script.patches import Patches
 from detscope.record.script.tracker import Tracker
 
 
@@ -34,7 +35,8 @@ class Hooks:
         for _ in range(_optimizers_alive()):
             self._tracker.pacer.makes_optimizer()
         tracker, patches = self._tracker, self._patches
-        patches.put(nn.Module, "__call__", _module_call(tracker))
+        tracker.module_call = _module_call(tracker)
+        patches.put(nn.Module, "__call__", tracker.module_call)
         patches.put(torch.autograd, "_engine_run_backward", _engine(tracker))
         self._handles += [
             register_optimizer_step_pre_hook(_before_step(tracker)),
@@ -76,13 +78,14 @@ def _optimizers_alive() -> int:
 
 
 def _module_call(tracker: Tracker) -> Callable[..., Any]:
+    """Calls of modules while no model is known yet; then the door of its probes does this too."""
     plain: Callable[..., Any] = nn.Module.__call__
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or tracker.inside or not tracker.active:
+        if is_compiling() or tracker.inside or not tracker.active or torch_captures():
             return plain(self, *args, **kwargs)
-        return tracker.root_call(plain, self, args, kwargs)
+        return tracker.root_call(plain, plain, self, args, kwargs)
 
     return call
 

@@ -34,9 +34,10 @@ from detscope.record.script.roots import (
     compiled_parts,
     frames_compiled,
 )
-from detscope.record.script.scribe import Watched
 from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
+from detscope.record.script.watched import Watched
 from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, OWN_PROFILER, SCRIPTED
+from detscope.record.weak import WeakObjects
 from detscope.runs.atomic import write_text
 
 
@@ -51,7 +52,8 @@ class Recording:
         self._recorder: ScriptRecorder | None = None
         self._model: Root | None = None
         self._notes: list[str] = []
-        self._optimizers: dict[int, Any] = {}
+        self._optimizers: WeakObjects[Any] = WeakObjects()
+        self.optimizer_names: list[str] = []  # classes of those that stepped
         self._training_loaders: set[int] = set()
         self._pairs: dict[int, Pair] = {}
         self._failure: Exception | None = None
@@ -129,8 +131,9 @@ class Recording:
         """An optimizer has stepped, or a scaler has decided against it."""
         self.optimizer_steps += 1
         self.optimizer_steps_skipped += skipped
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = optimizer
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+            self.optimizer_names.append(type(optimizer).__name__)
             if self._recorder:
                 self._recorder.add_optimizer(optimizer)
 
@@ -296,7 +299,7 @@ class Recording:
         self, model: torch.nn.Module, parts: Anatomy, name: str, info: dict[str, Any]
     ) -> ScriptRecorder:
         """A recorder; where the model cannot be taken apart, one that records phases."""
-        chosen = list(self._optimizers.values())
+        chosen = list(self._optimizers)
         if not any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
             return ScriptRecorder(model, chosen, parts, self._options, self._watched, name=name, info=info)
         self.note(SCRIPTED)
@@ -314,11 +317,6 @@ class Recording:
     def failure(self) -> Exception | None:
         """What ended the recording before the script."""
         return self._failure
-
-    @property
-    def optimizer_names(self) -> list[str]:
-        """Classes of the optimizers that stepped."""
-        return [type(optimizer).__name__ for optimizer in self._optimizers.values()]
 
     @property
     def model(self) -> Root | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
@@ -19,6 +20,7 @@ from detscope.record.loader import BatchTiming
 from detscope.record.memory_watch import MemoryWatch
 from detscope.record.model_probes import ModelProbes
 from detscope.record.notebook import Notebook, OpenStep
+from detscope.record.phases import Phases
 from detscope.record.recorder import Recorder
 from detscope.record.replay import replay
 from detscope.record.rows import loader_rows, step_rows
@@ -27,7 +29,8 @@ from detscope.record.script.content import together
 from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import Anatomy
-from detscope.record.script.scribe import ScriptScribe, Watched
+from detscope.record.script.watched import GlobalPhases, Watched
+from detscope.record.weak import WeakObjects
 from detscope.runs.writer import write_table
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
@@ -48,17 +51,8 @@ class FinishedStep:
     num_workers: int | None = None  # of the loader
 
 
-class _GlobalPhases:
-    """Phases of a script come from global hooks, which ask whether to write; nothing is attached."""
-
-    def attach(self) -> None: ...
-    def detach(self) -> None: ...
-
-
 class ScriptRecorder(Recorder):
     """Made as soon as the script's model is known; the tracker says when steps end."""
-
-    scribe_type = ScriptScribe
 
     def __init__(
         self,
@@ -72,6 +66,7 @@ class ScriptRecorder(Recorder):
         info: dict[str, Any],
     ) -> None:
         first = options.window.first if options.window else 0
+        self._watched = watched
         super().__init__(
             model,
             list(optimizers),
@@ -86,10 +81,8 @@ class ScriptRecorder(Recorder):
             info=info,
         )
         self._first_step = self._opened_at = first
-        assert isinstance(self._scribe, ScriptScribe)
-        self._scribe.watched = watched
-        self._optimizers: list[Any] = list(optimizers)
-        self._phases = _GlobalPhases()  # type: ignore[assignment]
+        self._model = weakref.ref(model)
+        self._optimizers: WeakObjects[Any] = WeakObjects(optimizers)
         if self._memory:
             self._memory = self._new_memory(model)  # of optimizers that are still to come too
         self._full_schedule = self.schedule
@@ -309,7 +302,7 @@ class ScriptRecorder(Recorder):
             self._forget(table)
         self._operator_totals = {}
         self.writer.info.pop("operators", None)
-        if model is not self._model:
+        if model is not self._model():
             self._change_model(model, parts, name)
         if self._memory:
             self._memory.pause()
@@ -317,33 +310,35 @@ class ScriptRecorder(Recorder):
 
     def add_optimizer(self, optimizer: Any) -> None:
         """An optimizer that stepped for the first time; its state is part of the memory account."""
-        self._optimizers.append(optimizer)
+        self._optimizers.add(optimizer)
 
     def _new_memory(self, model: nn.Module) -> MemoryWatch:
-        assert isinstance(self._scribe, ScriptScribe)
         return MemoryWatch(model, self._optimizers, self.nodes, self._buffer, self._scribe, self._device)
 
     def _change_model(self, model: nn.Module, parts: Anatomy, name: str) -> None:
         self._attach("nothing")
         self._probes.remove()
-        self._model = model
-        self._probes = self._make_probes(model, parts)
+        self._model = weakref.ref(model)
+        self._probes = self._probes_of(model, parts)
         self.writer.info["stages"] = [stage.name for stage in parts.stages]
         parameters = sum(p.numel() for p in model.parameters())
         about = {"name": name, "family": parts.family, "source": "script", "parameters": parameters}
         self.writer.info["model"] = about
 
-    def _make_probes(self, model: nn.Module, parts: Anatomy) -> ModelProbes:
+    def _probes_of(self, model: nn.Module, parts: Anatomy) -> ModelProbes:
         which = "none" if self.level == "phases" else "all"
-        return ModelProbes(
-            model, self.nodes, self._scribe, which, parts.stages, parts.observers, self._add_count, self.note
-        )
+        return self._make_probes(model, which, parts.stages, parts.observers)
+
+    def _make_phases(self, model: nn.Module, optimizers: WeakObjects[Any]) -> Phases:  # noqa: ARG002
+        return GlobalPhases(self._watched)
 
     @property
     def has_new_modules(self) -> bool:
         """Whether the model has parts now that it did not have when it was looked at."""
-        known = {id(module) for module in self._probes.modules}
-        return self.level != "phases" and any(id(part) not in known for part in self._model.modules())
+        model = self._model()
+        if model is None or self.level == "phases":
+            return False
+        return not all(self._probes.knows(part) for part in model.modules())
 
     def only_phases(self, why: str) -> None:
         """Modules cannot be told apart: they are not looked at any more."""
@@ -352,7 +347,9 @@ class ScriptRecorder(Recorder):
         self.level = "phases"
         self._attach("nothing")
         self._probes.remove()
-        self._probes = self._make_probes(self._model, Anatomy("user", (), ()))
+        model = self._model()
+        if model is not None:
+            self._probes = self._probes_of(model, Anatomy("user", (), ()))
         self.writer.info["level"] = "phases"
         self.note(why)
 

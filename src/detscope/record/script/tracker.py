@@ -27,6 +27,7 @@ from detscope.record.script.roots import Root, Roots, precision_of
 from detscope.record.script.script_recorder import FinishedStep
 from detscope.record.script.stopping import ScriptStopped
 
+Call = Callable[..., Any]
 TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[1:5])
 _MOST_REFUSALS = 100  # times that a script may catch the request to stop
 
@@ -50,6 +51,7 @@ class Tracker:
         self.inside = 0  # phases that are open and in which a model is not a root
         self.in_backward = self.in_optimizer = 0
         self.owner: int | None = None  # the thread that trains
+        self.module_call: Callable[..., Any] | None = None  # what hooks put into nn.Module
         self.buffer = EventBuffer()
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
@@ -110,9 +112,9 @@ class Tracker:
     # ---- models
 
     def root_call(
-        self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, plain: Call, recorded: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A module is called by no other module."""
+        """A module is called by no other module; `recorded` notes what happens inside, if anybody does."""
         if not self._models_called and self.active and get_ident() != self.owner:
             self.owner = get_ident()  # whoever was heard before has only fetched batches
         if not self.listens():
@@ -137,7 +139,7 @@ class Tracker:
         self._called.add(root)
         if root.has_parameters:
             self.batches.model_called(args)
-        output = self._forward(plain, root, module, args, kwargs, trains)
+        output = self._forward(recorded, root, module, args, kwargs, trains)
         if gradients:
             self.look(lambda: self.losses.returned(root.label, root.has_parameters, output), losses=True)
         return output
@@ -187,13 +189,7 @@ class Tracker:
             self.writing = self.active and self.recording.writing
 
     def _forward(
-        self,
-        plain: Callable[..., Any],
-        root: Root,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        trains: bool,
+        self, plain: Call, root: Root, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
     ) -> Any:
         recording, writing = self.recording, self.writing
         pair = recording.pair_of(root) if writing else None

@@ -1,10 +1,12 @@
-"""Attributes of libraries that are replaced while a script is recorded, and how they come back."""
+"""Attributes of libraries that are replaced while something is recorded, and how they come back."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _ABSENT = object()
+# stand-ins that ended below somebody else's patch, and what they stood for: nobody puts them back
+_ended: list[tuple[Any, Any]] = []
 
 
 class Patches:
@@ -24,7 +26,10 @@ class Patches:
         while self._done:
             owner, name, stand_in, earlier = self._done.pop()
             if vars(owner).get(name) is not stand_in:
+                _ended.append((stand_in, earlier))
                 continue
+            while found := [before for ended, before in _ended if ended is earlier]:
+                earlier = found[0]
             if earlier is _ABSENT:
                 delattr(owner, name)
             else:

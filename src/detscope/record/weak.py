@@ -1,0 +1,42 @@
+"""Objects of somebody else's, known by identity: they live as long as without us."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+Kind = TypeVar("Kind")
+
+
+class WeakObjects(Generic[Kind]):
+    """Objects in the order in which they came; one that dies is gone, and its id may be another's."""
+
+    def __init__(
+        self, objects: Iterable[Kind] = (), when_gone: Callable[[int], object] | None = None
+    ) -> None:
+        self._references: dict[int, weakref.ref[Kind]] = {}
+        self._when_gone = when_gone
+        for one in objects:
+            self.add(one)
+
+    def add(self, one: Kind) -> None:
+        """Know an object."""
+        key, references, when_gone = id(one), self._references, self._when_gone
+
+        def gone(_: object) -> None:
+            references.pop(key, None)
+            if when_gone is not None:
+                when_gone(key)
+
+        if key not in references:
+            references[key] = weakref.ref(one, gone)
+
+    def __contains__(self, one: object) -> bool:
+        return id(one) in self._references
+
+    def __iter__(self) -> Iterator[Kind]:
+        for reference in list(self._references.values()):
+            one = reference()
+            if one is not None:
+                yield one
