@@ -17,6 +17,7 @@ def summary(**changes: Any) -> dict[str, Any]:
     return {
         "verb": "train",
         "run": "runs/a run",
+        "rerun": "detscope train --config 'runs/a run/config.toml'",
         "device": "cpu",
         "precision": "fp32",
         "batch_size": 2,
@@ -76,7 +77,7 @@ def test_fewer_tensors_where_batches_lie_ready_and_receiving_them_takes_the_time
     assert list(found) == ["receiving"]  # neither more workers nor a longer queue
     assert found["receiving"]["gain_share"] == pytest.approx(0.2 * 0.9 * 0.6)
     assert "14 tensors" in found["receiving"]["evidence"]
-    assert "file_system" in found["receiving"]["command"] and not found["receiving"]["settings"]
+    assert "file_system" in found["receiving"]["how"] and not found["receiving"]["settings"]
     assert "receiving" not in advised(received(14, ready_share=0.2))
     assert "receiving" not in advised(received(14, receive_ms=2.0))
 

@@ -17,6 +17,7 @@ SAMPLE: dict[str, Any] = {
     "schema": 1,
     "run": "runs/20261115T203100Z-train-tiny_fasterrcnn-1a2b",
     "verb": "train",
+    "rerun": "detscope train --config runs/20261115T203100Z-train-tiny_fasterrcnn-1a2b/config.toml",
     "status": "ok",
     "reason": None,
     "model": {"name": "tiny_fasterrcnn", "family": "fasterrcnn", "parameters": 1234567},

@@ -21,6 +21,7 @@ def stage(name: str, ms: float, **more: Any) -> dict[str, Any]:
 
 SAMPLE: dict[str, Any] = {
     "verb": "infer",
+    "rerun": "detscope infer --config runs/20261115T203100Z-infer-tiny_maskrcnn-1a2b/config.toml",
     "run": "runs/20261115T203100Z-infer-tiny_maskrcnn-1a2b",
     "status": "ok",
     "level": "modules",

@@ -11,6 +11,7 @@ from detscope.analyze.memory_advice_case import Case
 from detscope.analyze.memory_advice_state import frozen_advice, optimizer_advice, zero_grad_advice
 from detscope.analyze.memory_blocks import Ledger, Window
 from detscope.analyze.memory_replay import peak_of, replay_of
+from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
 from detscope.runs.reader import Run
 
 Advice = dict[str, Any]
@@ -51,4 +52,6 @@ def case_of(run: Run, ledger: Ledger, window: Window, event: int, figures: dict[
         info=run.info,
         slope=figures.get("slope"),
         categories=figures["categories"],
+        by_settings=run.info.get("verb") in MADE_BY_SETTINGS
+        and rerun_command(run.folder, run.info) is not None,
     )

@@ -36,9 +36,9 @@ def bf16_advice(case: Case) -> Advice | None:
         + (
             "slower on CPUs without bf16 instructions, and less is saved without AVX-512"
             if on_cpu
-            else "check the loss"
+            else f"check the {'loss' if case.trains else 'accuracy'}"
         ),
-        "--precision bf16",
+        case.how("--precision bf16", "torch.autocast(device, dtype=torch.bfloat16) around the forward pass"),
     )
 
 
@@ -60,7 +60,7 @@ def checkpoint_advice(case: Case) -> Advice | None:
         checkpointed(case.replay, plan.paths),
         f"{about_ms(plan.recomputed_ms)} of forward again per step"
         + ("; batch norm statistics move twice per step" if normalised else ""),
-        "--try checkpoint",
+        case.how("--try checkpoint", "torch.utils.checkpoint.checkpoint around each of them"),
         paths=list(plan.paths),
         recomputed_ms=plan.recomputed_ms,
     )

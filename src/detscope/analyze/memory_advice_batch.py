@@ -20,7 +20,7 @@ def batch_advice(case: Case) -> Advice | None:
     smaller = batch // 2
     per_image = case.slope["bytes_per_image"]
     peak = round(case.peak_bytes - per_image * (batch - smaller))
-    normalised = _has_batch_norm(case)
+    normalised = case.trains and _has_batch_norm(case)
     return advice(
         case,
         "batch",
@@ -28,7 +28,7 @@ def batch_advice(case: Case) -> Advice | None:
         peak,
         f"{batch / smaller:.3g} times as many steps for the same images"
         + ("; batch norm sees fewer images" if normalised else ""),
-        f"--batch-size {smaller}",
+        case.how(f"--batch-size {smaller}", f"DataLoader(..., batch_size={smaller})"),
         bytes_per_image=per_image,
         batch_size=smaller,
     )
@@ -51,6 +51,9 @@ def layout_advice(case: Case) -> Advice | None:
         "channels-last layout: at most the workspace of convolutions, tensors keep their size",
         bare,
         "operators without such a kernel copy; measure the time of a step too",
-        "--set training.channels_last=true",
+        case.how(
+            "--set training.channels_last=true",
+            "model.to(memory_format=torch.channels_last), and the images likewise",
+        ),
         at_most=True,
     )

@@ -24,11 +24,18 @@ class Case:
     info: dict[str, Any]
     slope: dict[str, Any] | None
     categories: dict[str, int]
+    by_settings: bool  # options and settings of ours can change the run
 
     @property
     def trains(self) -> bool:
         """Whether the run had a backward pass."""
-        return self.info.get("verb") != "infer"
+        return self.info.get("verb") == "train" or bool(
+            self.replay.where(pl.col("direction") == "backward").any()
+        )
+
+    def how(self, option: str, in_code: str) -> str:
+        """An option of the command that made the run, or the same in somebody's own code."""
+        return option if self.by_settings else in_code
 
     def alive_at_peak(self) -> Booleans:
         """Lives that make up the peak."""

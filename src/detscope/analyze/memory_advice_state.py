@@ -27,7 +27,7 @@ def optimizer_advice(case: Case) -> Advice | None:
             "SGD with momentum instead of AdamW: one value per parameter instead of two",
             resized(case.replay, state, 0.5),
             "another learning rate, usually more epochs",
-            "--set training.optimizer=sgd",
+            case.how("--set training.optimizer=sgd", "torch.optim.SGD(..., momentum=0.9)"),
         )
     return advice(
         case,
@@ -35,7 +35,7 @@ def optimizer_advice(case: Case) -> Advice | None:
         "SGD without momentum: no state at all",
         without(case.replay, state),
         "slower and noisier convergence; rarely worth it",
-        "--set training.momentum=0.0",
+        case.how("--set training.momentum=0.0", "torch.optim.SGD(...) without momentum"),
     )
 
 
@@ -90,6 +90,7 @@ def frozen_advice(case: Case) -> Advice | None:
         & ((pl.col("stage") == stage) | pl.col("stage").str.starts_with(f"{stage}."))
     )["path"].to_list()
     mine = pl.col("owner").is_in(modules)
+    freezing = f"requires_grad_(False) on {stage}"
     backward = about_ms(stage_ms(case.spans, stage, "backward"))
     return advice(
         case,
@@ -97,7 +98,7 @@ def frozen_advice(case: Case) -> Advice | None:
         f"freeze {stage}: its activations, gradients and optimizer state are not kept",
         _frozen(case.replay, mine),
         f"{stage} learns nothing; saves {backward} of backward per step too",
-        "--set model.trainable_layers=0" if stage == "backbone" else "parameter.requires_grad_(False)",
+        case.how("--set model.trainable_layers=0", freezing) if stage == "backbone" else freezing,
         stage=stage,
     )
 

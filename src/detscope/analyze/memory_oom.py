@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import polars as pl
 
 from detscope.analyze.memory_blocks import Ledger, Window, owners, peak_event
 from detscope.analyze.memory_slope import PER_IMAGE
+from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
 from detscope.runs.reader import Run
 
 STATES_PER_PARAMETER = {"adamw": 2, "sgd": 1}
@@ -37,8 +37,11 @@ def oom_figures(run: Run, ledger: Ledger, windows: list[Window], figures: dict[s
         **suggestion,
     }
     if result["suggested_batch"] is not None:
-        config = shlex.quote(str(run.folder / "config.toml"))
-        result["command"] = f"detscope train --config {config} --batch-size {result['suggested_batch']}"
+        rerun = rerun_command(run.folder, run.info)
+        size = (
+            f" --batch-size {result['suggested_batch']}" if run.info.get("verb") in MADE_BY_SETTINGS else ""
+        )
+        result["command"] = None if rerun is None else rerun + size
     result["peak_bytes"] = figures["peak_bytes"]
     return result
 

@@ -19,6 +19,7 @@ from detscope.analyze.operators import operator_rows
 from detscope.analyze.overhead import overhead_ratio
 from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks import add_ranks
+from detscope.analyze.rerun import rerun_command
 from detscope.analyze.roofline import add_costs
 from detscope.analyze.steps import outlier_rows, phase_rows, step_figures, typical_steps, warmup_figures
 from detscope.analyze.telemetry import telemetry_rows
@@ -47,6 +48,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         "schema": SUMMARY_SCHEMA,
         "run": str(opened.folder),
         "verb": info.get("verb"),
+        "rerun": rerun_command(opened.folder, info),
         "status": opened.status,
         "reason": info.get("reason"),
         **{

@@ -26,8 +26,8 @@ def verdict(summary: dict[str, Any]) -> str:
     ]
     if stages:
         top = max(stages, key=lambda row: row["total_ms"])
-        share = percent(top["share"])
-        sentence += f"; the largest stage is {top['name']} with {share}, forward and backward together"
+        together = ", forward and backward together" if phases["backward"]["share"] > 0 else ""
+        sentence += f"; the largest stage is {top['name']} with {percent(top['share'])}{together}"
     return sentence
 
 

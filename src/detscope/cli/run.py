@@ -94,6 +94,7 @@ def run(
         window=window,
         max_steps=max_steps,
         script=name if module is not None else Path(name).name,
+        command=target.command,
     )
     raise ScriptRequested(target, options, quiet, None if json is None else json.absolute())
 

@@ -223,6 +223,7 @@ def _oom_lines(oom: Summary) -> Iterator[Line]:
     elif oom.get("basis"):
         yield "", plain(oom["basis"]), ""
     if is_number(oom.get("suggested_batch")):
-        yield "try", f"batch {number(oom['suggested_batch'], 0)}: {plain(oom.get('command'))}", "bold"
+        command = f": {plain(oom['command'])}" if oom.get("command") else ""
+        yield "try", f"batch {number(oom['suggested_batch'], 0)}{command}", "bold"
     elif oom.get("why"):
         yield "try", plain(oom["why"]), ""

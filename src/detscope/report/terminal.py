@@ -304,11 +304,16 @@ def _place_lines(summary: Summary, after_training: bool) -> Iterator[tuple[str, 
             yield name, _from_here(plain(place)), ""
     if after_training:
         yield "next", f"detscope report {shlex.quote(run)} --open", ""
-    elif summary.get("level") != "ops" and summary.get("verb") not in ("eval", "import"):
-        verb = "infer" if summary.get("verb") == "infer" else "train"
-        yield "next", f"detscope {verb} --config {shlex.quote(f'{run}/config.toml')} --level ops", ""
+    elif summary.get("level") != "ops" and (rerun := summary.get("rerun")):
+        yield "next", _with_operators(plain(rerun).replace(plain(summary["run"]), run)), ""
     else:
         yield "next", f"detscope show {shlex.quote(run)} --json", ""
+
+
+def _with_operators(rerun: str) -> str:
+    """Options of `run` stand before the script."""
+    script = rerun.removeprefix("detscope run ")
+    return f"{rerun} --level ops" if script == rerun else f"detscope run --level ops {script}"
 
 
 def _from_here(path: str) -> str:

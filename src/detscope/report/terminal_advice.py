@@ -18,9 +18,8 @@ def render_advice(summary: Mapping[str, Any], console: Console) -> None:
     found = rows(summary, "advice")[:SHOWN]
     if not found:
         return
-    table = figure_table(
-        "What would make it faster (estimates from this run; `detscope tune` tries them)", [], ["saves"]
-    )
+    tuned = "; `detscope tune` tries them" if any(row.get("settings") for row in found) else ""
+    table = figure_table(f"What would make it faster (estimates from this run{tuned})", [], ["saves"])
     table.add_column("change", overflow="fold")
     table.add_column("why", overflow="fold")
     for row in found:

@@ -260,6 +260,8 @@ class Script(TypedDict, total=False):
 
     name: str | None
     exit_code: Any
+    command: Texts | None
+    folder: str | None
     roots: list[ScriptRoot] | None
     parts: dict[str, ScriptPart] | None
     optimizers: Texts | None
@@ -283,6 +285,7 @@ class RunInfo(TypedDict, total=False):
     device: str | None
     precision: str | None
     batch_size: Count | None
+    num_workers: Count | None
     steps_per_epoch: Count | None
     stages: Texts
     notes: Texts | None

@@ -27,6 +27,13 @@ class ScriptTarget:
         """Whether the script itself comes by standard input."""
         return self.name == "-" and not self.is_module
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What starts it again behind `detscope run`; empty where standard input was read up."""
+        if self.is_input:
+            return ()
+        return (*(("-m",) if self.is_module else ()), self.name, *self.arguments)
+
 
 _kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
 

@@ -20,4 +20,5 @@ def advise(case: Case) -> Advice | None:
         fixed / 2,
         "the optimizer's time does not depend on the batch, and memory holds twice the activations",
         {"training.batch_size": 2 * batch},
+        f"DataLoader(..., batch_size={2 * batch}), with a learning rate to match",
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from detscope.analyze.rerun import MADE_BY_SETTINGS
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -19,18 +21,20 @@ class Advice:
     gain_share: float
     assumes: str = ""
     sets: Mapping[str, object] = field(default_factory=dict)  # settings of ours that make the change
-    elsewhere: str = ""  # what to do where no setting of ours can
+    in_code: str = ""  # the same change in somebody's own code
 
     def as_dict(self, case: Case) -> dict[str, Any]:
-        """Plain data for views and `tune`."""
+        """Plain data for views and `tune`; `how` is for people, `command` is one that can be typed."""
+        settings = dict(self.sets) if case.by_settings else {}
         return {
             "rule": self.rule,
             "title": self.title,
             "evidence": self.evidence + (f" Assumes that {self.assumes}." if self.assumes else ""),
             "gain_share": self.gain_share,
             "gain_ms": self.gain_share * case.step_ms,
-            "settings": dict(self.sets),
-            "command": case.command(self.sets) if self.sets else self.elsewhere,
+            "settings": settings,
+            "how": "" if settings else self.in_code,
+            "command": case.command(settings),
         }
 
 
@@ -48,8 +52,18 @@ class Case:
 
     @property
     def training(self) -> bool:
-        """Whether this run trained."""
-        return self.summary.get("verb") != "infer"
+        """Whether this run trained: something went backward."""
+        return self.phases.get("backward", 0.0) > 0
+
+    @property
+    def by_settings(self) -> bool:
+        """Whether settings of ours made this run, so that others can change it."""
+        return self.summary.get("verb") in MADE_BY_SETTINGS and bool(self.summary.get("rerun"))
+
+    @property
+    def own_loader(self) -> bool:
+        """Whether a loader fed the loop that can be given workers; our inference reads by itself."""
+        return self.summary.get("verb") not in ("infer", "eval")
 
     @property
     def on_cuda(self) -> bool:
@@ -100,13 +114,13 @@ class Case:
             sum(float(row["self_ms"]) for row in rows if any(word in row["name"] for word in words)) / whole
         )
 
-    def command(self, sets: Mapping[str, object]) -> str:
-        """The command that tries a change on the run's own configuration."""
-        verb = "train" if self.training else "infer"
-        changes = " ".join(f"--set {shlex.quote(f'{key}={_toml(value)}')}" for key, value in sets.items())
-        return (
-            f"detscope {verb} --config {shlex.quote(str(self.summary.get('run')) + '/config.toml')} {changes}"
-        )
+    def command(self, settings: Mapping[str, object]) -> str:
+        """What to type: the run again with these settings, or the changed script; empty: there is nothing."""
+        rerun = self.summary.get("rerun")
+        if not rerun or (self.by_settings and not settings):
+            return ""
+        changes = (f" --set {shlex.quote(f'{key}={_toml(value)}')}" for key, value in settings.items())
+        return str(rerun) + "".join(changes)
 
 
 def _toml(value: object) -> str:

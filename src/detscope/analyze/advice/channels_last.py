@@ -28,4 +28,5 @@ def advise(case: Case) -> Advice | None:
         share * (1 - 1 / SPEEDUP),
         f"they become {SPEEDUP} times as fast, which differs from device to device",
         {"training.channels_last": True},
+        "model.to(memory_format=torch.channels_last), and the images likewise",
     )

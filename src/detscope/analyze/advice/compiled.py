@@ -23,5 +23,5 @@ def advise(case: Case) -> Advice | None:
         f"{share:.0%} of the step is Python between operators of the forward pass.",
         share / 2,
         "compiling removes half of it",
-        elsewhere="in the code: model.backbone = torch.compile(model.backbone)",
+        in_code="in the code: model.backbone = torch.compile(model.backbone)",
     )

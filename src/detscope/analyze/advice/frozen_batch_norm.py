@@ -28,5 +28,5 @@ def advise(case: Case) -> Advice | None:
         f"{len(norms)} batch norms take {share:.0%} of the step, most of it in {dearest['path']}.",
         gain,
         assumes,
-        elsewhere=how,
+        in_code=how,
     )

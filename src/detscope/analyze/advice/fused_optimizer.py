@@ -20,4 +20,5 @@ def advise(case: Case) -> Advice | None:
         share * (1 - 1 / SPEEDUP),
         f"the fused one is {SPEEDUP:g} times as fast",
         {"training.fused_optimizer": True},
+        "fused=True where the optimizer is made, unless it says so already",
     )

@@ -12,11 +12,12 @@ def advise(case: Case) -> Advice | None:
     share = case.stage_share("nms")
     if share < LEAST_SHARE:
         return None
+    mode = "train" if case.training else "test"
     return Advice(
         "nms_limits",
         "halve the candidates of NMS",
         f"Non-maximum suppression takes {share:.0%} of the step.",
         share / 2,
         "its time is at least proportional to its candidates; check the accuracy",
-        elsewhere="in the model: halve rpn_pre_nms_top_n_train, or topk_candidates of a single-stage model",
+        in_code=f"in the model: halve rpn_pre_nms_top_n_{mode}, or topk_candidates of a single-stage model",
     )

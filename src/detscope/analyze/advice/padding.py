@@ -24,5 +24,8 @@ def advise(case: Case) -> Advice | None:
         f" take {dense:.0%} of the step.",
         padding * (1 - LEFT) * dense,
         f"grouping leaves {LEFT:.0%} of the padding and cost follows pixels",
-        {"data.group_by_aspect": True},
+        {"data.group_by_aspect": True} if case.training else {},
+        "a batch sampler that puts images of like aspect ratio together"
+        if case.training
+        else "give images of like aspect ratio together",
     )

@@ -17,4 +17,5 @@ def advise(case: Case) -> Advice | None:
         share / 2,
         "pinned copies take half as long",
         {"training.pin_memory": True},
+        "DataLoader(..., pin_memory=True), and .to(device, non_blocking=True)",
     )

@@ -22,4 +22,6 @@ def advise(case: Case) -> Advice | None:
         share * (1 - 1 / SPEEDUP),
         f"they become {SPEEDUP} times as fast; check the accuracy",
         {f"{section}.precision": "bf16"},
+        "with torch.autocast(device, dtype=torch.bfloat16): around the forward pass"
+        + (" and the loss" if case.training else ""),
     )

@@ -14,17 +14,20 @@ def advise(case: Case) -> Advice | None:
     loader = case.summary.get("loader") or {}
     capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
     wait, workers = case.phases.get("data", 0.0), loader.get("num_workers") or 0
-    if not case.training or not workers or not capacity or not demand or wait < LEAST_WAIT:
+    if not case.own_loader or not workers or not capacity or not demand or wait < LEAST_WAIT:
         return None
     if lies_ready(loader) or not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
         return None
     factor = case.setting("training.prefetch_factor", 2)
     return Advice(
         "prefetch",
-        f"prefetch_factor {2 * factor} instead of {factor}",
+        f"prefetch_factor {2 * factor} instead of {factor}"
+        if case.by_settings
+        else "twice the prefetch_factor",
         f"Workers make {capacity:.1f} images/s, more than the {demand:.1f} wanted, and yet the loop waits"
         f" {wait:.0%} of the step: batches come in bursts.",
         wait / 2,
         "half of the waiting comes from bursts that twice the queue evens out",
         {"training.prefetch_factor": 2 * factor},
+        f"DataLoader(..., prefetch_factor={2 * factor}), or twice what it is now",
     )

@@ -14,7 +14,7 @@ ELSEWHERE = 'collate into few tensors, or torch.multiprocessing.set_sharing_stra
 def advise(case: Case) -> Advice | None:
     """Every tensor that a worker sends is a file of shared memory to ask the worker for."""
     loader = case.summary.get("loader") or {}
-    if not case.training or not lies_ready(loader):
+    if not case.own_loader or not lies_ready(loader):
         return None
     share = case.phases.get("data", 0.0) * loader["receive_ms"] / loader["wait_ms"]
     tensors = loader.get("tensors_per_batch") or 0.0
@@ -26,7 +26,7 @@ def advise(case: Case) -> Advice | None:
             f"{ready}: each of a batch's {tensors:.0f} tensors is a file that the loop asks a worker for.",
             share * FEWER_SAVE,
             "fewer files save as much of it as they did where this was measured",
-            elsewhere=ELSEWHERE,
+            in_code=ELSEWHERE,
         )
     busy = _busy_percent(case)
     if busy is None or busy < BUSY_PERCENT:
@@ -37,7 +37,7 @@ def advise(case: Case) -> Advice | None:
         f"{ready}, and the machine's processors are {busy:.0f} % busy: who hands over has to wait for one.",
         share / 2,
         "half of it is waiting for a processor",
-        elsewhere="stop what else runs on the machine, or use fewer threads and workers",
+        in_code="stop what else runs on the machine, or use fewer threads and workers",
     )
 
 

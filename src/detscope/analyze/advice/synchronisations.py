@@ -22,5 +22,5 @@ def advise(case: Case) -> Advice | None:
         f" result before it launches more ({top.get('gaps')} times).",
         float(top.get("share") or 0.0),
         "the wait disappears with the call",
-        elsewhere="in the code: keep the value on the device, or read it once in many steps",
+        in_code="in the code: keep the value on the device, or read it once in many steps",
     )

@@ -16,7 +16,7 @@ def advise(case: Case) -> Advice | None:
     loader = case.summary.get("loader") or {}
     capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
     wait, workers = case.phases.get("data", 0.0), loader.get("num_workers")
-    if not case.training or wait < LEAST_WAIT or not capacity or not demand or workers is None:
+    if not case.own_loader or wait < LEAST_WAIT or not capacity or not demand or workers is None:
         return None
     each = capacity / max(1, workers)
     wanted = min(MOST_WORKERS, max(1, math.ceil(demand * HEADROOM / each)))
@@ -34,4 +34,5 @@ def advise(case: Case) -> Advice | None:
         max(0.0, gain),
         "workers do not take processor time away from the loop",
         {"training.num_workers": wanted},
+        f"DataLoader(..., num_workers={wanted})",
     )

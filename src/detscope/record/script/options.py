@@ -24,6 +24,8 @@ class ScriptOptions:
     window: StepWindow | None = None  # steps of the script, without the end; None: all
     max_steps: int | None = None  # recorded steps after which the script is stopped
     script: str = ""  # its name in the run
+    command: tuple[str, ...] = ()  # what starts it again behind `detscope run`; empty: not known
+    folder: str = ""  # where that was typed
     rank: int | None = None  # of several processes that run the same script
     ranks: int = 1
 
@@ -40,6 +42,7 @@ def make_options(
     window: str | None = None,
     max_steps: int | None = None,
     script: str = "",
+    command: tuple[str, ...] = (),
 ) -> ScriptOptions:
     """Options as given by a person, checked; the folder stays where it is if the script changes its own."""
     known = next((one for one in LEVELS if one == level), None)
@@ -54,4 +57,6 @@ def make_options(
         window=None if window is None else parse_window(window),
         max_steps=max_steps,
         script=script,
+        command=command,
+        folder=str(Path.cwd()) if command else "",
     )

@@ -362,7 +362,8 @@ class Recording:
         info = writer.info
         if not str(info["status"]).startswith("oom"):
             info["status"], info["reason"] = status, reason
-        facts = {"name": self._options.script, "exit_code": code}
+        facts: dict[str, Any] = {"name": self._options.script, "exit_code": code}
+        facts |= {"command": list(self._options.command), "folder": self._options.folder}
         info["script"] = facts | script_facts(self, pacer, other)
         info["precision"] = self.precision
         per_batch = info["script"]["batches_per_step"] or 1

@@ -16,7 +16,7 @@ def section(data: ReportData) -> Section:
             plain(row.get("title", "")),
             plain(row.get("evidence", "")),
             _gain(row),
-            plain(row.get("command") or ""),
+            "; then: ".join(plain(row[key]) for key in ("how", "command") if row.get(key)),
         )
         for row in rows(summary, "advice")[:3]
     ]
@@ -28,7 +28,7 @@ def section(data: ReportData) -> Section:
         "Verdict",
         text[:1].upper() + text[1:],
         "What limits this run, with its evidence. Gains are estimates by Amdahl's law from this run's own"
-        " figures; each names the command that tries it."
+        " figures; each says how to try it."
         if findings
         else "",
         blocks,
