@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from detscope.analyze.steady import outlier_indices, steadiness, warmup_length
-from detscope.analyze.steps import figures, step_figures, typical_steps
+from detscope.analyze.steps import figures, images_per_second, step_figures, typical_steps
 from detscope.runs.writer import polars_schema
 
 
@@ -58,3 +58,25 @@ def test_a_steady_series_has_neither_warm_up_nor_outliers():
     durations = np.random.default_rng(3).normal(100, 2, 50).tolist()
     assert warmup_length(durations) == 0
     assert outlier_indices(durations) == []
+
+
+def test_speed_and_mean_are_those_of_all_steps_also_where_all_bare_ones_were_fast():
+    slow_then_fast = [588.0, 188.0] * 20  # two workers, one of them slow
+    modes = ["bare" if step % 4 == 1 else "recorded" for step in range(40)]
+    rows = [
+        (step, 0, mode, "step", step, int(ms * 1e6), None)
+        for step, (mode, ms) in enumerate(zip(modes, slow_then_fast, strict=True))
+    ]
+    table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
+    content = pl.DataFrame({"step": list(range(40)), "images": [2] * 40})
+    typical = typical_steps(table)
+    assert step_figures(table, typical)["mean"] == pytest.approx(388)
+    assert step_figures(table, typical)["n"] == 30
+    assert images_per_second(table, content, typical) == pytest.approx(2 / 0.388)
+
+
+def test_bare_steps_of_a_slow_start_do_not_count():
+    rows = [(0, 0, "recorded", "step", 0, 9 * 10**8, None), (1, 0, "bare", "step", 1, 9 * 10**8, None)]
+    rows += [(step, 0, "recorded", "step", step, 10**8, None) for step in range(2, 20)]
+    table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
+    assert typical_steps(table).timed == list(range(2, 20))

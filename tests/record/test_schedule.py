@@ -1,10 +1,31 @@
 from detscope.record.schedule import Schedule
 
 
-def test_warm_up_comes_first_then_recorded_and_bare_steps_interleave():
-    schedule = Schedule(warmup_steps=2, bare_every=4)
-    modes = "".join(schedule.mode(index)[0] for index in range(10))
-    assert modes == "wwrrbrrrbr"
+def test_warm_up_comes_first_then_a_quarter_of_the_steps_is_bare_and_the_first_is_recorded():
+    for seed in range(50):
+        schedule = Schedule(warmup_steps=2, bare_every=4, seed=seed)
+        modes = [schedule.mode(index) for index in range(2 + 400)]
+        assert modes[:3] == ["warmup", "warmup", "recorded"]
+        assert modes.count("bare") == 100
+        assert "bare,bare,bare" not in ",".join(modes), "there is always a recorded one near"
+        assert modes == [schedule.mode(index) for index in range(402)], "the same again"
+
+
+def test_bare_steps_fall_on_every_phase_of_whatever_recurs():
+    for seed in range(20):
+        schedule = Schedule(warmup_steps=0, bare_every=4, seed=seed)
+        bare = [index for index in range(2000) if schedule.mode(index) == "bare"]
+        for period in (2, 3, 4, 5, 8, 16):
+            shares = [sum(index % period == phase for index in bare) / len(bare) for phase in range(period)]
+            assert min(shares) > 0.5 / period, f"seed {seed}, period {period}: {shares}"
+            assert max(shares) < 1.6 / period
+
+
+def test_another_seed_draws_other_steps():
+    drawn = {
+        tuple(Schedule(0, seed=seed).mode(index) for index in range(40)) for seed in (0, 1, 2, 2**32 - 1)
+    }
+    assert len(drawn) == 4
 
 
 def test_as_many_steps_as_asked_for_are_recorded_whatever_else_runs_between():

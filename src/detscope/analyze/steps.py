@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import mean, median
+from detscope.analyze.columns import mean, median, total
 from detscope.analyze.stats import median_interval, percentile_or_why, robust_spread
 from detscope.analyze.steady import Steadiness, outlier_indices, steadiness, warmup_length
 
@@ -25,6 +25,7 @@ class TypicalSteps:
     outliers: list[int]
     steadiness: Steadiness
     p50_ms: float | None
+    timed: list[int] = field(default_factory=list)  # measured and bare: mean and speed are taken from these
 
 
 def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
@@ -41,7 +42,13 @@ def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalS
     outliers = [numbers[index] for index in outlier_indices(durations)]
     apart = set(outliers)
     typical = [number for number in numbers if number not in apart]
-    return TypicalSteps(mode, typical, numbers, warmup, outliers, steadiness(durations), median(durations))
+    kept = set(numbers)
+    if mode == "recorded" and numbers:
+        bare = whole.filter((pl.col("mode") == "bare") & (pl.col("step") >= numbers[0]))
+        kept.update(bare["step"].to_list())
+    return TypicalSteps(
+        mode, typical, numbers, warmup, outliers, steadiness(durations), median(durations), sorted(kept)
+    )
 
 
 def figures(durations: list[float]) -> dict[str, Any]:
@@ -59,8 +66,19 @@ def figures(durations: list[float]) -> dict[str, Any]:
 
 
 def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> dict[str, Any]:
-    """The headline: wall time of a step."""
-    return figures(_durations(steps, "step", typical.measured))
+    """The headline: wall time of a step; the mean is that of all steps, bare ones as well."""
+    timed = _durations(steps, "step", typical.timed)
+    found = figures(_durations(steps, "step", typical.measured))
+    return {**found, "mean": sum(timed) / len(timed) if timed else None, "mean_n": len(timed)}
+
+
+def images_per_second(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> float | None:
+    """Images of all timed steps over their time: what a person waits for, whichever steps were recorded."""
+    images = dict(content.select("step", "images").drop_nulls().iter_rows())
+    chosen = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in([*images]))
+    timed = chosen.filter(pl.col("step").is_in(typical.timed)).select("step", "wall_ns")
+    spent_ns = total(timed["wall_ns"])
+    return sum(images[step] for step in timed["step"].to_list()) / spent_ns * 1e9 if spent_ns else None
 
 
 def phase_rows(steps: pl.DataFrame, typical: TypicalSteps) -> list[dict[str, Any]]:

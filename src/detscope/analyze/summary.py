@@ -21,7 +21,14 @@ from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks import add_ranks
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.roofline import add_costs
-from detscope.analyze.steps import outlier_rows, phase_rows, step_figures, typical_steps, warmup_figures
+from detscope.analyze.steps import (
+    images_per_second,
+    outlier_rows,
+    phase_rows,
+    step_figures,
+    typical_steps,
+    warmup_figures,
+)
 from detscope.analyze.telemetry import telemetry_rows
 from detscope.analyze.tree import backward_attributed, in_model_order, module_rows, stage_rows
 from detscope.analyze.verdict import verdict
@@ -63,7 +70,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         },
         "outliers": outlier_rows(steps, content, typical),
         "warmup": warmup_figures(steps, typical),
-        "images_per_s": per_step / typical.p50_ms * 1e3 if per_step and typical.p50_ms else None,
+        "images_per_s": images_per_second(steps, content, typical),
         "phases_ms": phases_ms,
         "phases": phases,
         "stages_ms": {row["name"]: row["total_ms"] for row in stages if row["depth"] == 0},

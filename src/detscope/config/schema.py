@@ -125,7 +125,7 @@ class RecordSettings(Section):
     )
     ops_steps: int = Field(default=3, ge=1, description="steps recorded operator by operator")
     bare_every: int = Field(
-        default=4, ge=0, description="every n-th step, from 2 on, runs unrecorded; 0: never"
+        default=4, ge=0, description="one of so many steps, drawn at random, runs unrecorded; 0: never"
     )
     memory: bool = Field(default=False, description="record memory block by block, in steps of their own")
     memory_steps: int = Field(default=5, ge=1, description="how many such steps, on top of the others")

@@ -65,6 +65,7 @@ class Recorder:
         memory: bool = False,
         memory_steps: int = 5,
         telemetry_hz: float = 2.0,
+        seed: int = 0,  # of the places of bare steps
         name: str | None = None,
         verb: str = "record",
         info: Mapping[str, Any] | None = None,
@@ -87,6 +88,7 @@ class Recorder:
             "level": level,
             "device": self._device,
             "stages": [stage.name for stage in stages],
+            "bare_steps": {"one_in": bare_every, "seed": seed},
             "model": {"name": self._name, "parameters": sum(p.numel() for p in model.parameters())},
             **(info or {}),
         }
@@ -101,6 +103,7 @@ class Recorder:
             ops_steps if level == "ops" else 0,
             operators_after=1,
             memory_steps=memory_steps if memory else 0,
+            seed=seed,
         )
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         optimizers = WeakObjects(given)

@@ -1,4 +1,4 @@
-"""Which step is recorded how: warm-up first, then recorded and bare steps interleaved."""
+"""Which step is recorded how: warm-up first, then recorded steps, and bare ones drawn at random."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ WARMUP, RECORDED, BARE, OPERATORS, MEMORY = "warmup", "recorded", "bare", "ops",
 
 @dataclass(frozen=True)
 class Schedule:
-    """Decides the mode of every step from its index alone, so that a run can be repeated."""
+    """Decides the mode of every step from its index and a seed alone, so that a run can be repeated."""
 
     warmup_steps: int = 3
-    bare_every: int = 4  # every n-th measured step runs bare, from 2 on; less: never
+    bare_every: int = 4  # one of so many measured steps runs bare, from 2 on; less: never
     operator_steps: int = 0  # a window recorded operator by operator
     operators_after: int = 1  # recorded steps before that window, so that it starts warm
     modules_dense: int = 256  # recorded steps with all modules; later ones are thinned
     modules_thinned_to: int = 8  # ... to one in this many
     memory_steps: int = 0  # right after the warm-up: recorded block by block, their times are not shown
+    seed: int = 0  # of the places of bare steps; ranks of one training share it
 
     def mode(self, index: int) -> str:
         """Mode of the step with this index, counted from 0 with the warm-up."""
@@ -29,9 +30,18 @@ class Schedule:
             return MEMORY
         if self.operators_after <= measured < self.operators_after + self.operator_steps:
             return OPERATORS
-        if self.bare_every > 1 and measured % self.bare_every == self.bare_every // 2:
+        if self.bare_every > 1 and self._is_bare(measured):
             return BARE
         return RECORDED
+
+    def _is_bare(self, measured: int) -> bool:
+        """Of each group of `bare_every` steps one, drawn: what recurs (workers, logging) never falls on all.
+
+        The first of all is recorded: what is compared with it, or profiled after it, finds it there.
+        """
+        group, place = divmod(measured, self.bare_every)
+        free = self.bare_every if group else self.bare_every - 1
+        return place == _draw(self.seed, group) % free + (0 if group else 1)
 
     def without_operators_from(self, index: int) -> Schedule:
         """The same, but the window of operators ends before the step with this index."""
@@ -54,3 +64,12 @@ class Schedule:
             left += self.mode(index) == RECORDED
             index += 1
         return index
+
+
+def _draw(seed: int, number: int) -> int:
+    """A number that looks random, from two (SplitMix64: nothing to carry from step to step)."""
+    mask = 2**64 - 1
+    value = (seed * 0xD1342543DE82EF95 + (number + 1) * 0x9E3779B97F4A7C15) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return (value ^ (value >> 31)) >> 16

@@ -187,7 +187,11 @@ def _step_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
         yield "", f"p95 {with_unit(step.get('p95'), 'ms')}, p99 {with_unit(step.get('p99'), 'ms')}", ""
     else:
         yield "step", CANNOT_TELL, "bold"
-    yield "speed", _or_cannot_tell(summary.get("images_per_s"), "images/s"), ""
+    speed = _or_cannot_tell(summary.get("images_per_s"), "images/s")
+    if is_number(step.get("mean_n")) and is_number(step.get("mean")):
+        many = f"all {number(step['mean_n'], 0)} measured steps, bare ones as well"
+        speed += f", mean step {with_unit(step['mean'], 'ms')}, over {many}"
+    yield "speed", speed, ""
     stability = mapping(summary, "stability")
     if stability.get("verdict"):
         reason = f": {plain(stability['reason'])}" if stability.get("reason") else ""

@@ -5,8 +5,11 @@ from __future__ import annotations
 DEFINITIONS = {
     "step": "wall time from asking the loader for a batch to asking for the next; the recorder's own work"
     " between steps is not part of any step",
-    "p50, ci95": "median over the measured steps (warm-up and bare steps apart, outliers included) and its"
-    " distribution-free 95 % interval by order statistics",
+    "p50, ci95": "median over the recorded steps (warm-up apart, outliers included), whose phases are"
+    " known, and its distribution-free 95 % interval by order statistics; which steps run bare is drawn at"
+    " random, so that the recorded ones stand for all",
+    "mean, images_per_s": "over all measured steps, recorded and bare: their time over their number, and"
+    " their images over their time",
     "p95, p99": "printed only when one sample beyond the percentile has been seen with 99 % certainty"
     " (90 and 459 samples)",
     "phases_ms": "share of each phase in the time of the typical steps (measured, outliers apart) times"

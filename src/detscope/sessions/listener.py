@@ -41,6 +41,7 @@ def make_recorder(
         memory=record.memory,
         memory_steps=record.memory_steps,
         telemetry_hz=record.telemetry_hz,
+        seed=settings.training.seed,
         name=built.card.name,
         verb=verb,
         info=info,

@@ -254,6 +254,11 @@ def _lines(summary: dict[str, Any], stopped: bool) -> list[str]:
     if phases and step["p50"] is not None:
         words = ", ".join(f"{row['name']} {row['ms']:.1f}" for row in phases)
         lines.append(f"step {step['p50']:.1f} ms (median of {step['n']}): {words}")
+    if summary.get("images_per_s") is not None and step.get("mean") is not None:
+        speed = f"{summary['images_per_s']:.1f} images/s"
+        lines.append(
+            f"speed {speed}, mean step {step['mean']:.1f} ms, over all {step['mean_n']} measured steps"
+        )
     lines += [f"note: {note}" for note in summary.get("notes") or []]
     run = _short(Path(summary["run"]))
     return [*lines, f"run: {run}", f"next: detscope show {run}"]
