@@ -1,8 +1,9 @@
-"""What `detscope run --level modules` costs a script: the same script with and without, taking turns.
+"""What `detscope run` costs a script: steps clocked by the script itself, plain and recorded in turns.
 
-Both processes live at the same time and wait for a line before every block of steps, so that only one
-of them works and both meet the same machine. The script times its blocks itself: what the recorder does
-between steps is part of them.
+The script notes the time at the top of every iteration and writes the times down at its end; it is the same
+file in both processes. So what the recorder does inside of steps, between them and beside them is in the
+ratio, and the figure that the run states of itself is held against it. What a whole process took longer,
+without the steps, is the start and the end of recording.
 """
 
 from __future__ import annotations
@@ -12,160 +13,205 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from time import perf_counter
+from typing import Any
 
-from bench.sidebyside import middle_ms, ratio, verdict
+from bench.run_shares import compare_shares
+from bench.sidebyside import Ratio, ratio, verdict
 
-MODELS = ("tiny_fasterrcnn", "tiny_ssd")
-STEPS = 4
-ROUNDS = 30
-AIM = 1.04
+PAIRS = 12
+STEPS = 80
+SKIPPED = 4  # warm-up, in which the run is opened: that is part of the start
+AIMS = {"modules": 1.05, "phases": 1.02}
+SPEED_AIM = 0.05
+FIXED_AIM = 0.5  # of importing torch and torchvision
 
-SCRIPT = """
-import sys, time
-import torch
-from detscope.config.schema import DataSettings
-from detscope.data.loader import collate
-from detscope.data.registry import open_dataset
-from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+COMMON = """
+import json, sys, time
+import torch, torchvision
 
-name, steps, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+out, steps, slow_s, workers = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 torch.manual_seed(0)
-dataset = open_dataset(DataSettings(root=folder, images=4 * steps))
-samples = [dataset[i] for i in range(len(dataset))]
-loader = torch.utils.data.DataLoader(samples, batch_size=4, collate_fn=collate)
-model = build(name, BuildOptions(num_classes=len(dataset.classes), weights="none")).module.train()
+
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2 * steps
+
+    def __getitem__(self, index):
+        if slow_s and index % 4 == 0:
+            time.sleep(slow_s)  # batches of two: every second one is slow, always of the same worker
+        pixels = torch.rand(3, 192, 256, generator=torch.Generator().manual_seed(index))
+        boxes = torch.tensor([[10.0, 10.0, 90.0, 90.0], [60.0, 40.0, 200.0, 150.0]])
+        return pixels, {"boxes": boxes, "labels": torch.tensor([1, 2])}
+
+
+def collate(batch):
+    return tuple(zip(*batch))
+
+
+model = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(
+    weights=None, weights_backbone=None, num_classes=4, min_size=160, max_size=224,
+    rpn_pre_nms_top_n_train=200, rpn_post_nms_top_n_train=100, box_batch_size_per_image=64,
+).train()
+loader = torch.utils.data.DataLoader(Images(), batch_size=2, collate_fn=collate, num_workers=workers)
+times = []
+"""
+
+LOOP = """
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-for line in sys.stdin:
-    start = time.perf_counter()
-    for images, targets in loader:
-        loss = sum(model(images, targets).values())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    print(time.perf_counter() - start, flush=True)
-"""
-
-# 35 steps are what `train --steps 24` makes: 3 of warm-up, 24 recorded, 8 bare
-SAME_TRAINING = """
-import torch
-from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loader import build_loader
-from detscope.data.registry import open_dataset
-from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
-
-torch.manual_seed(0)
-dataset = open_dataset(DataSettings(images=16, image_width=320, image_height=240))
-loader = build_loader(dataset, TrainingSettings(batch_size=2, num_workers=1), "cpu", seed=0).loader
-model = build("tiny_fasterrcnn", BuildOptions(num_classes=len(dataset.classes), weights="none")).module
-model.train()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9, weight_decay=5e-4)
-batches = (batch for _ in range(5) for batch in loader)
-for _, (images, targets) in zip(range(35), batches):
-    losses = model(images, targets)
-    total = sum(losses.values())
+for images, targets in loader:
+    times.append(time.perf_counter())
+    loss = sum(model(list(images), list(targets)).values())
     optimizer.zero_grad()
-    total.backward()
+    loss.backward()
     optimizer.step()
-    values = [loss.item() for loss in losses.values()]
+"""
+
+LIGHTNING = """
+import logging, warnings
+
+warnings.simplefilter("ignore")
+import lightning
+
+for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(name).setLevel(logging.ERROR)
+
+
+class Training(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.detector = model
+
+    def on_train_batch_start(self, batch, index):
+        times.append(time.perf_counter())
+
+    def training_step(self, batch, index):
+        images, targets = batch
+        return sum(self.detector(list(images), list(targets)).values())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-4, momentum=0.9)
+
+
+names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+quiet = dict.fromkeys(names, False)
+lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(Training(), loader)
+"""
+
+END = """
+with open(out, "w") as handle:
+    json.dump(times, handle)
 """
 
 
-class Turn:
-    """A process that runs one block of steps whenever it is asked."""
+@dataclass(frozen=True)
+class Case:
+    """One kind of script."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
-        self._process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def _pipe(self, stream: IO[str] | None) -> IO[str]:
-        assert stream is not None
-        return stream
-
-    def block(self) -> float:
-        """Seconds of the next block."""
-        asking = self._pipe(self._process.stdin)
-        asking.write("go\n")
-        asking.flush()
-        return float(self._pipe(self._process.stdout).readline())
-
-    def end(self) -> None:
-        """Let the script come to its end."""
-        self._pipe(self._process.stdin).close()
-        if self._process.wait(300) != 0:
-            raise RuntimeError("the script failed")
+    name: str
+    body: str
+    slow_s: float = 0.0
+    workers: int = 0
 
 
-def measure(name: str, rounds: int) -> None:
-    """One model: print milliseconds for orientation and the ratio."""
+CASES = (
+    Case("plain loop", LOOP),
+    Case("Lightning training", LIGHTNING),
+    Case("two workers, one slow", LOOP, slow_s=0.4, workers=2),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process."""
+
+    step_s: float  # mean
+    whole_s: float
+    steps_s: float
+    figures: dict[str, Any] | None
+
+
+def _run(case: Case, level: str | None, folder: Path, steps: int) -> Seen:
+    times_file, figures_file = folder / "times.json", folder / "figures.json"
+    words = ["script.py", str(times_file), str(steps), str(case.slow_s), str(case.workers)]
+    recorded = ["-m", "detscope", "run", "-q", "--level", str(level), "--json", str(figures_file)]
+    begun = perf_counter()
+    subprocess.run([sys.executable, *(recorded if level else []), *words], cwd=folder, check=True)
+    whole_s = perf_counter() - begun
+    times = json.loads(times_file.read_text())
+    spent_s = times[-1] - times[SKIPPED]
+    figures = json.loads(figures_file.read_text()) if level else None
+    return Seen(spent_s / (len(times) - 1 - SKIPPED), whole_s, spent_s, figures)
+
+
+def _import_s() -> float:
+    begun = perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch, torchvision"], check=True)
+    return perf_counter() - begun
+
+
+def measure(case: Case, level: str, pairs: int, steps: int) -> None:
+    """One script at one level: print the script's own ratio, the run's, and what start and end cost."""
+    plain: list[Seen] = []
+    recorded: list[Seen] = []
+    imports_s: list[float] = []
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        (folder / "script.py").write_text(SCRIPT)
-        arguments = ["script.py", name, str(STEPS), str(folder / "data")]
-        recorded = [sys.executable, "-m", "detscope", "run", "-q", "--level", "modules", *arguments]
-        turns = {"plain": Turn([sys.executable, *arguments], folder)}
-        turns["plain"].block()  # data are made once
-        turns["recorded"] = Turn(recorded, folder)
-        seconds: dict[str, list[float]] = {"plain": [], "recorded": []}
-        for number in range(-2, rounds):
-            for which in ("plain", "recorded") if number % 2 else ("recorded", "plain"):
-                spent = turns[which].block()
-                if number >= 0:
-                    seconds[which].append(spent)
-        for turn in turns.values():
-            turn.end()
-    found = ratio(seconds, "recorded", "plain")
-    words = ", ".join(f"{which} {middle_ms(values, STEPS):.1f} ms" for which, values in seconds.items())
-    print(f"{name}: {words} per step; run / plain: {found}  {verdict(found, AIM)}")
+        (folder / "script.py").write_text(COMMON + case.body + END)
+        _run(case, None, folder, SKIPPED + 2)  # file caches and compiled Python files
+        for number in range(pairs):
+            for is_recorded in (False, True) if number % 2 else (True, False):
+                found = _run(case, level if is_recorded else None, folder, steps)
+                (recorded if is_recorded else plain).append(found)
+            imports_s.append(_import_s())
+    seconds = {"plain": [one.step_s for one in plain], "recorded": [one.step_s for one in recorded]}
+    outside = ratio(seconds, "recorded", "plain")
+    print(f"\n{case.name}, level {level}: {pairs} pairs of {steps} steps")
+    middle_ms = {which: statistics.median(values) * 1e3 for which, values in seconds.items()}
+    print(f"  step: plain {middle_ms['plain']:.1f} ms, recorded {middle_ms['recorded']:.1f} ms")
+    print(f"  run / plain, clocked by the script: {outside}  {verdict(outside, AIMS[level])}")
+    _say_own_figure(outside, recorded)
+    _say_speed(recorded)
+    _say_fixed(plain, recorded, imports_s)
 
 
-def _shares(figures: dict[str, Any]) -> dict[str, float]:
-    """Phases of a run in percent of the step."""
-    return {row["name"]: 100 * row["share"] for row in figures["phases"]}
+def _say_own_figure(outside: Ratio, recorded: list[Seen]) -> None:
+    stated = [one.figures["overhead_ratio"]["value"] for one in recorded if one.figures]
+    known = [value for value in stated if value is not None]
+    if not known:
+        print("  the run's own figure: cannot tell  MISSED")
+        return
+    own = statistics.median(known)
+    said = "holds" if outside.low <= own <= outside.high else "MISSED"
+    ends = f"median of {len(known)}, {min(known):.3f}..{max(known):.3f}"
+    print(f"  the run's own figure: {own:.3f} ({ends})  {said} (inside of the interval)")
 
 
-def compare_shares(rounds: int = 6) -> None:
-    """The same training through `train` and through `run`, in turns: shares of the phases must agree.
-
-    What differs by chance differs between two runs of the same kind too; that is printed beside it.
-    """
-    sizes = ["--set", "data.images=16", "--set", "data.image_width=320", "--set", "data.image_height=240"]
-    command = [sys.executable, "-m", "detscope"]
-    train = [*command, "train", "tiny_fasterrcnn", "--batch-size", "2", "--num-workers", "1", *sizes]
-    seen: dict[str, list[dict[str, float]]] = {"train": [], "run": []}
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        (folder / "script.py").write_text(SAME_TRAINING)
-        run = [*command, "run", "-q", "--json", "figures.json", "script.py"]
-        for number in range(rounds):
-            for which in ("train", "run") if number % 2 else ("run", "train"):
-                if which == "train":
-                    words = [*train, "--steps", "24", "--json"]
-                    done = subprocess.run(words, cwd=folder, check=True, capture_output=True)
-                    figures = json.loads(done.stdout)
-                else:
-                    subprocess.run(run, cwd=folder, check=True)
-                    figures = json.loads((folder / "figures.json").read_text())
-                seen[which].append(_shares(figures))
-    apart = {}
-    for phase in seen["run"][0]:
-        values = {which: [one[phase] for one in shares] for which, shares in seen.items()}
-        apart[phase] = statistics.median(values["run"]) - statistics.median(values["train"])
-        pairs = ", ".join(f"{b - a:+.1f}" for a, b in zip(values["train"], values["run"], strict=True))
-        ranges = ", ".join(f"{which} {min(v):.1f}..{max(v):.1f} %" for which, v in values.items())
-        print(f"{phase}: {ranges}; run less train, points: {apart[phase]:+.1f} (pair by pair {pairs})")
-    furthest = max(abs(points) for points in apart.values())
-    said = "holds" if furthest <= 3 else "MISSED"
-    print(f"furthest phase, medians of {rounds} each: {furthest:.1f} points  {said} (aim 3)")
+def _say_speed(recorded: list[Seen]) -> None:
+    """Two images in every batch; the wall time holds everything."""
+    off = [one.figures["images_per_s"] * one.step_s / 2 - 1 for one in recorded if one.figures]
+    furthest = statistics.median(off)
+    said = "holds" if abs(furthest) <= SPEED_AIM else "MISSED"
+    print(f"  images/s shown against images / wall time: {furthest:+.1%}  {said} (aim {SPEED_AIM:.0%})")
 
 
-def main(rounds: int = ROUNDS) -> None:
-    """`detscope run SCRIPT` over `python SCRIPT`, for each model; then the same training both ways."""
-    print("\nwhat `detscope run --level modules` costs a script")
-    for name in MODELS:
-        measure(name, rounds)
+def _say_fixed(plain: list[Seen], recorded: list[Seen], imports_s: list[float]) -> None:
+    pairs = list(zip(plain, recorded, imports_s, strict=True))
+    fixed = [(r.whole_s - r.steps_s) - (p.whole_s - p.steps_s) for p, r, _ in pairs]
+    whole = {"plain": [p.whole_s for p, _, _ in pairs], "recorded": [r.whole_s for _, r, _ in pairs]}
+    share = ratio({"fixed": fixed, "import": imports_s}, "fixed", "import")
+    print(f"  run / plain of the whole script: {ratio(whole, 'recorded', 'plain')}")
+    print(f"  start and end of recording: {statistics.median(fixed):.2f} s; over importing torch and")
+    print(f"  torchvision, {statistics.median(imports_s):.2f} s: {share}  {verdict(share, FIXED_AIM)}")
+
+
+def main(pairs: int = PAIRS, steps: int = STEPS) -> None:
+    """`detscope run SCRIPT` over `python SCRIPT`, three scripts at two levels; then against `train`."""
+    print("\nwhat `detscope run` costs a script")
+    for case in CASES:
+        for level in AIMS:
+            measure(case, level, pairs, steps)
     compare_shares()
