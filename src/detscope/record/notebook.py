@@ -13,6 +13,7 @@ from detscope.record.attribution import attribute
 from detscope.record.content import BatchContent
 from detscope.record.device_rows import StepSpan, device_tables
 from detscope.record.events import DeviceClock
+from detscope.record.growth import GrowthWatch
 from detscope.record.loader import BatchTiming
 from detscope.record.nodes import NodeTable
 from detscope.record.operators import OperatorEvents, no_garbage_collection
@@ -63,10 +64,15 @@ class Notebook:
         self._operator_spans: list[StepSpan] = []
         self._nodes_written = 0
         self._drawn_until_ns = 0  # end of the first operator step that the trace shows
+        self._growth = GrowthWatch()
 
     def step(self, step: OpenStep) -> None:
         """Take a finished step; write it now, or when the device has caught up."""
         with no_garbage_collection():
+            if step.mode not in (RECORDED, BARE):
+                self._growth.start_again()
+            elif not self._traced_left:  # rows of the trace take memory of their own
+                self._growth.ends_step(step.index)
             self._take(step)
 
     def _take(self, step: OpenStep) -> None:
@@ -83,6 +89,7 @@ class Notebook:
             self._device_clock.wait()
         self._write_ready(wait=True)
         self._writer.append("telemetry", telemetry)
+        self._writer.info["growth"] = self._growth.describe()
 
     def _write_ready(self, wait: bool) -> None:
         while self._waiting:

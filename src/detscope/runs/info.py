@@ -268,6 +268,14 @@ class Script(TypedDict, total=False):
     other: list[ScriptLook] | None
 
 
+class Growth(TypedDict, total=False):
+    """Memory that grew from step to step."""
+
+    bytes_per_step: Number | None
+    held_by: dict[str, Any] | None
+    note: str | None
+
+
 class Versioned(TypedDict):
     """What every version of run.json says."""
 
@@ -300,6 +308,7 @@ class RunInfo(TypedDict, total=False):
     costs: Costs | None
     memory: Memory | None
     oom: OutOfMemory | None
+    growth: Growth | None
     memory_tried: list[TriedAdvice] | None
     rank: OwnRank | None
     ranks: Ranks | None
