@@ -1,13 +1,11 @@
-"""Slopes of time over content, and the own cost by pairs of the same images."""
+"""Slopes of time over content."""
 
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pytest
 
 from detscope.analyze.cost_content import cost_against_content, line
-from detscope.analyze.overhead import overhead_ratio
 
 
 def test_a_straight_line_gives_its_slope_and_explains_everything():
@@ -58,25 +56,3 @@ def test_a_stage_that_did_not_run_took_no_time_and_unknown_content_is_left_out()
     assert found["mask"]["detections"]["slope"] > 0
     assert found["whole"]["pixels"]["why"] == "pixels are not known for this model"
     assert found["whole"]["proposals"]["n"] == 0
-
-
-def test_own_cost_compares_the_same_images_where_images_differ():
-    images = [1, 2, 3, 3, 1, 1]
-    modes = ["recorded", "recorded", "bare", "recorded", "recorded", "bare"]
-    work = {1: 10_000_000, 2: 20_000_000, 3: 90_000_000}
-    rows = [
-        (
-            step,
-            0,
-            mode,
-            phase,
-            0,
-            5 if phase == "data" else 5 + work[image] * (2 if mode == "recorded" else 1),
-        )
-        for step, (image, mode) in enumerate(zip(images, modes, strict=True))
-        for phase in ("step", "data")
-    ]
-    steps = pl.DataFrame(rows, ["step", "epoch", "mode", "phase", "start_ns", "wall_ns"], orient="row")
-    found = overhead_ratio(steps, dict(enumerate(images)))
-    assert (found["value"], found["n"]) == (pytest.approx(2.0), 2)
-    assert overhead_ratio(steps)["value"] != pytest.approx(2.0), "neighbours hold other images"

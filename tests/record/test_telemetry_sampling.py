@@ -192,3 +192,15 @@ def test_processes_that_began_at_different_times_sample_at_the_same_moments() ->
 def test_a_sample_right_before_a_common_moment_waits_for_the_one_after() -> None:
     assert until_next_sample_s(7.4, 0.5, 0.125) == pytest.approx(0.6)
     assert until_next_sample_s(7.5, 0.5, 0.125) == pytest.approx(0.5)
+
+
+def test_no_sample_is_taken_while_a_step_may_not_be_disturbed() -> None:
+    source = Counting("counter")
+    with Telemetry(hz=0.02, sources=[source]) as telemetry:  # one period is far longer than this test
+        wait_until(telemetry, 1)
+        telemetry._period_s = 30.0
+        telemetry.hold(quiet=True)
+        telemetry._free.wait(0.2)
+        assert source.count == 1
+        telemetry.hold(quiet=False)
+    assert source.closed, "holding does not keep it from ending"

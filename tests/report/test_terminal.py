@@ -188,7 +188,7 @@ def test_a_run_fits_the_terminal_and_shows_every_part(width: int) -> None:
         "Loader workers",
         "can deliver 500.0 images/s; the loop could take 6.50 images/s",
         "99.8 % of its time belongs to modules (by operators)",
-        "1.012 x an unrecorded step, 95 % interval [1.001, 1.024], n 5",
+        "1.012 x a step without a recorder, 95 % interval [1.001, 1.024], n 5",
         "cannot tell: device time: no GPU",
         "runs/20261115T203100Z-train-tiny_fasterrcnn-1a2b",
         "ui.perfetto.dev",

@@ -124,7 +124,7 @@ def test_an_inference_fits_the_terminal_and_shows_every_part(width: int) -> None
         "12.5 detections per image, 3.00 of them above 0.70",
         "is empty (0 bytes)",
         "87 boxes (median 12)",
-        "1.012 x an unrecorded step",
+        "1.012 x a step without a recorder",
         "runs/x/pictures",
         "runs/x/tb",
         "random weights",

@@ -43,7 +43,7 @@ def add_inference(summary: dict[str, Any], run: Run, typical: TypicalSteps) -> N
             "detections": _detections(measured),
             "memory": run.info.get("memory") or {"peak_bytes": None, "why": "the run ended before it"},
             "skipped": run.info.get("skipped") or [],
-            "overhead_ratio": overhead_ratio(steps, names),
+            "overhead_ratio": overhead_ratio(steps, content, alike=names),
         }
     )
     for key in NOT_OF_INFERENCE:

@@ -90,8 +90,9 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
             phases_ms.get("data", 0.0),
             info.get("num_workers"),
         ),
-        "overhead_ratio": overhead_ratio(steps),
+        "overhead_ratio": overhead_ratio(steps, content, opened.table("loader")),
         "telemetry": telemetry_rows(opened.table("telemetry")),
+        "growth": info.get("growth"),
         "notes": _notes(info, typical.mode),
         "cannot_tell": _cannot_tell(info, steps, operators),
         "definitions": DEFINITIONS,
@@ -129,6 +130,9 @@ def _training_course(run: Run) -> dict[str, Any]:
 
 def _notes(info: dict[str, Any], mode: str) -> list[str]:
     notes = list(info.get("notes") or [])
+    growth = info.get("growth")
+    if isinstance(growth, dict) and growth.get("note"):
+        notes.append(str(growth["note"]))
     if mode == "ops":
         notes.append("all measured steps ran under the operator profiler: step times include its cost")
     if mode == "warmup":

@@ -97,14 +97,8 @@ class Recorder:
         self.nodes = NodeTable()
         self._buffer = SpanningBuffer(device_clock_for(self._device))
         self._scribe = SeeingScribe(self._buffer)
-        self.schedule = Schedule(
-            warmup_steps,
-            bare_every,
-            ops_steps if level == "ops" else 0,
-            operators_after=1,
-            memory_steps=memory_steps if memory else 0,
-            seed=seed,
-        )
+        operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
+        self.schedule = Schedule(warmup_steps, bare_every, operators, memory_steps=blocks, seed=seed)
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         optimizers = WeakObjects(given)
         self._phases = self._make_phases(model, optimizers)
@@ -268,6 +262,8 @@ class Recorder:
     def _prepare(self) -> str:
         """Bring the probes into the state the coming step wants."""
         mode = self.schedule.mode(self._index)
+        if self.telemetry:
+            self.telemetry.hold(mode == BARE)
         if mode == BARE:
             self._attach("nothing")
         elif self.level == "phases":
@@ -305,7 +301,7 @@ class Recorder:
             grown = self._window.taken_bytes / 1e9
             self.note(f"operators of fewer steps than asked for: the process grew by {grown:.1f} GB")
         self.between_steps(self._index)
-        if self.writer.due:
+        if self.writer.due and self.schedule.mode(self._index) != BARE:  # which nothing may disturb
             self.writer.append("telemetry", self._drain_telemetry())
             self.writer.flush(wait=False)
         return step.end_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detscope.record.loader import BatchTiming
@@ -74,25 +74,49 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
     rows: list[Row] = [(step, "steps", f"step {step}", "", account.start_ns, account.wall_ns)]
     for phase, start_ns, end_ns in _runs((s, s.phase) for s in slices):
         rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
-    for depth in range(max((len(s.ancestors) for s in slices), default=0)):
-        keyed = (
-            (s, (s.ancestors[: depth + 1], s.direction) if len(s.ancestors) > depth else None) for s in slices
-        )
-        for key, start_ns, end_ns in _runs(keyed):
-            if key is not None:
-                ancestors, direction = key
-                node = nodes[ancestors[-1]]
-                name = node.path or node.type_name
-                rows.append((step, "modules", name, direction, start_ns, end_ns - start_ns))
-    for key, start_ns, end_ns in _runs((s, _stage_key(s, nodes)) for s in slices):
-        if key is not None:
-            rows.append((step, "stages", key[0], key[1], start_ns, end_ns - start_ns))
+    rows += _module_intervals(step, nodes, slices)
+    stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
+    for piece in slices:
+        if piece.ancestors not in stages:
+            stages[piece.ancestors] = innermost_stage(nodes[number] for number in piece.ancestors)
+    keyed = ((s, (stages[s.ancestors], s.direction)) for s in slices)
+    for (stage, direction), start_ns, end_ns in _runs(keyed):
+        if stage is not None:
+            rows.append((step, "stages", stage, direction, start_ns, end_ns - start_ns))
     return rows
 
 
-def _stage_key(piece: Slice, nodes: NodeTable) -> tuple[str, str] | None:
-    stage = innermost_stage(nodes[number] for number in piece.ancestors)
-    return None if stage is None else (stage, piece.direction)
+def _module_intervals(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> list[Row]:
+    """Modules as they nest, outermost first; one pass, since it is done between two steps."""
+    levels: list[list[Row]] = []  # by depth
+    since: list[int] = []  # when the open ones began
+    stack: tuple[int, ...] = ()
+    direction, end_ns = "", 0
+    for piece in (*slices, None):
+        coming = () if piece is None else piece.ancestors
+        kept = 0
+        if piece is not None and piece.direction == direction and piece.start_ns == end_ns:
+            kept = _shared(stack, coming)
+        for depth in range(kept, len(stack)):
+            node = nodes[stack[depth]]
+            begun_ns = since[depth]
+            name = node.path or node.type_name
+            levels[depth].append((step, "modules", name, direction, begun_ns, end_ns - begun_ns))
+        if piece is None:
+            break
+        del since[kept:]
+        since += [piece.start_ns] * (len(coming) - kept)
+        levels += [[] for _ in range(len(coming) - len(levels))]
+        stack, direction, end_ns = coming, piece.direction, piece.end_ns
+    return [row for level in levels for row in level]
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many numbers both begin with."""
+    if one == other:
+        return len(one)
+    places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(places, min(len(one), len(other)))
 
 
 def _runs(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:

@@ -188,6 +188,8 @@ class Telemetry:
         self._samples = 0
         self._lock = threading.Lock()
         self._end = threading.Event()
+        self._free = threading.Event()
+        self._free.set()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -199,11 +201,19 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, name="detscope-telemetry", daemon=True)
         self._thread.start()
 
+    def hold(self, quiet: bool) -> None:
+        """A step begins that nothing may disturb, or one that may be; samples wait one period at most."""
+        if quiet:
+            self._free.clear()
+        else:
+            self._free.set()
+
     def stop(self) -> None:
         """Take a last sample and end the thread; what was sampled can still be drained."""
         if self._thread is None:
             return
         self._end.set()
+        self._free.set()
         self._thread.join()
         self._thread = None
 
@@ -246,6 +256,7 @@ class Telemetry:
             self._sample()
             if self._end.wait(until_next_sample_s(time.perf_counter(), self._period_s, shortest_s)):
                 break
+            self._free.wait(self._period_s)
         if time.perf_counter() - began > shortest_s:
             self._sample()
         for source in self._sources:

@@ -270,7 +270,7 @@ def _honesty_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
             else ""
         )
         pairs = f", n {number(cost['n'], 0)}" if is_number(cost.get("n")) else ""
-        yield "own cost", f"{number(cost['value'], 3)} x an unrecorded step{spread}{pairs}", ""
+        yield "own cost", f"{number(cost['value'], 3)} x a step without a recorder{spread}{pairs}", ""
     else:
         why = f": {plain(cost['why'])}" if cost.get("why") else ""
         yield "own cost", CANNOT_TELL + why, ""

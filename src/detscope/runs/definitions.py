@@ -22,8 +22,10 @@ DEFINITIONS = {
     "backward_attributed": "share of backward time that belongs to modules; at level ops: time inside"
     " autograd nodes whose sequence number a module created, over the time in all autograd nodes",
     "device_ms": "time between marks in the device's queue (CUDA events), idle gaps included",
-    "overhead_ratio": "median of recorded over bare step time, data wait left out, each bare step against its"
-    " recorded neighbours; interval by bootstrap",
+    "overhead_ratio": "time of a step of this run, the recorder's work between steps included, over that of"
+    " a step without a recorder: bare steps, in which nothing of it is awake. Recorded over bare (data wait"
+    " left out) is the median over bare steps, each against its recorded neighbours; interval by bootstrap."
+    " What is taken while loader workers lag behind costs nothing. Needs five bare steps",
     "capacity_images_per_s": "images per second the loader's workers make when they never have to wait",
     "demand_images_per_s": "images per second the loop would take if it never waited for data",
     "receive_ms": "part of the waiting for data that came after a worker had made the batch: sending it,"

@@ -50,16 +50,16 @@ class Watch:
         if "torch" in sys.modules:
             self._attach()
         else:
-            self._finder = _WhenTorchComes(self._attach)
+            self._finder = _WhenTorchComes(lambda: self._attach(torch_is_new=True))
             sys.meta_path.insert(0, self._finder)
 
-    def _attach(self) -> None:
+    def _attach(self, torch_is_new: bool = False) -> None:
         from detscope.record.script.hooks import Hooks
         from detscope.record.script.tracker import Tracker
 
         self._tracker = Tracker(self._options)
         self._hooks = Hooks(self._tracker)
-        self._hooks.install()
+        self._hooks.install(torch_is_new)
 
     @property
     def here(self) -> bool:

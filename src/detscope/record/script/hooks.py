@@ -30,9 +30,9 @@ class Hooks:
         self._patches = Patches()
         self._handles: list[Any] = []
 
-    def install(self) -> None:
-        """Begin to listen; optimizers that were made before are known by looking for them."""
-        for _ in range(_optimizers_alive()):
+    def install(self, torch_is_new: bool = False) -> None:
+        """Begin to listen; optimizers that were made before are known by looking at all objects there are."""
+        for _ in range(0 if torch_is_new else _optimizers_alive()):
             self._tracker.pacer.makes_optimizer()
         tracker, patches = self._tracker, self._patches
         tracker.module_call = _module_call(tracker)

@@ -36,6 +36,8 @@ class OtherSampler:
     def __init__(self, whose: Callable[[], int | None]) -> None:
         self._whose = whose
         self._end = threading.Event()
+        self._awake = threading.Event()
+        self._awake.set()
         self._thread = threading.Thread(target=self._run, name="detscope-other", daemon=True)
         self._pending: list[Place] = []
         self.places: Counter[Place] = Counter()
@@ -47,8 +49,16 @@ class OtherSampler:
     def stop(self) -> None:
         """Look no more."""
         self._end.set()
+        self._awake.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def hold(self, asleep: bool) -> None:
+        """Sleep through the coming step, which is compared with those that were looked at; or wake up."""
+        if asleep:
+            self._awake.clear()
+        else:
+            self._awake.set()
 
     def take_step(self, counts: bool) -> None:
         """A step has ended: what was seen in it counts, or does not."""
@@ -67,6 +77,7 @@ class OtherSampler:
 
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
+            self._awake.wait()
             self.look()
 
     def rows(self, other_ms: float | None) -> list[dict[str, Any]]:

@@ -227,6 +227,7 @@ class Recording:
         if not recorder.trained and self.optimizers_built:
             recorder.without_deep_looks()
         recorder.open_step()
+        self._sampler.hold(asleep=not recorder.writing)
         return recorder.event_buffer
 
     # ---- window and limit

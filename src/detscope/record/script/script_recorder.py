@@ -160,6 +160,7 @@ class ScriptRecorder(Recorder):
             self._epoch += 1
         step.epoch, step.first_of_epoch = max(0, self._epoch), done.fresh_pass
         step.start_ns = step.waited_ns = done.start_ns
+        step.pause_ns = max(0, done.start_ns - self._pause_ns)
         step.content = together(done.contents)
         if done.num_workers is not None:
             self.writer.info["num_workers"] = done.num_workers

@@ -51,7 +51,7 @@ def _title(cost: Mapping[str, Any]) -> str:
     if not is_number(cost.get("value")):
         return f"What recording costs is not known: {plain(cost.get('why') or 'no step ran bare')}"
     ends = interval(cost.get("ci95"))
-    return f"Recorded steps take {number(cost['value'], 3)} times as long as bare ones, 95 % interval {ends}"
+    return f"Steps take {number(cost['value'], 3)} times as long as without a recorder, 95 % interval {ends}"
 
 
 def _facts(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[list[Any]]:
