@@ -53,7 +53,8 @@ def run(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT [ARGS]...", help="A Python file (-: from stdin) and its own arguments."
+            metavar="SCRIPT [ARGS]...",
+            help="A Python file (-: from stdin), an installed command or a module, and its own arguments.",
         ),
     ] = None,
     module: Annotated[
@@ -77,14 +78,13 @@ def run(
 ) -> None:
     """Run a training script as it is and show where its time goes; its output and exit code stay its own."""
     from detscope.record.script.options import make_options
-    from detscope.sessions.script_main import ScriptTarget, check_target
+    from detscope.sessions.script_lookup import find_target
 
     given = command or []
     if module is None and not given:
         raise UsageError("no script", "detscope run SCRIPT [ARGS]..., or detscope run -m MODULE [ARGS]...")
     name, arguments = (module, given) if module is not None else (given[0], given[1:])
-    target = ScriptTarget(name, tuple(arguments), module is not None)
-    check_target(target)
+    target = find_target(name, tuple(arguments), is_module=module is not None)
     if json is not None and not json.absolute().parent.is_dir():
         raise UsageError(f"--json {json}: there is no folder {json.absolute().parent}", "make it first")
     options = make_options(
@@ -93,7 +93,7 @@ def run(
         memory=memory,
         window=window,
         max_steps=max_steps,
-        script=name if module is not None else Path(name).name,
+        script=name if target.is_module else Path(name).name,
         command=target.command,
     )
     raise ScriptRequested(target, options, quiet, None if json is None else json.absolute())

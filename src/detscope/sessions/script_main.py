@@ -11,8 +11,6 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-from detscope.errors import InputError
-
 
 @dataclass(frozen=True)
 class ScriptTarget:
@@ -21,6 +19,7 @@ class ScriptTarget:
     name: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
+    typed: str = ""  # where that is not the name: a command that was looked up
 
     @property
     def is_input(self) -> bool:
@@ -32,20 +31,10 @@ class ScriptTarget:
         """What starts it again behind `detscope run`; empty where standard input was read up."""
         if self.is_input:
             return ()
-        return (*(("-m",) if self.is_module else ()), self.name, *self.arguments)
+        return (*(("-m",) if self.is_module else ()), self.typed or self.name, *self.arguments)
 
 
 _kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
-
-
-def check_target(target: ScriptTarget) -> None:
-    """A script that is not there is said before anything is imported."""
-    if target.is_module or target.is_input:
-        return
-    if Path(target.name).is_dir():
-        raise InputError(f"{target.name} is a folder, not a script", "give a file, or -m MODULE")
-    if not Path(target.name).is_file():
-        raise InputError(f"no script {target.name}", "give the path of a Python file, or -m MODULE")
 
 
 def execute(target: ScriptTarget) -> None:
