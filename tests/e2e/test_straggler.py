@@ -6,6 +6,7 @@ Whoever starts the ranks, they become one run that names the second with what it
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from detscope.runs.reader import load_run
+
 SCRIPT = Path(__file__).with_name("straggling.py")
 RECORD = ["-m", "detscope", "run", "--json", "figures.json", str(SCRIPT)]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
 SLOW_MS = 100.0
 LONGEST_S = 600
 
@@ -46,3 +50,39 @@ def check_second_is_named(folder: Path, summary: dict[str, Any]) -> None:
 def test_started_by_torchrun_the_slow_rank_is_named(tmp_path, gradients):
     slowed = [f"--slow-ms={SLOW_MS}", f"--gradients={gradients}"]
     check_second_is_named(tmp_path, figures(tmp_path, [*TORCHRUN, *RECORD], *slowed))
+
+
+def started_by_own_launcher(folder: Path, recorded: tuple[int, ...], *arguments: str) -> list[str]:
+    """Start two processes with nothing but their numbers and a file to meet at; what they said."""
+    plain = {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES}
+    children = []
+    for rank in (0, 1):
+        record = ["-m", "detscope", "run", "--json", f"figures-{rank}.json"] if rank in recorded else []
+        command = [sys.executable, *record, str(SCRIPT), "--start=file", f"--store={folder / 'store'}"]
+        command += [f"--rank={rank}", *arguments]
+        children.append(
+            subprocess.Popen(
+                command, cwd=folder, env=plain, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+    told = [child.communicate(timeout=LONGEST_S) for child in children]
+    assert [child.returncode for child in children] == [0, 0], told
+    assert [out.split()[0] for out, _ in told] == ["0", "1"]
+    return [said for _, said in told]
+
+
+def test_started_by_a_launcher_of_ones_own_the_slow_rank_is_named(tmp_path):
+    started_by_own_launcher(tmp_path, (0, 1), f"--slow-ms={SLOW_MS}")
+    check_second_is_named(tmp_path, json.loads((tmp_path / "figures-0.json").read_text()))
+    assert not (tmp_path / "figures-1.json").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_recorded_rank_of_two_says_that_it_cannot_tell_who_waits(tmp_path, rank):
+    said = started_by_own_launcher(tmp_path, (rank,), "--steps=6")
+    assert f"1 of 2 ranks recorded, rank {rank}: cannot tell who waits" in said[rank]
+    assert "detscope run straggling.py" in said[rank]
+    summary = json.loads((tmp_path / f"figures-{rank}.json").read_text())
+    assert "straggler" not in summary
+    run = load_run(next((tmp_path / "runs").glob("*-run-*")))
+    assert run.info["rank"] == {"rank": rank, "ranks": 2}

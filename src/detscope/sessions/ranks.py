@@ -102,10 +102,11 @@ def boot_identity() -> str | None:
 
 
 class Exchange:
-    """Bytes and clocks between ranks, by way of torchrun's store."""
+    """Bytes and clocks between ranks, by way of a store: torchrun's, or one of rank 0."""
 
     def __init__(self, place: RankPlace, store: Store) -> None:
         self.place = place
+        self.members = tuple(range(1, place.ranks))  # besides rank 0
         self._store = store
 
     @classmethod
@@ -116,6 +117,10 @@ class Exchange:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
         return cls(place, PrefixStore("detscope", store))
+
+    def has(self, name: str) -> bool:
+        """Whether somebody has left this name."""
+        return bool(self._store.check([name]))
 
     def send(self, name: str, content: bytes) -> None:
         """Leave bytes for whoever asks for this name, in pieces that the store's memory bears."""
@@ -158,7 +163,7 @@ class Exchange:
     def read_clock(self, label: str, timeout_s: float = CONNECT_S) -> ClockReading | None:
         """Compare clocks with rank 0; every rank calls this, and rank 0 answers the others in turn."""
         if self.place.leads:
-            for rank in range(1, self.place.ranks):
+            for rank in self.members:
                 self._answer_clock(f"{label}/{rank}", timeout_s)
             return None
         best: ClockReading | None = None

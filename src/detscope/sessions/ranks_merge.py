@@ -84,7 +84,7 @@ def _collect(run: Path, exchange: Exchange, facts: Mapping[str, Any], timeout_s:
     with contextlib.suppress(DistStoreError):  # who does not ask the time delivers nothing either: said below
         exchange.read_clock("end", timeout_s)
     members = [tables_of(load_run(run), 0, {**about_rank(place), **facts})]
-    for rank in range(1, place.ranks):
+    for rank in exchange.members:
         found = exchange.receive(f"tables/{rank}", timeout_s)
         if found is not None:
             members.append(unpack(found))

@@ -26,6 +26,7 @@ from detscope.sessions.script_main import ScriptTarget, execute
 if TYPE_CHECKING:
     from detscope.record.script.hooks import Hooks
     from detscope.record.script.tracker import Tracker
+    from detscope.sessions.ranks_meeting import Meeting
 
 _PREFIX = "detscope: "
 _current: Watch | None = None
@@ -41,6 +42,7 @@ class Watch:
         self._tracker: Tracker | None = None
         self._hooks: Hooks | None = None
         self._finder: _WhenTorchComes | None = None
+        self._meeting: Meeting | None = None  # with ranks that torchrun did not start
         self._process = os.getpid()
         self._closed = False
         self.run: Path | None = None  # once it has ended
@@ -58,6 +60,12 @@ class Watch:
         from detscope.record.script.tracker import Tracker
 
         self._tracker = Tracker(self._options)
+        if self._options.rank is None:
+            from detscope.sessions.ranks_meeting import Meeting
+
+            self._meeting = Meeting()
+            ranks = self._tracker.recording.ranks
+            ranks.group_seen, ranks.look = self._meeting.group_seen, self._meeting.look
         self._hooks = Hooks(self._tracker)
         self._hooks.install(torch_is_new)
 
@@ -91,14 +99,14 @@ class Watch:
     def _leads(self, error: BaseException | None) -> bool:
         """Of several ranks, rank 0 shows what all of them recorded; one that failed keeps its own run."""
         failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
-        if self._options.rank is None or failed:
-            return True
-        from detscope.sessions.ranks_merge import finish_rank
-
         assert self.run is not None
-        merged = finish_rank(self.run)
-        self.run = merged
-        return merged is not None
+        if self._meeting is not None:
+            self.run = self._meeting.finish(self.run, self._options.script, failed=failed)
+        elif not failed:
+            from detscope.sessions.ranks_merge import finish_rank
+
+            self.run = finish_rank(self.run)
+        return self.run is not None
 
     def _views(self, error: BaseException | None) -> None:
         from detscope.analyze.summary import summarize

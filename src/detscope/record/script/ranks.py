@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 
 class ScriptRanks:
-    """Owned by the recording."""
+    """Owned by the recording. A process group of several says that there are ranks, whoever started them."""
 
     def __init__(self, options: ScriptOptions) -> None:
         self._options = options
         self._watch: CommunicationWatch | None = None
+        self.group_seen: Callable[[int, int, Any], None] = lambda _rank, _ranks, _store: None
+        self.look: Callable[[], None] = lambda: None  # called between steps
 
     def attach(self, put: Put, phase_now: Callable[[], str | None]) -> None:
         """Time collectives, should this be or become one of several ranks."""
@@ -32,6 +35,18 @@ class ScriptRanks:
             self._watch.attach_to_all(put)
             self._watch.attach_to_calls(put, phase_now)
 
+    def notice(self) -> ScriptOptions:
+        """The options, with the place of this process among the ranks, if it is one by now."""
+        distributed = torch.distributed
+        if self._options.rank is None and distributed.is_available() and distributed.is_initialized():
+            rank, ranks = distributed.get_rank(), distributed.get_world_size()
+            if ranks > 1:
+                self._options = replace(self._options, rank=rank, ranks=ranks)
+                if self._watch is not None:
+                    self._watch.rank = rank
+                self.group_seen(rank, ranks, distributed.distributed_c10d._get_default_store())
+        return self._options
+
     def opened(self, recorder: ScriptRecorder) -> None:
         """The run is open."""
         if self._watch is not None:
@@ -39,6 +54,9 @@ class ScriptRanks:
 
     def keep(self, recorder: ScriptRecorder, step: int) -> None:
         """A step has ended: what was noted is its own."""
+        if self._options.rank is None and self.notice().rank is not None:  # a group that came late
+            recorder.writer.info["rank"] = {"rank": self._options.rank, "ranks": self._options.ranks}
+        self.look()
         if self._watch is not None:
             recorder.writer.append("communication", self._watch.take(step))
 

@@ -268,6 +268,7 @@ class Recording:
 
     def _open(self, trains: bool) -> ScriptRecorder:
         """The first step has ended: now it is known what the script is about."""
+        self._options = self.ranks.notice()
         model, parts, name = self._choose(self._roots.model(trains))
         outermost = self._model.module if self._model else None
         compiled = frames_compiled() > self._compiled_before or (
