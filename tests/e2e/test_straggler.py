@@ -16,6 +16,7 @@ import pytest
 
 from detscope.runs.reader import load_run
 
+pytestmark = pytest.mark.processes
 SCRIPT = Path(__file__).with_name("straggling.py")
 RECORD = ["-m", "detscope", "run", "--json", "figures.json", str(SCRIPT)]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -86,3 +87,8 @@ def test_one_recorded_rank_of_two_says_that_it_cannot_tell_who_waits(tmp_path, r
     assert "straggler" not in summary
     run = load_run(next((tmp_path / "runs").glob("*-run-*")))
     assert run.info["rank"] == {"rank": rank, "ranks": 2}
+
+
+def test_started_by_spawn_the_slow_rank_is_named(tmp_path):
+    record = [sys.executable, *RECORD, "--start=spawn", f"--store={tmp_path / 'store'}"]
+    check_second_is_named(tmp_path, figures(tmp_path, record, f"--slow-ms={SLOW_MS}"))

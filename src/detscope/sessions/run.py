@@ -21,6 +21,7 @@ from detscope.record.script.options import ScriptOptions, make_options
 from detscope.record.script.stopping import ScriptStopped
 from detscope.record.script.tracebacks import clean_error
 from detscope.sessions import script_main
+from detscope.sessions.children import Children, when_group_comes
 from detscope.sessions.script_main import ScriptTarget, execute
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Watch:
         self._tracker: Tracker | None = None
         self._hooks: Hooks | None = None
         self._finder: _WhenTorchComes | None = None
+        self._children: Children | None = None
         self._meeting: Meeting | None = None  # with ranks that torchrun did not start
         self._process = os.getpid()
         self._closed = False
@@ -49,11 +51,26 @@ class Watch:
 
     def begin(self) -> None:
         """Listen. torch is not imported here: a script may set its threads or devices before it does so."""
+        self._children = Children(self._options, self._quiet, self._json_file)
+        self._children.begin()
+        self._when_torch_is_there(self._attach)
+
+    def begin_as_rank(self) -> None:
+        """Listen once this process is part of a group of several; until then it is none of our business."""
+        self._when_torch_is_there(lambda _new: when_group_comes(self._attach))
+
+    def _when_torch_is_there(self, then: Callable[[bool], None]) -> None:
+        """Call back now, or when the script imports torch; whether it is new is told."""
         if "torch" in sys.modules:
-            self._attach()
+            then(False)
         else:
-            self._finder = _WhenTorchComes(lambda: self._attach(torch_is_new=True))
+            self._finder = _WhenTorchComes(lambda: then(True))
             sys.meta_path.insert(0, self._finder)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it listens to torch."""
+        return self._tracker is not None
 
     def _attach(self, torch_is_new: bool = False) -> None:
         from detscope.record.script.hooks import Hooks
@@ -83,10 +100,19 @@ class Watch:
         _current = None
         if self._finder is not None:
             self._finder.leave()
+        recorded = [] if self._children is None else self._children.end()
+        reason = None if self._children is None else self._children.reason
         if self._tracker is None or self._hooks is None:
-            self._say(["nothing was recorded: the script never imported torch"])
+            if not recorded:
+                self._say([f"nothing was recorded: {reason or 'the script never imported torch'}"])
             return None
+        if recorded and not self._tracker.roots.all:  # which said what there is to say
+            self._tracker.active = self._tracker.writing = False
+            self._hooks.remove()
+            self.run = recorded[0]
+            return self.run
         try:
+            self._tracker.recording.no_step = reason
             self.run = self._tracker.close(error)
             if self._leads(error):
                 self._views(error)
@@ -233,6 +259,14 @@ def watch(
     started.begin()
     atexit.register(lambda: started.stop(getattr(sys, "last_value", None)))
     return started
+
+
+def listen_as_rank(options: ScriptOptions, quiet: bool, json_file: Path | None) -> Watch:
+    """In a process that a recorded script has started: record it, should it become a rank."""
+    global _current
+    watch = _current = Watch(options, quiet, json_file)
+    watch.begin_as_rank()
+    return watch
 
 
 def _with_rank(options: ScriptOptions) -> ScriptOptions:

@@ -163,11 +163,11 @@ def other_notes(rows: Sequence[Mapping[str, Any]], share: float | None, looks: i
     return [f"other is {share:.0%} of the step: {words} (from {looks} looks at the running function)"]
 
 
-def empty_run(options: ScriptOptions, notes: Sequence[str]) -> RunWriter:
+def empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | None) -> RunWriter:
     """The closed run of a script of which no step was seen."""
     name = options.run_name(Path(options.script).stem or "script")
     info: dict[str, Any] = {"level": options.level, "stages": [], "environment": environment()}
-    info |= {"definitions": DEFINITIONS, "notes": list(notes), "cannot_tell": [NO_STEP]}
+    info |= {"definitions": DEFINITIONS, "notes": list(notes), "cannot_tell": [reason or NO_STEP]}
     writer = RunWriter(options.out, "run", name, info)
-    writer.close("partial", NO_STEP)
+    writer.close("partial", reason or NO_STEP)
     return writer

@@ -67,6 +67,7 @@ class Recording:
         self.optimizer_steps = self.optimizer_steps_skipped = 0
         self.precision: str | None = None
         self._profiler_taken = False
+        self.no_step: str | None = None  # why there may be none, where that is known
         self.ranks = ScriptRanks(options)
 
     # ---- what hooks ask and tell
@@ -351,7 +352,7 @@ class Recording:
         self._sampler.stop()
         recorder = self._recorder
         if recorder is None:
-            writer = empty_run(self._options, self._notes)
+            writer = empty_run(self._options, self._notes, self.no_step)
         else:
             if recorder.has_new_modules:
                 recorder.note(NEW_MODULES)
@@ -361,6 +362,8 @@ class Recording:
         figures = step_figures(writer.folder)
         other = self._sampler.rows(figures.other_ms)
         status, reason, code = outcome(error, self._failure)
+        if recorder is None and self.no_step is not None and status == "ok":
+            status, reason = "partial", self.no_step
         info = writer.info
         if not str(info["status"]).startswith("oom"):
             info["status"], info["reason"] = status, reason

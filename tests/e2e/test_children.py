@@ -1,0 +1,99 @@
+"""Scripts that train in processes they start: recorded, or named with the command that records them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detscope.runs.reader import load_run
+from detscope.sessions.children import recording_command
+
+pytestmark = pytest.mark.processes
+LAUNCHER = """
+import subprocess, sys
+done = subprocess.run([sys.executable, "train.py", "--epochs", "2"], check=False)
+sys.exit(done.returncode)
+"""
+TRAINING = """
+import sys
+print("trains with", *sys.argv[1:], flush=True)
+sys.exit(3)
+"""
+PROCESSES = """
+import multiprocessing, sys
+def work(number):
+    print("works", number, flush=True)
+    if number:
+        raise ValueError(f"not {number}")
+if __name__ == "__main__":
+    import torch
+    context = multiprocessing.get_context(sys.argv[1])
+    codes = []
+    for number in (0, 1):
+        process = context.Process(target=work, args=(number,), name=f"worker-{number}")
+        process.start()
+        process.join()
+        codes.append(process.exitcode)
+    print(codes, flush=True)
+"""
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def test_a_script_that_only_starts_another_names_it_and_how_to_record_it(tmp_path):
+    (tmp_path / "launch.py").write_text(LAUNCHER)
+    (tmp_path / "train.py").write_text(TRAINING)
+    plain = run(tmp_path, "launch.py")
+    done = run(tmp_path, "-m", "detscope", "run", "launch.py")
+    assert (
+        (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (3, "trains with --epochs 2\n")
+    )
+    assert "no step was seen in this process, and it started others" in done.stderr
+    assert "train.py --epochs 2)" in done.stderr
+    assert f"{sys.executable} -m detscope run train.py --epochs 2" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_processes_that_are_no_ranks_run_as_they_are_and_are_named(tmp_path, how):
+    (tmp_path / "several.py").write_text(PROCESSES)
+    plain = run(tmp_path, "several.py", how)
+    done = run(tmp_path, "-m", "detscope", "run", "several.py", how)
+    assert (
+        (done.returncode, done.stdout)
+        == (plain.returncode, plain.stdout)
+        == (0, "works 0\nworks 1\n[0, 1]\n")
+    )
+    own = [line for line in done.stderr.splitlines() if not line.startswith("detscope: ")]
+    assert own == plain.stderr.splitlines()  # with the traceback of the one that raised
+    found = load_run(next((tmp_path / "runs").glob("*-run-*")))
+    assert found.status == "partial"
+    assert "worker-0" in found.info["reason"]
+    assert "detscope.watch()" in found.info["reason"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --lr 1", "python -m detscope run train.py --lr 1"),
+        ("python -u -m pkg.train x", "python -u -m detscope run -m pkg.train x"),
+        ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc-per-node 2 -m detscope run train.py"),
+        (
+            "python -m torch.distributed.run --nproc-per-node 2 train.py",
+            "python -m torch.distributed.run --nproc-per-node 2 -m detscope run train.py",
+        ),
+        ("accelerate launch train.py", "accelerate launch -m detscope run train.py"),
+        ("mpirun -n 2 python train.py", "mpirun -n 2 python -m detscope run train.py"),
+        ("python -m detscope run train.py", None),
+        ("git status", None),
+    ],
+)
+def test_the_command_that_records_stands_before_the_script(command, expected):
+    found = recording_command(command.split())
+    assert (None if found is None else " ".join(found)) == expected
