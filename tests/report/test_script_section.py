@@ -27,7 +27,16 @@ SCRIPT: dict[str, Any] = {
         }
     ],
     "other": [
-        {"function": "log", "file": "train.py", "line": 7, "looks": 9, "share_of_other": 1.0, "ms": 2.0}
+        {
+            "function": "log",
+            "file": "train.py",
+            "line": 7,
+            "looks": 9,
+            "share_of_other": 1.0,
+            "ms": 2.0,
+            "steps": 3,
+            "inside": [{"function": "flush", "file": "framework/log.py", "line": 5}],
+        }
     ],
 }
 
@@ -38,7 +47,15 @@ def test_parts_models_and_functions_are_told_and_parts_that_never_ran_are_not() 
     tables = {block.id: block for block in found.blocks if isinstance(block, Table)}
     assert [row[0] for row in tables["script-parts"].rows] == ["training"]
     assert tables["script-models"].rows[0][0] == "DataParallel of <img src=x>"  # the page escapes it
-    assert tables["script-other"].rows[0] == ["log", "train.py:7", 9, 1.0, 2.0]
+    assert tables["script-other"].rows[0] == [
+        "log",
+        "train.py:7",
+        "flush (framework/log.py:5)",
+        3,
+        9,
+        1.0,
+        2.0,
+    ]
 
 
 def test_other_runs_have_no_such_section() -> None:

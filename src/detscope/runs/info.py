@@ -244,7 +244,7 @@ ScriptRoot = TypedDict(
 )
 
 
-class ScriptLook(TypedDict, total=False):
+class ScriptFunction(TypedDict, total=False):
     """A function that was seen running outside of all phases."""
 
     function: str | None
@@ -252,7 +252,14 @@ class ScriptLook(TypedDict, total=False):
     line: Count | None
     looks: Count | None
     share_of_other: Number | None
+
+
+class ScriptLook(ScriptFunction, total=False):
+    """One of the script's own, with those of packages that ran in it."""
+
     ms: Number | None
+    steps: Count | None
+    inside: list[ScriptFunction] | None
 
 
 class Script(TypedDict, total=False):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LARGE = 0.05  # share of the step from which `other` is worth a word
 _ENOUGH_LOOKS = 10
+_RARE = 0.5  # share of the steps up to which it is said in how many something was seen
 
 
 def outcome(error: BaseException | None, failure: Exception | None) -> tuple[str, str | None, int | None]:
@@ -60,10 +61,14 @@ class StepFigures:
     other_share: float | None = None
     other_ms: float | None = None
     images: float | None = None
+    steps: int = 0  # that were recorded
 
 
 def step_figures(folder: Path) -> StepFigures:
-    """`other` of the recorded steps, their medians, and images per step."""
+    """`other` of the recorded steps, which are those that were looked at, and images per step.
+
+    Means and not medians: looks come from all of these steps, and most of them from the longest.
+    """
     paths = [folder / f"{table}.parquet" for table in ("steps", "content")]
     if not all(path.exists() for path in paths):
         return StepFigures()
@@ -75,9 +80,10 @@ def step_figures(folder: Path) -> StepFigures:
     numbers = steps.filter(pl.col("mode") != EVALUATION)["step"].implode()
     images = content.filter(pl.col("step").is_in(numbers))["images"].drop_nulls().to_list()
     return StepFigures(
-        median(part / of for part, of in zip(other, whole, strict=True)) if whole else None,
-        median(other) / 1e6 if other else None,
+        sum(other) / sum(whole) if whole else None,
+        sum(other) / len(other) / 1e6 if other else None,
         median(images) if images else None,
+        len(whole),
     )
 
 
@@ -151,16 +157,24 @@ def _model_notes(recording: Recording) -> list[str]:
     return notes
 
 
-def other_notes(rows: Sequence[Mapping[str, Any]], share: float | None, looks: int) -> list[str]:
+def other_notes(rows: Sequence[Mapping[str, Any]], figures: StepFigures, looks: int) -> list[str]:
     """Whose `other` is, where it is large."""
+    share = figures.other_share
     if share is None or share < _LARGE or not rows:
         return []
+    whole = f"other is {share:.0%} of the time of the recorded steps"
     if looks < _ENOUGH_LOOKS:
-        return [f"other is {share:.0%} of the step; cannot tell whose it is: only {looks} looks at it"]
-    words = ", ".join(
-        f"{row['share_of_other']:.0%} in {row['function']} ({row['file']}:{row['line']})" for row in rows[:3]
-    )
-    return [f"other is {share:.0%} of the step: {words} (from {looks} looks at the running function)"]
+        return [f"{whole}; cannot tell whose it is: only {looks} looks at it"]
+    words = ", ".join(_words_of(row, figures.steps) for row in rows[:3])
+    return [f"{whole}: {words} (from {looks} looks at the running function)"]
+
+
+def _words_of(row: Mapping[str, Any], steps: int) -> str:
+    where = f"{row['file']}:{row['line']}"
+    for part in row["inside"][:1]:
+        where += f", there mostly in {part['function']} of {part['file']}:{part['line']}"
+    rare = f", seen in {row['steps']} of {steps} steps" if row["steps"] <= _RARE * steps else ""
+    return f"{row['share_of_other']:.0%} in {row['function']} ({where}{rare})"
 
 
 def empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | None) -> RunWriter:

@@ -19,15 +19,27 @@ _LIBRARIES = tuple(
     {*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), "<"}
 )
 _OWN = str(Path(__file__).parents[2])
-_SHOWN = 8
+_TYPED = ("<stdin>", "<ipython-input")  # other code without a file was made by libraries
+_PACKAGES = "-packages/"  # site-packages, dist-packages
+_SHOWN, _SHOWN_INSIDE = 8, 3
 
 
 class Place(NamedTuple):
-    """A line of the script's code."""
+    """A line of code."""
 
     function: str
     file: str
     line: int
+
+
+class Look(NamedTuple):
+    """What ran at one moment: the script's own line, and the line of a package that it had called."""
+
+    own: Place
+    inside: Place | None = None  # the innermost that is neither torch's nor Python's
+
+
+Function = tuple[str, str]  # its name and file
 
 
 class OtherSampler:
@@ -39,8 +51,13 @@ class OtherSampler:
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run, name="detscope-other", daemon=True)
-        self._pending: list[Place] = []
-        self.places: Counter[Place] = Counter()
+        self._pending: list[Look] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """What was seen so far was in steps that the figures are not about."""
+        self.looks: Counter[Look] = Counter()
+        self._steps: Counter[Function] = Counter()  # steps in which a function was seen
 
     def start(self) -> None:
         """Begin to look."""
@@ -64,16 +81,17 @@ class OtherSampler:
         """A step has ended: what was seen in it counts, or does not."""
         pending, self._pending = self._pending, []
         if counts:
-            self.places.update(pending)
+            self.looks.update(pending)
+            self._steps.update({(look.own.function, look.own.file) for look in pending})
 
     def look(self) -> None:
         """See once which of the script's functions is running."""
         thread = self._whose()
         if thread is None:
             return
-        place = place_of(sys._current_frames().get(thread))
-        if place is not None and self._whose() is not None:
-            self._pending.append(place)
+        seen = look_at(sys._current_frames().get(thread))
+        if seen is not None and self._whose() is not None:
+            self._pending.append(seen)
 
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
@@ -81,33 +99,64 @@ class OtherSampler:
             self.look()
 
     def rows(self, other_ms: float | None) -> list[dict[str, Any]]:
-        """The script's functions by their share of `other`, with the line that was seen most."""
-        by_function: dict[tuple[str, str], Counter[int]] = {}
-        for place, times in self.places.items():
-            by_function.setdefault((place.function, place.file), Counter())[place.line] += times
-        whole = sum(self.places.values())
-        ordered = sorted(by_function.items(), key=lambda item: -sum(item[1].values()))
+        """The script's functions by their share of `other`, each with the line that was seen most.
+
+        `inside` has the functions of packages that ran in it, `steps` in how many steps it was seen.
+        """
+        whole = sum(self.looks.values())
+        by_function: dict[Function, Counter[Look]] = {}
+        for look, times in self.looks.items():
+            by_function.setdefault((look.own.function, look.own.file), Counter())[look] += times
         rows = []
-        for (function, file), lines in ordered[:_SHOWN]:
-            share = sum(lines.values()) / whole
-            row: dict[str, Any] = {"function": function, "file": file, "line": lines.most_common(1)[0][0]}
-            row |= {"share_of_other": share, "looks": sum(lines.values())}
-            row["ms"] = None if other_ms is None else share * other_ms
+        for function, looks in sorted(by_function.items(), key=lambda item: -item[1].total())[:_SHOWN]:
+            row = _row(Counter(look.own for look in looks.elements()), whole)
+            row["ms"] = None if other_ms is None else row["share_of_other"] * other_ms
+            row["steps"] = self._steps[function]
+            row["inside"] = _inside(looks, whole)
             rows.append(row)
         return rows
 
 
-def place_of(frame: FrameType | None) -> Place | None:
-    """The innermost frame that is the script's own and not a library's; else the outermost of all."""
-    last = None
+def _row(places: Counter[Place], whole: int) -> dict[str, Any]:
+    ((place, _),) = places.most_common(1)
+    return {**place._asdict(), "share_of_other": places.total() / whole, "looks": places.total()}
+
+
+def _inside(looks: Counter[Look], whole: int) -> list[dict[str, Any]]:
+    by_function: dict[Function, Counter[Place]] = {}
+    for look, times in looks.items():
+        if look.inside is not None:
+            key = (look.inside.function, look.inside.file)
+            by_function.setdefault(key, Counter())[look.inside] += times
+    rows = [_row(places, whole) for places in by_function.values()]
+    return sorted(rows, key=lambda row: -row["looks"])[:_SHOWN_INSIDE]
+
+
+def look_at(frame: FrameType | None) -> Look | None:
+    """The innermost frame of the script's own code, and that of a package inside of it.
+
+    Where no code is the script's own, as in a package that runs as a module, its outermost stands for it.
+    """
+    inside = outermost = None
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_OWN):
-            last = frame
-            if not name.startswith(_LIBRARIES) and "-packages" not in name:
-                break
+            in_package = _PACKAGES in name
+            if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
+                return Look(_place(frame), inside and _place(inside))
+            if in_package:
+                outermost = frame
+                if inside is None and f"{_PACKAGES}torch/" not in name:
+                    inside = frame
         frame = frame.f_back
-    if last is None:
+    if outermost is None:
         return None
-    code = last.f_code
-    return Place(code.co_qualname, Path(code.co_filename).name, last.f_lineno or code.co_firstlineno)
+    return Look(_place(outermost), None if inside in (None, outermost) else _place(inside))
+
+
+def _place(frame: FrameType) -> Place:
+    """Files of packages are told with their folders, a script's own by their names."""
+    code = frame.f_code
+    _, packages, below = code.co_filename.rpartition(_PACKAGES)
+    file = below if packages else Path(code.co_filename).name
+    return Place(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)

@@ -172,6 +172,7 @@ class Recording:
             return ""
         if trains and not recorder.trained:
             recorder.begin_training(*self._choose(self._roots.model(trained=True)))
+            self._sampler.forget()
         if trains or not recorder.trained:
             self._count(done, trains)
             mode = recorder.end_step(done)
@@ -196,6 +197,7 @@ class Recording:
         model, parts, name = self._choose(root)
         if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
             recorder.only_phases(SCRIPTED)
+        self._sampler.forget()
         self._steps_before_model = steps
         for one in self._roots.all:
             one.calls_in_evaluation_steps = 0
@@ -373,11 +375,11 @@ class Recording:
         info["precision"] = self.precision
         per_batch = info["script"]["batches_per_step"] or 1
         info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)
-        looks = sum(self._sampler.places.values())
+        looks = self._sampler.looks.total()
         info["notes"] = [
             *info["notes"],
             *part_notes(self, pacer),
-            *other_notes(other, figures.other_share, looks),
+            *other_notes(other, figures, looks),
         ]
         writer.save_info()
         if self._failure_text:

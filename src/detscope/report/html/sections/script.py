@@ -73,13 +73,18 @@ def _other(script: Mapping[str, Any]) -> Block:
         [
             plain(row.get("function")),
             plain(f"{row.get('file')}:{row.get('line')}"),
+            plain(
+                ", ".join(f"{one['function']} ({one['file']}:{one['line']})" for one in rows(row, "inside"))
+            ),
+            row.get("steps"),
             row.get("looks"),
             row.get("share_of_other"),
             row.get("ms"),
         ]
         for row in rows(script, "other")
     ]
-    columns = [Column("function"), Column("where"), Column("looks", "count")]
+    columns = [Column("function"), Column("where"), Column("in packages"), Column("steps", "count")]
+    columns.append(Column("looks", "count"))
     columns += [Column("of other", "share"), Column("ms per step", "ms")]
     return Table(
         "script-other", "Time outside of all phases, by the function that was running", columns, found
