@@ -7,11 +7,12 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-busy lint bench bench-predict lock install install-dev browser clean
+.PHONY: help demo test quick test-slow test-busy lint bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
 	@echo 'make test    install what tests need, run linters, type checker and all tests'
+	@echo 'make quick   the part of the tests that needs neither torch nor other processes'
 	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make lint    ruff and mypy alone'
@@ -26,6 +27,11 @@ demo: install
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# figures from tables, readers of files, settings and stored runs
+quick: install-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' \
+		tests/accuracy tests/analyze tests/config tests/ingest tests/recorded tests/runs tests/test_house.py
 
 test-slow: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow

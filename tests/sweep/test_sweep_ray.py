@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import socket
 import threading
 import time
 import warnings
@@ -36,13 +38,19 @@ STORE_BYTES = 80 * 2**20
 CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "failure_threshold": 8, "timeout_ms": 1000 * PATIENCE_S}
 # how long Ray's own processes wait for each other
 WAITS = ("gcs_server_request_timeout_seconds", "gcs_rpc_server_reconnect_timeout_s")
-WAITS += ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds", "raylet_start_wait_time_s")
+WAITS += ("gcs_rpc_server_connect_timeout_s", "gcs_server_port_wait_time_s", "py_gcs_connect_timeout_s")
+WAITS += ("worker_register_timeout_seconds", "raylet_start_wait_time_s")
+WAITS_MS = ("agent_register_timeout_ms", "raylet_client_connect_timeout_milliseconds")
+# Ray gives the helpers of a node 15 s to choose ports, whatever it is told; ports that are given it takes.
+PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in WAITS:
         monkeypatch.setenv(f"RAY_{name}", str(PATIENCE_S))
+    for name in WAITS_MS:
+        monkeypatch.setenv(f"RAY_{name}", str(1000 * PATIENCE_S))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     # objects of this cluster are small: it must not matter how much shared memory a machine has
     monkeypatch.setenv("RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE", "1")
@@ -54,10 +62,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     machines = partial(ray_backend.RayMachines, wait_for_node_s=PATIENCE_S)
     monkeypatch.setattr(ray_backend, "RayMachines", machines)
     config = {f"health_check_{name}": value for name, value in CHECKS.items()}
-    head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": config, **small_node()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = Cluster(initialize_head=True, head_node_args={**head, "_system_config": config})
+        made = Cluster(initialize_head=True, head_node_args=head)
         try:
             ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
             yield made
@@ -95,7 +103,19 @@ def patient(ask: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def add_node(cluster: Any, label: str) -> Any:
-    return cluster.add_node(num_cpus=1, resources={label: 1}, object_store_memory=STORE_BYTES, wait=False)
+    return cluster.add_node(num_cpus=1, resources={label: 1}, wait=False, **small_node())
+
+
+def small_node() -> dict[str, int]:
+    """What a node is told: little memory, and ports that are free and given to nobody who asks for one."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 1000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("", port))
+            found.append(port)
+        if len(found) == len(PORTS):
+            break
+    return {"object_store_memory": STORE_BYTES, **dict(zip(PORTS, found, strict=True))}
 
 
 def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, tmp_path: Path) -> None:
