@@ -12,6 +12,7 @@ from bench import (
     inference_cost,
     loading,
     memory,
+    mutated,
     predict,
     predict_cpu,
     predict_detectors,
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "inference": inference_cost.main,
     "run_script": run_script.main,
     "memory": memory.main,
+    "mutated": mutated.main,
     "evaluation": evaluation.main,
     "loading": loading.main,
     "ranks": ranks.main,
@@ -47,7 +49,8 @@ BENCHMARKS = {
 def main() -> None:
     """Run benchmarks one after the other; nothing else should run meanwhile."""
     warnings.simplefilter("ignore")
-    for name in sys.argv[1:] or list(BENCHMARKS):
+    names = [word for word in sys.argv[1:] if not word.startswith("--")]  # options are the benchmarks' own
+    for name in names or list(BENCHMARKS):
         if name not in BENCHMARKS:
             sys.exit(f"no benchmark named {name!r}; there are: {', '.join(BENCHMARKS)}")
         BENCHMARKS[name]()

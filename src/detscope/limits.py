@@ -44,14 +44,17 @@ LIMITS: Mapping[str, Limit] = {
     "image_pixels": Limit(100_000_000, "pixels", "decoded, three bytes each; as floats twelve"),
     "results_bytes": Limit(2 * GIB, "bytes", "detections of COCO's test images in full have half of it"),
     # recorded files
-    "recording_ratio": Limit(200, "times", "traces pack fifteen- to fortyfold; a bomb thousandfold"),
-    "recording_bytes": Limit(32 * GIB, "unpacked bytes", "an hour of reading"),
-    "recording_events": Limit(
-        40_000_000, "events", "each takes up to 250 bytes of memory; a step of a detector has 20,000"
+    "recording_ratio": Limit(100, "times", "traces pack fifteen- to fortyfold; a bomb a thousandfold"),
+    "recording_bytes": Limit(32 * GIB, "unpacked bytes", "hours of reading"),
+    "recording_events": Limit(20_000_000, "events", "a step of a detector has 20,000"),
+    "packed_events": Limit(300_000, "events", "of a packed file, however small; more where its size allows"),
+    "packed_event_bytes": Limit(
+        4, "packed bytes", "at least, per event: real ones have ten, a bomb's below one"
     ),
+    "event_memory_bytes": Limit(900, "bytes", "an event takes in memory; all together 60 % of what is free"),
     "event_bytes": Limit(32 * MIB, "bytes", "of one event; the longest stacks have some hundred kilobytes"),
     "snapshot_bytes": Limit(2 * GIB, "unpacked bytes", "a snapshot is read whole"),
-    "snapshot_values": Limit(4_000_000, "values", "that a pickle may hold open at once"),
+    "snapshot_values": Limit(8_000_000, "values", "lists and tables of a pickle: two gigabytes of memory"),
     "database_value_bytes": Limit(50_000_000, "bytes", "of one value; names and stacks have some kilobytes"),
     "database_seconds": Limit(60, "seconds", "without a row: a table of real rows gives one at once"),
     "listing_line_bytes": Limit(1 * MIB, "bytes", "of one line of an Nsight Compute listing"),

@@ -25,6 +25,8 @@ from detscope.ingest.kineto_scene import Scene, sort_out
 from detscope.ingest.kineto_spans import node_frame, span_frame, step_frame
 from detscope.ingest.kineto_stream import Text, batches, has_events
 from detscope.ingest.kineto_tables import Picture, attribute, device_frame, host_frames, operators_frame
+from detscope.ingest.packed import most_events
+from detscope.limits import LIMITS, limit, raise_hint
 
 _OBJECT = re.compile(rb"^\s*+\{\s*+[\"}]")
 _LIST = re.compile(rb"^\s*\[\s*(\{|\])")
@@ -47,17 +49,22 @@ def read(path: Path, sink: Sink) -> None:
     text, collector = Text(), Collector(sink.count)
     suspects: set[str] = set()
     counters: list[CounterEvent] = []
+    most, limit_name = most_events(path)
     for batch in batches(path, text):
         collector.add(decode(batch, text, sink.count))
         if not collector.batch_is_plain:
             suspects |= suspicious_keys(batch)
         if collector.batch_has_counters:
             counters += decode_counters(batch)
+        if collector.kept + len(counters) > most:
+            text.stopped = limit_name
+            break
     metadata = metadata_of(text, sink.count)
     facts = facts_of(metadata)
     homes = places_with_home(collector.names, collector.stacks)
     _tell_private(sink, [*private_keys(metadata), *homes], suspects)
     _tell_damage(sink, text)
+    _tell_limit(sink, text, collector.events)
     sink.info |= {"events": collector.events, **facts}
     if "rank" in facts:
         sink.rank = facts["rank"]
@@ -157,6 +164,15 @@ def _tell_damage(sink: Sink, text: Text) -> None:
     sink.count("unreadable bytes skipped", text.skipped_bytes)
     if text.cut:
         sink.note("the file ends before its events do: what was read until there is shown")
+        sink.info["cut"] = True
+
+
+def _tell_limit(sink: Sink, text: Text, events: int) -> None:
+    if text.stopped:
+        reason = f"limit {text.stopped} of {limit(text.stopped):,} {LIMITS[text.stopped].unit}"
+        sink.note(
+            f"partial: the first {events:,} events alone were read ({reason}: {raise_hint(text.stopped)})"
+        )
         sink.info["cut"] = True
 
 

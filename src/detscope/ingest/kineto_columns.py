@@ -85,6 +85,7 @@ class Collector:
         self.shapes, self.stacks, self.hierarchies = Book(), Book(), Book()
         self.shapes[b""], self.stacks[""], self.hierarchies[""] = 0, 0, 0
         self.events = 0
+        self.kept = 0  # of them: what memory is taken for
         self.batch_has_counters = False  # they are read again, with all their arguments
         self.batch_is_plain = False  # nothing but what the profiler writes by itself, with known keys
         self._count = count
@@ -144,6 +145,7 @@ class Collector:
                 self._count("events without ts dropped", 1)
             elif event.ph == "B":
                 stack.append((event, start))
+                self.kept += 1
             elif stack:
                 begin, begun = stack.pop()
                 begin.dur = (start - begun) / 1e3
@@ -166,6 +168,7 @@ class Collector:
             starts, walls = starts[usable], walls[usable]
         if not events:
             return
+        self.kept += len(events)
         part, names, threads = self._parts[role], self.names, self.threads
         part["start_ns"].append(starts)
         part["wall_ns"].append(np.rint(walls * 1e3).astype(np.int64))

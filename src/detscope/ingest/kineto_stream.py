@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO
+
+from detscope.ingest.packed import most_unpacked_bytes, open_unpacked
+from detscope.limits import limit
 
 CHUNK_BYTES = 1 << 19
-MOST_BYTES_OF_ONE_EVENT = 1 << 25
 MOST_BYTES_OF_METADATA = 1 << 25
 _MOST_CHUNKS_OF_METADATA = 16
 _TAIL_BYTES = 1 << 16
@@ -37,6 +38,7 @@ class Text:
     after: bytes = b""
     skipped_bytes: int = 0
     ended: bool = False  # set by who decodes: the list closed within the last batch
+    stopped: str = ""  # the limit at which reading ended, where it was not the end of the file
     cut: bool = False  # the file ends within the list, or cannot be unpacked to its end
     found: bool = False  # a list of events begins somewhere
     fraction_digits: bool = False  # times have more digits than a float holds
@@ -49,16 +51,9 @@ def border_pattern(keys: set[bytes]) -> re.Pattern[bytes]:
     return re.compile(rb'\}\s*+,\s*+(?=\{\s*+"(?:' + alternatives + rb')")')
 
 
-def open_unpacked(path: Path) -> IO[bytes]:
-    """The file, unpacked where it is packed with gzip."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
-
-
 def chunks(path: Path, text: Text) -> Iterator[bytes]:
-    """The file's bytes, as far as they can be unpacked."""
-    done = 0
+    """The file's bytes, as far as they can be unpacked and are not beyond what its size can mean."""
+    done, most = 0, most_unpacked_bytes(path)
     with open_unpacked(path) as file:
         while True:
             try:
@@ -71,6 +66,9 @@ def chunks(path: Path, text: Text) -> Iterator[bytes]:
                 return
             done += len(chunk)
             yield chunk
+            if done > most:
+                text.stopped = "recording_ratio"
+                return
 
 
 def _what_is_left(path: Path, done: int) -> Iterator[bytes]:
@@ -95,7 +93,7 @@ def batches(path: Path, text: Text) -> Iterator[bytes]:
         data = carry + chunk
         cut = _last_border(data, text.border)
         if cut is None:
-            carry = data if len(data) < MOST_BYTES_OF_ONE_EVENT else _give_up(data, text)
+            carry = data if len(data) < limit("event_bytes") else _give_up(data, text)
             continue
         yield data[: cut[0]]
         if text.ended:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO
 
 from detscope.errors import InputError
-from detscope.ingest.kineto_stream import open_unpacked
+from detscope.ingest.packed import most_unpacked_bytes, open_unpacked
+from detscope.limits import limit, over_limit
 
-MAX_LINE = 1 << 20
 MAX_LINES_OF_A_ROW = 50
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -81,11 +81,12 @@ def open_text(path: Path) -> Iterator[Iterator[str]]:
             file.seek(0)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path.name} cannot be unpacked: {error}", "copy the file again") from error
-        yield _lines(file, encoding)
+        yield _lines(file, encoding, path)
 
 
-def _lines(file: IO[bytes], encoding: str) -> Iterator[str]:
+def _lines(file: IO[bytes], encoding: str, path: Path) -> Iterator[str]:
     """Lines without their ends; a line without end is cut into pieces, so that memory stays bounded."""
+    most, longest = most_unpacked_bytes(path), limit("listing_line_bytes")
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     rest, ended = "", False
     while not ended:
@@ -94,10 +95,12 @@ def _lines(file: IO[bytes], encoding: str) -> Iterator[str]:
         except (EOFError, zlib.error, gzip.BadGzipFile):
             piece = b""  # packed and cut: what came until here counts
         ended = not piece
+        if file.tell() > most:
+            raise over_limit("recording_ratio", path.name)
         *whole, rest = (rest + decoder.decode(piece, ended)).split("\n")
         for line in whole:
             yield line.rstrip("\r")
-        if len(rest) > MAX_LINE:
+        if len(rest) > longest:
             yield rest
             rest = ""
     if rest:
@@ -135,7 +138,7 @@ class _Source:
 
 def header_of(line: str) -> tuple[list[str], str] | None:
     """The columns and the delimiter of a header, also where a program's last words stand right before it."""
-    if len(line) > MAX_LINE or ("Metric Name" not in line and "Kernel Name" not in line):
+    if len(line) > limit("listing_line_bytes") or ("Metric Name" not in line and "Kernel Name" not in line):
         return None
     at = max(line.find('"ID"'), 0)
     for delimiter in _DELIMITERS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import sqlite3
 import tempfile
 import zlib
@@ -15,9 +14,12 @@ from typing import Any
 import polars as pl
 
 from detscope.errors import InputError
+from detscope.ingest.packed import is_packed, most_unpacked_bytes
+from detscope.limits import over_limit
 from detscope.machine.sqlite_watch import QueryWatch
 
 ROWS_AT_ONCE = 100_000
+_PIECE = 1 << 20
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # a damaged schema also shows as text that cannot be decoded, in SQLite's own message
 _FAILURES = (sqlite3.Error, OverflowError, MemoryError, UnicodeError)
@@ -127,16 +129,18 @@ def open_database(path: Path) -> Iterator[Database]:
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
     """The file itself, or its unpacked copy in a folder that is removed again."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    if not packed:
+    if not is_packed(path):
         yield path
         return
+    most = most_unpacked_bytes(path)
     with tempfile.TemporaryDirectory(prefix="detscope-") as folder:
         plain = Path(folder) / "export.sqlite"
         try:
             with gzip.open(path, "rb") as source, plain.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+                while piece := source.read(_PIECE):
+                    target.write(piece)
+                    if target.tell() > most:
+                        raise over_limit("recording_ratio", path.name)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path.name} cannot be unpacked: {error}", "copy the file again") from error
         yield plain

@@ -6,16 +6,16 @@ import gzip
 import zlib
 from pathlib import Path
 
-from detscope.errors import InputError
+from detscope.ingest.packed import is_packed, most_unpacked_bytes
+from detscope.limits import limit, over_limit
 
-MAX_BYTES = 2 << 30
 _PIECE = 1 << 22
 
 
-def read_whole(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, bool]:
+def read_whole(path: Path) -> tuple[bytes, bool]:
     """The bytes of a file, and whether it is cut (packed, and the end is missing or damaged)."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
+    packed = is_packed(path)
+    whole, unpacked = limit("snapshot_bytes"), most_unpacked_bytes(path)
     pieces: list[bytes] = []
     size, cut = 0, False
     with gzip.open(path, "rb") if packed else path.open("rb") as source:
@@ -29,8 +29,6 @@ def read_whole(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, bool]:
                 break
             pieces.append(piece)
             size += len(piece)
-            if size > limit:
-                raise InputError(
-                    f"{path.name} holds more than {limit >> 20} MiB", "record a shorter stretch of the run"
-                )
+            if size > min(whole, unpacked):
+                raise over_limit("snapshot_bytes" if whole <= unpacked else "recording_ratio", path.name)
     return b"".join(pieces), cut

@@ -13,8 +13,8 @@ from struct import Struct
 from typing import Any
 
 from detscope.errors import InputError
+from detscope.limits import limit, over_limit
 
-MAX_STACK = 4_000_000
 MAX_MARKS = 200  # how deep containers may lie in each other while they are filled
 
 _HINT = "snapshots by torch.cuda.memory._dump_snapshot hold plain data; do not open this file elsewhere"
@@ -58,11 +58,13 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
+        self.most = limit("snapshot_values")
+        self.made = 0  # lists, tables and tuples: a byte of the file asks for fifty of memory
         self.actions = self._table()
 
     def run(self) -> Any:
         data, actions = self.data, self.actions
-        stack, memo = self.stack, self.memo
+        stack, memo, most = self.stack, self.memo, self.most
         while True:
             code = data[self.position]
             self.position += 1
@@ -81,8 +83,8 @@ class _Machine:
                     self._refuse(code)
                 else:
                     action()
-            if len(stack) > MAX_STACK:
-                raise InputError("the pickle keeps more values open than a snapshot can", _HINT)
+            if len(stack) > most:
+                raise over_limit("snapshot_values", "the pickle keeps open")
 
     def _refuse(self, code: int) -> None:
         what = _REFUSED.get(bytes((code,)))
@@ -136,6 +138,12 @@ class _Machine:
             raise InputError("the pickle nests deeper than a snapshot can", _HINT)
         self.marks.append(len(self.stack))
 
+    def _make(self, container: Any) -> None:
+        self.made += 1
+        if self.made > self.most:
+            raise over_limit("snapshot_values", "the pickle makes lists and tables")
+        self.stack.append(container)
+
     def _append(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
@@ -158,7 +166,7 @@ class _Machine:
                 raise IndexError("too few values for a tuple")
             items = tuple(self.stack[-count:])
             del self.stack[-count:]
-            self.stack.append(items)
+            self._make(items)
 
         return make
 
@@ -215,11 +223,11 @@ class _Machine:
             b"U": lambda: push(take(take(1)[0]).decode("latin-1")),
             b"T": lambda: push(take(number(_U4)).decode("latin-1")),
             b"V": lambda: push(self._line()),
-            b"]": lambda: push([]),
-            b"}": lambda: push({}),
+            b"]": lambda: self._make([]),
+            b"}": lambda: self._make({}),
             b")": lambda: push(()),
-            b"l": lambda: push(self._pop_to_mark()),
-            b"t": lambda: push(tuple(self._pop_to_mark())),
+            b"l": lambda: self._make(self._pop_to_mark()),
+            b"t": lambda: self._make(tuple(self._pop_to_mark())),
             b"\x85": self._tuple_of(1),
             b"\x86": self._tuple_of(2),
             b"\x87": self._tuple_of(3),
@@ -241,5 +249,5 @@ class _Machine:
 
     def _dict_to_mark(self) -> None:
         items = self._pop_to_mark()
-        self.stack.append({})
+        self._make({})
         self._set_items(items)

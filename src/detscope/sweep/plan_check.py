@@ -83,8 +83,8 @@ def _may_exclude(name: str, value: object) -> bool:
 def _whole_problems(tables: Mapping[str, Any]) -> Iterator[str]:
     axes = tables.get("axes", {})
     rows = tables.get("trials", [])
-    if isinstance(axes, Mapping) and "network" not in axes:
-        if not rows:
+    if isinstance(axes, Mapping) and not _is_shared(axes.get("network")):
+        if not rows and "network" not in axes:
             yield 'axes.network: a plan needs networks, as in network = ["resnet18"]'
         elif isinstance(rows, list):
             for number, row in enumerate(rows, 1):
@@ -95,6 +95,11 @@ def _whole_problems(tables: Mapping[str, Any]) -> Iterator[str]:
         low, high = measure.get("min_steps", 6), measure.get("max_steps", 200)
         if isinstance(low, int) and isinstance(high, int) and low > high:
             yield f"measure.min_steps: expected at most max_steps ({high}), got {low}"
+
+
+def _is_shared(value: object) -> bool:
+    """Whether rows of trials take this value of [axes]: one alone."""
+    return value is not None and (not isinstance(value, list) or len(value) == 1)
 
 
 def _shown(name: str) -> str:
