@@ -30,6 +30,18 @@ class InputError(DetscopeError):
     exit_code = 3
 
 
+class OwnCodeError(InputError):
+    """The user's own code (a model, a data set) raised or gave what cannot be used; its line is named."""
+
+
+class ProcessEnded(DetscopeError):
+    """The user's own code ended the process; its exit code is that of the command."""
+
+    def __init__(self, message: str, code: object) -> None:
+        super().__init__(message, "a model that is measured has to return")
+        self.exit_code = code % 256 if isinstance(code, int) else 1  # a text is an error, as in Python
+
+
 class MachineError(DetscopeError):
     """The machine lacks something: a device, disk space, shared memory, a permission."""
 

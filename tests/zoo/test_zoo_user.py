@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from detscope import zoo
-from detscope.errors import UsageError
+from detscope.errors import DetscopeError, UsageError
 from detscope.zoo import BuildOptions
 
 PLAIN = """
@@ -60,10 +60,10 @@ def own(tmp_path: Path) -> Path:
     return file
 
 
-def failure(spec: str, options: BuildOptions | None = None) -> UsageError:
-    with pytest.raises(UsageError) as caught:
+def failure(spec: str, options: BuildOptions | None = None, code: int = 2) -> DetscopeError:
+    with pytest.raises(DetscopeError) as caught:
         zoo.build(spec, options)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == code
     assert "\n" not in caught.value.message
     assert caught.value.hint
     return caught.value
@@ -138,14 +138,14 @@ def test_each_wrong_factory_gets_one_clear_line(own: Path) -> None:
     assert "has no 'factoy'" in failure(f"{own}:factoy").message
     assert "factory" in failure(f"{own}:factoy").hint
     assert "number is an int" in failure(f"{own}:number").message
-    assert "returned a str" in failure(f"{own}:gives_text").message
-    assert "returned nothing" in failure(f"{own}:gives_nothing").message
+    assert "returned a str" in failure(f"{own}:gives_text", code=3).message
+    assert "returned nothing" in failure(f"{own}:gives_nothing", code=3).message
     assert "not complete" in failure(f"{own}:").message
 
 
 def test_a_factory_that_raises_is_named_with_the_line(own: Path) -> None:
     line = own.read_text().splitlines().index('    raise RuntimeError("no such layer")') + 1
-    message = failure(f"{own}:fails").message
+    message = failure(f"{own}:fails", code=3).message
     assert "RuntimeError: no such layer" in message
     assert f"own_model.py:{line}" in message
 
@@ -153,9 +153,9 @@ def test_a_factory_that_raises_is_named_with_the_line(own: Path) -> None:
 def test_code_that_cannot_be_imported_is_named_with_the_place(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import torch\nx = 1 +\n")
-    assert "broken.py:2" in failure(f"{broken}:make").message
+    assert "broken.py:2" in failure(f"{broken}:make", code=3).message
     broken.write_text("import torch\nimport no_such_package_at_all\n")
-    message = failure(f"{broken}:make").message
+    message = failure(f"{broken}:make", code=3).message
     assert "no_such_package_at_all" in message and "broken.py:2" in message
     assert "there is no module" in failure("no_such_package_at_all.nets:make").message
 

@@ -7,19 +7,46 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from detscope.errors import DetscopeError
+from detscope.cli.signals import heard_signals
+from detscope.cli.streams import BROKEN_PIPE, OutputLost, guarded_streams
+from detscope.faults import fault_of, printable, said_by
 
 _INTERRUPTED = 130
+_OUTPUT_HINT = "what was measured is in its run: detscope show"
 
 
 def run_guarded(command: Callable[[], object], args: Sequence[str]) -> int:
     """Run a command; its exit code, after telling on stderr what went wrong."""
+    with heard_signals() as heard:
+        code = _ended(command, args)
+    return heard.exit_code or code if code == _INTERRUPTED else code
+
+
+def _ended(command: Callable[[], object], args: Sequence[str]) -> int:
+    try:
+        with guarded_streams():
+            return _run(command, args)
+    except OutputLost as lost:
+        if lost.nobody_reads:
+            return BROKEN_PIPE
+        return _tell([f"error: cannot write to standard output: {lost}", *_hint(_OUTPUT_HINT)], 4)
+
+
+def _run(command: Callable[[], object], args: Sequence[str]) -> int:
     try:
         code = command()
     except KeyboardInterrupt:
         return _tell(["interrupted"], _INTERRUPTED)
+    except OutputLost:
+        raise
+    except SystemExit as stop:
+        fault = fault_of(stop)
+        if fault is None:
+            raise
+        return _explain(fault, args)
     except Exception as error:
         if _debugging(args):
             traceback.print_exception(error)
@@ -41,13 +68,14 @@ def _debugging(args: Sequence[str]) -> bool:
 
 
 def _explain(error: Exception, args: Sequence[str]) -> int:
-    if isinstance(error, DetscopeError):
-        lines = [f"error: {line}" for line in error.message.splitlines() or ["unknown"]]
-        return _tell([*lines, *_hint(error.hint)], error.exit_code)
     if hasattr(error, "format_message"):  # click's and typer's usage errors, whichever click typer brings
         return _tell(list(_usage_lines(error)), int(getattr(error, "exit_code", 2)))
     if type(error).__name__ == "Abort":
         return _tell(["interrupted"], _INTERRUPTED)
+    fault = fault_of(error)
+    if fault is not None:
+        lines = [f"error: {line}" for line in fault.message.splitlines() or ["unknown"]]
+        return _tell([*lines, *_hint(fault.hint)], fault.exit_code)
     return _tell([f"internal error: {_one_line(error)}", *_hint(_where_traceback_is(error, args))], 1)
 
 
@@ -56,8 +84,6 @@ def _hint(hint: str) -> list[str]:
 
 
 def _one_line(error: Exception) -> str:
-    words = " ".join(str(error).split())
-    name = type(error).__name__
     place = ""
     # Frames of frozen or generated code say nothing to a reader.
     frames = [
@@ -65,7 +91,7 @@ def _one_line(error: Exception) -> str:
     ]
     if frames:
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-    return (f"{name}: {words[:300]}" if words else name) + place
+    return said_by(error) + place
 
 
 def _where_traceback_is(error: Exception, args: Sequence[str]) -> str:
@@ -106,6 +132,7 @@ def _belongs_before_the_verb(context: object, option: str) -> bool:
 
 
 def _tell(lines: Sequence[str], code: int) -> int:
-    for line in lines:
-        print(line, file=sys.stderr)
+    with suppress(OSError, ValueError):  # standard error may be closed, and there is nowhere else to say it
+        for line in lines if sys.stderr is not None else ():
+            print(printable(line), file=sys.stderr)
     return code

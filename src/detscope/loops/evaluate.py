@@ -17,16 +17,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from detscope.errors import InputError
+from detscope.errors import OwnCodeError
 from detscope.loops.infer import to_host
 from detscope.loops.train import AUTOCAST
 from detscope.marks import phase
+from detscope.zoo.model_outputs import DETECTIONS, forward_place, is_detection
 
 Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 RunLengths = dict[str, Any]  # COCO's compressed form: {"size": [height, width], "counts": bytes}
 
 MASK_THRESHOLD = 0.5
-_NEEDED = ("boxes", "labels", "scores")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def evaluate_model(
             began = perf_counter_ns()
             output = _forward(model, images, device, precision)
             found.forward_ns += perf_counter_ns() - began
-            for image, target, one in zip(images, targets, _per_image(output, len(images)), strict=True):
+            per_image = _per_image(output, len(images), model)
+            for image, target, one in zip(images, targets, per_image, strict=True):
                 found.images.append(_as_arrays(int(target["image_id"]), image, one))
             on_images(len(images))
     found.wall_ns = perf_counter_ns() - start
@@ -107,14 +108,12 @@ def _with_binary_masks(detected: Any) -> Any:
     return {**detected, "masks": masks.transpose(1, 2).contiguous()}
 
 
-def _per_image(output: Any, images: int) -> Sequence[Mapping[str, torch.Tensor]]:
-    if isinstance(output, list | tuple) and len(output) == images:
-        strangers = [one for one in output if not isinstance(one, Mapping) or not set(_NEEDED) <= one.keys()]
-        if not strangers:
-            return output
-    raise InputError(
-        "accuracy cannot be measured: in evaluation mode the model gives no list of detections",
-        f"expected one dict per image with {', '.join(_NEEDED)}; boxes as x1, y1, x2, y2 in image pixels",
+def _per_image(output: Any, images: int, model: nn.Module) -> Sequence[Mapping[str, torch.Tensor]]:
+    if isinstance(output, list | tuple) and len(output) == images and all(map(is_detection, output)):
+        return output
+    raise OwnCodeError(
+        f"accuracy cannot be measured: {forward_place(model)} gives no list of detections in evaluation mode",
+        DETECTIONS,
     )
 
 

@@ -13,6 +13,7 @@ from detscope.loops.ema import WeightAverage
 from detscope.loops.losses import LossWatch
 from detscope.loops.schedules import Schedule, set_rates
 from detscope.marks import phase
+from detscope.zoo.model_outputs import check_losses
 
 Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -116,6 +117,7 @@ def _step(
     average: WeightAverage | None,
 ) -> dict[str, torch.Tensor]:
     losses = _losses(model, batch, plan)
+    check_losses(losses, model)
     total = sum(losses.values(), torch.zeros((), device=plan.device))
     optimizer.zero_grad(set_to_none=True)
     if scaler.is_enabled():
@@ -146,6 +148,7 @@ def _losses(model: nn.Module, batch: Batch, plan: TrainPlan) -> dict[str, torch.
 def forward_and_backward(model: nn.Module, batch: Batch, plan: TrainPlan) -> None:
     """The arithmetic of a step, without its optimizer."""
     losses = _losses(model, batch, plan)
+    check_losses(losses, model)
     sum(losses.values(), torch.zeros((), device=plan.device)).backward()
 
 

@@ -115,6 +115,7 @@ class Recorder:
         self._window = OperatorWindow(self._device.startswith("cuda"))
         self._traced_steps = traced_steps
         self._attached = ""
+        self.begun = False  # whether there is a run folder: making one may fail
         self._index = 0
         self._first_step = 0
         self.last_loss: float | None = None
@@ -138,6 +139,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         info = {**self._info, "environment": environment(), "definitions": DEFINITIONS}
         self.writer = RunWriter(self._out, self._verb, self._name, info, self._config_toml)
+        self.begun = True
         self._notebook = Notebook(self.writer, self.nodes, self._traced_steps, self._buffer.device_clock)
         self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
         if self.telemetry:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from detscope.zoo.model_outputs import is_detection
+
 if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
@@ -56,7 +58,7 @@ class DetectionKeeper:
             detected: Any = per_image[position] if per_image else None
             height, width = image.shape[-2:]
             about = (step, position, self._name_of(number), int(width), int(height))
-            if not _is_detection(detected):
+            if not is_detection(detected):
                 self.understood = False
                 rows.append((*about, None, None))
                 continue
@@ -80,7 +82,3 @@ class DetectionKeeper:
             detected["scores"][chosen].float().cpu().numpy(),
             masks,
         )
-
-
-def _is_detection(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"boxes", "labels", "scores"} <= value.keys()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,9 @@ from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.data.registry import open_dataset
 from detscope.errors import DetscopeError, InterruptedRun
+from detscope.faults import one_line
 from detscope.runs.atomic import write_bytes, write_text
+from detscope.sessions.closing import raise_with_log
 from detscope.sessions.evaluate_pictures import draw_worst
 from detscope.sessions.evaluated_model import EvaluatedModel, build_evaluated, with_weights_file
 from detscope.sessions.train import Progress, download_progress
@@ -249,10 +251,12 @@ class _Closing:
             return
         folder = self._writer.folder
         if isinstance(error, KeyboardInterrupt):
-            self._writer.close("partial", "interrupted")
+            self._close("partial", "interrupted")
             raise InterruptedRun(f"interrupted; {folder} holds no accuracy yet", "evaluate again") from None
-        self._writer.close("failed", (str(error).splitlines() or [type(error).__name__])[0])
-        if not isinstance(error, DetscopeError):
-            log = folder / "log.txt"
-            write_text(log, "".join(traceback.format_exception(error)))
-            error.detscope_log = log  # type: ignore[attr-defined]
+        self._close("failed", one_line(error) or type(error).__name__)
+        if isinstance(error, Exception) and (not isinstance(error, DetscopeError) or error.__cause__):
+            raise_with_log(error, folder)
+
+    def _close(self, status: str, reason: str) -> None:
+        with suppress(DetscopeError):  # never hide what happened behind a disk that is full
+            self._writer.close(status, reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import InferenceSettings, Settings
 from detscope.data.image_files import ImageSource, Skipped
-from detscope.errors import DetscopeError, InputError, UsageError
+from detscope.errors import DetscopeError, OwnCodeError, UsageError
+from detscope.faults import frames_of, said_by, user_frame
 from detscope.machine.devices import resolve_device
-from detscope.runs.atomic import write_text
 from detscope.sessions.about import about_model
 from detscope.sessions.infer_images import open_images, without_unfit
 from detscope.sessions.listener import make_recorder
@@ -121,8 +120,9 @@ def _measure(
         except DetscopeError:
             raise
         except Exception as error:
-            if out_of_memory(error, plan.device):
-                raise  # says enough of itself; the recorder keeps the account
+            # what our own lines raised is ours; running out says enough of itself
+            if frames_of(error)[-1].is_ours or out_of_memory(error, plan.device):
+                raise
             raise _failed_on(recorder, source, order, error) from error
         if not keeper.understood:
             recorder.note("the model's output is not a list of detections: no counts and no pictures")
@@ -130,15 +130,12 @@ def _measure(
 
 def _failed_on(
     recorder: Recorder, source: ImageSource, order: list[list[int]], error: Exception
-) -> InputError:
+) -> OwnCodeError:
     """The model raised: name the images; the traceback goes into the run's log."""
-    log = recorder.run / "log.txt"
-    write_text(log, "".join(traceback.format_exception(error)))
     names = ", ".join(source.image_name(number) for number in order[recorder.steps_done])
-    reason = (str(error).splitlines() or [""])[0]
-    return InputError(
-        f"{names}: the model failed: {type(error).__name__}: {reason}"[:500], f"the traceback is in {log}"
-    )
+    frame = user_frame(error)
+    at = f" at {frame}" if frame else ""
+    return OwnCodeError(f"{names}: the model failed{at}: {said_by(error)}"[:500], "correct the model")
 
 
 def _after(

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from detscope.errors import MachineError
+from detscope.errors import DetscopeError, MachineError
 from detscope.runs.reader import load_run
 
 
 class Recording(Protocol):
     """A recorder, as far as its run goes."""
 
+    @property
+    def begun(self) -> bool: ...
     @property
     def run(self) -> Path: ...
 
@@ -41,6 +43,13 @@ def running_out_is_an_answer(recording: Recording) -> Iterator[None]:
     try:
         yield
     except MachineError:
-        run = load_run(recording.run)
-        if not run.status.startswith("oom_") or not run.table("memory").height:
+        if not recording.begun or not _holds_an_account(recording.run):
             raise
+
+
+def _holds_an_account(folder: Path) -> bool:
+    try:
+        run = load_run(folder)
+        return run.status.startswith("oom_") and run.table("memory").height > 0
+    except DetscopeError:  # the run is gone or damaged: what ended it is what is said
+        return False

@@ -129,7 +129,7 @@ def resumable(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterato
         raise
     except (RuntimeError, MemoryError, OSError) as error:
         failure = out_of_memory(error, device)
-        if failure is None:
+        if failure is None or not recorder.begun:
             raise
         how = _how_to_resume(recorder)
         kept = f"; or free memory and go on from the last checkpoint: {how}" if how else ""
@@ -141,6 +141,6 @@ def resumable(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterato
 
 
 def _how_to_resume(recorder: Recorder) -> str | None:
-    if not hasattr(recorder, "writer") or latest_checkpoint(recorder.run) is None:
+    if not recorder.begun or latest_checkpoint(recorder.run) is None:
         return None
     return f"detscope train --resume {recorder.run}"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: the step under way is finished, so that a checkpoint can be kept."""
+"""Ctrl-C, SIGTERM and SIGHUP while training: the step under way is finished to keep a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopRequest:
@@ -26,7 +26,8 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # signals are heard there only
-            self._before = {number: signal.signal(number, self._hear) for number in _SIGNALS}
+            wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._hear) for number in wanted}
         return self
 
     def __exit__(
@@ -37,7 +38,7 @@ class StopRequest:
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            if number == signal.SIGTERM:  # how the loop ends its workers
+            if number != signal.SIGINT:  # SIGTERM is how the loop ends its workers
                 raise SystemExit(128 + number)
             return
         if self.asked is not None or not self.in_steps:

@@ -101,6 +101,7 @@ def run_training(
             progress=download_progress(progress),
         ),
     )
+    check_trainable(card, min(training.batch_size, len(dataset)), settings.model.image_size)
     evaluates = for_real(settings) and (team is None or team.leads)
     held_out = _held_out(settings, card, device, progress) if evaluates else None
     return _train(_Wanted(settings, device, card, dataset, held_out, earlier, said, recipe, team), progress)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import Settings, TrainingSettings
+from detscope.errors import OwnCodeError
 from detscope.sessions.about import about_model
 from detscope.zoo.contract import BuildOptions, BuiltModel
+from detscope.zoo.model_outputs import forward_place
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +25,11 @@ def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.
     import torch
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise OwnCodeError(
+            f"{forward_place(model)}: the model has no parameters that are trained",
+            "give it nn.Parameters or layers that have some, with requires_grad",
+        )
     if training.optimizer == "adamw":
         return torch.optim.AdamW(
             parameters,

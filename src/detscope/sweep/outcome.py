@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from detscope.faults import user_frame
 from detscope.machine.running_out import host_memory_ran_out
 
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
@@ -77,6 +78,9 @@ def of_exception(error: BaseException) -> Outcome:
     """An exception that came out of a trial; looks at what caused it too, for what ran out."""
     chain = _chain(error)
     words = one_line(f"{type(error).__name__}: {error}")
+    frame = user_frame(error)
+    if frame is not None:
+        words = f"{frame}: {words}"
     for link in chain:
         if isinstance(link, MemoryError):
             return Outcome("oom_host", "", one_line(str(link)))

@@ -46,9 +46,21 @@ def labels_of(plan: Plan) -> list[str]:
 def prepare(plan: Plan, facts: Mapping[str, Facts], keys: Mapping[str, str]) -> list[Prepared]:
     """Prepare all trials; `facts` and `keys` are the environments of the plan's labels."""
     fingerprints = fingerprints_of(plan)
+    _refuse_sizes(plan)
     return [
         _prepared(plan, trial, facts[trial.label], keys[trial.label], fingerprints) for trial in plan.trials
     ]
+
+
+def _refuse_sizes(plan: Plan) -> None:
+    """Nobody can tell a factory its image size: said at once, and not by every trial."""
+    sized = [trial.network for trial in plan.trials if trial.values["image_size"] is not None]
+    own = [name for name in dict.fromkeys(sized) if ":" in name]
+    if own:
+        raise UsageError(
+            "\n".join(f"image_size is not known for {name}" for name in own),
+            "let the factory set it, and leave it out of the axes",
+        )
 
 
 def fingerprints_of(plan: Plan) -> dict[str, str]:

@@ -89,7 +89,7 @@ def check_trainable(card: ModelCard, batch_size: int, image_size: int | None = N
         raise UsageError(
             f"{card.name} cannot train with batch size {batch_size}: "
             "its smallest feature map is one pixel, and batch norm needs more than one value per channel",
-            f"use a batch size of at least {needed}",
+            f"use a batch size of at least {needed}, and at least as many images",
         )
 
 

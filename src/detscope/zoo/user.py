@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.errors import UsageError
+from detscope.errors import OwnCodeError, UsageError
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage, WeightsUsed
-from detscope.zoo.user_import import failure_place, import_named, imports_possible
+from detscope.zoo.model_outputs import kind_of
+from detscope.zoo.user_import import import_named, imports_possible, own_code_failed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +80,7 @@ def _factory(module: Any, spec: str, name: str) -> Callable[..., Any]:
     factory = getattr(module, name)
     if not callable(factory):
         raise UsageError(
-            f"model {spec}: {name} is {_kind(factory)} and cannot be called", "name a function or class"
+            f"model {spec}: {name} is {kind_of(factory)} and cannot be called", "name a function or class"
         )
     return factory  # type: ignore[no-any-return]
 
@@ -91,10 +92,7 @@ def _call(factory: Callable[..., Any], spec: str, options: BuildOptions) -> Any:
     try:
         return factory(**arguments)
     except Exception as problem:
-        raise UsageError(
-            f"model {spec}: the factory raised {type(problem).__name__}: {problem}{failure_place(problem)}",
-            "call the factory in Python to see the whole traceback",
-        ) from problem
+        raise own_code_failed(spec, "the factory", problem) from problem
 
 
 def _accepts(factory: Callable[..., Any], name: str) -> bool:
@@ -116,7 +114,7 @@ def _described(made: Any, card: ModelCard) -> BuiltModel:
     if isinstance(made, tuple) and len(made) == 2:
         module, stages = made
     if not isinstance(module, nn.Module):
-        raise UsageError(f"model {card.name}: the factory returned {_kind(made)}", _RESULTS)
+        raise OwnCodeError(f"model {card.name}: the factory returned {kind_of(made)}", _RESULTS)
     if stages is None and isinstance(getattr(module, "stages", None), Mapping):
         stages = module.stages
     return _built(module, stages, card)
@@ -176,7 +174,9 @@ def _stages(given: Any, module: nn.Module, spec: str) -> tuple[Stage, ...]:
     if not isinstance(given, Mapping) or not all(
         isinstance(text, str) for pair in given.items() for text in pair
     ):
-        raise UsageError(f"model {spec}: stages are {_kind(given)}", 'expected {"name": "module.path", ...}')
+        raise UsageError(
+            f"model {spec}: stages are {kind_of(given)}", 'expected {"name": "module.path", ...}'
+        )
     named = tuple(Stage(name, target) for name, target in given.items())
     for stage in named:
         if not resolves(module, stage.target):
@@ -197,8 +197,3 @@ def _with_weights(built: BuiltModel, options: BuildOptions) -> BuiltModel:
     found = find_weights(options, built.card.name, published=None)
     heads = CLASS_HEADS.get(known_family(built.module), ())
     return replace(built, weights=load_into(built.module, found, built.card.name, heads))
-
-
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return "nothing (None)" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

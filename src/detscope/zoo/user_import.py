@@ -6,13 +6,13 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from detscope.errors import UsageError
+from detscope.errors import OwnCodeError, UsageError
+from detscope.faults import said_by, user_frame
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def imports_possible(file: Path | None) -> Iterator[None]:
 
 
 def import_named(spec: str, source: str, is_file: bool) -> ModuleType:
-    """The user's module; whatever its code raises becomes a UsageError with the place."""
+    """The user's module; whatever its code raises becomes an error with the place."""
     try:
         return _import_file(Path(source)) if is_file else importlib.import_module(source)
     except ModuleNotFoundError as problem:
@@ -36,24 +36,22 @@ def import_named(spec: str, source: str, is_file: bool) -> ModuleType:
                 f"model {spec}: there is no module {problem.name}",
                 "run from the folder that holds the package, or name the file: path/to/file.py:factory",
             ) from problem
-        raise _cannot_import(spec, source, problem) from problem
+        raise own_code_failed(spec, f"importing {source}", problem) from problem
     except SyntaxError as problem:
         where = f"{problem.filename}:{problem.lineno}"
-        raise UsageError(f"model {spec}: {where}: {problem.msg}", "correct the file") from problem
+        raise OwnCodeError(f"model {spec}: {where}: {problem.msg}", "correct the file") from problem
     except Exception as problem:
-        raise _cannot_import(spec, source, problem) from problem
+        raise own_code_failed(spec, f"importing {source}", problem) from problem
 
 
-def failure_place(problem: BaseException) -> str:
-    """Where the user's code raised: the innermost frame of the traceback that is not the library's."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(problem.__traceback__)
-        if "site-packages" not in frame.filename and not frame.filename.startswith("<")
-    ]
-    own = Path(__file__).parent
-    users = [frame for frame in frames if Path(frame.filename).parent != own]
-    return f" (at {users[-1].filename}:{users[-1].lineno})" if users else ""
+def own_code_failed(spec: str, doing: str, problem: Exception) -> OwnCodeError:
+    """What the user's code raised, with its line, where one of theirs was running."""
+    frame = user_frame(problem)
+    place = f" (at {frame})" if frame else ""
+    return OwnCodeError(
+        f"model {spec}: {doing} raised {said_by(problem)}{place}",
+        "do the same in Python to see the whole traceback",
+    )
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -70,11 +68,3 @@ def _import_file(path: Path) -> ModuleType:
         sys.modules.pop(name, None)
         raise
     return module
-
-
-def _cannot_import(spec: str, source: str, problem: Exception) -> UsageError:
-    return UsageError(
-        f"model {spec}: importing {source} raised "
-        f"{type(problem).__name__}: {problem}{failure_place(problem)}",
-        "import it in Python to see the whole traceback",
-    )

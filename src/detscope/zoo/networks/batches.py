@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
+from detscope.zoo.model_outputs import check_losses
 from detscope.zoo.networks.contract import Batch, Network
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def loss_of(network: Network, batch: Batch) -> Tensor:
     module = network.module.train()
     if network.kind == "detector":
         losses: dict[str, Tensor] = module(batch.inputs, batch.targets)
+        check_losses(losses, module)
         return torch.stack([loss.reshape(()) for loss in losses.values()]).sum()
     main, *auxiliary = _logits(module(batch.inputs))
     cross_entropy = torch.nn.functional.cross_entropy

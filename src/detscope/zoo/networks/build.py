@@ -90,9 +90,11 @@ def _detector(base: Base, seed: int, image_size: int | None) -> Network:
 
 
 def _own_size(module: Any) -> int:
-    transform = getattr(module, "transform", None)
-    if transform is None:
-        return int(getattr(module, "image_size", CLASSIFIER_SIZE))
+    """The side of the images a detector wants; a usual one where a user's does not say it as ours do."""
+    transform: Any = getattr(module, "transform", None)
+    if not all(hasattr(transform, name) for name in ("fixed_size", "min_size")):
+        own = getattr(module, "image_size", None)
+        return own if isinstance(own, int) and own > 0 else CLASSIFIER_SIZE
     if transform.fixed_size is not None:
         return int(transform.fixed_size[0])
     return int(max(transform.min_size))

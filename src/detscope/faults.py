@@ -1,0 +1,173 @@
+"""Whose fault an exception is: the user's code, a lost worker, the machine; what nobody else did is ours.
+
+`internal error` is said of our own bugs alone, so every door through which others' faults come asks here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded
+
+_OURS = str(Path(__file__).parent) + os.sep
+_LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_LONGEST = 300
+_IN_WORKER = re.compile(r"^Caught (\w+) in DataLoader worker process (\d+)\.")
+_FRAME = re.compile(r'^  File "(.+?)", line (\d+), in ', re.MULTILINE)
+_KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: (.+?)\.(?:\s|$)")
+_EXITED = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) exited unexpectedly(?: with exit code (\d+))?"
+)
+_NO_SHARED_MEMORY = ("insufficient shared memory", "unable to open shared memory object", "unable to mmap")
+_LOADER_HINT = "--workers 0 loads without workers; they may need more memory, or a larger /dev/shm"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of code that was running."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the line is detscope's."""
+        return self.file.startswith(_OURS)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is neither ours, nor Python's, nor of an installed package, nor made at run time."""
+        installed = any(mark in self.file for mark in _INSTALLED)
+        generated = self.file.startswith("<") or not self.file.endswith((".py", ".ipynb"))
+        return not (self.is_ours or installed or generated or self.file.startswith(_LIBRARY))
+
+
+def frames_of(error: BaseException) -> list[Frame]:
+    """Where it was raised, outermost first; of an exception in a loader worker, what its text tells."""
+    if _IN_WORKER.match(str(error)):
+        return [Frame(file, int(line)) for file, line in _FRAME.findall(str(error))]
+    return [Frame(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
+
+
+def user_frame(error: BaseException) -> Frame | None:
+    """The innermost line of the user's code, if it is theirs: what our own lines raised is ours.
+
+    A recursion without end is raised wherever the last call happened to be.
+    """
+    frames = frames_of(error)
+    if not frames or (frames[-1].is_ours and not isinstance(error, RecursionError)):
+        return None
+    return next((frame for frame in reversed(frames) if frame.is_users), None)
+
+
+def fault_of(error: BaseException) -> DetscopeError | None:
+    """The error in our words, with its class and exit code; None where it is a bug of ours."""
+    if isinstance(error, DetscopeError):
+        return _from_worker(error) or error
+    if isinstance(error, SystemExit):
+        return _ended_by_user(error)
+    lost = _lost_worker(error)
+    if lost is not None:
+        return lost
+    if _memory_ran_out(error):
+        return MachineError(
+            f"out of memory: {one_line(error)}", "use a smaller batch or smaller images, or free memory"
+        )
+    frame = user_frame(error)
+    if frame is not None:
+        return OwnCodeError(f"{frame}: {said_by(error)}", "correct the code there")
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
+        return MachineError(
+            f"cannot use {name}: {error.strerror}", "look at the path, its disk and its rights"
+        )
+    return None
+
+
+def said_by(error: BaseException) -> str:
+    """`ValueError: its text`, on one line; of an exception in a worker without the traceback in its text."""
+    text = str(error)
+    caught = _IN_WORKER.match(text)
+    if caught:
+        lines = text.strip().splitlines()
+        return one_line(lines[-1]) if len(lines) > 1 else caught[1]
+    words = one_line(text)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def one_line(text: object, length: int = _LONGEST) -> str:
+    """Text on one line, without characters that would steer a terminal, shortened."""
+    return printable(" ".join(str(text).split()))[:length]
+
+
+def printable(text: str) -> str:
+    """The same text with what would steer a terminal spelled out."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def _from_worker(error: DetscopeError) -> DetscopeError | None:
+    """One of our errors that a loader worker raised: torch put the whole traceback into its text."""
+    if not _IN_WORKER.match(error.message):
+        return None
+    said = said_by(error).partition(": ")[2]
+    again = DetscopeError.__new__(type(error))
+    DetscopeError.__init__(again, said or type(error).__name__, error.hint)
+    return again
+
+
+def _ended_by_user(stop: SystemExit) -> ProcessEnded | None:
+    frame = user_frame(stop)
+    if frame is None:
+        return None
+    given = 0 if stop.code is None else stop.code
+    return ProcessEnded(f"{frame} ended the process: sys.exit({given!r:.100})", given)
+
+
+def _lost_worker(error: BaseException) -> MachineError | None:
+    text = str(error)
+    if isinstance(error, RuntimeError | OSError) and any(sign in text for sign in _NO_SHARED_MEMORY):
+        return MachineError(f"no room in shared memory: {one_line(text)}", _LOADER_HINT)
+    if not isinstance(error, RuntimeError):
+        return None
+    for link in _chain(error):  # torch says which signal first, and that a worker is gone on top of it
+        killed = _KILLED.search(str(link))
+        if killed:
+            words = f"loader worker {killed[1]} was killed by {_signal_name(killed[2])}"
+            return MachineError(words, f"{_LOADER_HINT} (out of memory?)")
+    exited = _EXITED.search(text)
+    if exited:
+        code = f" with exit code {exited[2]}" if exited[2] else ""
+        return MachineError(f"loader worker {exited[1]} ended unexpectedly{code}", _LOADER_HINT)
+    return None
+
+
+def _signal_name(described: str) -> str:
+    """`SIGKILL` for what the C library calls `Killed`."""
+    for number in signal.valid_signals():
+        if signal.strsignal(number) == described:
+            return signal.Signals(number).name
+    return described
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _memory_ran_out(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
