@@ -78,7 +78,8 @@ def guarded_streams() -> Iterator[None]:
 def _guarded(number: int, before: Any, closed: bool, *, needed: bool) -> io.TextIOWrapper:
     if before is not None:
         before.flush()
-    raw = _Descriptor(number, closed=closed, needed=needed)
+    # Python found it closed when it began, and another file may have got its number since
+    raw = _Descriptor(number, closed=closed or before is None, needed=needed)
     errors = "replace" if needed else "backslashreplace"
     encoding = getattr(before, "encoding", None)
     # errors go out at once, as Python does it; figures when a line or, into a file, a block is full
