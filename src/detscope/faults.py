@@ -25,8 +25,16 @@ _KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: (.+?
 _EXITED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) exited unexpectedly(?: with exit code (\d+))?"
 )
-_NO_SHARED_MEMORY = ("insufficient shared memory", "unable to open shared memory object", "unable to mmap")
-_LOADER_HINT = "--workers 0 loads without workers; they may need more memory, or a larger /dev/shm"
+_NO_SHARED_MEMORY = (
+    "insufficient shared memory",
+    "unable to open shared memory object",
+    "unable to allocate shared memory",
+    "unable to resize file </torch_",
+    "unable to mmap",
+)
+_LOADER_HINT = (
+    "--set training.num_workers=0 loads without workers; they may need more memory, or a larger /dev/shm"
+)
 
 
 @dataclass(frozen=True)
