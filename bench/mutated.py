@@ -40,6 +40,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            cwd=Path(__file__).parents[1],
             env={
                 **os.environ,
                 "OPENBLAS_NUM_THREADS": "1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,32 @@ def test_a_pickle_of_empty_lists_makes_no_more_than_its_limit(monkeypatch: pytes
     monkeypatch.setenv("DETSCOPE_LIMIT_SNAPSHOT_VALUES", "500")
     with pytest.raises(InputError, match="more than 500 values"):
         load_plain(b"\x80\x04]" + b"]a" * 1000 + b".")
+
+
+def test_a_snapshot_that_names_one_list_many_times_is_refused_by_its_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"action": "alloc", "addr": 1, "size": 4, "time_us": 1, "frames": []}
+    trace = [entry] * 100
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [trace] * 100}))
+    monkeypatch.setenv("DETSCOPE_LIMIT_SNAPSHOT_VALUES", "9000")
+    with pytest.raises(InputError, match="10,000 values, the limit is 9,000"):
+        import_files([tmp_path / "s.pickle"], tmp_path / "runs")
+
+
+def test_a_snapshot_whose_lists_share_their_parts_is_never_written_out_as_text(tmp_path: Path) -> None:
+    endless: list[object] = ["x"]
+    for _ in range(60):
+        endless = [endless, endless]
+    block = {"size": 4, "state": endless, "frames": [{"filename": endless, "name": endless, "line": endless}]}
+    segment = {"device": 0, "address": 1, "total_size": 8, "blocks": [block]}
+    entry = {
+        "action": "alloc",
+        "addr": 1,
+        "size": 4,
+        "time_us": 1,
+        "frames": [{"filename": "a.py", "line": endless}],
+    }
+    value = {"segments": [segment], "device_traces": [[entry, {"action": endless}]]}
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps(value))
+    assert import_files([tmp_path / "s.pickle"], tmp_path / "runs").runs

@@ -23,6 +23,7 @@ from detscope.ingest.contract import Sink
 from detscope.ingest.snapshot_blocks import DeviceMemory, place_of, read_device, whole
 from detscope.ingest.snapshot_bytes import read_whole
 from detscope.ingest.unpickle import load_plain
+from detscope.limits import require_within
 
 _PICKLE_HEAD = re.compile(rb"\x80[\x02-\x05]")
 _PAGE = re.compile(rb"add_local_files|MemoryViz\.js")
@@ -89,10 +90,13 @@ def _parts(path: Path, value: Any) -> tuple[list[dict[str, Any]], list[list[Any]
     if not isinstance(raw, dict) or not isinstance(raw.get("segments"), list):
         raise InputError(f"{path.name} holds plain data, but no allocator snapshot", _AGAIN)
     segments = [item for item in raw["segments"] if isinstance(item, dict)]
-    traces = raw.get("device_traces")
-    return segments, [item if isinstance(item, list) else [] for item in traces or ()] if isinstance(
-        traces, list
-    ) else []
+    given = raw.get("device_traces")
+    traces = [item if isinstance(item, list) else [] for item in given] if isinstance(given, list) else []
+    # a pickle may name the same list a million times
+    blocks = (segment.get("blocks") for segment in segments)
+    size = sum(len(found) for found in (*blocks, *traces) if isinstance(found, list))
+    require_within("snapshot_values", size, path.name)
+    return segments, traces
 
 
 def _facts(memory: DeviceMemory) -> dict[str, Any]:

@@ -53,6 +53,11 @@ def whole(value: object) -> int | None:
     return value if type(value) is int and -(2**62) < value < 2**62 else None
 
 
+def text(value: object) -> str:
+    """A text; of anything else nothing: lists that share their parts would be endless as text."""
+    return value if isinstance(value, str) else ""
+
+
 def read_device(device: int, segments: list[dict[str, Any]], entries: list[Any]) -> DeviceMemory:
     """Follow the history, then join it with what the segments say is alive at its end."""
     memory = DeviceMemory(device, segments=len(segments), entries=len(entries))
@@ -82,7 +87,7 @@ def _follow(memory: DeviceMemory, entries: list[Any]) -> dict[int, Block]:
     level = 0
     clock = _Clock()
     for entry in entries:
-        action = entry.get("action") if isinstance(entry, dict) else None
+        action = text(entry.get("action")) if isinstance(entry, dict) else None
         address, size = (whole(entry.get(key)) for key in ("addr", "size")) if action else (None, None)
         time_ns = clock.time_ns(entry.get("time_us")) if action else None
         if time_ns is not None:
@@ -147,7 +152,7 @@ def _inventory(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int, s
                 if isinstance(history, list) and history and isinstance(history[0], dict)
                 else None
             )
-            yield own if own is not None else address, size, str(block.get("state")), frames
+            yield own if own is not None else address, size, text(block.get("state")), frames
             address = (own if own is not None else address) + size
 
 
@@ -155,7 +160,7 @@ def _follow_reserved(memory: DeviceMemory, entries: list[Any]) -> None:
     """Reserved bytes over time: known at the end, so followed backwards."""
     level, backwards = memory.reserved_bytes, []
     for entry in reversed(entries):
-        sign = _SEGMENT_SIGN.get(str(entry.get("action"))) if isinstance(entry, dict) else None
+        sign = _SEGMENT_SIGN.get(text(entry.get("action"))) if isinstance(entry, dict) else None
         if sign:
             size, time_us = whole(entry.get("size")), whole(entry.get("time_us"))
             if size is not None and time_us is not None and 0 <= time_us < 2**52:
@@ -177,11 +182,11 @@ def place_of(frames: Any) -> tuple[str | None, str | None]:
     for frame in frames if isinstance(frames, list) else []:
         if not isinstance(frame, dict):
             continue
-        file, name = str(frame.get("filename") or ""), str(frame.get("name") or "")
+        file, name = text(frame.get("filename")), text(frame.get("name"))
         found = _OPERATOR.search(name) if operator is None else None
         operator = f"aten::{_OVERLOAD.sub('', found[1])}" if found else operator
         if file.endswith(".py"):
-            words = f"{short_path(file)}:{frame.get('line')} {name}"
+            words = f"{short_path(file)}:{whole(frame.get('line'))} {name}"
             fallback = fallback or words
             if not _LIBRARY.search(file):
                 line = words

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError
+from detscope.limits import require_within
 from detscope.predict.graph import (
     ADD,
     AVERAGE_POOL,
@@ -67,6 +68,7 @@ def read_layers(path: Path) -> dict[tuple[str, int], LayerGraph]:
 def read_listed(path: Path) -> list[Listed]:
     """Every network of a `layers.json` of either form."""
     try:
+        require_within("layer_graph_bytes", path.stat().st_size, f"{path}")
         listed = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(listed, dict) and listed.get("format") == FORMAT:
             return _listed(listed, path)
