@@ -50,6 +50,29 @@ def test_durations_that_cannot_be_are_an_error_and_never_ok(wrong):
     assert "1 of 5" in result.reason
 
 
+def test_a_run_that_turns_unstable_late_is_unstable_and_says_where():
+    generator = np.random.default_rng(5)
+    late = generator.normal(100, 1, 80).tolist() + (100 + 60 * generator.random(20)).tolist()
+    result = steadiness(late)
+    assert result.spread < 0.05, "the whole does not show it"
+    assert result.verdict == "unstable"
+    assert "to 100 of 100" in result.reason or "to 88 of 100" in result.reason
+
+
+def test_a_run_that_turns_slow_late_is_unstable():
+    result = steadiness([100.0, 101.0, 99.0, 100.0] * 15 + [130.0, 131.0, 129.0] * 4)
+    assert result.verdict == "unstable"
+    assert "all of them by 1 %" in result.reason or "longer than" in result.reason
+
+
+def test_even_noise_below_the_limit_and_lone_outliers_stay_stable():
+    for seed in range(200):
+        durations = np.random.default_rng(seed).normal(100, 4, 100)
+        durations[::13] *= 3
+        assert steadiness(durations.tolist()).verdict == "stable", seed
+    assert steadiness([100.0] * 9 + [300.0] * 2).verdict == "stable", "too few to be judged by parts"
+
+
 def test_three_steps_are_too_few_to_speak_of_a_spread():
     assert steadiness([1.0, 1.0, 1.0]).verdict == "too few"
 

@@ -11,6 +11,7 @@ import numpy as np
 from detscope.analyze.stats import percent, robust_spread
 
 UNSTABLE_SPREAD = 0.10
+PART_STEPS = 8  # the least that a part of the run is judged by; a run has eight parts at most
 OUTLIER_WIDTHS = 5.0  # robust standard deviations from the median
 OUTLIER_LEAST = 0.25  # and at least this share above the median
 
@@ -66,4 +67,25 @@ def steadiness(durations: Sequence[float]) -> Steadiness:
             f"steps spread by {percent(spread)} around the median; {percent(UNSTABLE_SPREAD)} is the limit"
         )
         return Steadiness("unstable", reason, spread)
+    if (reason := _unsteady_part(durations, spread)) is not None:
+        return Steadiness("unstable", reason, spread)
     return Steadiness("stable", f"steps spread by {percent(spread, 1)} around the median", spread)
+
+
+def _unsteady_part(durations: Sequence[float], spread: float) -> str | None:
+    """A part of the run that is not as the whole: the whole's spread does not show a bad last quarter."""
+    parts = np.array_split(np.asarray(durations, dtype=float), min(8, len(durations) // PART_STEPS) or 1)
+    middle = float(np.median(np.asarray(durations, dtype=float)))
+    first = 0
+    for part in parts if len(parts) > 1 else ():
+        which = f"measured steps {first + 1} to {first + len(part)} of {len(durations)}"
+        first += len(part)
+        limit = UNSTABLE_SPREAD * (1 + 1.5 / math.sqrt(len(part)))  # few steps spread by chance as well
+        own = robust_spread(part.tolist())
+        if own is not None and own > limit:
+            return f"{which} spread by {percent(own)} around their median, all of them by {percent(spread)}"
+        apart = float(np.median(part)) / middle - 1
+        if abs(apart) > limit:
+            more = "longer" if apart > 0 else "less"
+            return f"{which} take {percent(abs(apart))} {more} than the median of all"
+    return None
