@@ -56,6 +56,9 @@ model = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(
     weights=None, weights_backbone=None, num_classes=4, min_size=160, max_size=224,
     rpn_pre_nms_top_n_train=200, rpn_post_nms_top_n_train=100, box_batch_size_per_image=64,
 ).train()
+parts = torchvision.models.detection.faster_rcnn
+model.roi_heads.box_head = parts.TwoMLPHead(256 * 7 * 7, 64)  # of 1024 it would be most of the step
+model.roi_heads.box_predictor = parts.FastRCNNPredictor(64, 4)
 loader = torch.utils.data.DataLoader(Images(), batch_size=2, collate_fn=collate, num_workers=workers)
 times = []
 """

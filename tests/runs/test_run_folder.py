@@ -217,3 +217,8 @@ def test_ranks_that_began_at_different_times_write_at_the_same_moments(tmp_path,
     for writer in writers:
         writer.flush()
         assert not writer.due
+    for now[0] in (36.1, 39.1):
+        for writer in writers:
+            writer.flush()
+    for now[0] in (44.9, 45.1):  # a run that has something on disk writes less often
+        assert [writer.due for writer in writers] == [now[0] > 45] * 2

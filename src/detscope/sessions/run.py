@@ -135,7 +135,6 @@ class Watch:
         return self.run is not None
 
     def _views(self, error: BaseException | None) -> None:
-        from detscope.analyze.summary import summarize
         from detscope.report.trace import write_trace
         from detscope.runs.reader import load_run
         from detscope.sessions.memory_views import write_memory_views
@@ -144,6 +143,10 @@ class Watch:
         run = load_run(self.run)
         write_trace(run)
         write_memory_views(self.run)
+        if self._quiet and self._json_file is None:  # nobody is told: the script need not wait for figures
+            return
+        from detscope.analyze.summary import summarize
+
         summary = {**summarize(self.run), "script": run.info.get("script")}
         if self._json_file is not None:
             self._json_file.write_text(json.dumps(_standard(summary), indent=2) + "\n", encoding="utf-8")
