@@ -67,8 +67,8 @@ def steadiness(durations: Sequence[float]) -> Steadiness:
             f"steps spread by {percent(spread)} around the median; {percent(UNSTABLE_SPREAD)} is the limit"
         )
         return Steadiness("unstable", reason, spread)
-    if (reason := _unsteady_part(durations, spread)) is not None:
-        return Steadiness("unstable", reason, spread)
+    if (part := _unsteady_part(durations, spread)) is not None:
+        return Steadiness("unstable", part, spread)
     return Steadiness("stable", f"steps spread by {percent(spread, 1)} around the median", spread)
 
 
