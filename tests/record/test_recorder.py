@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -167,6 +170,34 @@ def test_leaving_the_loop_early_keeps_the_steps_that_were_done(tmp_path):
     run = detscope.load_run(recorder.run)
     assert run.status == "ok"
     assert run.table("steps")["step"].max() == 9
+
+
+def test_a_worker_that_dies_while_an_abandoned_loop_is_closed_is_told_to_nobody(tmp_path):
+    """torch hears of dead workers by a signal, and its handler raises wherever the program is."""
+
+    class Interrupted(detscope.Recorder):
+        def _abandon_step(self, complete_if_possible: bool = False) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            super()._abandon_step(complete_if_possible)
+
+    def raises(_number, _frame):
+        raise RuntimeError("DataLoader worker is killed by signal")
+
+    unheard = []
+    before, sys.unraisablehook = sys.unraisablehook, unheard.append
+    handler = signal.signal(signal.SIGUSR1, raises)
+    try:
+        recorder = Interrupted(nn.Linear(2, 2), out=tmp_path)
+        recorder.__enter__()
+        for _ in recorder.steps([torch.ones(1, 2)] * 3):
+            break
+        gc.collect()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        recorder.__exit__(None, None, None)
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+        sys.unraisablehook = before
+    assert unheard == []
 
 
 def test_at_level_phases_no_module_is_touched(tmp_path):

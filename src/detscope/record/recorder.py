@@ -10,7 +10,7 @@ Everything costly (replaying events, writing tables) happens between steps and i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter_ns
@@ -213,7 +213,7 @@ class Recorder:
         self._epoch += 1
         pause_start_ns = perf_counter_ns()
         iterator: Iterator[Any] | None = None
-        first = True
+        first, dropped = True, False
         try:
             while True:
                 mode = self._prepare()
@@ -253,8 +253,12 @@ class Recorder:
                 yield batch
                 pause_start_ns = self._finish_step()
                 first = False
+        except GeneratorExit:
+            dropped = True
+            raise
         finally:
-            self._abandon_step(complete_if_possible=True)
+            with suppress(*[Exception] if dropped else []):  # torch's handler of dead workers may raise here
+                self._abandon_step(complete_if_possible=True)
 
     def losses(self, step: int, values: Mapping[str, float]) -> None:
         """Losses of a step, as only the loop knows them; they may come late."""

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def main(folder: Path) -> int:
     os.dup2(2, 1)  # standard output belongs to the figures, which another process prints
     if not place.leads:
         _speak_into(folder / f"rank-{place.rank}.log")
+    _keep_asides(folder / f"rank-{place.rank}.log")
     _leave(folder, place.rank, "started", {"pid": os.getpid()})
     try:
         run = _train(folder)
@@ -93,6 +95,21 @@ def _speak_into(log: Path) -> None:
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.close(descriptor)
+
+
+def _keep_asides(log: Path) -> None:
+    """What destructors and threads say of a rank that ends goes to its log: why it ended is told elsewhere.
+
+    When a rank dies, the workers of the others may be ended before them, and torch's handler of that raises
+    wherever the rank is, also where nobody can catch it.
+    """
+
+    def keep(words: object) -> None:
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+            file.write(f"{words}\n")
+
+    sys.unraisablehook = lambda told: keep(f"{told.err_msg or 'ignored'} {told.object!r}: {told.exc_value!r}")
+    threading.excepthook = lambda told: keep(f"in a thread: {told.exc_value!r}")
 
 
 def _die_with_parent() -> None:
