@@ -25,6 +25,7 @@ SECONDS = 60
 FILES = 500
 SMALLEST_SHARE_REFUSED = 1 / 3
 _REFUSALS = (2, 3, 4)
+_FILES_OF_A_WORKER = 50
 
 
 class Worker:
@@ -101,6 +102,9 @@ def try_files(files: int, seed: int, base: Path, kept: Path | None = None) -> Ta
     try:
         for group, members in by_group.items():
             for number in range(files):
+                if number % _FILES_OF_A_WORKER == 0:  # what a process keeps of earlier files is not theirs
+                    worker.close()
+                    worker = Worker()
                 _try_file(members[number % len(members)], group, number, seed, base, worker, tally, kept)
     finally:
         worker.close()

@@ -147,17 +147,27 @@ def why_not(trial: Trial, device: str, facts: Facts, base: str = "") -> str:
 def _untrainable(trial: Trial, base: str) -> str:
     if trial.values["stage"] != "training":
         return ""
-    from detscope.zoo.registry import check_trainable, get_card
+    from detscope.zoo.registry import check_trainable
 
-    try:
-        card = get_card(base)
-    except DetscopeError:
-        return ""  # not a detector of the zoo
+    card = _card_of(base)
+    if card is None:  # not a detector of the zoo
+        return ""
     try:
         check_trainable(card, trial.batch_size, trial.values["image_size"])
     except UsageError as error:
         return error.message
     return ""
+
+
+@lru_cache(maxsize=1024)
+def _card_of(base: str) -> Any:
+    """Looked up once: what is not there is compared with all names, and a plan may have many trials of it."""
+    from detscope.zoo.registry import get_card
+
+    try:
+        return get_card(base)
+    except DetscopeError:
+        return None
 
 
 @lru_cache(maxsize=1024)
