@@ -13,15 +13,14 @@ import os
 import ssl
 import time
 import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from detscope.data.contract import Progress
 from detscope.data.folders import locked, require_free_disk, writing_to
-from detscope.errors import InputError, MachineError, UsageError
+from detscope.errors import InputError, MachineError
+from detscope.web import check_address, open_url, shown
 
 CHUNK_BYTES = 2**20
 TIMEOUT_S = 30.0
@@ -53,8 +52,7 @@ def fetch(
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
     """Bring a file into `folder` unless it is there and right; returns its path."""
-    if urllib.parse.urlsplit(remote.url).scheme not in ("http", "https"):
-        raise UsageError(f"cannot download {remote.url}: only http and https are known")
+    check_address(remote.url)
     target = folder / remote.name
     with writing_to(target), locked(target):
         if target.is_file():
@@ -67,7 +65,7 @@ def fetch(
         if flaw is not None:
             _forget(partial)
             raise InputError(
-                f"{remote.name} from {remote.url} {flaw}", "it was removed; run again to fetch it anew"
+                f"{remote.name} from {shown(remote.url)} {flaw}", "it was removed; run again to fetch it anew"
             )
         partial.rename(target)
         _validator_file(partial).unlink(missing_ok=True)
@@ -89,22 +87,23 @@ def _download(
         try:
             return _continue(remote, partial, progress)
         except urllib.error.HTTPError as error:
+            error.close()  # it is the open answer of the server
             if error.code not in _BUSY:
                 raise InputError(
-                    f"{remote.url}: the server answered {error.code} {error.reason}",
+                    f"{shown(remote.url)}: the server answered {error.code} {shown(error.reason)}",
                     "check the address; a mirror may still have the file",
                 ) from error
-            reason = f"the server answered {error.code} {error.reason}"
+            reason = f"the server answered {error.code} {shown(error.reason)}"
         except (_Broken, OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and not _is_network(error):
                 raise  # the disk, not the connection
-            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+            reason = shown(getattr(error, "reason", "") or error) or type(error).__name__
         fruitless = 0 if _size(partial) > before_bytes else fruitless + 1
         if fruitless >= FRUITLESS_ATTEMPTS:
             break
         pause(0.25 * 2**fruitless)
     raise MachineError(
-        f"cannot download {remote.url}: {reason} ({_size(partial)} bytes so far)",
+        f"cannot download {shown(remote.url)}: {reason} ({_size(partial)} bytes so far)",
         f"check the connection and run again to go on, or put the file at {partial.with_name(remote.name)}",
     )
 
@@ -126,9 +125,7 @@ def _continue(remote: RemoteFile, partial: Path, progress: Progress | None) -> N
         if (validator := _validator(partial)) is not None:
             headers["If-Range"] = validator  # a file that has changed is sent from its beginning
     try:
-        response = urllib.request.urlopen(
-            urllib.request.Request(remote.url, headers=headers), timeout=TIMEOUT_S
-        )
+        response = open_url(remote.url, TIMEOUT_S, headers)
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have_bytes:
             raise
@@ -156,7 +153,7 @@ def _receive(
         raise _Broken("the server sent another part than asked for")
     done_bytes = have_bytes if resumed else 0
     length = response.headers.get("Content-Length", "")
-    total_bytes = done_bytes + int(length) if length.isdigit() else remote.size_bytes
+    total_bytes = done_bytes + int(length) if length.isascii() and length.isdigit() else remote.size_bytes
     if total_bytes is not None:
         require_free_disk(partial.parent, total_bytes - done_bytes, remote.name)
     _remember_validator(partial, response)

@@ -9,13 +9,14 @@ from typing import Any
 
 from detscope.data.fetch import RemoteFile, checksum_of
 from detscope.errors import InputError
+from detscope.web import shown
 
 RECORD = "first-use.json"
 
 
 def remembered(remote: RemoteFile, folder: Path) -> RemoteFile:
     """The file with the checksum and size it had when it was fetched from this address before."""
-    known = _read(folder / RECORD).get(remote.url)
+    known = _read(folder / RECORD).get(shown(remote.url))
     if known is None:
         return remote
     return replace(remote, checksum=known["checksum"], size_bytes=known["size_bytes"])
@@ -25,9 +26,9 @@ def remember(remote: RemoteFile, path: Path, folder: Path) -> None:
     """Write down what came from an address, unless that is known already."""
     record = folder / RECORD
     content = _read(record)
-    if remote.url in content:
+    if shown(remote.url) in content:
         return
-    content[remote.url] = {
+    content[shown(remote.url)] = {
         "checksum": f"sha256:{checksum_of(path, 'sha256')}",
         "size_bytes": path.stat().st_size,
     }

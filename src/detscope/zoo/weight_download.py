@@ -6,6 +6,7 @@ and torch.hub has no timeout.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import re
@@ -14,12 +15,12 @@ import tempfile
 import threading
 import urllib.error
 import urllib.parse
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from detscope.errors import InputError
+from detscope.errors import DetscopeError, InputError
+from detscope.web import check_address, open_url, shown
 from detscope.zoo.weight_files import sha256_of
 
 CONNECT_TIMEOUT_S = 5.0
@@ -104,23 +105,25 @@ def download(published: Published, folder: Path) -> Path:
 
 def _fetch_into(file: IO[bytes], url: str) -> None:
     host = urllib.parse.urlsplit(url).hostname or ""
-    if not url.startswith(("http://", "https://")):
-        raise DownloadFailed(f"not a web address: {url}")
-    _resolve_in_time(host)
     try:
-        with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as answer:
+        check_address(url)
+        _resolve_in_time(host)
+        with open_url(url, CONNECT_TIMEOUT_S) as answer:
             _allow_slow_reads(answer)
             while piece := answer.read(_PIECE_BYTES):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
+    except DetscopeError as problem:
+        raise DownloadFailed(problem.message) from problem
     except urllib.error.HTTPError as problem:
         problem.close()  # it is the open answer of the server
-        raise DownloadFailed(f"{host} answered {problem.code} {problem.reason}") from problem
+        raise DownloadFailed(f"{host} answered {problem.code} {shown(problem.reason)}") from problem
     except urllib.error.URLError as problem:
-        raise DownloadFailed(f"{host} cannot be reached: {problem.reason}") from problem
-    except (OSError, TimeoutError) as problem:
-        raise DownloadFailed(f"download from {host} broke off: {problem}") from problem
+        raise DownloadFailed(f"{host} cannot be reached: {shown(problem.reason)}") from problem
+    except (OSError, http.client.HTTPException) as problem:
+        words = shown(problem) or type(problem).__name__
+        raise DownloadFailed(f"download from {host} broke off: {words}") from problem
 
 
 def _allow_slow_reads(answer: object) -> None:
