@@ -20,6 +20,7 @@ from bench import (
     predict_latency,
     ranks,
     run_script,
+    saved,
     startup,
     straggler,
     sweep,
@@ -47,7 +48,7 @@ BENCHMARKS = {
     "comparing": comparing.main,
 }
 # by name alone: these try something many times instead of timing it
-ON_REQUEST = {"killed_ranks": killed_ranks.main, "straggler": straggler.main}
+ON_REQUEST = {"killed_ranks": killed_ranks.main, "saved": saved.main, "straggler": straggler.main}
 
 
 def main() -> None:

@@ -62,8 +62,8 @@ class Frame:
 
 def frames_of(error: BaseException) -> list[Frame]:
     """Where it was raised, outermost first; of an exception in a loader worker, what its text tells."""
-    if _IN_WORKER.match(str(error)):
-        return [Frame(file, int(line)) for file, line in _FRAME.findall(str(error))]
+    if _IN_WORKER.match(text_of(error)):
+        return [Frame(file, int(line)) for file, line in _FRAME.findall(text_of(error))]
     return [Frame(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
 
 
@@ -89,7 +89,8 @@ def fault_of(error: BaseException) -> DetscopeError | None:
         return lost
     if _memory_ran_out(error):
         return MachineError(
-            f"out of memory: {one_line(error)}", "use a smaller batch or smaller images, or free memory"
+            f"out of memory: {one_line(text_of(error))}",
+            "use a smaller batch or smaller images, or free memory",
         )
     frame = user_frame(error)
     if frame is not None:
@@ -104,13 +105,21 @@ def fault_of(error: BaseException) -> DetscopeError | None:
 
 def said_by(error: BaseException) -> str:
     """`ValueError: its text`, on one line; of an exception in a worker without the traceback in its text."""
-    text = str(error)
+    text = text_of(error)
     caught = _IN_WORKER.match(text)
     if caught:
         lines = text.strip().splitlines()
         return one_line(lines[-1]) if len(lines) > 1 else caught[1]
     words = one_line(text)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """What it says of itself; nothing where asking it raises, as a user's own exception may."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def one_line(text: object, length: int = _LONGEST) -> str:
@@ -142,13 +151,13 @@ def _ended_by_user(stop: SystemExit) -> ProcessEnded | None:
 
 
 def _lost_worker(error: BaseException) -> MachineError | None:
-    text = str(error)
+    text = text_of(error)
     if isinstance(error, RuntimeError | OSError) and any(sign in text for sign in _NO_SHARED_MEMORY):
         return MachineError(f"no room in shared memory: {one_line(text)}", _LOADER_HINT)
     if not isinstance(error, RuntimeError):
         return None
     for link in _chain(error):  # torch says which signal first, and that a worker is gone on top of it
-        killed = _KILLED.search(str(link))
+        killed = _KILLED.search(text_of(link))
         if killed:
             words = f"loader worker {killed[1]} was killed by {_signal_name(killed[2])}"
             return MachineError(words, f"{_LOADER_HINT} (out of memory?)")
@@ -178,4 +187,4 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _memory_ran_out(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and "can't allocate memory" in text_of(error)

@@ -39,6 +39,18 @@ class Deep(Net):
     def forward(self, images, targets=None):
         return self.forward(images, targets)
 
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+class RaisesSpeechless(Net):
+    def forward(self, images, targets=None):
+        raise Speechless
+
+class RaisesBase(Net):
+    def forward(self, images, targets=None):
+        raise BaseException("none of ours")
+
 class WrongShape(Net):
     def forward(self, images, targets=None):
         return self.layer(torch.zeros(1, 2, 8, 8))
@@ -66,9 +78,12 @@ def no_gradient(): return Net(lambda v: {"loss": v.detach()})
 def a_vector(): return Net(lambda v: {"loss": torch.stack([v, v])})
 def named_by_number(): return Net(lambda v: {1: v})
 def raises(): return Raises()
+def speechless(): return RaisesSpeechless()
+def base(): return RaisesBase()
 def deep(): return Deep()
 def wrong_shape(): return WrongShape()
 def leaves(): return Leaves(0)
+def leaves_with_none(): return Leaves(None)
 def leaves_with_5(): return Leaves(5)
 def leaves_with_words(): return Leaves("enough of it")
 def empty(): return Empty()
@@ -142,6 +157,8 @@ def train(capsys, place, factory, *more):
         "a_vector",
         "named_by_number",
         "raises",
+        "speechless",
+        "base",
         "deep",
         "wrong_shape",
         "empty",
@@ -170,6 +187,7 @@ def test_a_file_that_cannot_be_imported_ends_with_3(place, capsys, file):
     ("spec", "code"),
     [
         ("mine.py:leaves", 0),
+        ("mine.py:leaves_with_none", 0),
         ("mine.py:leaves_with_5", 5),
         ("mine.py:leaves_with_words", 1),
         ("mine.py:factory_leaves", 9),
@@ -178,12 +196,21 @@ def test_a_file_that_cannot_be_imported_ends_with_3(place, capsys, file):
 )
 def test_a_model_that_ends_the_process_gives_its_code_and_is_named(place, capsys, spec, code):
     ended, out, err = train(capsys, place, spec, "--json")
-    assert (ended, out) == (code, "")
-    assert re.search(rf"error: .*{spec.partition(':')[0]}:\d+ ended the process", err), err
+    assert ended == code
+    said = rf"{spec.partition(':')[0]}:\d+ ended the process"
+    assert re.search(rf"error: .*{said}", err), err
+    if code:
+        assert out == ""
+    else:  # whoever takes the code for a success reads what happened
+        told = json.loads(out)
+        assert told["status"] == "ended"
+        assert re.search(said, told["reason"])
 
 
 @pytest.mark.parametrize("verb", ["infer", "eval"])
-@pytest.mark.parametrize("name", ["raises", "deep", "wrong_shape", "factory_raises", "no_module"])
+@pytest.mark.parametrize(
+    "name", ["raises", "speechless", "base", "deep", "wrong_shape", "factory_raises", "no_module"]
+)
 def test_other_verbs_name_the_models_line_too(place, capsys, verb, name):
     images = (
         [place / "images"] if verb == "infer" else ["--data", "synthetic", "--set", "evaluation.images=2"]

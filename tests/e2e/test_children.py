@@ -17,6 +17,10 @@ import subprocess, sys
 done = subprocess.run([sys.executable, "train.py", "--epochs", "2"], check=False)
 sys.exit(done.returncode)
 """
+BY_SHELL = """
+import os, sys
+sys.exit(os.waitstatus_to_exitcode(os.system(f"{sys.executable} train.py --epochs 2")))
+"""
 TRAINING = """
 import sys
 print("trains with", *sys.argv[1:], flush=True)
@@ -47,8 +51,9 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_script_that_only_starts_another_names_it_and_how_to_record_it(tmp_path):
-    (tmp_path / "launch.py").write_text(LAUNCHER)
+@pytest.mark.parametrize("launcher", [LAUNCHER, BY_SHELL], ids=["subprocess", "os.system"])
+def test_a_script_that_only_starts_another_names_it_and_how_to_record_it(tmp_path, launcher):
+    (tmp_path / "launch.py").write_text(launcher)
     (tmp_path / "train.py").write_text(TRAINING)
     plain = run(tmp_path, "launch.py")
     done = run(tmp_path, "-m", "detscope", "run", "launch.py")
@@ -56,7 +61,7 @@ def test_a_script_that_only_starts_another_names_it_and_how_to_record_it(tmp_pat
         (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (3, "trains with --epochs 2\n")
     )
     assert "no step was seen in this process, and it started others" in done.stderr
-    assert "train.py --epochs 2)" in done.stderr
+    assert f"{sys.executable} train.py --epochs 2" in done.stderr
     assert f"{sys.executable} -m detscope run train.py --epochs 2" in done.stderr
 
 

@@ -106,6 +106,35 @@ def test_a_script_that_raises_raises_as_without_us(tmp_path):
     assert summary["script"]["parts"]["evaluation"]["steps"] == 5
 
 
+def test_memory_and_operators_of_a_script_that_collects_garbage_and_has_spans_of_its_own(tmp_path):
+    """Steps end inside of `Optimizer.step`, which is a span of torch's profiler: the process used to die."""
+    write(
+        tmp_path,
+        "collects.py",
+        """
+        import gc
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(8):
+            with torch.profiler.record_function("epoch"):
+                for _ in range(3):
+                    loss = model(torch.rand(2, 3, 64, 64)).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    del loss
+                    gc.collect()
+        print("done")
+        """,
+    )
+    heard, summary = recorded("--memory", "--level", "ops", "-q", "collects.py", folder=tmp_path)
+    assert (heard.returncode, heard.stdout) == (0, "done\n"), heard.stderr
+    assert summary["status"] == "ok"
+    assert summary["script"]["parts"]["training"]["steps"] == 24
+    assert summary["memory"]["peak_bytes"] > 0
+    assert summary["operators"]
+
+
 def test_a_module_with_relative_imports_sets_threads_before_torch_and_exits_with_its_own_code(tmp_path):
     early = "import os, sys\nprint('torch' in sys.modules)\nos.environ['OMP_NUM_THREADS'] = '2'\n"
     write(

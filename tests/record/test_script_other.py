@@ -210,3 +210,21 @@ def test_a_timer_looks_at_the_running_function_until_it_is_stopped() -> None:
     assert sum(row["ms"] for row in rows) == pytest.approx(10.0)
     assert {row["file"] for row in rows} == {Path(__file__).name}
     assert "work" in {row["function"].rpartition(".")[2] for row in rows}
+
+
+def test_in_bare_steps_nothing_of_ours_is_awake(listen: Any) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: dict[str, set[tuple[bool, bool]]] = {}
+    with listen() as heard:
+        for batch in batches(40):
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            recording = heard.tracker.recording
+            recorder = recording._recorder
+            if recorder is not None and recorder._step is not None:
+                awake = (recorder.telemetry._free.is_set(), recording._sampler._awake.is_set())
+                seen.setdefault(recorder._step.mode, set()).add(awake)
+            optimizer.step()
+    assert seen["bare"] == {(False, False)}
+    assert seen["recorded"] == {(True, True)}

@@ -11,6 +11,8 @@ from detscope.sessions.sweep import Options, run_sweep
 from detscope.sweep.plan import load_plan
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_trial.py")))
+# of a trial that raises: with the line of its own code
+RAISES_STATUS = r"error \(.*fake_trial\.py:\d+: IndexError: list index out of range\)"
 
 
 def write_plan(folder: Path, axes: str, more: str = "") -> Path:

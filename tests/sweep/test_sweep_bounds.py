@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from test_sweep_store import identity
 
+from detscope.cli.main import app
 from detscope.errors import InputError, SettingsError, UsageError
 from detscope.machine.sizes import parse_size
-from detscope.sweep.outcome import Outcome
+from detscope.sweep.outcome import Outcome, of_exception
 from detscope.sweep.plan import load_plan
 from detscope.sweep.status import status_of
 from detscope.sweep.store import Store, read_rows
@@ -125,3 +126,28 @@ def test_a_store_of_more_rows_than_the_limit_is_refused(store: Path, monkeypatch
         opened.record(identity(2), Outcome("ok", result={"step_ms": 1.0}))
     with pytest.raises(InputError, match="attempts: 2 rows, the limit is 1"):
         Store(store)
+
+
+def test_an_image_size_that_nobody_can_tell_a_factory_is_refused_before_the_first_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text("def make(): raise AssertionError('a trial was begun')\n")
+    networks = f'["{tmp_path}/mine.py:make", "squeezenet1_1", "{tmp_path}/mine.py:other"]'
+    path = plan_file(tmp_path, f"[axes]\nnetwork = {networks}\nimage_size = [64, 96]\n")
+    with pytest.raises(SystemExit) as ended:
+        app(["sweep", str(path)], prog_name="detscope")
+    told = capsys.readouterr().err
+    assert ended.value.code == 2, told
+    for name in ("make", "other"):
+        assert told.count(f"error: image_size is not known for {tmp_path}/mine.py:{name}\n") == 1
+    assert "hint: let the factory set it" in told
+    assert "squeezenet1_1" not in told
+
+
+def test_an_exception_without_words_is_an_outcome_by_its_name() -> None:
+    class Speechless(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    outcome = of_exception(Speechless())
+    assert (outcome.kind, outcome.message) == ("error", "Speechless:")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from detscope.cli.output import print_json
 from detscope.cli.signals import heard_signals
 from detscope.cli.streams import BROKEN_PIPE, OutputLost, guarded_streams
 from detscope.faults import fault_of, printable, said_by
@@ -51,6 +52,11 @@ def _run(command: Callable[[], object], args: Sequence[str]) -> int:
         if _debugging(args):
             traceback.print_exception(error)
         return _explain(error, args)
+    except BaseException as error:  # which only a user's code raises: nobody of ours would hear it
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        return _explain(fault, args)
     # Click gives the code of `typer.Exit` as the result, and 130 after Ctrl-C without a word.
     if code == _INTERRUPTED:
         return _tell(["interrupted"], _INTERRUPTED)
@@ -74,6 +80,8 @@ def _explain(error: Exception, args: Sequence[str]) -> int:
         return _tell(["interrupted"], _INTERRUPTED)
     fault = fault_of(error)
     if fault is not None:
+        if fault.exit_code == 0 and "--json" in args:  # who reads a success reads something
+            print_json({"status": "ended", "reason": fault.message, "hint": fault.hint})
         lines = [f"error: {line}" for line in fault.message.splitlines() or ["unknown"]]
         return _tell([*lines, *_hint(fault.hint)], fault.exit_code)
     return _tell([f"internal error: {_one_line(error)}", *_hint(_where_traceback_is(error, args))], 1)

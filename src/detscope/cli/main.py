@@ -26,6 +26,7 @@ from detscope.cli.run import RunCommand, ScriptRequested, run, start
 from detscope.cli.runs import runs
 from detscope.cli.score import score
 from detscope.cli.show import show
+from detscope.cli.signals import interrupted_once
 from detscope.cli.sweep import sweep
 from detscope.cli.train import train
 from detscope.cli.tune import tune
@@ -107,7 +108,8 @@ app.command()(doctor)
 def main() -> None:
     """Entry point of the command `detscope`."""
     try:
-        app(prog_name="detscope")
+        with interrupted_once():
+            app(prog_name="detscope")
     except ScriptRequested as request:
         requested = request
     start(requested)

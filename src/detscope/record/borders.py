@@ -200,12 +200,10 @@ class BorderScribe:
         known_mark, mark_of, number_of = self._marks.get, self.mark_of, numbers.get
         sequence_number, builds_graph = _sequence_number, torch.is_grad_enabled
 
-        direct = plain is vars(torch.nn.Module).get("_wrapped_call_impl")  # two lines: done here
-
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
                 return plain(self_, *args, **kwargs)
-            run = self_._call_impl if direct and self_._compiled_call_impl is None else plain.__get__(self_)
+            run = plain.__get__(self_)
             if not calls.inside:
                 return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
             number = number_of(id(self_))
@@ -260,6 +258,10 @@ class BorderScribe:
         """Forget open targets, after an exception left some open."""
         self._child_ends.clear()
         self._owners.clear()
+        self.close_spans()
+
+    def close_spans(self) -> None:
+        """End the spans of torch.profiler that are still open."""
         while self._spans:
             self._close_span()
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from detscope.faults import text_of
 from detscope.machine.running_out import host_memory_ran_out
 from detscope.record.events import ENTER, MARK, WIDTH
 from detscope.record.nodes import NodeTable
@@ -53,7 +54,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _told(error: BaseException) -> tuple[str, str] | None:
     """Which memory ran out and the words that say so."""
-    text = str(error)
+    text = text_of(error)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "oom_host", text
     if not isinstance(error, RuntimeError):

@@ -11,6 +11,7 @@ from typing import Any
 from detscope.record.memory_levels import process_levels
 from detscope.record.memory_spans import SeeingScribe, SeenTensor, SpanningBuffer, write_mark
 from detscope.record.memory_trace import Trace
+from detscope.record.open_spans import OpenSpans
 
 _CLOCK_MARKS = 3  # moments written to compare clocks; the quickest is believed
 
@@ -41,7 +42,8 @@ class Recorded:
 class MemorySession:
     """Starts and stops the profiler, with phases and modules as spans of their own in it."""
 
-    def __init__(self, buffer: SpanningBuffer, scribe: SeeingScribe) -> None:
+    def __init__(self, buffer: SpanningBuffer, scribe: SeeingScribe, spans: OpenSpans) -> None:
+        self._spans = spans
         self._buffer = buffer
         self._scribe = scribe
         self._profile: Any = None
@@ -67,7 +69,8 @@ class MemorySession:
             record_shapes=shapes,
             experimental_config=_ExperimentalConfig(disable_external_correlation=True),
         )
-        self._profile.start()
+        with self._spans.closed():
+            self._profile.start()
         self._buffer.spanning = True
         self._scribe.record_functions = True
         self._scribe.seen = []
@@ -86,12 +89,12 @@ class MemorySession:
     def stop(self) -> Recorded:
         """End the session."""
         session, self._profile = self._profile, None
-        self._buffer.close_spans()
         self._buffer.spanning = False
         self._scribe.record_functions = False
         seen, self._scribe.seen = self._scribe.seen or [], None
         before = process_levels("self").get("process")
-        session.stop()
+        with self._spans.closed():
+            session.stop()
         after = process_levels("self").get("process")
         if before is not None and after is not None:
             self.own_bytes = max(self.own_bytes, after - before)

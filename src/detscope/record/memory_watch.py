@@ -33,6 +33,7 @@ from detscope.record.memory_spans import SeeingScribe, SpanningBuffer, close_spa
 from detscope.record.memory_trace import Trace, read_trace
 from detscope.record.nodes import NodeTable
 from detscope.record.notebook import OpenStep
+from detscope.record.open_spans import OpenSpans
 from detscope.record.operators import no_garbage_collection
 from detscope.record.weak import WeakObjects
 from detscope.runs.writer import RunWriter
@@ -65,12 +66,13 @@ class MemoryWatch:
         buffer: SpanningBuffer,
         scribe: SeeingScribe,
         device: str,
+        spans: OpenSpans,
     ) -> None:
         self._live = LiveObjects(model, optimizers)
         self._nodes = nodes
         self._scribe = scribe
         self._device = device
-        self._session = MemorySession(buffer, scribe)
+        self._session = MemorySession(buffer, scribe, spans)
         self._reserve = Reserve()
         self._ledger: MemoryLedger | None = None
         self._holders: dict[int, Holders] = {}
@@ -127,6 +129,7 @@ class MemoryWatch:
 
         Shapes of everything are recorded in warm-up steps only; None: there is no next session.
         """
+        self._end_data()
         if not self._session.on:
             return []
         recorded = self._session.stop()

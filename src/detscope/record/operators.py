@@ -14,6 +14,7 @@ from typing import Any
 
 from detscope.machine.limits import status_bytes
 from detscope.record.events import SPAN_PREFIX
+from detscope.record.open_spans import OpenSpans
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 IGNORED = "ignored"
@@ -70,8 +71,9 @@ class OperatorEvents:
 class OperatorWindow:
     """One profiler session over neighbouring steps."""
 
-    def __init__(self, cuda: bool, shapes: bool = True) -> None:
+    def __init__(self, cuda: bool, shapes: bool = True, spans: OpenSpans | None = None) -> None:
         self._cuda = cuda
+        self._spans = spans or OpenSpans()
         self._shapes = shapes
         self._profile: Any = None
         self._began_bytes: int | None = None
@@ -100,13 +102,15 @@ class OperatorWindow:
 
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._cuda else [])
         self._profile = profile(activities=activities, record_shapes=self._shapes)
-        self._profile.start()
+        with self._spans.closed():
+            self._profile.start()
         self._began_bytes = status_bytes("VmRSS")
 
     def stop(self) -> OperatorEvents:
         """End the session and hand over its events."""
         session, self._profile = self._profile, None
-        session.stop()
+        with self._spans.closed():
+            session.stop()
         with no_garbage_collection():
             return read_events(session.profiler.kineto_results.events(), self._cuda, self._shapes)
 

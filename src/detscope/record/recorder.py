@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
@@ -25,6 +25,7 @@ from detscope.errors import UsageError
 from detscope.machine.facts import environment
 from detscope.record.content import describe_batch
 from detscope.record.device_clock import device_clock_for
+from detscope.record.endings import outcome_of
 from detscope.record.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS
 from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
 from detscope.record.memory_failures import OutOfMemory, open_phase, out_of_memory, place_of_failure
@@ -33,6 +34,7 @@ from detscope.record.memory_watch import MemoryWatch
 from detscope.record.model_probes import ModelProbes, ObserverLike, StageLike
 from detscope.record.nodes import NodeTable
 from detscope.record.notebook import Notebook, OpenStep
+from detscope.record.open_spans import IN_COMPILED_CODE, OpenSpans, inside_compiled_code
 from detscope.record.operators import OperatorWindow
 from detscope.record.phases import PhaseProbes, Phases
 from detscope.record.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
@@ -97,6 +99,7 @@ class Recorder:
         self.nodes = NodeTable()
         self._buffer = SpanningBuffer(device_clock_for(self._device))
         self._scribe = SeeingScribe(self._buffer)
+        self._open_spans = OpenSpans(self._buffer.close_spans, self._scribe.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
         self.schedule = Schedule(warmup_steps, bare_every, operators, memory_steps=blocks, seed=seed)
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
@@ -105,14 +108,14 @@ class Recorder:
         self._memory: MemoryWatch | None = None
         if memory:
             about = (self.nodes, self._buffer, self._scribe, self._device)
-            self._memory = MemoryWatch(model, optimizers, *about)
+            self._memory = MemoryWatch(model, optimizers, *about, self._open_spans)
         self._fetching = False  # a batch is being waited for
         self._last_events: list[int] = []  # of the step that ended last, in whatever way
         self._counts: dict[str, int] = {}
         self.notes: list[str] = []
         which = "none" if level == "phases" else modules
         self._probes = self._make_probes(model, which, stages, observers)
-        self._window = OperatorWindow(self._device.startswith("cuda"))
+        self._window = OperatorWindow(self._device.startswith("cuda"), spans=self._open_spans)
         self._traced_steps = traced_steps
         self._attached = ""
         self.begun = False  # whether there is a run folder: making one may fail
@@ -140,6 +143,8 @@ class Recorder:
         info = {**self._info, "environment": environment(), "definitions": DEFINITIONS}
         self.writer = RunWriter(self._out, self._verb, self._name, info, self._config_toml)
         self.begun = True
+        if self.level == "ops" or self._memory:
+            self._open_spans.watch()
         self._notebook = Notebook(self.writer, self.nodes, self._traced_steps, self._buffer.device_clock)
         self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
         if self.telemetry:
@@ -151,7 +156,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        status, reason = _outcome(kind, error)
+        status, reason = outcome_of(kind, error)
         failure = out_of_memory(error, self._device)
         try:
             self._abandon_step()
@@ -179,6 +184,8 @@ class Recorder:
         except Exception:
             if kind is None:  # never hide the user's own exception behind ours
                 raise
+        finally:
+            self._open_spans.forget()
         return False
 
     @property
@@ -236,16 +243,8 @@ class Recorder:
                 batch, timing = unwrap(item)
                 if self._memory:
                     self._memory.arrived(batch, _worker_of(timing))
-                self._step = OpenStep(
-                    self._first_step + self._index,
-                    self._epoch,
-                    mode,
-                    start_ns,
-                    waited_ns,
-                    pause_ns,
-                    first,
-                    timing,
-                )
+                number, times = self._first_step + self._index, (start_ns, waited_ns, pause_ns)
+                self._step = OpenStep(number, self._epoch, mode, *times, first, timing)
                 self._buffer.take()
                 if mode != BARE and self._buffer.device_clock is not None:
                     self._step.first_handle = self._buffer.device_clock.record()
@@ -298,6 +297,8 @@ class Recorder:
         self._index += 1
         self._last_events = step.events
         if self._memory:
+            if self.schedule.with_memory(self._index) and inside_compiled_code():
+                self._look_less_deeply(IN_COMPILED_CODE)
             coming = self.schedule.mode(self._index) == WARMUP
             shapes = coming if self.schedule.with_memory(self._index) else None
             self.writer.append("memory", self._memory.end(step, step.mode == MEMORY, shapes))
@@ -311,6 +312,11 @@ class Recorder:
             self.writer.append("telemetry", self._drain_telemetry())
             self.writer.flush(wait=False)
         return step.end_ns
+
+    def _look_less_deeply(self, why: str) -> None:
+        """No operators and no memory from the coming step on."""
+        self.note(why)
+        self.schedule = replace(self.schedule, operator_steps=0, memory_steps=0)
 
     def _abandon_step(self, complete_if_possible: bool = False) -> None:
         """A step the loop left by `break` or an exception: kept if it got as far as its last phase."""
@@ -390,13 +396,3 @@ class Recorder:
 
 def _worker_of(timing: BatchTiming | None) -> int | None:
     return timing.pid if timing is not None and timing.worker >= 0 else None
-
-
-def _outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str | None]:
-    if kind is None:
-        return "ok", None
-    if issubclass(kind, KeyboardInterrupt):
-        return "partial", "interrupted"
-    if issubclass(kind, GeneratorExit):
-        return "ok", None
-    return "failed", f"{kind.__name__}: {error}".splitlines()[0][:500]

@@ -12,6 +12,7 @@ from msgspec import Meta
 LARGEST = 2**53  # of whole numbers that every reader of JSON agrees on
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # of memory that nobody has: as much as a size can say
 Number = float  # whole numbers are taken, too
 Texts = list[str]
 
@@ -143,7 +144,7 @@ class OutOfMemory(TypedDict, total=False):
     """The request that failed."""
 
     step: Count | None
-    request_bytes: Count | None
+    request_bytes: Request | None
     device: str | None
     phase: str | None
     module: str | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shlex
 import shutil
 import subprocess
@@ -40,12 +41,28 @@ class Handed:
     folder: str  # where it leaves word
 
 
+# run in the process that was started; `target` is the script's own
+_UNPACK = """
+try:
+    import pickle
+    from detscope.sessions.children import RecordedTarget
+    target = RecordedTarget(target, pickle.loads(handed))
+except ImportError:
+    pass
+"""
+
+
 @dataclass(frozen=True)
 class RecordedTarget:
     """A process's target, with somebody ready to listen."""
 
     target: Callable[..., Any]
     handed: Handed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is sent to the process names nothing of ours: without detscope there the target is itself."""
+        names = {"target": self.target, "source": _UNPACK, "handed": pickle.dumps(self.handed)}
+        return eval, ("exec(source) or target", names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the target itself."""
@@ -74,14 +91,15 @@ class RecordedTarget:
 class Child:
     """A process that the script started."""
 
-    pid: int | None
+    pid: int | None  # none is known of what a shell ran
     command: tuple[str, ...]  # empty: a child of multiprocessing
     name: str = ""
 
     @property
     def words(self) -> str:
         """As a person would name it."""
-        return f"{self.pid} ({shlex.join(self.command) if self.command else self.name})"
+        what = shlex.join(self.command) if self.command else self.name
+        return what if self.pid is None else f"{self.pid} ({what})"
 
 
 class Children:
@@ -98,6 +116,7 @@ class Children:
         """Replace what starts processes."""
         self._patches.put(BaseProcess, "start", self._start(BaseProcess.start))
         self._patches.put(subprocess.Popen, "__init__", self._open(subprocess.Popen.__init__))
+        self._patches.put(os, "system", self._run_by_shell(os.system))
 
     def end(self) -> list[Path]:
         """Listen no more; runs that children have recorded."""
@@ -140,16 +159,27 @@ class Children:
     def _open(self, plain: Callable[..., None]) -> Callable[..., None]:
         def init(child: Any, *args: Any, **kwargs: Any) -> None:
             plain(child, *args, **kwargs)
-            if os.getpid() == self._process:
-                given = child.args
-                parts = [given] if isinstance(given, (str, bytes, os.PathLike)) else list(given)
-                command = tuple(os.fsdecode(part) for part in parts)
-                if len(command) == 1:
-                    command = tuple(_split(command[0]))
-                if _is_python(command):
-                    self._started.append(Child(child.pid, command))
+            self._remember(child.pid, child.args)
 
         return init
+
+    def _run_by_shell(self, plain: Callable[[Any], int]) -> Callable[[Any], int]:
+        def system(command: Any) -> int:
+            code = plain(command)
+            self._remember(None, command)
+            return code
+
+        return system
+
+    def _remember(self, pid: int | None, given: Any) -> None:
+        if os.getpid() != self._process:
+            return
+        parts = [given] if isinstance(given, (str, bytes, os.PathLike)) else list(given)
+        command = tuple(os.fsdecode(part) for part in parts)
+        if len(command) == 1:
+            command = tuple(_split(command[0]))
+        if _is_python(command):
+            self._started.append(Child(pid, command))
 
     @property
     def reason(self) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detscope.faults import said_by
 from detscope.runs.atomic import write_atomically
 from detscope.runs.reader import load_run
 from detscope.runs.writer import polars_schema
@@ -44,7 +45,7 @@ def add_costs(
     try:
         rows, peak = _count(model, one_pass, stages, modules, device)
     except Exception as error:  # whatever a model does with an unusual mode, its times are already safe
-        _say(writer, {"why": f"counting failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"})
+        _say(writer, {"why": f"counting failed: {said_by(error)}"})
         return
     _write(writer.folder, rows)
     _say(writer, {"images": images, "peak": peak})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import DetscopeError
+from detscope.faults import text_of
 
 _DEATH_SIGNAL = 1  # prctl's number for "tell me when my parent dies"
 
@@ -70,7 +71,7 @@ def _train(folder: Path) -> Path:
 def _told(error: BaseException) -> dict[str, Any]:
     """An error as plain data."""
     known = isinstance(error, DetscopeError)
-    words = " ".join(str(error).split())
+    words = " ".join(text_of(error).split())
     return {
         "kind": type(error).__name__,
         "message": error.message if known else words[:500],  # type: ignore[attr-defined]

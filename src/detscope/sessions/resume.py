@@ -121,23 +121,19 @@ def resumable(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterato
         if stopped_by:
             again.exit_code = 128 + stopped_by[0]
         raise again from None
-    except DetscopeError as error:
+    except (DetscopeError, RuntimeError, MemoryError, OSError) as error:
         how = _how_to_resume(recorder)
-        if how is None:
-            raise
-        error.hint = f"{error.hint}; go on from the last checkpoint: {how}"
+        failure = out_of_memory(error, device) if recorder.begun else None
+        if failure is not None:
+            kept = f"; or free memory and go on from the last checkpoint: {how}" if how else ""
+            raise MachineError(
+                f"out of memory on {failure.device} at step {recorder.steps_done} of {recorder.run}: "
+                f"{failure.message[:200]}",
+                f"use a smaller --batch-size or --image-size{kept}",
+            ) from error
+        if how is not None and isinstance(error, DetscopeError):
+            error.hint = f"{error.hint}; go on from the last checkpoint: {how}"
         raise
-    except (RuntimeError, MemoryError, OSError) as error:
-        failure = out_of_memory(error, device)
-        if failure is None or not recorder.begun:
-            raise
-        how = _how_to_resume(recorder)
-        kept = f"; or free memory and go on from the last checkpoint: {how}" if how else ""
-        raise MachineError(
-            f"out of memory on {failure.device} at step {recorder.steps_done} of {recorder.run}: "
-            f"{failure.message[:200]}",
-            f"use a smaller --batch-size or --image-size{kept}",
-        ) from error
 
 
 def _how_to_resume(recorder: Recorder) -> str | None:

@@ -8,6 +8,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from detscope.machine.interrupts import expect_interrupt, interrupt
+
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -26,6 +28,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # signals are heard there only
+            expect_interrupt()
             wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._hear) for number in wanted}
         return self
@@ -43,7 +46,8 @@ class StopRequest:
             return
         if self.asked is not None or not self.in_steps:
             self.asked = number
-            raise KeyboardInterrupt
+            interrupt()
+            return
         self.asked = number
         # print() may be in the middle of a line of its own
         os.write(2, b"\nstopping after this step to keep a checkpoint; once more stops at once\n")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+from detscope.machine.interrupts import expect_interrupt, interrupt
 from detscope.sweep.outcome import Outcome, is_failure, reason_to_skip
 from detscope.sweep.prepare import Prepared
 from detscope.sweep.process import Stopped
@@ -175,6 +176,7 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():  # signals are heard there only
+            expect_interrupt()
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._hear)
         return self
@@ -190,4 +192,4 @@ class StopSignals:
         self.heard = number
         self.stop.set()
         if again:
-            raise KeyboardInterrupt
+            interrupt()

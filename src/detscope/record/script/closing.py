@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from detscope.faults import text_of
 from detscope.machine.facts import environment
 from detscope.record.schedule import RECORDED
 from detscope.record.script.options import ScriptOptions
@@ -40,7 +41,7 @@ def outcome(error: BaseException | None, failure: Exception | None) -> tuple[str
         return ("ok", None, 0) if code == 0 else ("failed", f"the script exited with code {code}", code)
     if isinstance(error, KeyboardInterrupt):
         return "partial", "interrupted", 130
-    words = str(error).splitlines() or [""]
+    words = text_of(error).splitlines() or [""]
     return "failed", f"the script raised {type(error).__name__}: {words[0]}"[:500], 1
 
 

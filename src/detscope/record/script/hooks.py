@@ -20,6 +20,7 @@ from detscope.record.door import torch_captures
 from detscope.record.patches import Patches
 from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import Tracker
+from detscope.record.script.uncompiled import hide_from_compiler
 
 
 class Hooks:
@@ -40,7 +41,7 @@ class Hooks:
         patches.put(torch.autograd, "_engine_run_backward", _engine(tracker))
         self._handles += [
             register_optimizer_step_pre_hook(_before_step(tracker)),
-            register_optimizer_step_post_hook(lambda optimizer, _a, _k: tracker.exit_optimizer(optimizer)),
+            register_optimizer_step_post_hook(_after_step(tracker)),
         ]
         patches.put(torch.optim.Optimizer, "__init__", _optimizer_made(tracker))
         patches.put(torch.amp.GradScaler, "step", _scaler_step(tracker))
@@ -60,6 +61,7 @@ class Hooks:
         if vars(torch.autograd)["_profiler_enabled"]():
             tracker.recording.make_way()
         watch_loaders(patches, tracker.batches)
+        hide_from_compiler()
         tracker.recording.ranks.attach(patches.put, tracker.phase_now)
         if torch.cuda.is_available():  # elsewhere nothing has to travel
             for name in ("to", "cuda"):
@@ -95,7 +97,7 @@ def _engine(tracker: Tracker) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        if not tracker.active:
+        if is_compiling() or not tracker.active:
             return plain(*args, **kwargs)
         return tracker.backward(plain, args, kwargs)
 
@@ -104,9 +106,18 @@ def _engine(tracker: Tracker) -> Callable[..., Any]:
 
 def _before_step(tracker: Tracker) -> Callable[..., None]:
     def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        tracker.enter_optimizer(optimizer, sys._getframe(1))
+        if not is_compiling():
+            tracker.enter_optimizer(optimizer, sys._getframe(1))
 
     return before
+
+
+def _after_step(tracker: Tracker) -> Callable[..., None]:
+    def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not is_compiling():
+            tracker.exit_optimizer(optimizer)
+
+    return after
 
 
 def _optimizer_made(tracker: Tracker) -> Callable[..., None]:
@@ -127,7 +138,7 @@ def _scaler_step(tracker: Tracker) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not tracker.enter_optimizer(optimizer, sys._getframe()):
+        if is_compiling() or not tracker.enter_optimizer(optimizer, sys._getframe()):
             return plain(self, optimizer, *args, **kwargs)
         before = tracker.inner_steps
         try:

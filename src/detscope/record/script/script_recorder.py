@@ -279,6 +279,10 @@ class ScriptRecorder(Recorder):
         if self._step is not None and self._step.mode in (OPERATORS, MEMORY):
             self._step.mode = WARMUP  # half of it was profiled
 
+    def _look_less_deeply(self, why: str) -> None:
+        super()._look_less_deeply(why)
+        self._full_schedule = self.schedule
+
     def begin_training(self, model: nn.Module, parts: Anatomy, name: str) -> None:
         """The first optimizer step: the run is about training, what came before was evaluation."""
         self.trained = True
@@ -314,7 +318,8 @@ class ScriptRecorder(Recorder):
         self._optimizers.add(optimizer)
 
     def _new_memory(self, model: nn.Module) -> MemoryWatch:
-        return MemoryWatch(model, self._optimizers, self.nodes, self._buffer, self._scribe, self._device)
+        about = (self.nodes, self._buffer, self._scribe, self._device)
+        return MemoryWatch(model, self._optimizers, *about, self._open_spans)
 
     def _change_model(self, model: nn.Module, parts: Anatomy, name: str) -> None:
         self._attach("nothing")
