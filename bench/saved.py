@@ -42,8 +42,10 @@ class Compared:
     by_operation: dict[str, str] = field(default_factory=dict)  # what a table shows
 
 
-def run_script(net: str, how: str, folder: Path, operations: Sequence[str]) -> dict[str, Any]:
-    """Train the net and try everything; what came, by kind of step and operation."""
+def run_script(
+    net: str, how: str, folder: Path, operations: Sequence[str], kinds: Sequence[str] = KINDS
+) -> None:
+    """Train the net and try everything; what came of it lies in the folder."""
     folder.mkdir()
     words = [str(SCRIPT), net, str(folder), *{"plain": ["--plain"], "Recorder": ["--recorder"]}.get(how, [])]
     command = [sys.executable, *(_RUN if how == "run" else []), *words]
@@ -52,12 +54,11 @@ def run_script(net: str, how: str, folder: Path, operations: Sequence[str]) -> d
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         "SAVED_ONLY": " ".join(operations),
+        "SAVED_KINDS": " ".join(kinds),
     }
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode or not (folder / "found.json").is_file():
         sys.exit(f"{net}, {how}: exit code {done.returncode}\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
 
 
 def load_files(net: str, folder: Path) -> dict[str, Any]:
@@ -73,7 +74,9 @@ def load_files(net: str, folder: Path) -> dict[str, Any]:
     return loaded
 
 
-def compare(net: str, how: str, plain: Path, recorded: Path, wanted: Sequence[str]) -> Compared:
+def compare(
+    net: str, how: str, plain: Path, recorded: Path, wanted: Sequence[str], kinds: Sequence[str] = KINDS
+) -> Compared:
     """Every cell of one net and one way of recording against the plain process."""
     before = json.loads((plain / "found.json").read_text())
     after = json.loads((recorded / "found.json").read_text())
@@ -81,7 +84,7 @@ def compare(net: str, how: str, plain: Path, recorded: Path, wanted: Sequence[st
     compared = Compared()
     for operation in wanted:
         right = 0
-        for kind in KINDS:
+        for kind in kinds:
             compared.cells += 1
             here = after.get(kind, {}).get(operation, {"raised": "never tried"})
             problems = [] if here == before[kind][operation] else [f"{before[kind][operation]} became {here}"]
@@ -96,18 +99,20 @@ def compare(net: str, how: str, plain: Path, recorded: Path, wanted: Sequence[st
             compared.results += "result" in here
             right += not problems
             compared.wrong += [f"{net}, {how}, {kind} step, {operation}: {why[:600]}" for why in problems]
-        mark = "result" if "result" in before[KINDS[0]][operation] else "raises"
-        compared.by_operation[operation] = mark if right == len(KINDS) else f"WRONG {len(KINDS) - right}"
+        mark = "result" if "result" in before[kinds[0]][operation] else "raises"
+        compared.by_operation[operation] = mark if right == len(kinds) else f"WRONG {len(kinds) - right}"
     return compared
 
 
-def try_net(net: str, folder: Path, operations: Sequence[str]) -> dict[str, Compared]:
+def try_net(
+    net: str, folder: Path, operations: Sequence[str], kinds: Sequence[str] = KINDS
+) -> dict[str, Compared]:
     """One net: without detscope, under `run`, in a `Recorder`."""
     place = folder / net.replace(" ", "_")
     place.mkdir()
     for how in ("plain", *HOWS):
-        run_script(net, how, place / how, operations)
-    return {how: compare(net, how, place / "plain", place / how, operations) for how in HOWS}
+        run_script(net, how, place / how, operations, kinds)
+    return {how: compare(net, how, place / "plain", place / how, operations, kinds) for how in HOWS}
 
 
 def main() -> None:

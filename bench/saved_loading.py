@@ -24,6 +24,7 @@ def main() -> None:
     sys.meta_path.insert(0, NotInstalled())
     warnings.simplefilter("ignore")
     import torch
+
     from saved_script import described
 
     torch.set_num_threads(1)

@@ -213,14 +213,15 @@ def main() -> None:
         deep = {"warmup_steps": 1, "memory": True, "memory_steps": 1, "ops_steps": 1, "telemetry_hz": 0.0}
         recorder = detscope.Recorder(model, optimizer, out / "runs", level="ops", **deep).__enter__()
         steps = recorder.steps(list(steps))
+    kinds = [kind for kind in KINDS if kind in os.environ.get("SAVED_KINDS", " ".join(KINDS)).split()]
     found: dict[str, Any] = {}
     for _ in steps:
         loss = training_loss(name, model)
-        kind = KINDS[min(len(found), 3)] if "--plain" in sys.argv else _kind_of_step()
-        if kind in KINDS and kind not in found:
-            found[kind] = try_all(name, model, state, out, kind)
-        elif len(found) == len(KINDS):
+        if len(found) == len(kinds):
             break
+        kind = kinds[len(found)] if "--plain" in sys.argv else _kind_of_step()
+        if kind in kinds and kind not in found:
+            found[kind] = try_all(name, model, state, out, kind)
         else:
             optimizer.zero_grad()
             loss.backward()

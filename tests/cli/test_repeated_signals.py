@@ -74,6 +74,14 @@ def test_six_signals_at_once_end_a_training_with_its_last_words_alone(
         assert done.stderr == "interrupted\n"
 
 
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(
+        "import signal\nfor _ in range(6):\n    signal.raise_signal(signal.SIGINT)\n"
+    )
+    done = ended(tmp_path, "runs")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_a_script_hears_ctrl_c_as_python_does(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import signal\nprint(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
