@@ -18,7 +18,7 @@ KEPT = 4000
 def main() -> None:
     """Until stdin ends; answers go to the stdout that was there at the beginning."""
     limit = int(os.environ.get("MUTATED_BYTES", str(2 << 30)))
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # what it writes to; libraries are only mapped
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

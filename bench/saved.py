@@ -43,11 +43,11 @@ class Compared:
 
 
 def run_script(
-    net: str, how: str, folder: Path, operations: Sequence[str], kinds: Sequence[str] = KINDS
-) -> None:
-    """Train the net and try everything; what came of it lies in the folder."""
+    net: str, how: str, folder: Path, operations: Sequence[str], kinds: Sequence[str], steps: str = ""
+) -> str:
+    """Train the net and try everything; what came of it lies in the folder. In which steps it was tried."""
     folder.mkdir()
-    words = [str(SCRIPT), net, str(folder), *{"plain": ["--plain"], "Recorder": ["--recorder"]}.get(how, [])]
+    words = [str(SCRIPT), net, str(folder), *(["--recorder"] if how == "Recorder" else [])]
     command = [sys.executable, *(_RUN if how == "run" else []), *words]
     variables = {
         **os.environ,
@@ -55,10 +55,12 @@ def run_script(
         "OMP_NUM_THREADS": "1",
         "SAVED_ONLY": " ".join(operations),
         "SAVED_KINDS": " ".join(kinds),
+        **({"SAVED_STEPS": steps} if steps else {}),
     }
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode or not (folder / "found.json").is_file():
         sys.exit(f"{net}, {how}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+    return (folder / "steps.json").read_text()
 
 
 def load_files(net: str, folder: Path) -> dict[str, Any]:
@@ -110,9 +112,14 @@ def try_net(
     """One net: without detscope, under `run`, in a `Recorder`."""
     place = folder / net.replace(" ", "_")
     place.mkdir()
-    for how in ("plain", *HOWS):
-        run_script(net, how, place / how, operations, kinds)
-    return {how: compare(net, how, place / "plain", place / how, operations, kinds) for how in HOWS}
+    made = {}
+    for how in HOWS:
+        steps = run_script(net, how, place / how, operations, kinds)
+        plain = place / f"plain {steps}"
+        if not plain.is_dir():
+            run_script(net, "plain", plain, operations, kinds, steps)
+        made[how] = compare(net, how, plain, place / how, operations, kinds)
+    return made
 
 
 def main() -> None:

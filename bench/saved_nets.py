@@ -25,7 +25,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-SIZE, CLASSES, CHANNELS = 96, 3, 32
+SIZE, CLASSES, CHANNELS = 96, 3, 64
 _BOXES = [[8.0, 8.0, 60.0, 60.0], [30.0, 20.0, 90.0, 80.0]]
 
 

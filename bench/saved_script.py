@@ -1,8 +1,8 @@
 """A script that saves, copies, exports and sends its model in the middle of steps, and writes down what came.
 
-python saved_script.py NET OUT [--plain | --recorder]; under `detscope run` it is the same file. Nothing of
-detscope is imported unless it is asked to record itself. What is tried leaves traces on a model (scripting
-and exporting do), so everything is tried four times without detscope too, and times are compared in pairs.
+python saved_script.py NET OUT [--recorder]; under `detscope run` it is the same file. Nothing of detscope is
+imported unless it is asked to record itself. What is tried leaves traces on a model and in torch (scripting
+and exporting do, and so do steps), so without detscope everything is tried in the same steps (SAVED_STEPS).
 """
 
 from __future__ import annotations
@@ -205,23 +205,25 @@ def main() -> None:
     model = NETS[name]().train()
     state = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    steps: Any = range(STEPS)
+    batches: Iterator[int] = iter(range(STEPS))
     recorder = None
     if "--recorder" in sys.argv:
         import detscope
 
-        deep = {"warmup_steps": 1, "memory": True, "memory_steps": 1, "ops_steps": 1, "telemetry_hz": 0.0}
-        recorder = detscope.Recorder(model, optimizer, out / "runs", level="ops", **deep).__enter__()
-        steps = recorder.steps(list(steps))
+        recorder = detscope.Recorder(model, optimizer, out / "runs", level="ops", memory=True).__enter__()
+        batches = recorder.steps(list(batches))
     kinds = [kind for kind in KINDS if kind in os.environ.get("SAVED_KINDS", " ".join(KINDS)).split()]
+    plain = {int(at): kind for kind, at in json.loads(os.environ.get("SAVED_STEPS", "{}")).items()}
     found: dict[str, Any] = {}
-    for _ in steps:
+    at: dict[str, int] = {}
+    for step in range(STEPS):
+        next(batches)
         loss = training_loss(name, model)
         if len(found) == len(kinds):
             break
-        kind = kinds[len(found)] if "--plain" in sys.argv else _kind_of_step()
+        kind = plain.get(step, "") if plain else _kind_of_step()
         if kind in kinds and kind not in found:
-            found[kind] = try_all(name, model, state, out, kind)
+            found[kind], at[kind] = try_all(name, model, state, out, kind), step
         else:
             optimizer.zero_grad()
             loss.backward()
@@ -229,6 +231,7 @@ def main() -> None:
     if recorder is not None:
         recorder.__exit__(None, None, None)
     (out / "found.json").write_text(json.dumps(found))
+    (out / "steps.json").write_text(json.dumps(at))
 
 
 if __name__ == "__main__":
