@@ -107,13 +107,17 @@ def compare(
 
 
 def try_net(
-    net: str, folder: Path, operations: Sequence[str], kinds: Sequence[str] = KINDS
+    net: str,
+    folder: Path,
+    operations: Sequence[str],
+    kinds: Sequence[str] = KINDS,
+    hows: Sequence[str] = HOWS,
 ) -> dict[str, Compared]:
-    """One net: without detscope, under `run`, in a `Recorder`."""
+    """One net: under `run`, in a `Recorder`, and in the same steps without detscope."""
     place = folder / net.replace(" ", "_")
     place.mkdir()
     made = {}
-    for how in HOWS:
+    for how in hows:
         steps = run_script(net, how, place / how, operations, kinds)
         plain = place / f"plain {steps}"
         if not plain.is_dir():
