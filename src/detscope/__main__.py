@@ -12,7 +12,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-    command()
+    command(ends_process=True)
 
 
 if __name__ == "__main__":

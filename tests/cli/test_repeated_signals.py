@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from detscope.cli.main import main
 from detscope.machine import interrupts
 
 pytestmark = pytest.mark.processes
@@ -80,6 +81,14 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -
     )
     done = ended(tmp_path, "runs")
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_a_command_in_somebody_elses_process_leaves_ctrl_c_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["detscope", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_script_hears_ctrl_c_as_python_does(tmp_path: Path) -> None:

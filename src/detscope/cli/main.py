@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -105,10 +106,10 @@ app.command()(predict)
 app.command()(doctor)
 
 
-def main() -> None:
-    """Entry point of the command `detscope`."""
+def main(*, ends_process: bool = False) -> None:
+    """The command `detscope`; `ends_process`: nothing comes after it."""
     try:
-        with interrupted_once():
+        with interrupted_once() if ends_process else nullcontext():
             app(prog_name="detscope")
     except ScriptRequested as request:
         requested = request
