@@ -21,6 +21,30 @@ BY_SHELL = """
 import os, sys
 sys.exit(os.waitstatus_to_exitcode(os.system(f"{sys.executable} train.py --epochs 2")))
 """
+BY_SPAWN = """
+import os, sys
+child = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "train.py", "--epochs", "2"])
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+BY_POSIX_SPAWN = """
+import os, sys
+child = os.posix_spawn(sys.executable, [sys.executable, "train.py", "--epochs", "2"], os.environ)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+BY_EXEC = """
+import os, sys
+try:
+    os.execv("/nowhere/python", ["python", "train.py"])
+except FileNotFoundError:
+    os.execlp(sys.executable, sys.executable, "train.py", "--epochs", "2")
+"""
+LAUNCHERS = {
+    "subprocess": LAUNCHER,
+    "os.system": BY_SHELL,
+    "spawnv": BY_SPAWN,
+    "posix_spawn": BY_POSIX_SPAWN,
+    "exec": BY_EXEC,
+}
 TRAINING = """
 import sys
 print("trains with", *sys.argv[1:], flush=True)
@@ -51,7 +75,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("launcher", [LAUNCHER, BY_SHELL], ids=["subprocess", "os.system"])
+@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS.keys())
 def test_a_script_that_only_starts_another_names_it_and_how_to_record_it(tmp_path, launcher):
     (tmp_path / "launch.py").write_text(launcher)
     (tmp_path / "train.py").write_text(TRAINING)

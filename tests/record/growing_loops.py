@@ -36,6 +36,7 @@ def record(kind: str, folder: Path) -> dict:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     keeper, linked = Keeper(), ()
     graphs: list[torch.Tensor] = []
+    total = torch.zeros(())
     with Recorder(model, optimizer, folder, traced_steps=0, telemetry_hz=0) as recorder:
         for batch in recorder.steps(list(batches())):
             loss = model(batch).square().mean()
@@ -48,6 +49,8 @@ def record(kind: str, folder: Path) -> dict:
                 graphs.append(torch.ones(BYTES // 4, requires_grad=True).exp().sum())
             elif kind == "bytes":
                 keeper.keep(b"x" * BYTES)
+            elif kind == "sum":
+                total = total + torch.ones(BYTES // 4, requires_grad=True).exp().sum()
             elif kind == "linked":
                 linked = (b"x" * BYTES, linked)
     return {"growth": recorder.writer.info["growth"], "run": str(recorder.run)}
@@ -56,7 +59,7 @@ def record(kind: str, folder: Path) -> dict:
 def main() -> None:
     folder = Path(sys.argv[1])
     answers = {}
-    for kind in ("steady", "tensors", "graphs", "bytes", "linked"):
+    for kind in ("steady", "tensors", "graphs", "bytes", "sum", "linked"):
         answers[kind] = record(kind, folder)
     print(json.dumps(answers))
 

@@ -60,12 +60,16 @@ def test_the_line_that_makes_a_container_longer_is_found_in_its_source(tmp_path)
         "    table[x] = 1\n"
         "    history = []\n"
         "    total += x\n"
+        "    loss_sum = loss_sum + x\n"
+        "    self.mean = 0.9 * self.mean + x\n"
     )
     assert growing_line(str(script), "history") == "script.py:3"
     assert growing_line(str(script), "history", first=4) is None
     assert growing_line(str(script), "kept") == "script.py:5"
     assert growing_line(str(script), "table") == "script.py:6"
     assert growing_line(str(script), "total") == "script.py:8"
+    assert growing_line(str(script), "loss_sum") == "script.py:9"
+    assert growing_line(str(script), "mean") == "script.py:10"
     assert growing_line(str(tmp_path / "nothing.py"), "history") is None
 
 
@@ -111,6 +115,14 @@ def test_what_is_kept_every_step_is_named_with_its_line(recorded, kind, name, wh
     said = next(note for note in summary["notes"] if note.startswith("memory grows by"))
     assert "MB per step" in said
     assert line_of(where) in said
+
+
+def test_a_sum_that_keeps_the_graphs_of_all_steps_is_named_with_its_line(recorded):
+    growth = recorded["sum"]["growth"]
+    assert growth["held_by"]["name"] == "total"
+    assert growth["held_by"]["line"] == line_of("total = total + ")
+    assert growth["held_by"]["items"] == 4  # nodes: the leaf, exp, sum and the addition
+    assert "graphs of all steps" in growth["note"]
 
 
 def test_growth_that_no_container_explains_is_told_without_a_line(recorded):

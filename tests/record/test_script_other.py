@@ -13,7 +13,7 @@ import torch
 from script_listening import Net, batches
 
 from detscope.record.script.closing import StepFigures, other_notes, step_figures
-from detscope.record.script.other import Look, OtherSampler, Place
+from detscope.record.script.other import IDLE_PERIOD_S, PERIOD_S, Look, OtherSampler, Pace, Place
 
 
 def test_time_outside_of_phases_is_traced_to_the_function_that_spent_it(
@@ -185,6 +185,23 @@ def test_functions_are_told_by_their_share_of_the_looks_with_the_line_that_was_s
     assert (first["function"], first["line"], first["looks"], first["ms"]) == ("log", 4, 6, 60.0)
     assert (second["function"], second["share_of_other"], second["ms"]) == ("save", 0.25, 20.0)
     assert sampler.rows(None)[0]["ms"] is None
+
+
+def test_a_timer_wakes_up_often_only_while_there_is_something_to_look_at() -> None:
+    pace = Pace()
+    assert pace.period_s == PERIOD_S
+    for turn in range(100):
+        pace.turn(turn % 40 == 0)  # 3 of 100
+    assert pace.period_s == PERIOD_S
+    for turn in range(100):
+        pace.turn(turn % 50 == 0)
+    assert pace.period_s == IDLE_PERIOD_S
+    for turn in range(30):
+        pace.turn(turn % 10 == 9)  # one look now and then is no reason to wake up
+    assert pace.period_s == IDLE_PERIOD_S
+    for _ in range(2):
+        pace.turn(True)
+    assert pace.period_s == PERIOD_S
 
 
 def test_a_timer_looks_at_the_running_function_until_it_is_stopped() -> None:

@@ -18,7 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from detscope.record.growth_holders import Holder, added_bytes, find_holder
+from detscope.record.growth_holders import (
+    GRAPH,
+    Holder,
+    Place,
+    added_bytes,
+    find_graph_holder,
+    find_holder,
+    graph_sizes,
+)
 
 LEAST_BYTES = 1 << 20  # per step: allocators and caches move by less
 LEAST_READINGS = 12  # from which growth is told
@@ -67,6 +75,7 @@ class GrowthWatch:
         self._readings: list[tuple[int, int]] = []
         self._lengths: dict[int, int] | None = None  # of all containers, at the border before
         self._grown: dict[int, int] | None = None  # those that were longer at the border after that
+        self._graphs: list[dict[Place, int]] = []  # of tensors kept beyond their step, at these borders
         self._looks = 0
         self._holder: Holder | None = None
 
@@ -88,22 +97,28 @@ class GrowthWatch:
         """What came so far does not count: a profiler took memory."""
         self._readings.clear()
         self._lengths = self._grown = None
+        self._graphs = []
 
     def _look(self) -> None:
         if self._lengths is None:
             recent = self._readings[-2 * SUSPICIOUS_READINGS :]
             if len(self._readings) % 4 == 0 and growth_of(recent, SUSPICIOUS_READINGS):
                 self._lengths = _lengths()
+                self._graphs = [graph_sizes(sys._getframe())]
             return
         if self._grown is None:
             now, before = _lengths(), self._lengths
             self._grown = {one: size for one, size in now.items() if before.get(one, size) < size}
+            self._graphs.append(graph_sizes(sys._getframe()))
             return
         before, self._lengths, self._grown = self._grown, None, None
+        (first, second), self._graphs = self._graphs, []
         self._looks += 1
         growth = growth_of(self._readings[-2 * SUSPICIOUS_READINGS :], SUSPICIOUS_READINGS)
         if growth is not None:
             self._holder = _largest(before, growth.bytes_per_step)
+        if growth is not None and self._holder is None:
+            self._holder = find_graph_holder(first, second, graph_sizes(sys._getframe()))
 
     def describe(self) -> dict[str, Any] | None:
         """For `run.json`; None where memory does not grow."""
@@ -121,8 +136,11 @@ def sentence(growth: Growth, holder: Holder | None) -> str:
     size = f"memory grows by {growth.bytes_per_step / 1e6:.1f} MB per step ({steps})"
     if holder is None:
         return f"{size}; line: cannot tell: no container of the script gets longer by so much each step"
-    what = "tensors with their graphs" if holder.keeps_graphs else holder.kind
     where = holder.line or "line: cannot tell: not found in its source"
+    if holder.kind == GRAPH:
+        keeps = f"{holder.name} keeps the graphs of all steps, {holder.items} nodes more each step"
+        return f"{size}: {keeps}, {where} (`.item()` or `.detach()` lets them go)"
+    what = "tensors with their graphs" if holder.keeps_graphs else holder.kind
     return f"{size}: {holder.name} keeps {what}, {holder.items} more each step, {where}"
 
 

@@ -21,6 +21,9 @@ _GROWING = {"append", "appendleft", "extend", "insert", "add", "update", "setdef
 _CONTAINERS = (list, dict, tuple, set, deque)
 _DEPTH = 3  # containers in containers that are followed
 _MOST_ITEMS = 64
+_MOST_GRAPHS = 32  # tensors alive between two steps that are looked at
+_MOST_NODES = 200_000  # of one graph that are counted
+GRAPH = "graph"
 _OPTIMIZED = inspect.CO_OPTIMIZED  # variables of such code live outside of a dictionary
 
 
@@ -76,25 +79,69 @@ def _weigh(item: Any, added: Added, depth: int) -> None:
 
 def find_holder(container: Any, frame: FrameType | None, items: int, added: Added) -> Holder | None:
     """The variable of a running function, of a module, or the attribute through which it is kept."""
-    frames = []
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OWN):
-            frames.append(frame)
-        frame = frame.f_back
+    frames = _script_frames(frame)
     level = [container]
     for _ in range(_DEPTH):
         for one in level:
             place = _in_frames(one, frames) or _in_modules(one) or _in_instances(one)
             if place is not None:
-                name, file, first, last = place
-                line = growing_line(file, name.rpartition(".")[2], first, last)
-                return Holder(name, added.kind, items, added.bytes, added.graphs, line)
+                return Holder(place[0], added.kind, items, added.bytes, added.graphs, _line_of(place))
         above = [one for part in level for one in gc.get_referrers(part) if type(one) in _CONTAINERS]
         level = [one for one in above if one is not level][:_MOST_ITEMS]
     return None
 
 
 Place = tuple[str, str, int, int]  # name, file, first and last line in which it can be used
+
+
+def graph_sizes(frame: FrameType | None) -> dict[Place, int]:
+    """Variables and attributes that keep a tensor with its graph, and how many nodes that graph has."""
+    frames, found = _script_frames(frame), {}
+    kept = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    for one in [one for one in kept if one.grad_fn is not None][:_MOST_GRAPHS]:
+        place = _in_frames(one, frames) or _in_modules(one) or _in_instances(one)
+        if place is not None:
+            found[place] = _count_nodes(one.grad_fn)
+    return found
+
+
+def _count_nodes(node: Any) -> int:
+    seen, waiting = {node}, [node]
+    while waiting and len(seen) < _MOST_NODES:
+        for following, _ in waiting.pop().next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return len(seen)
+
+
+def find_graph_holder(
+    first: dict[Place, int], second: dict[Place, int], third: dict[Place, int]
+) -> Holder | None:
+    """Of the graphs that grew between three neighbouring steps, the one that grew by most."""
+    grown = {
+        place: (size - first[place]) // 2
+        for place, size in third.items()
+        if place in first and first[place] < second.get(place, 0) < size
+    }
+    if not grown:
+        return None
+    place = max(grown, key=lambda one: grown[one])
+    return Holder(place[0], GRAPH, grown[place], 0, True, _line_of(place))
+
+
+def _line_of(place: Place) -> str | None:
+    name, file, first, last = place
+    return growing_line(file, name.rpartition(".")[2], first, last)
+
+
+def _script_frames(frame: FrameType | None) -> list[FrameType]:
+    frames = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OWN):
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
 
 
 def _in_frames(value: Any, frames: list[FrameType]) -> Place | None:
@@ -165,7 +212,9 @@ def _makes_longer(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.AugAssign):
         return _root(node.target) == name
     if isinstance(node, ast.Assign):
-        return any(isinstance(target, ast.Subscript) and _root(target) == name for target in node.targets)
+        targets = [target for target in node.targets if _root(target) == name]
+        again = any(_root(part) == name for part in ast.walk(node.value))  # total = total + loss
+        return any(isinstance(target, ast.Subscript) for target in targets) or bool(targets and again)
     return False
 
 

@@ -105,7 +105,14 @@ class Child:
 class Children:
     """Listens to what the script starts, from `begin` to `end`."""
 
-    def __init__(self, options: ScriptOptions, quiet: bool, json_file: Path | None) -> None:
+    def __init__(
+        self,
+        options: ScriptOptions,
+        quiet: bool,
+        json_file: Path | None,
+        before_leaving: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._before_leaving = before_leaving  # this process becomes another program
         self._folder = ""
         self._handed = Handed(options, quiet, json_file, "")
         self._patches = Patches()
@@ -117,6 +124,11 @@ class Children:
         self._patches.put(BaseProcess, "start", self._start(BaseProcess.start))
         self._patches.put(subprocess.Popen, "__init__", self._open(subprocess.Popen.__init__))
         self._patches.put(os, "system", self._run_by_shell(os.system))
+        for name in ("posix_spawn", "posix_spawnp", "spawnv", "spawnve", "spawnvp", "spawnvpe"):
+            if hasattr(os, name):
+                self._patches.put(os, name, self._spawn(getattr(os, name), name))
+        for name in ("execv", "execve"):  # all others end there
+            self._patches.put(os, name, self._become(getattr(os, name)))
 
     def end(self) -> list[Path]:
         """Listen no more; runs that children have recorded."""
@@ -171,8 +183,29 @@ class Children:
 
         return system
 
+    def _spawn(self, plain: Callable[..., int], name: str) -> Callable[..., int]:
+        place, knows_pid = (1, True) if name.startswith("posix") else (2, False)
+
+        def spawn(*args: Any, **kwargs: Any) -> int:
+            answer = plain(*args, **kwargs)
+            given = args[place] if len(args) > place else kwargs.get("argv" if knows_pid else "args", ())
+            is_pid = knows_pid or (args[0] if args else kwargs.get("mode")) == os.P_NOWAIT
+            self._remember(answer if is_pid else None, given)
+            return answer
+
+        return spawn
+
+    def _become(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def become(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if os.getpid() == self._process and os.access(path, os.X_OK) and args:
+                self._remember(None, args[0])
+                self._before_leaving()
+            return plain(path, *args, **kwargs)
+
+        return become
+
     def _remember(self, pid: int | None, given: Any) -> None:
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or (pid is not None and any(one.pid == pid for one in self._started)):
             return
         parts = [given] if isinstance(given, (str, bytes, os.PathLike)) else list(given)
         command = tuple(os.fsdecode(part) for part in parts)

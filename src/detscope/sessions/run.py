@@ -51,7 +51,7 @@ class Watch:
 
     def begin(self) -> None:
         """Listen. torch is not imported here: a script may set its threads or devices before it does so."""
-        self._children = Children(self._options, self._quiet, self._json_file)
+        self._children = Children(self._options, self._quiet, self._json_file, self.stop)
         self._children.begin()
         self._when_torch_is_there(self._attach)
 
