@@ -6,6 +6,8 @@ import copy
 import functools
 import inspect
 import pickle
+import re
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,6 +100,44 @@ LOOKS: dict[str, Look] = {
 def test_what_is_asked_of_a_model_in_any_step_is_answered_as_without_us(what, tmp_path):
     plain, recorded = both_ways(LOOKS[what], tmp_path)
     assert recorded == plain
+
+
+def graph_of(module: nn.Module) -> str:
+    """What an exporter sees: it calls a module of its own, which then begins to trace."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        graph = torch.jit._get_trace_graph(module, torch.ones(1, 3, 12, 12))[0]
+    return re.sub(r" # .*", "", str(graph))
+
+
+def test_a_program_that_is_traced_in_any_step_of_a_script_holds_nothing_of_ours(listen):
+    torch.manual_seed(0)
+    model = Net()
+    loop, plain = in_every_step(graph_of), graph_of(model)
+    with listen(level="ops", memory=True):
+        assert set(loop(model, iter(batches()))) == {plain}
+
+
+class TracesInside(nn.Module):
+    """Traces its own part when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+        self.graphs: list[str] = []
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        self.graphs.append(graph_of(self.net))
+        return self.net(x, scale=scale)
+
+
+def test_what_a_model_traces_in_its_own_forward_holds_nothing_of_ours(listen):
+    torch.manual_seed(0)
+    model = TracesInside()
+    plain = graph_of(model.net)
+    with listen(level="ops", memory=True):
+        in_every_step(lambda _: None)(model, iter(batches()))
+    assert set(model.graphs) == {plain}
 
 
 def test_modules_and_hooks_of_ones_own_come_and_go_as_without_us(tmp_path):

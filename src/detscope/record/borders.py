@@ -20,6 +20,7 @@ from torch.compiler import is_dynamo_compiling
 from detscope.record.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
 
 _sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+is_traced: Callable[[], Any] = torch._C._get_tracing_state  # None: nobody traces in this thread
 Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
 _MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
 
@@ -198,7 +199,7 @@ class BorderScribe:
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
         ends, owners = self._child_ends, self._owners
         known_mark, mark_of, number_of = self._marks.get, self.mark_of, numbers.get
-        sequence_number, builds_graph = _sequence_number, torch.is_grad_enabled
+        sequence_number, builds_graph, traced = _sequence_number, torch.is_grad_enabled, is_traced
 
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
@@ -208,6 +209,8 @@ class BorderScribe:
                 return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
             number = number_of(id(self_))
             if number is None or (get_ident() != calls.owner and not calls.in_backward):
+                return run(*args, **kwargs)
+            if traced() is not None:  # by what a module does in its forward
                 return run(*args, **kwargs)
             if number < 0:
                 return self.targets[id(self_)](run, args, kwargs)

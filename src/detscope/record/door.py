@@ -19,11 +19,10 @@ import torch.fx  # keeps the plain call for its tracers when it is imported, so 
 from torch import nn
 from torch.compiler import is_compiling
 
-from detscope.record.borders import BorderScribe, Calls
+from detscope.record.borders import BorderScribe, Calls, is_traced
 from detscope.record.patches import Patches
 from detscope.record.stand_ins import StandIns
 
-_tracing_state: Callable[[], Any] = torch._C._get_tracing_state
 # the way to ask has changed with torch's versions; without any, tracers keep the plain call all the same
 _fx_traces: Callable[[], bool] = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", lambda: False)
 
@@ -41,9 +40,19 @@ class Outside(Protocol):
     ) -> Any: ...
 
 
-def torch_captures() -> bool:
-    """Whether torch makes a program of what runs now."""
-    return is_compiling() or _tracing_state() is not None or _fx_traces()
+_TRACERS = ("torch.jit.", "torch.onnx.")  # modules of torch's that begin to trace when they are called
+
+
+def torch_captures(module: nn.Module | None = None) -> bool:
+    """Whether torch makes a program of what runs now, or is about to by calling this module."""
+    if module is not None and type(module).__module__.startswith(_TRACERS) and not _is_program(module):
+        return True
+    return is_compiling() or is_traced() is not None or _fx_traces()
+
+
+def _is_program(module: nn.Module) -> bool:
+    """A scripted or traced model runs like any other."""
+    return isinstance(module, torch.jit.ScriptModule)
 
 
 @dataclass
@@ -98,7 +107,7 @@ class Door:
         plain = self._plain
 
         def told(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if torch_captures():
+            if torch_captures(module):
                 return plain(module, *args, **kwargs)
             return outside(plain, self._inside, module, args, kwargs)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 
-from detscope.record.borders import Calls, Pair
+from detscope.record.borders import Calls, Pair, is_traced
 from detscope.record.patches import Patches
 
 
@@ -163,7 +163,8 @@ class StandIns:
 
 
 def _recorded_here(calls: Calls) -> bool:
-    return bool(calls.inside and (get_ident() == calls.owner or calls.in_backward))
+    here = calls.inside and (get_ident() == calls.owner or calls.in_backward)
+    return bool(here and is_traced() is None)
 
 
 def _around(plain: Callable[..., Any], target: CallTarget, calls: Calls) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ def _module_call(tracker: Tracker) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or tracker.inside or not tracker.active or torch_captures():
+        if is_compiling() or tracker.inside or not tracker.active or torch_captures(self):
             return plain(self, *args, **kwargs)
         return tracker.root_call(plain, plain, self, args, kwargs)
 
