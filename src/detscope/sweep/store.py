@@ -29,6 +29,7 @@ from detscope.sweep.store_schema import (
 
 BUSY_S = 120.0
 _ROWS_AT_ONCE = 1000
+_FAILURES = (sqlite3.Error, UnicodeError)  # Python cannot read every name that SQLite complains about
 _HEADER = b"SQLite format 3\x00"
 
 
@@ -43,7 +44,7 @@ class Store:
             self._db.row_factory = sqlite3.Row
             self._watch = QueryWatch(self._db, path.name)
             self._open(create)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise _explained(path, error) from error
 
     def _open(self, create: bool) -> None:
@@ -100,7 +101,7 @@ class Store:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise _explained(self.path, error) from error
 
     def keep_environment(self, facts: Mapping[str, Any]) -> str:
@@ -187,7 +188,7 @@ class Store:
                 if not rows:
                     return found
                 found += map(dict, rows)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise _explained(self.path, error) from error
 
     def rows(self, role: str | None = "accepted") -> list[dict[str, Any]]:
@@ -287,7 +288,7 @@ def _check_file(path: Path, create: bool) -> None:
         raise _damaged(path, "not a database")
 
 
-def _explained(path: Path, error: sqlite3.Error) -> BaseException:
+def _explained(path: Path, error: sqlite3.Error | UnicodeError) -> BaseException:
     text = str(error)
     if text == "interrupted":
         return KeyboardInterrupt()
