@@ -19,6 +19,8 @@ settings.load_profile("everywhere")
 # a shell starts what runs in its background deaf to Ctrl-C, and every process below inherits that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup starts it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LONG_FOLDERS = ("e2e", "sessions", "sweep", "record", "report")
 
