@@ -89,6 +89,31 @@ def test_a_script_that_only_starts_another_names_it_and_how_to_record_it(tmp_pat
     assert f"{sys.executable} -m detscope run train.py --epochs 2" in done.stderr
 
 
+POOL = """
+import inspect, multiprocessing, os, subprocess, sys
+if __name__ == "__main__":
+    print(inspect.signature(os.spawnv), inspect.signature(subprocess.Popen), os.execv.__name__, flush=True)
+    for how in ("fork", "spawn"):
+        with multiprocessing.get_context(how).Pool(1) as pool:
+            print(pool.map(os.system, ["exit 3", "true"]), flush=True)
+    program = os.open(sys.executable, os.O_RDONLY)
+    for path, words in ((program, [1]), ("/nowhere", ["x"]), (sys.executable, "x")):
+        try:
+            os.execve(path, words, {})
+        except Exception as error:
+            print(type(error).__name__, error, flush=True)
+    os.execve(program, [sys.executable, "-c", "print('another')"], dict(os.environ))
+"""
+
+
+def test_what_starts_processes_is_pickled_asked_and_fails_as_without_us(tmp_path):
+    (tmp_path / "pool.py").write_text(POOL)
+    plain = run(tmp_path, "pool.py")
+    done = run(tmp_path, "-m", "detscope", "run", "pool.py")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert plain.returncode == 0 and plain.stdout.endswith("another\n"), plain.stderr
+
+
 @pytest.mark.parametrize("how", ["spawn", "fork"])
 def test_processes_that_are_no_ranks_run_as_they_are_and_are_named(tmp_path, how):
     (tmp_path / "several.py").write_text(PROCESSES)

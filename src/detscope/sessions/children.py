@@ -7,6 +7,7 @@ remembered.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -123,12 +124,19 @@ class Children:
         """Replace what starts processes."""
         self._patches.put(BaseProcess, "start", self._start(BaseProcess.start))
         self._patches.put(subprocess.Popen, "__init__", self._open(subprocess.Popen.__init__))
-        self._patches.put(os, "system", self._run_by_shell(os.system))
+        self._replace("system", self._run_by_shell)
         for name in ("posix_spawn", "posix_spawnp", "spawnv", "spawnve", "spawnvp", "spawnvpe"):
-            if hasattr(os, name):
-                self._patches.put(os, name, self._spawn(getattr(os, name), name))
+            self._replace(name, self._spawn)
         for name in ("execv", "execve"):  # all others end there
-            self._patches.put(os, name, self._become(getattr(os, name)))
+            self._replace(name, self._become)
+
+    def _replace(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """A function of `os`; what stands in for it is pickled as `os` and its name, as pools do."""
+        plain = getattr(os, name, None)
+        if plain is not None:
+            stand_in = functools.wraps(plain)(make(plain))
+            stand_in.__module__, stand_in.__qualname__ = "os", name
+            self._patches.put(os, name, stand_in)
 
     def end(self) -> list[Path]:
         """Listen no more; runs that children have recorded."""
@@ -142,6 +150,7 @@ class Children:
         return found
 
     def _start(self, plain: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(plain)
         def start(process: Any) -> None:
             target = getattr(process, "_target", None)
             if target is None or not self._may_train(target):
@@ -169,6 +178,7 @@ class Children:
         return self._handed
 
     def _open(self, plain: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(plain)
         def init(child: Any, *args: Any, **kwargs: Any) -> None:
             plain(child, *args, **kwargs)
             self._remember(child.pid, child.args)
@@ -183,8 +193,8 @@ class Children:
 
         return system
 
-    def _spawn(self, plain: Callable[..., int], name: str) -> Callable[..., int]:
-        place, knows_pid = (1, True) if name.startswith("posix") else (2, False)
+    def _spawn(self, plain: Callable[..., int]) -> Callable[..., int]:
+        place, knows_pid = (1, True) if plain.__name__.startswith("posix") else (2, False)
 
         def spawn(*args: Any, **kwargs: Any) -> int:
             answer = plain(*args, **kwargs)
@@ -197,8 +207,9 @@ class Children:
 
     def _become(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def become(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if os.getpid() == self._process and os.access(path, os.X_OK) and args:
-                self._remember(None, args[0])
+            given = args[0] if args else kwargs.get("argv")
+            if os.getpid() == self._process and isinstance(given, (list, tuple)) and _can_be_run(path):
+                self._remember(None, given)
                 self._before_leaving()
             return plain(path, *args, **kwargs)
 
@@ -208,6 +219,8 @@ class Children:
         if os.getpid() != self._process or (pid is not None and any(one.pid == pid for one in self._started)):
             return
         parts = [given] if isinstance(given, (str, bytes, os.PathLike)) else list(given)
+        if not all(isinstance(part, (str, bytes, os.PathLike)) for part in parts):
+            return  # what starts it says so
         command = tuple(os.fsdecode(part) for part in parts)
         if len(command) == 1:
             command = tuple(_split(command[0]))
@@ -265,6 +278,11 @@ def _is_python(command: Sequence[str]) -> bool:
     names = [Path(part).name for part in command[:1]]
     starts = any(name.startswith(_PYTHON) or name == Path(sys.executable).name for name in names)
     return starts or any(part.endswith(".py") for part in command)
+
+
+def _can_be_run(path: Any) -> bool:
+    """A search along PATH tries names that are not there; a program may be an open file, too."""
+    return isinstance(path, int) or (isinstance(path, (str, bytes, os.PathLike)) and os.access(path, os.X_OK))
 
 
 def _split(command: str) -> list[str]:
