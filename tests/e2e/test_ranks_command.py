@@ -228,6 +228,7 @@ for _ in range(3):
         loss.backward()
         optimizer.step()
 print(f"{dist.get_rank()} {loss.item().hex()}\\n", end="", flush=True)  # in one piece
+del model  # it holds the process group, whose threads must be gone before Python ends (pytorch issue 190489)
 dist.destroy_process_group()
 """
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from detscope.errors import DetscopeError
 from detscope.faults import text_of
@@ -19,7 +19,7 @@ from detscope.faults import text_of
 _DEATH_SIGNAL = 1  # prctl's number for "tell me when my parent dies"
 
 
-def main(folder: Path) -> int:
+def main(folder: Path) -> NoReturn:
     """Train as one of the ranks; how it ended is left in the folder for the process that started torchrun."""
     from detscope.sessions.ranks import rank_place
 
@@ -36,11 +36,19 @@ def main(folder: Path) -> int:
         run = _train(folder)
     except BaseException as error:
         _leave(folder, place.rank, "error", _told(error))
-        sys.stderr.flush()
-        # not by way of destructors: a process group whose other end is gone may wait for it there
-        os._exit(getattr(error, "exit_code", 1) if isinstance(error, DetscopeError) else 1)
+        _end_process(getattr(error, "exit_code", 1) if isinstance(error, DetscopeError) else 1)
     _leave(folder, place.rank, "ended", {"run": str(run.absolute())})
-    return 0
+    _end_process(0)
+
+
+def _end_process(exit_code: int) -> NoReturn:
+    """Leave without destructors.
+
+    In them a process group may wait for an end that is gone, and one of its threads that lets go of a tensor
+    while Python ends takes the process down (pytorch issue 190489).
+    """
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _train(folder: Path) -> Path:
@@ -121,4 +129,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    main(Path(sys.argv[1]))
