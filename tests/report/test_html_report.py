@@ -13,7 +13,7 @@ import pytest
 from browsing import Visit, after_some_frames, until
 
 from detscope.report.files import write_as
-from detscope.report.html.report import write_report
+from detscope.report.pages.run import write_report
 from detscope.runs.schema import TABLES
 from detscope.runs.writer import RunWriter, polars_schema
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
 from detscope.analyze.summary import summarize
 from detscope.report.files import write_as
-from detscope.report.html.report import write_report
+from detscope.report.pages.run import write_report
 from detscope.report.terminal import render
 from detscope.runs.writer import RunWriter
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from detscope.report.html.parts import Table
-from detscope.report.html.sections.script import section
+from detscope.report.sections.script import section
+
+from detscope.report.model import Table
 
 SCRIPT: dict[str, Any] = {
     "name": "train.py",

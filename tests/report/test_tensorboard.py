@@ -23,7 +23,7 @@ from PIL import Image
 from detscope.machine.tools import find_browser
 from detscope.report.drawing import Picture
 from detscope.report.palette import colour_of
-from detscope.report.tensorboard import write_tensorboard
+from detscope.report.render.tensorboard import write_tensorboard
 from detscope.runs.reader import load_run
 from detscope.zoo.contract import Stage
 
@@ -176,7 +176,7 @@ def test_a_summary_with_nothing_measured_still_gives_a_view(trained: Path, tmp_p
 def test_writing_needs_no_torch(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes((trained / "run.json").read_bytes())
     code = (
-        "import sys; from pathlib import Path; from detscope.report.tensorboard import write_tensorboard;"
+        "import sys; from pathlib import Path; from detscope.report.render.tensorboard import write_tensorboard;"
         "write_tensorboard(Path(sys.argv[1]), {}, []); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0

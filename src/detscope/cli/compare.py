@@ -41,7 +41,7 @@ def compare(
     if markdown is not None:
         write_text(markdown, comparison_markdown(result))
     if html is not None:
-        from detscope.report.html.comparison import comparison_html
+        from detscope.report.pages.comparison import comparison_html
 
         write_text(html, comparison_html(result))
     if json:

@@ -77,7 +77,7 @@ def finished(run: Path) -> dict[str, Any]:
 
     summary = summarize(run)
     if (run / "run.json").is_file():
-        from detscope.report.html.report import report_of
+        from detscope.report.pages.run import report_of
 
         summary.setdefault("files", {})["report"] = str(report_of(run, summary))
     return summary

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detscope.analyze.drawing import report_data
-from detscope.report.html.cells import cells_of
-from detscope.report.html.parts import Cards, Findings, Notes, Section, Table
-from detscope.report.html.report import report_html
-from detscope.report.html.sections import all_sections
-from detscope.report.markdown import name_cell, sentence, table
+from detscope.report.model import Cards, Findings, Notes, Section, Table
+from detscope.report.pages.run import report_html
+from detscope.report.render.cells import cells_of
+from detscope.report.render.markdown import name_cell, sentence, table
+from detscope.report.sections import all_sections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.runs.standard_json import as_standard_json

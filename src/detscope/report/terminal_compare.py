@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from detscope.report.figures import plain
-from detscope.report.markdown import name_cell, sentence, table
+from detscope.report.render.markdown import name_cell, sentence, table
 
 _STYLES = {
     "slower": "red",

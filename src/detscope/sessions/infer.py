@@ -188,7 +188,7 @@ def _after(
         save_pictures(recorder.run / "pictures", pictures)
     write_memory_views(recorder.run)
     if settings.inference.tensorboard:
-        from detscope.report.tensorboard import write_tensorboard
+        from detscope.report.render.tensorboard import write_tensorboard
 
         write_tensorboard(recorder.run, summarize(recorder.run), pictures)
 

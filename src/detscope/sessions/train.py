@@ -324,7 +324,7 @@ def _after(recorder: Recorder, settings: Settings) -> None:
         write_curve(run)
     if settings.training.tensorboard:
         from detscope.analyze.summary import summarize
-        from detscope.report.tensorboard import write_tensorboard
+        from detscope.report.render.tensorboard import write_tensorboard
 
         write_tensorboard(recorder.run, summarize(recorder.run), ())
 

@@ -10,8 +10,8 @@ from typing import Any
 from detscope.analyze.curve import training_curve
 from detscope.analyze.drawing import ReportData, thinned
 from detscope.report.figures import is_number, mapping, plain, rows
-from detscope.report.html.parts import Absent, Block, Chart, Column, Pictures, Section, Table
-from detscope.report.html.sections.common import PALETTE
+from detscope.report.model import Absent, Block, Chart, Column, Pictures, Section, Table
+from detscope.report.sections.common import PALETTE
 
 MOST_PICTURES = 6
 PICTURE_WIDTH = 420

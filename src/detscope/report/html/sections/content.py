@@ -9,8 +9,8 @@ import polars as pl
 from detscope.analyze.cost_content import line
 from detscope.analyze.drawing import MOST_POINTS, ReportData
 from detscope.report.figures import is_number, plain
-from detscope.report.html.parts import Absent, Chart, Column, Section, Table
-from detscope.report.html.sections.common import BLUE
+from detscope.report.model import Absent, Chart, Column, Section, Table
+from detscope.report.sections.common import BLUE
 
 # column of the content table, how many of it the slope is for, what they are called
 _MEASURES = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import is_number, number, percent, rows
-from detscope.report.html.parts import Absent, Chart, Column, Pipeline, PipeStage, Section, Table
-from detscope.report.html.sections.common import BACKWARD, FORWARD, shown_name, takes
+from detscope.report.model import Absent, Chart, Column, Pipeline, PipeStage, Section, Table
+from detscope.report.sections.common import BACKWARD, FORWARD, shown_name, takes
 
 Row = Mapping[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData, thinned
 from detscope.report.figures import is_number, mapping, percent, plain, rows, with_unit
-from detscope.report.html.parts import Absent, Block, Chart, Column, Section, Table
-from detscope.report.html.sections.common import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, one_bar
+from detscope.report.model import Absent, Block, Chart, Column, Section, Table
+from detscope.report.sections.common import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, one_bar
 
 _IDLE = {
     "data": ORANGE,

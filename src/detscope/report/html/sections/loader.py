@@ -6,8 +6,8 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import is_number, mapping, number, plain, rows, with_unit
-from detscope.report.html.parts import Absent, Chart, Column, Section, Table
-from detscope.report.html.sections.common import BLUE, GREEN, ORANGE, PINK
+from detscope.report.model import Absent, Chart, Column, Section, Table
+from detscope.report.sections.common import BLUE, GREEN, ORANGE, PINK
 
 _REGIONS = (("load", BLUE), ("decode", ORANGE), ("transform", GREEN), ("collate", PINK))
 

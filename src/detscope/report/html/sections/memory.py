@@ -8,8 +8,8 @@ from typing import Any
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.memory_timeline import Timeline, step_timeline
 from detscope.report.figures import is_number, mapping, percent, plain, rows, with_unit
-from detscope.report.html.parts import Absent, Block, Chart, Column, Finding, Findings, Section, Table
-from detscope.report.html.sections.common import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW
+from detscope.report.model import Absent, Block, Chart, Column, Finding, Findings, Section, Table
+from detscope.report.sections.common import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW
 
 COLOURS = {
     "parameters": BLUE,

@@ -7,7 +7,7 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import interval, is_number, mapping, number, plain, rows, sentences
-from detscope.report.html.parts import Block, Column, Notes, Section, Table
+from detscope.report.model import Block, Column, Notes, Section, Table
 
 
 def section(data: ReportData) -> Section:

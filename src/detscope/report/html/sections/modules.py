@@ -8,8 +8,8 @@ from typing import Any
 from detscope.analyze.drawing import ReportData, tree_of
 from detscope.analyze.tree import OUTSIDE, ROOT
 from detscope.report.figures import is_number, percent, rows, with_unit
-from detscope.report.html.parts import Absent, Chart, Column, Section, Table
-from detscope.report.html.sections.common import PALETTE, paler
+from detscope.report.model import Absent, Chart, Column, Section, Table
+from detscope.report.sections.common import PALETTE, paler
 
 Row = Mapping[str, Any]
 # name in the choice, key of a row's own value (without the modules below it), unit

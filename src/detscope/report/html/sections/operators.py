@@ -7,8 +7,8 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import is_number, mapping, percent, plain, rows
-from detscope.report.html.parts import Absent, Block, Chart, Column, Section, Table
-from detscope.report.html.sections.common import BACKWARD, FORWARD, GREY
+from detscope.report.model import Absent, Block, Chart, Column, Section, Table
+from detscope.report.sections.common import BACKWARD, FORWARD, GREY
 
 
 def section(data: ReportData) -> Section | Absent:

@@ -7,9 +7,9 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import is_number, mapping, number, plain, rows, sentences, with_unit
-from detscope.report.html.parts import Absent, Block, Card, Cards, Chart, Column, Notes, Section, Table
-from detscope.report.html.sections.common import BLUE, GREY
 from detscope.report.memory_colours import category_name
+from detscope.report.model import Absent, Block, Card, Cards, Chart, Column, Notes, Section, Table
+from detscope.report.sections.common import BLUE, GREY
 from detscope.report.terminal_predict import bytes_between
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import is_number, mapping, number, percent, plain, rows, sentences, with_unit
-from detscope.report.html.parts import Card, Cards, Chart, Column, Notes, Section, Table
-from detscope.report.html.sections.common import PHASE_COLOURS
+from detscope.report.model import Card, Cards, Chart, Column, Notes, Section, Table
+from detscope.report.sections.common import PHASE_COLOURS
 
 _FIGURES = (
     ("step ms", "step_ms", "ms"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import mapping, plain, rows
-from detscope.report.html.parts import Block, Column, Section, Table
+from detscope.report.model import Block, Column, Section, Table
 
 
 def section(data: ReportData) -> Section | None:

@@ -8,8 +8,8 @@ import polars as pl
 
 from detscope.analyze.drawing import ReportData, binned_steps, thinned
 from detscope.report.figures import is_number, mapping, percent, rows, with_unit
-from detscope.report.html.parts import Absent, Block, Chart, Column, Section, Table
-from detscope.report.html.sections.common import BAR_LAYOUT, BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
+from detscope.report.model import Absent, Block, Chart, Column, Section, Table
+from detscope.report.sections.common import BAR_LAYOUT, BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
 
 _MODES = (
     ("warmup", "warm-up", GREY, "x"),

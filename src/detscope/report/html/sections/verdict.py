@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import ABSENT, interval, is_number, mapping, number, plain, rows, with_unit
-from detscope.report.html.parts import Block, Card, Cards, Finding, Findings, Section
+from detscope.report.model import Block, Card, Cards, Finding, Findings, Section
 
 
 def section(data: ReportData) -> Section:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from detscope.report.figures import count, mapping, number, plain, rows
-from detscope.report.html.page import render_page
-from detscope.report.html.parts import Absent, Block, Card, Cards, Column, Notes, Section, Table
-from detscope.report.html.sweep_curves import curve_sections
+from detscope.report.model import Absent, Block, Card, Cards, Column, Notes, Section, Table
+from detscope.report.pages.sweep_curves import curve_sections
 from detscope.report.progress import duration_text
+from detscope.report.render.page import render_page
 from detscope.runs.atomic import write_text
 
 MOST_FAILURES = 500

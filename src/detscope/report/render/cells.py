@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detscope.report.figures import ABSENT, is_number, number, percent, plain, with_unit
-from detscope.report.html.parts import Column, Table
+from detscope.report.model import Column, Table
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from detscope.report.html.cells import cells_of
-from detscope.report.html.parts import Absent, Chart, Section
+from detscope.report.model import Absent, Chart, Section
+from detscope.report.render.cells import cells_of
 from detscope.runs.standard_json import as_standard_json
 
 _STATIC = Path(__file__).parent / "static"

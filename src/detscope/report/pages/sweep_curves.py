@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from detscope.report.figures import is_number, mapping, number, plain, rows
-from detscope.report.html.parts import Absent, Block, Chart, Column, Notes, Section, Table
-from detscope.report.html.sections.common import PALETTE
+from detscope.report.model import Absent, Block, Chart, Column, Notes, Section, Table
+from detscope.report.sections.common import PALETTE
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MANY = 24  # lines of which a legend still helps

@@ -7,8 +7,8 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.report.figures import plain
-from detscope.report.html.page import render_page
-from detscope.report.html.sections import all_sections
+from detscope.report.render.page import render_page
+from detscope.report.sections import all_sections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 

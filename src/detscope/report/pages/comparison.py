@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from detscope.report.figures import plain
-from detscope.report.html.page import render_page
-from detscope.report.html.parts import Block, Chart, Column, Notes, Section, Table
-from detscope.report.html.sections.common import BLUE, GREY, RED
+from detscope.report.model import Block, Chart, Column, Notes, Section, Table
+from detscope.report.render.page import render_page
+from detscope.report.sections.common import BLUE, GREY, RED
 
 MOST_BARS = 20
 _SLOWER, _FASTER = ("slower", "more", "worse"), ("faster", "less", "better")

@@ -1,0 +1,1 @@
+"""Whole pages: of a run, of a comparison, of a sweep."""
