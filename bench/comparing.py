@@ -24,7 +24,7 @@ class _Silence:
 
 
 def _run(factory: str, out: str) -> Run:
-    from detscope.sessions.train import run_training
+    from detscope.sessions.train.training import run_training
 
     settings = Settings.model_validate(
         {

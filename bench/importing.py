@@ -41,9 +41,9 @@ OURS = (
 from pathlib import Path
 import numpy.ma
 import polars as pl
-import detscope.ingest.kineto
+import detscope.ingest.formats.kineto.reader
 from detscope.analyze.summary import summarize
-from detscope.ingest.run import import_files
+from detscope.ingest.recordings import import_files
 from detscope.runs.reader import load_run
 with tempfile.TemporaryDirectory() as folder:
     before, start = peak(), time.perf_counter()

@@ -18,7 +18,7 @@ from detscope.data.registry import open_dataset
 from detscope.loops.infer import InferHooks, InferPlan, infer
 from detscope.record.recorder import Recorder
 from detscope.runs.reader import load_run
-from detscope.sessions.infer_images import loader_over
+from detscope.sessions.infer.images import loader_over
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import build
 

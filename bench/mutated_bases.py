@@ -75,7 +75,7 @@ def coco(base: Path) -> Subject:
 def _run(base: Path) -> Path:
     """An imported trace: the run of a detector's operators, kernels, steps and modules."""
     from bench.importing import generate
-    from detscope.ingest.run import import_files
+    from detscope.ingest.recordings import import_files
 
     found = base / "run"
     if not found.exists():

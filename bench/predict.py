@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detscope.ingest.unpickle import load_plain
+from detscope.ingest.formats.snapshot.unpickle import load_plain
 from detscope.predict.calibrate import calibrate, spread_samples
 from detscope.predict.device_model import fit_device
 from detscope.predict.fits import with_outcome

@@ -33,7 +33,7 @@ from detscope.record.communication import CommunicationWatch
 from detscope.record.nvml import Reading
 from detscope.record.telemetry import Source, Telemetry, default_sources
 from detscope.runs import writer
-from detscope.sessions.train_parts import make_optimizer
+from detscope.sessions.train.parts import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_retinanet")
 RANKS = 2

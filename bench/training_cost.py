@@ -26,7 +26,7 @@ from detscope.record.operators import OperatorWindow
 from detscope.record.recorder import Recorder
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
-from detscope.sessions.train import make_optimizer
+from detscope.sessions.train.training import make_optimizer
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import build
 

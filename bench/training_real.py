@@ -12,7 +12,7 @@ from detscope.config.schema import TrainingSettings
 from detscope.loops.ema import WeightAverage
 from detscope.loops.schedules import Schedule
 from detscope.loops.train import TrainHooks, TrainPlan, train
-from detscope.sessions.train_parts import make_optimizer
+from detscope.sessions.train.parts import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_ssd")
 ROUNDS = 24

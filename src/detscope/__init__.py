@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from detscope.analyze.summary import summarize
     from detscope.record.recorder import Recorder
     from detscope.runs.reader import load_run
-    from detscope.sessions.run import watch
+    from detscope.sessions.run.watch import watch
 
 __version__ = "0.1.0"
 __all__ = ["Recorder", "__version__", "load_run", "phase", "region", "summarize", "watch"]
@@ -23,7 +23,7 @@ _LAZY = {
     "Recorder": "detscope.record.recorder",
     "load_run": "detscope.runs.reader",
     "summarize": "detscope.analyze.summary",
-    "watch": "detscope.sessions.run",
+    "watch": "detscope.sessions.run.watch",
 }
 
 

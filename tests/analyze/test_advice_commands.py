@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from detscope.analyze.advice import RULES, advice_for
-from detscope.analyze.memory import memory_figures
+from detscope.analyze.memory.account import memory_figures
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.verdict import verdict
 from detscope.cli.main import app

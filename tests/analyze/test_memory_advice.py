@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from detscope.analyze.memory import memory_figures
-from detscope.analyze.memory_blocks import ledger_of, windows_of
-from detscope.analyze.memory_checkpoint import candidates, checkpointed, plain_parts
-from detscope.analyze.memory_replay import peak_of, replay_of
+from detscope.analyze.memory.account import memory_figures
+from detscope.analyze.memory.blocks import ledger_of, windows_of
+from detscope.analyze.memory.checkpoint import candidates, checkpointed, plain_parts
+from detscope.analyze.memory.replay import peak_of, replay_of
 from memory_samples import a_step, block, made_run, state, write_run
 
 PEAK = 11_500

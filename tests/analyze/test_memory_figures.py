@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.analyze.memory import memory_figures
-from detscope.analyze.memory_blocks import CATEGORIES, ledger_of
-from detscope.analyze.memory_changes import categories_at, figures_of_changes
-from detscope.analyze.memory_iterations import iteration_rows
-from detscope.analyze.memory_timeline import peak_tree, step_timeline
+from detscope.analyze.memory.account import memory_figures
+from detscope.analyze.memory.blocks import CATEGORIES, ledger_of
+from detscope.analyze.memory.changes import categories_at, figures_of_changes
+from detscope.analyze.memory.iterations import iteration_rows
+from detscope.analyze.memory.timeline import peak_tree, step_timeline
 from detscope.analyze.summary import summarize
 from detscope.runs.writer import polars_schema
 from memory_samples import BATCH, a_step, block, made_run, state, write_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.memory import memory_figures
+from detscope.analyze.memory.account import memory_figures
 from memory_samples import BATCH, a_step, block, state, write_run
 
 FAILURE = {

@@ -8,12 +8,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from detscope.analyze.ranks import scaling
-from detscope.analyze.ranks_talk import talk_of
+from detscope.analyze.ranks.figures import scaling
+from detscope.analyze.ranks.talk import talk_of
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
-from detscope.sessions.ranks_merge import RankTables, merge, tables_of
+from detscope.sessions.ranks.merge import RankTables, merge, tables_of
 
 MS = 1_000_000
 NOTHING_CALLED = {"phase": None, "group": None, "blocked_after_ns": None, "blocked_ns": None}
@@ -167,7 +167,7 @@ def test_a_rank_that_delivered_nothing_is_said_to_be_missing_and_the_run_is_part
 
 
 def test_tables_of_a_rank_travel_as_bytes(tmp_path):
-    from detscope.sessions.ranks_merge import pack, unpack
+    from detscope.sessions.ranks.merge import pack, unpack
 
     run = write_rank(tmp_path, 1, phases(0, 30, 60), [("gradients", 50, 90)])
     sent = tables_of(load_run(run), 1, {"host": "zwei", "clocks": []})

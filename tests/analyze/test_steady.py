@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from detscope.analyze.steady import outlier_indices, steadiness, warmup_length
-from detscope.analyze.steps import figures, images_per_second, step_figures, typical_steps
+from detscope.analyze.step.steady import outlier_indices, steadiness, warmup_length
+from detscope.analyze.step.steps import figures, images_per_second, step_figures, typical_steps
 from detscope.runs.writer import polars_schema
 
 

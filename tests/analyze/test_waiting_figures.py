@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from detscope.analyze.loader import loader_figures
-from detscope.analyze.operators import operator_rows
-from detscope.analyze.steady import Steadiness
-from detscope.analyze.steps import TypicalSteps
+from detscope.analyze.step.operators import operator_rows
+from detscope.analyze.step.steady import Steadiness
+from detscope.analyze.step.steps import TypicalSteps
 from detscope.analyze.verdict import verdict
 from detscope.runs.writer import polars_schema
 

@@ -173,7 +173,7 @@ class StandIn:
 def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StandIn]:
     def install(stability: str = "stable") -> StandIn:
         stand_in = StandIn(stability)
-        for name, part in (("sessions.train", "run_training"), ("analyze.summary", "summarize")):
+        for name, part in (("sessions.train.training", "run_training"), ("analyze.summary", "summarize")):
             module = ModuleType(f"detscope.{name}")
             setattr(module, part, getattr(stand_in, part))
             monkeypatch.setitem(sys.modules, module.__name__, module)

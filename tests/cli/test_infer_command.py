@@ -30,7 +30,7 @@ def invoke(*args: str) -> Any:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings that measuring is asked for; nothing is measured."""
     import detscope.analyze.summary
-    import detscope.sessions.infer
+    import detscope.sessions.infer.inference
 
     settings: list[Settings] = []
 
@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         settings.append(given)
         return Path("runs/a-run")
 
-    monkeypatch.setattr(detscope.sessions.infer, "run_inference", stand_in)
+    monkeypatch.setattr(detscope.sessions.infer.inference, "run_inference", stand_in)
     monkeypatch.setattr(detscope.analyze.summary, "summarize", lambda run: {"run": str(run), "verb": "infer"})
     return settings
 

@@ -17,7 +17,7 @@ from detscope.data.check_images import ToLook, look_at_all
 from detscope.errors import InputError
 from detscope.report.data_check import render_check
 from detscope.report.histograms import draw_histograms
-from detscope.sessions.data_check import run_check
+from detscope.sessions.check import run_check
 
 
 def reasons(report: CheckReport, kind: str = "error") -> dict[tuple[str, int | None], str]:

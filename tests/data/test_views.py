@@ -15,7 +15,7 @@ from detscope.data.loader import build_loader
 from detscope.data.order import BatchOrder, grouped_batches, shape_of
 from detscope.data.registry import open_dataset
 from detscope.data.views import Augmentation, View, resized, to_float
-from detscope.sessions.pass_order import PassOrder
+from detscope.sessions.train.pass_order import PassOrder
 
 
 def always(**options: Any) -> Any:
@@ -204,7 +204,7 @@ def test_bytes_become_shares_of_one_exactly() -> None:
 def test_multi_scale_training_gives_the_network_the_drawn_sizes() -> None:
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-    from detscope.sessions.multi_scale import keep_drawn_sizes
+    from detscope.sessions.train.multi_scale import keep_drawn_sizes
 
     class Model:
         transform = GeneralizedRCNNTransform(800, 1333, [0.5] * 3, [0.5] * 3)

@@ -19,7 +19,7 @@ def run(order: dict) -> None:
     """The command; it may raise whatever ends a Python process."""
     sys.argv[:] = order["arguments"]
     if order["script"]:
-        from detscope.sessions.script_main import ScriptTarget, execute
+        from detscope.sessions.run.script import ScriptTarget, execute
 
         execute(ScriptTarget(sys.argv[0], tuple(sys.argv[1:])))
     else:

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from detscope.ingest import kineto
-from detscope.ingest.contract import Sink
+from detscope.ingest.formats.kineto import reader as kineto
+from detscope.ingest.sink import Sink
 
 MAIN, AUTOGRAD, STREAM = 10, 11, 7
 ENGINE = "autograd::engine::evaluate_function"

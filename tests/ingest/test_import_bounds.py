@@ -11,10 +11,10 @@ import pytest
 from kineto_maker import Read, read
 
 from detscope.errors import InputError
-from detscope.ingest.packed import most_events
-from detscope.ingest.run import import_files
-from detscope.ingest.snapshot_bytes import read_whole
-from detscope.ingest.unpickle import load_plain
+from detscope.ingest.files import most_events
+from detscope.ingest.recordings import import_files
+from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.formats.snapshot.unpickle import load_plain
 
 TINY = b'{"ph":"X","ts":%d,"dur":1},'
 

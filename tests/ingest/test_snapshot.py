@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 
 from detscope.errors import InputError
-from detscope.ingest import memory_timeline, snapshot
-from detscope.ingest.contract import Sink
+from detscope.ingest.formats.snapshot import reader as snapshot
+from detscope.ingest.formats import memory_timeline
+from detscope.ingest.sink import Sink
 
 FRAMES = [
     {"name": "at::_ops::add_Tensor::call(at::Tensor const&)", "filename": "??", "line": 0},

@@ -10,7 +10,7 @@ from made_networks import chain
 from detscope.machine.versions import package_version
 from detscope.predict.graph import LayerGraph
 from detscope.predict.recorded import Listed, write_listed
-from detscope.sessions import fit_networks
+from detscope.sessions.fit import networks as fit_networks
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.store import Store
 

@@ -39,7 +39,7 @@ from detscope.predict.microbench_layers import Bench, made_call, made_inputs
 from detscope.predict.microbench_reference import Drift
 from detscope.predict.microbench_run import measure, measure_layers
 from detscope.predict.microbench_trial import Trial
-from detscope.sessions.fit_microbench import run_microbench
+from detscope.sessions.fit.microbench import run_microbench
 
 DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}
 DETECTION_KINDS |= {ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS}

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.analyze.ranks_talk import last_arrivals, talks_by_step, wait_ns
+from detscope.analyze.ranks.talk import last_arrivals, talks_by_step, wait_ns
 from detscope.runs.writer import polars_schema
 
 RANKS = Path(__file__).with_name("calling_ranks.py")

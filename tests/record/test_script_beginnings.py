@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from detscope.analyze.loader import loader_figures
-from detscope.analyze.steps import typical_steps
+from detscope.analyze.step.steps import typical_steps
 from detscope.analyze.summary import summarize
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from detscope.ingest import memory_timeline, snapshot
-from detscope.ingest.contract import Sink
+from detscope.ingest.formats.snapshot import reader as snapshot
+from detscope.ingest.formats import memory_timeline
+from detscope.ingest.sink import Sink
 from detscope.ingest.formats import find_format
 
 

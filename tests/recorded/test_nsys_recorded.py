@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.ingest.contract import Sink
-from detscope.ingest.nsys import read, sniff
+from detscope.ingest.sink import Sink
+from detscope.ingest.formats.nsys.reader import read, sniff
 
 ALL = ("kernel", "copy", "set")
 

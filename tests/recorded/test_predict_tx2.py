@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detscope.ingest.unpickle import load_plain
+from detscope.ingest.formats.snapshot.unpickle import load_plain
 from detscope.predict.fits import learn_limit, with_outcome
 from detscope.predict.graph import LayerGraph
 from detscope.predict.memory_model import fit_memory, simulated_bytes

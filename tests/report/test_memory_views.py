@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from detscope.analyze.memory import memory_figures
-from detscope.analyze.memory_iterations import iteration_rows
-from detscope.analyze.memory_timeline import peak_tree, step_timeline
+from detscope.analyze.memory.account import memory_figures
+from detscope.analyze.memory.iterations import iteration_rows
+from detscope.analyze.memory.timeline import peak_tree, step_timeline
 from detscope.analyze.summary import summarize
 from detscope.report.memory_colours import CATEGORY_COLOURS
 from detscope.report.memory_csv import write_memory_csv

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from detscope.report.sections.script import section
-
 from detscope.report.model import Table
+from detscope.report.sections.script import section
 
 SCRIPT: dict[str, Any] = {
     "name": "train.py",

@@ -18,7 +18,7 @@ from detscope.errors import InputError
 from detscope.runs.folder import find_run
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
-from detscope.sessions.fit_sources import Measured, _sources
+from detscope.sessions.fit.sources import Measured, _sources
 
 INFO = {
     "device": "cpu",

@@ -25,8 +25,8 @@ from detscope.errors import InputError, UsageError
 from detscope.loops.evaluate import evaluate_model
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
-from detscope.sessions.evaluate import run_evaluation
-from detscope.sessions.evaluated_model import coco_label_ids
+from detscope.sessions.evaluate.evaluation import run_evaluation
+from detscope.sessions.evaluate.model import coco_label_ids
 
 IMAGES = 5
 
@@ -177,7 +177,7 @@ def test_a_run_given_as_weights_brings_its_model_data_and_sizes(tmp_path, data_r
     from typer.testing import CliRunner
 
     from detscope.cli.main import app
-    from detscope.sessions.train import run_training
+    from detscope.sessions.train.training import run_training
 
     monkeypatch.chdir(tmp_path)
     training = {"num_epochs": 1, "batch_size": 2, "recipe": False, "learning_rate": 0.001}
@@ -246,7 +246,7 @@ def open_own(monkeypatch):
             annotations = folder / "annotations" / "instances.json"
             return open_coco_layout("own", folder / "images", annotations, options)
 
-        monkeypatch.setattr("detscope.sessions.evaluate.open_dataset", opened)
+        monkeypatch.setattr("detscope.sessions.evaluate.evaluation.open_dataset", opened)
 
     return use
 
@@ -312,7 +312,7 @@ def test_a_run_that_fails_says_so_and_keeps_the_traceback(tmp_path, data_root, m
     def broken(*_args, **_more):
         exec(compile("raise RuntimeError('no such luck')", detscope.__file__, "exec"))  # a line of ours
 
-    monkeypatch.setattr("detscope.sessions.evaluate.measure", broken)
+    monkeypatch.setattr("detscope.sessions.evaluate.evaluation.measure", broken)
     with pytest.raises(RuntimeError) as error:
         evaluate(settings_for("tiny_fcos", tmp_path, data_root))
     run = error.value.detscope_log.parent  # type: ignore[attr-defined]

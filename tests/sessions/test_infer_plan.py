@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.record.schedule import Schedule
-from detscope.sessions.infer_plan import batches_of, order_of_steps
+from detscope.sessions.infer.plan import batches_of, order_of_steps
 
 
 def test_a_pass_holds_every_image_once_and_the_last_batch_may_be_smaller():

@@ -18,7 +18,7 @@ from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
-from detscope.sessions.infer import run_inference
+from detscope.sessions.infer.inference import run_inference
 
 OWN_STAGES = {
     "tiny_fasterrcnn": {"backbone", "fpn", "rpn", "roi_heads"},

@@ -296,8 +296,8 @@ def test_the_command_under_the_tool_ends_well_when_the_window_is_over(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from detscope.report.progress import make_progress
-    from detscope.sessions.infer import run_inference
-    from detscope.sessions.train import run_training
+    from detscope.sessions.infer.inference import run_inference
+    from detscope.sessions.train.training import run_training
 
     switch = Listener()
     monkeypatch.setenv(ENVIRONMENT, "1:3")

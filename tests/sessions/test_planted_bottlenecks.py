@@ -17,7 +17,7 @@ from detscope.config.schema import Settings
 from detscope.data.registry import register
 from detscope.record import loader, recorder
 from detscope.record.events import EventBuffer
-from detscope.sessions.train import run_training
+from detscope.sessions.train.training import run_training
 from detscope.sessions.tune import run_tuning
 
 # bench/comparing.py plants the same on a real clock; here nothing may depend on the machine

@@ -17,7 +17,7 @@ from detscope.predict.model_file import save_model
 from detscope.predict.recorded import write_layers
 from detscope.predict.samples import Case, Sample
 from detscope.report.terminal_predict import render
-from detscope.sessions.predict import PredictRequest, run_predict
+from detscope.sessions.predict.prediction import PredictRequest, run_predict
 
 
 def chain(width: int, name: str) -> LayerGraph:
@@ -122,7 +122,7 @@ def test_what_does_not_fit_shows_what_it_needs_and_not_what_the_device_has(asked
 
 def test_the_view_of_a_prediction_never_imports_torch() -> None:
     code = (
-        "import sys, detscope.sessions.predict, detscope.report.predict_pictures, "
+        "import sys, detscope.sessions.predict.prediction, detscope.report.predict_pictures, "
         "detscope.report.sections.predicted; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)

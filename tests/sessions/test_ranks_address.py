@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from detscope.errors import MachineError
-from detscope.sessions.ranks_address import Way, gloo_on, way_to
+from detscope.sessions.ranks.address import Way, gloo_on, way_to
 
 
 @pytest.mark.parametrize("rendezvous", ["127.0.0.1:29500", "127.0.0.1", "localhost:0"])

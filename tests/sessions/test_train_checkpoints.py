@@ -15,7 +15,7 @@ from torch import nn
 from detscope.errors import InputError
 from detscope.loops.ema import WeightAverage
 from detscope.loops.train import Position, TrainPlan, make_scaler
-from detscope.sessions.checkpoints import (
+from detscope.sessions.train.checkpoints import (
     TrainingParts,
     latest_checkpoint,
     restore,

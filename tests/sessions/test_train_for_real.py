@@ -13,9 +13,9 @@ from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
-from detscope.sessions.checkpoints import latest_checkpoint, weights_of_run
-from detscope.sessions.recipe import keeps_checkpoints, with_recipe
-from detscope.sessions.train import run_training
+from detscope.sessions.train.checkpoints import latest_checkpoint, weights_of_run
+from detscope.sessions.train.recipe import keeps_checkpoints, with_recipe
+from detscope.sessions.train.training import run_training
 from detscope.zoo.registry import get_card
 
 OUT_OF_MEMORY = """

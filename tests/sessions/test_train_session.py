@@ -13,7 +13,7 @@ from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.train import run_training
+from detscope.sessions.train.training import run_training
 
 TINY = (
     "tiny_fasterrcnn",

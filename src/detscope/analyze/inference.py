@@ -11,8 +11,8 @@ from detscope.analyze.columns import median
 from detscope.analyze.cost_content import cost_against_content
 from detscope.analyze.overhead import overhead_ratio
 from detscope.analyze.stats import percent
-from detscope.analyze.steps import TypicalSteps, figures
-from detscope.analyze.tree import REST
+from detscope.analyze.step.steps import TypicalSteps, figures
+from detscope.analyze.step.modules import REST
 from detscope.runs.reader import Run
 
 DECODE, TRANSFER, OTHER, FORWARD = "decode", "transfer", "other", "forward"

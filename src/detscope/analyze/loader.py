@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.columns import highest, lowest, mean, total
-from detscope.analyze.steps import TypicalSteps
+from detscope.analyze.step.steps import TypicalSteps
 
 REGIONS = ("load", "decode", "transform", "collate")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.tree import ROOT
+from detscope.analyze.step.modules import ROOT
 from detscope.runs.reader import Run
 
 LEAST_MS = 0.005  # shorter modules are all launch cost

@@ -9,7 +9,7 @@ import polars as pl
 
 from detscope.analyze.curve import RATE
 from detscope.analyze.inference import FORWARD, stage_times
-from detscope.analyze.tree import DIRECTIONS, REST
+from detscope.analyze.step.modules import DIRECTIONS, REST
 from detscope.runs.reader import Run
 
 # what was in a step; the recorder's own columns are left out

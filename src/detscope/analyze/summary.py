@@ -14,14 +14,14 @@ from detscope.analyze.curve import accuracy_figures, epoch_rows
 from detscope.analyze.device.run_figures import add_device
 from detscope.analyze.inference import add_inference, inference_verdict
 from detscope.analyze.loader import loader_figures
-from detscope.analyze.memory import memory_figures
-from detscope.analyze.operators import operator_rows
+from detscope.analyze.memory.account import memory_figures
+from detscope.analyze.step.operators import operator_rows
 from detscope.analyze.overhead import overhead_ratio
 from detscope.analyze.predicted import read_predicted
-from detscope.analyze.ranks import add_ranks
+from detscope.analyze.ranks.figures import add_ranks
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.roofline import add_costs
-from detscope.analyze.steps import (
+from detscope.analyze.step.steps import (
     images_per_second,
     outlier_rows,
     phase_rows,
@@ -30,7 +30,7 @@ from detscope.analyze.steps import (
     warmup_figures,
 )
 from detscope.analyze.telemetry import telemetry_rows
-from detscope.analyze.tree import backward_attributed, in_model_order, module_rows, stage_rows
+from detscope.analyze.step.modules import backward_attributed, in_model_order, module_rows, stage_rows
 from detscope.analyze.verdict import verdict
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.reader import Run, load_run

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.compare.change import Change, change_of_steps
-from detscope.analyze.steps import typical_steps
+from detscope.analyze.step.steps import typical_steps
 from detscope.runs.reader import Run
 
 _APART = 1_000_000  # step numbers of one round lie below those of the next

@@ -108,7 +108,7 @@ def check(
 ) -> None:
     """Open every image, judge every annotation, and tell what will dominate cost; changes nothing."""
     from detscope.report.progress import make_progress
-    from detscope.sessions.data_check import run_check
+    from detscope.sessions.check import run_check
 
     progress = make_progress(quiet=quiet)
     try:

@@ -53,7 +53,7 @@ def evaluate(
     if model is not None and detections is not None:
         raise UsageError("a model and --detections exclude each other", "leave one of them out")
     from detscope.config.load import load_settings
-    from detscope.sessions.evaluated_model import run_of_weights, settings_file_of
+    from detscope.sessions.evaluate.model import run_of_weights, settings_file_of
 
     run_given = run_of_weights(weights, out or "runs")
     flags: dict[str, object] = {
@@ -81,7 +81,7 @@ def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) ->
 
     progress = make_progress(quiet=quiet)
     with stdout_kept_clean(keep_stdout_clean):
-        from detscope.sessions.evaluate import run_evaluation
+        from detscope.sessions.evaluate.evaluation import run_evaluation
 
         try:
             return run_evaluation(loaded.settings, progress=progress, notes=loaded.notes)

@@ -58,7 +58,7 @@ def fit(
     json: JsonFlag = False,
 ) -> None:
     """Fit a model of a device; methods are chosen on networks and levels that were left out."""
-    from detscope.sessions.fit import FitRequest, run_fit
+    from detscope.sessions.fit.fitting import FitRequest, run_fit
 
     asked = FitRequest(
         files or [],

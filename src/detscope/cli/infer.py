@@ -121,7 +121,7 @@ def _split(model: str | None, images: list[str], named: str | None) -> tuple[str
         return named, images
     if named is not None:
         return named, [model, *images]
-    from detscope.sessions.infer_images import names_images
+    from detscope.sessions.infer.images import names_images
 
     return (None, [model, *images]) if names_images(model) else (model, images)
 
@@ -133,7 +133,7 @@ def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) ->
     for note in loaded.notes:
         progress.note(note)
     with stdout_kept_clean(keep_stdout_clean):
-        from detscope.sessions.infer import run_inference
+        from detscope.sessions.infer.inference import run_inference
 
         try:
             return run_inference(loaded.settings, progress=progress, notes=loaded.notes)

@@ -47,7 +47,7 @@ def predict(
 
     Of a run: its own network, predicted beside what was measured, and kept in the run for its report.
     """
-    from detscope.sessions.predict import PredictRequest, named_run, run_predict
+    from detscope.sessions.predict.prediction import PredictRequest, named_run, run_predict
 
     if picture is not None:
         from detscope.report.canvas import check_ending
@@ -59,7 +59,7 @@ def predict(
         if run is None:
             found = run_predict(asked)
         else:
-            from detscope.sessions.predict_run import predict_run
+            from detscope.sessions.predict.runs import predict_run
 
             found = predict_run(asked, run)
     if picture is not None:

@@ -14,7 +14,7 @@ from detscope.errors import UsageError
 
 if TYPE_CHECKING:
     from detscope.record.script.options import ScriptOptions
-    from detscope.sessions.script_main import ScriptTarget
+    from detscope.sessions.run.script import ScriptTarget
 
 
 @dataclass
@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """Run a training script as it is and show where its time goes; its output and exit code stay its own."""
     from detscope.record.script.options import make_options
-    from detscope.sessions.script_lookup import find_target
+    from detscope.sessions.run.lookup import find_target
 
     given = command or []
     if module is None and not given:
@@ -101,7 +101,7 @@ def run(
 
 def start(request: ScriptRequested) -> None:
     """Run the script outside of the command line's own handling of errors and signals."""
-    from detscope.sessions.run import run_script
+    from detscope.sessions.run.watch import run_script
 
     sys.excepthook = sys.__excepthook__  # typer has put its own there
     run_script(request.target, request.options, quiet=request.quiet, json_file=request.json_file)

@@ -46,7 +46,7 @@ def score(
     json: JsonFlag = False,
 ) -> None:
     """Errors, intervals and out-of-memory decisions, with the noise of the data beside them."""
-    from detscope.sessions.fit_score import ScoreRequest, run_score
+    from detscope.sessions.fit.score import ScoreRequest, run_score
 
     if picture is not None:
         from detscope.report.canvas import check_ending

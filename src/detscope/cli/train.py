@@ -154,17 +154,17 @@ def _measure(
     with stdout_kept_clean(keep_stdout_clean):
         try:
             if training.ranks * training.nodes > 1:
-                from detscope.sessions.ranks_launch import run_ranks
+                from detscope.sessions.ranks.launch import run_ranks
 
                 tried = ["--try"] if variants is not None else []
                 return run_ranks(
                     loaded.settings, progress=progress, notes=loaded.notes, quiet=quiet, options=tried
                 )
-            from detscope.sessions.train import run_training
+            from detscope.sessions.train.training import run_training
 
             if variants is None:
                 return run_training(loaded.settings, progress=progress, notes=loaded.notes)
-            from detscope.sessions.memory_try import train_and_try
+            from detscope.sessions.train.variants import train_and_try
 
             return train_and_try(loaded.settings, variants, progress=progress, notes=loaded.notes)
         finally:

@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from detscope.analyze.memory_iterations import Iterations
+from detscope.analyze.memory.iterations import Iterations
 from detscope.runs.atomic import write_text
 
 FILE_NAME = "memory.csv"

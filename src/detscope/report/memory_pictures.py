@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from detscope.analyze.memory_timeline import PeakTree, Timeline
+from detscope.analyze.memory.timeline import PeakTree, Timeline
 from detscope.report.figures import plain, with_unit
 from detscope.report.memory_timeline_picture import timeline_picture
 from detscope.report.memory_treemap import treemap_picture

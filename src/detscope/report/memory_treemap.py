@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from detscope.analyze.memory_timeline import PeakTree
+from detscope.analyze.memory.timeline import PeakTree
 from detscope.report.figures import percent, with_unit
 from detscope.report.lettering import drawable, font_of_size, shortened, text_width
 from detscope.report.memory_colours import CATEGORY_COLOURS, INK, PAPER, category_name, lighter

@@ -31,7 +31,7 @@ def add_costs(
     device: str = "cpu",
 ) -> None:
     """Count one pass and keep it with the run; a run is never lost for it, what went wrong is said."""
-    from detscope.analyze.steps import typical_steps
+    from detscope.analyze.step.steps import typical_steps
 
     typical = typical_steps(load_run(writer.folder).table("steps"))
     if modules == "none" or typical.p50_ms is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from detscope.errors import InputError
-from detscope.ingest.run import Imported, import_files
+from detscope.ingest.recordings import Imported, import_files
 
 
 def run_import(

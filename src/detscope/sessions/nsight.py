@@ -30,7 +30,7 @@ from detscope.record.nsight_window import ENVIRONMENT, StepWindow, parse_window
 from detscope.sessions.nsight_runs import keep_recording
 
 if TYPE_CHECKING:
-    from detscope.sessions.train import Progress
+    from detscope.sessions.train.training import Progress
 
 DEFAULT_WINDOWS: dict[Kind, str] = {"systems": "100:200", "compute": "1:2"}
 # counting kernels runs each of them several times: minutes for a step, hours for many

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.summary import summarize
-from detscope.ingest.run import read_file, write_run
+from detscope.ingest.recordings import read_file, write_run
 from detscope.machine.facts import environment
 from detscope.runs.atomic import write_text
 

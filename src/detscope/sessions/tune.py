@@ -17,7 +17,7 @@ from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, UsageError
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
-from detscope.sessions.train import Progress, run_training
+from detscope.sessions.train.training import Progress, run_training
 
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 LEAST_GAIN = 0.02

@@ -15,7 +15,7 @@ import polars as pl
 from detscope.analyze.device.idle import CAUSES, IdlePieces
 from detscope.analyze.device.intervals import grouped_union, overlap
 from detscope.analyze.device.timeline import Timeline, borders
-from detscope.analyze.tree import ROOT
+from detscope.analyze.step.modules import ROOT
 
 PARTS = ("phase", "stage", "module", "direction", "operator")
 MOST_ROWS = 200

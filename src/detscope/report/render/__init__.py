@@ -1,1 +1,1 @@
-"""Renderers of sections: terminal, page, Markdown, CSV, pictures, TensorBoard; none of them knows a figure."""
+"""Renderers of sections: terminal, page, Markdown, CSV, pictures and TensorBoard; none knows a figure."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from detscope.analyze.series import start_of_steps_ns, step_points
-from detscope.report import event_file
 from detscope.report.bar_chart import bar_chart
 from detscope.report.drawing import Picture, draw, enlarged
 from detscope.report.figures import ABSENT, interval, is_number, mapping, number, percent, plain, rows
 from detscope.report.picture_files import encode, unique_stem
+from detscope.report.render import event_file
 from detscope.report.render.markdown import name_cell, sentence, table
 from detscope.report.terminal_device import device_name
 from detscope.report.terminal_tables import top_modules

@@ -1,0 +1,157 @@
+"""Running out of memory as an answer: what failed, what was there, which batch would fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from detscope.analyze.memory.blocks import Ledger, Window, owners, peak_event
+from detscope.analyze.memory.slope import PER_IMAGE
+from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
+from detscope.runs.reader import Run
+
+STATES_PER_PARAMETER = {"adamw": 2, "sgd": 1}
+# What a process takes beside its tensors between its first forward pass and its second step: compiled
+# kernels, the account itself, stacks of threads. 94 MB were measured with tiny_ssd on a CPU.
+FIRST_STEP_BYTES = 96_000_000
+
+
+def oom_figures(run: Run, ledger: Ledger, windows: list[Window], figures: dict[str, Any]) -> dict[str, Any]:
+    """The request that failed, the account then, and the largest batch that would fit by this run's slope."""
+    told = dict(run.info.get("oom") or {})
+    fitted = int(ledger.level.max(initial=0))
+    about = run.info.get("memory") or {}
+    batch = run.info.get("batch_size")
+    own = _beside_tensors(about, told) if run.status == "oom_host" else 0
+    need = _need(run, ledger, windows, told)
+    suggestion = _half(batch) if about.get("unfinished_lost") else _suggestion(fitted, own, need, batch)
+    result = {
+        "status": run.status,
+        **{key: told.get(key) for key in ("request_bytes", "device", "phase", "module", "message")},
+        "limit_bytes": fitted,
+        "limit_is": "the most that was allocated at once before the request failed: it did fit",
+        "kept_back_bytes": own,  # taken off the limit: not there for tensors from the second step on
+        **need,
+        **suggestion,
+    }
+    if result["suggested_batch"] is not None:
+        rerun = rerun_command(run.folder, run.info)
+        size = (
+            f" --batch-size {result['suggested_batch']}" if run.info.get("verb") in MADE_BY_SETTINGS else ""
+        )
+        result["command"] = None if rerun is None else rerun + size
+    result["peak_bytes"] = figures["peak_bytes"]
+    return result
+
+
+def _suggestion(limit: int, kept_back: int, need: dict[str, Any], batch: Any) -> dict[str, Any]:
+    slope = need["bytes_per_image"]
+    if not isinstance(batch, int) or not slope:
+        return {"suggested_batch": None, "why": "cannot tell: no image's share of the memory is known"}
+    fits = int((limit - kept_back - need["fixed_bytes"]) // slope)
+    if fits < 1 and limit - need["fixed_bytes"] >= slope:
+        fits = 1  # by this run's own figures one would; whether it does, only trying tells
+    if fits < 1:
+        return {"suggested_batch": None, "why": "not even one image fits beside what every step needs"}
+    if batch == 1:
+        return {"suggested_batch": None, "why": "the batch is one image already"}
+    return {"suggested_batch": min(fits, batch - 1), "why": None}
+
+
+def _beside_tensors(about: dict[str, Any], told: dict[str, Any]) -> int:
+    """Host memory that later steps do not have for tensors: the account, and what the first step brings."""
+    own = int(about.get("own_bytes") or 0)
+    return max(own, FIRST_STEP_BYTES) if told.get("step") == 0 else own
+
+
+def _half(batch: Any) -> dict[str, Any]:
+    """Where the account of the step did not survive."""
+    if not isinstance(batch, int) or batch < 2:
+        return {"suggested_batch": None, "why": "cannot tell: no memory was left to read what the step took"}
+    basis = "half the batch: no memory was left to read what the step took"
+    return {"suggested_batch": batch // 2, "why": None, "bytes_per_image": None, "basis": basis}
+
+
+def _need(run: Run, ledger: Ledger, windows: list[Window], told: dict[str, Any]) -> dict[str, Any]:
+    """The fixed part and what an image brings: of a whole step where one ended, else of what was seen."""
+    batch = run.info.get("batch_size")
+    images = batch if isinstance(batch, int) and batch > 0 else None
+    whole = [window for window in windows if window.mode != "unfinished"]
+    if whole:
+        # the first step has neither gradients nor optimizer state before it: the last shows what stays
+        events = [peak_event(ledger, window.first, window.last) for window in whole]
+        variable = max(_variable(ledger, event) for event in events)
+        fixed = max(int(ledger.level[event]) - _variable(ledger, event) for event in events)
+        basis = "the highest of the steps that ended"
+        fixed = max(fixed, _expected_fixed(run, ledger))
+    else:
+        event = peak_event(ledger, 0, len(ledger.level))
+        seen = _variable(ledger, event) + int(told.get("request_bytes") or 0)
+        rest, basis = _rest_of_forward(ledger, event, told)
+        variable = seen + rest
+        fixed = _expected_fixed(run, ledger)
+    return {
+        "fixed_bytes": fixed,
+        "bytes_per_image": variable / images if images else None,
+        "basis": basis,
+    }
+
+
+def _variable(ledger: Ledger, event: int) -> int:
+    alive = pl.Series(ledger.alive(event))
+    return int(ledger.blocks.filter(alive & ledger.blocks["category"].is_in(PER_IMAGE))["bytes"].sum())
+
+
+def _expected_fixed(run: Run, ledger: Ledger) -> int:
+    """Parameters, their gradients and the optimizer's state, also where the run did not get so far."""
+    alive = ledger.blocks.filter(pl.Series(ledger.begin_at < np.iinfo(np.int64).max))
+    sums = {
+        name: int(size)
+        for name, size in alive.group_by("name", "category")
+        .agg(pl.col("bytes").max())
+        .group_by("category")
+        .agg(pl.col("bytes").sum())
+        .iter_rows()
+    }
+    parameters = sums.get("parameters", 0)
+    training = (run.info.get("settings") or {}).get("training") or {}
+    kind = training.get("optimizer")
+    states = STATES_PER_PARAMETER.get(str(kind), 0)
+    if kind == "sgd" and not training.get("momentum"):
+        states = 0
+    trained = parameters if run.info.get("verb") != "infer" else 0
+    gradients = sums.get("gradients", 0) or trained
+    optimizer = sums.get("optimizer", 0) or states * trained
+    return parameters + gradients + optimizer
+
+
+def _rest_of_forward(ledger: Ledger, event: int, told: dict[str, Any]) -> tuple[int, str]:
+    """What modules that had not run yet would have added: each as much as the last ones that had.
+
+    Feature maps shrink along a network, so that this is rather too much than too little. Behind the
+    forward pass, the gradient of a feature map and what becomes of it are still to come.
+    """
+    blocks = owners(ledger.blocks).filter(pl.Series(ledger.alive(event)))
+    if told.get("phase") not in (None, "forward", "data", "transfer"):
+        largest = blocks.filter(pl.col("category").is_in(PER_IMAGE))["bytes"].max()
+        basis = "a step that failed after its forward pass, and two more blocks as large as its largest"
+        return 2 * int(largest or 0), basis  # type: ignore[arg-type]
+    weighted = set(blocks.filter(pl.col("category") == "parameters")["owner"].to_list())
+    made = (
+        blocks.filter((pl.col("direction") == "forward") & pl.col("category").is_in(PER_IMAGE))
+        .filter(pl.col("owner").is_in(sorted(weighted)))
+        .group_by("owner")
+        .agg(pl.col("bytes").sum(), pl.col("alloc_ns").max())
+        .sort("alloc_ns")
+    )
+    if not made.height:
+        return 0, "a step that failed before any module with parameters had run"
+    last = made["bytes"].tail(max(1, made.height // 3)).to_list()
+    left = len(weighted) - made.height
+    basis = (
+        f"a step that failed after {made.height} of {len(weighted)} modules with parameters;"
+        " each of the others is taken to be like the last ones"
+    )
+    return round(left * sum(last) / len(last)), basis

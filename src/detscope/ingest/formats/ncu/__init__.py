@@ -1,0 +1,1 @@
+"""Listings of Nsight Compute as CSV."""

@@ -1,0 +1,78 @@
+"""Listings of Nsight Compute as CSV: long, wide (`--page raw`), the details page, and tables made of them.
+
+Columns are found by name, so 12, 15, 18 or 20 of them are all the same. Lines that are not part of a
+listing (==PROF==, the program's own output) are counted and passed over wherever they stand. A kernel is a
+launch id of one process in one listing: equal ids of two processes are two kernels. Values keep the
+listing's meaning but not its prefixes: times are in ns, sizes in byte, rates per second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from detscope.errors import InputError
+from detscope.ingest.sink import Sink
+from detscope.ingest.formats.ncu.kernels import KernelTable
+from detscope.ingest.formats.ncu.listings import Listing, decode, listings, open_text
+
+_LONG = re.compile(r'"?ID"?\s*[,;\t]\s*"?Process ID"?')
+_PIVOT = re.compile(r'^\s*"?Metric Name"?\s*[,;\t].*\b\w+__\w+\.', re.MULTILINE)
+_TOOL = re.compile(r"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
+PERMISSION = "ERR_NVGPUCTRPERM"
+
+
+def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001
+    """Whether the text has a listing's header, or the tool's own lines before one."""
+    if head[:1] in b"{[" or head.startswith(b"SQLite"):
+        return False
+    text = decode(head)
+    return bool(_LONG.search(text) or _PIVOT.search(text) or _TOOL.search(text))
+
+
+def read(path: Path, sink: Sink) -> None:
+    """Put the metrics of every kernel into the sink."""
+    table = KernelTable(sink)
+    logs = {"permission": False, "lines": 0}
+    with open_text(path) as lines:
+        for listing in listings(_watched(lines, logs)):
+            if listing.summary:
+                raise InputError(
+                    f"{path.name} sums kernels up (--print-summary): it does not list them one by one",
+                    "export again without --print-summary",
+                )
+            table.add(listing)
+            _count(listing, sink)
+    if logs["permission"]:
+        sink.note(f"Nsight Compute reported {PERMISSION}: it was not allowed to read counters")
+    table.finish()
+    if not sink.rows:
+        raise _nothing(path, bool(logs["permission"]))
+    sink.info.update(format="Nsight Compute CSV", kernels=table.kernels, layouts=sorted(table.layouts))
+    sink.cannot_tell("device use over time: Nsight Compute serialises kernels and lists no times")
+
+
+def _watched(lines: Iterator[str], logs: dict[str, int]) -> Iterator[str]:
+    for line in lines:
+        if PERMISSION in line and line.startswith("=="):
+            logs["permission"] = True
+        yield line
+
+
+def _count(listing: Listing, sink: Sink) -> None:
+    sink.count("lines that are no part of a listing", listing.log_lines)
+    sink.count("rows of rules, without a metric", listing.rule_rows)
+    sink.count("rows that are cut or damaged", listing.bad_rows)
+
+
+def _nothing(path: Path, permission: bool) -> InputError:
+    if permission:
+        return InputError(
+            f"{path.name} has no kernel: Nsight Compute was not allowed to read counters ({PERMISSION})",
+            "let an administrator set NVreg_RestrictProfilingToAdminUsers=0, or record as root",
+        )
+    return InputError(
+        f"{path.name} has no kernel with metrics",
+        "export with: ncu --csv --page raw --print-units base -i REPORT.ncu-rep",
+    )

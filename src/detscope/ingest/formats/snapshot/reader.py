@@ -1,0 +1,192 @@
+"""Snapshots of CUDA's caching allocator (`torch.cuda.memory._dump_snapshot`): pickle, JSON or torch's page.
+
+The pickle is read by a reader that knows no class (`unpickle`). Blocks of the history and blocks alive at its
+end become rows of `memory`; a block whose allocation is not in the history has no `alloc_ns`. So the
+level that these rows give is right for the time of the history, and a lower bound of the run's true peak
+wherever recording began late. The peak that the history alone would claim leaves all older blocks out.
+Blocks freed within the history have the size that was asked for; the allocator rounds it up.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from detscope.errors import InputError
+from detscope.ingest.sink import Sink
+from detscope.ingest.formats.snapshot.blocks import DeviceMemory, place_of, read_device, whole
+from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.formats.snapshot.unpickle import load_plain
+from detscope.limits import require_within
+
+_PICKLE_HEAD = re.compile(rb"\x80[\x02-\x05]")
+_PAGE = re.compile(rb"add_local_files|MemoryViz\.js")
+_EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\s]+)"')
+_AGAIN = "record it again: torch.cuda.memory._dump_snapshot(file)"
+
+
+def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001
+    """A pickle, a page of torch's memory viewer, or the same data as JSON."""
+    if _PICKLE_HEAD.match(head) or (_PAGE.search(head) and b"<" in head[:100]):
+        return True
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return False
+    return (b'"segments"' in head and b'"traceEvents"' not in head) or (
+        b'"total_size"' in head and b'"segment_type"' in head
+    )
+
+
+def read(path: Path, sink: Sink) -> None:
+    """Put blocks, reserved memory and what cannot be known into the sink."""
+    data, cut = read_whole(path)
+    if cut:
+        raise InputError(f"{path.name} is packed and cut", "copy the file again")
+    segments, traces = _parts(path, _load(path, data))
+    devices = sorted({*(whole(s.get("device")) or 0 for s in segments), *range(len(traces))})
+    found = [
+        read_device(
+            device,
+            [segment for segment in segments if (whole(segment.get("device")) or 0) == device],
+            traces[device] if device < len(traces) else [],
+        )
+        for device in devices[:1024]
+    ]
+    found = [memory for memory in found if memory.segments or memory.entries]
+    if not found:
+        raise InputError(f"{path.name} is a snapshot without any segment or history", _AGAIN)
+    sink.info.update(format="CUDA allocator snapshot", memory=[_facts(memory) for memory in found])
+    for memory in found:
+        _add(memory, sink)
+        _say(memory, sink, len(found) > 1)
+    sink.cannot_tell("categories and modules: a snapshot knows blocks and stacks, not what they are for")
+
+
+def _load(path: Path, data: bytes) -> Any:
+    if _PICKLE_HEAD.match(data):
+        return load_plain(data)
+    if data.lstrip()[:1] in (b"{", b"["):
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(f"{path.name} is damaged: {str(error)[:120]}", _AGAIN) from error
+    embedded = _EMBEDDED.search(data)
+    if embedded is None:
+        raise InputError(f"{path.name} is a page without its snapshot", "give the pickle it was made of")
+    try:
+        return load_plain(base64.b64decode(embedded[1]))
+    except binascii.Error as error:
+        raise InputError(f"{path.name} is damaged: {error}", _AGAIN) from error
+
+
+def _parts(path: Path, value: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Segments and histories; a bare list of segments is what `torch.cuda.memory_snapshot()` returns."""
+    raw = {"segments": value} if isinstance(value, list) else value
+    if not isinstance(raw, dict) or not isinstance(raw.get("segments"), list):
+        raise InputError(f"{path.name} holds plain data, but no allocator snapshot", _AGAIN)
+    segments = [item for item in raw["segments"] if isinstance(item, dict)]
+    given = raw.get("device_traces")
+    traces = [item if isinstance(item, list) else [] for item in given] if isinstance(given, list) else []
+    # a pickle may name the same list a million times
+    blocks = (segment.get("blocks") for segment in segments)
+    size = sum(len(found) for found in (*blocks, *traces) if isinstance(found, list))
+    require_within("snapshot_values", size, path.name)
+    return segments, traces
+
+
+def _facts(memory: DeviceMemory) -> dict[str, Any]:
+    return {
+        "device": f"cuda:{memory.device}",
+        "segments": memory.segments,
+        "entries": memory.entries,
+        "live_bytes": memory.live_bytes,
+        "live_blocks": memory.live_blocks,
+        "reserved_bytes": memory.reserved_bytes,
+        "fragmentation_bytes": memory.reserved_bytes - memory.live_bytes,
+        "largest_free_bytes": memory.free_blocks,
+        "unknown_frees": memory.unknown_frees,
+        "unknown_freed_bytes": memory.unknown_freed_bytes,
+        "history_peak_bytes": memory.history_peak_bytes,
+        "history_peak_is": "a lower bound: the history alone, without blocks allocated before it began",
+        "out_of_memory": memory.failed,
+        "verdict": late_verdict(memory),
+    }
+
+
+def late_verdict(memory: DeviceMemory) -> str | None:
+    """The words for a history that does not reach back to the first allocation."""
+    if memory.unknown_frees:
+        return (
+            f"recording began late: {memory.unknown_frees} frees of unknown blocks; "
+            "the true peak cannot be known from this file"
+        )
+    older = sum(1 for block in memory.blocks if block.alloc_ns is None)
+    if memory.entries and older:
+        return (
+            f"recording began late: {older} blocks were allocated before; "
+            "the true peak before that cannot be known from this file"
+        )
+    return None if memory.entries else "no history: the peak cannot be known from this file, only its end"
+
+
+def _add(memory: DeviceMemory, sink: Sink) -> None:
+    places: dict[int, tuple[str | None, str | None]] = {}
+    stacks, operators = [], []
+    for block in memory.blocks:
+        key = id(block.frames)  # the same stack is one object, however many blocks it made
+        if key not in places:
+            places[key] = place_of(block.frames)
+        stacks.append(places[key][0])
+        operators.append(places[key][1])
+    count, device = len(memory.blocks), f"cuda:{memory.device}"
+    sink.add(
+        "memory",
+        pl.DataFrame(
+            {
+                "block": pl.Series(range(sink.rows.get("memory", 0), sink.rows.get("memory", 0) + count)),
+                "device": [device] * count,
+                "bytes": pl.Series([block.size for block in memory.blocks], dtype=pl.Int64),
+                "alloc_ns": pl.Series([block.alloc_ns for block in memory.blocks], dtype=pl.Int64),
+                "free_ns": pl.Series([block.free_ns for block in memory.blocks], dtype=pl.Int64),
+                "operator": pl.Series(operators, dtype=pl.String),
+                "category": ["unknown"] * count,
+                "stack": pl.Series(stacks, dtype=pl.String),
+            }
+        ),
+    )
+    moments = [(time_ns, "reserved", size) for time_ns, size in memory.reserved]
+    last_ns = memory.reserved[-1][0]
+    moments += [(last_ns, "largest_free", size) for size in memory.free_blocks]
+    sink.add(
+        "memory_levels",
+        {
+            "time_ns": [row[0] for row in moments],
+            "device": [device] * len(moments),
+            "level": [row[1] for row in moments],
+            "bytes": [row[2] for row in moments],
+        },
+    )
+
+
+def _say(memory: DeviceMemory, sink: Sink, several: bool) -> None:
+    where = f"cuda:{memory.device}: " if several else ""
+    verdict = late_verdict(memory)
+    if verdict:
+        sink.note(where + verdict)
+        sink.cannot_tell(f"true peak: {where}{verdict}")
+    if memory.unknown_frees:
+        sink.note(
+            f"{where}lower bound from the history alone: {memory.history_peak_bytes} B; "
+            "it leaves out what was allocated before"
+        )
+    for failed in memory.failed[:3]:
+        sink.note(
+            f"{where}ran out of memory: a request of {failed['bytes']} B failed with "
+            f"{failed['device_free_bytes']} B free on the device"
+        )
+    sink.count("history entries that do not fit together", memory.odd_entries)

@@ -1,0 +1,273 @@
+"""Recorded files become runs: read, put together what belongs together, written as any other run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from detscope.errors import DetscopeError, InputError
+from detscope.ingest.sink import Format, Sink
+from detscope.ingest.formats import find_format
+from detscope.runs.definitions import DEFINITIONS
+from detscope.runs.writer import RunWriter
+
+# tables that say of which rank a row is; of the others only one rank's rows are kept
+TABLES_WITH_RANK = ("device_events", "host_events")
+_DAMAGE = ("damaged", "unreadable", "without ts", "without dur", "without ph", "negative")
+
+
+@dataclass
+class Recording:
+    """One file that was read."""
+
+    path: Path
+    format: Format
+    sink: Sink
+    frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+
+    @property
+    def states_rank(self) -> bool:
+        """Whether the file itself says which rank of a job it is."""
+        return "rank" in self.sink.info
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of the files."""
+
+    runs: list[Path]
+    failures: list[DetscopeError]
+
+
+def import_files(
+    paths: Sequence[Path], out: Path, name: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Imported:
+    """Read files and write runs; ranks of one job, and what different tools saw of one, share a run."""
+    recordings: list[Recording] = []
+    failures: list[DetscopeError] = []
+    for path in paths:
+        try:
+            recordings.append(read_file(path))
+        except DetscopeError as error:
+            failures.append(error)
+    if not recordings:
+        raise failures[0]
+    groups = grouped(recordings)
+    if len(groups) > 1:
+        tell(f"{len(recordings)} files become {len(groups)} runs: they are not ranks of one job")
+    return Imported([write_run(group, out, name) for group in groups], failures)
+
+
+def read_file(path: Path) -> Recording:
+    """Read one file, whatever format it has."""
+    found = find_format(path)
+    frames: dict[str, list[pl.DataFrame]] = {}
+    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame), source=path.name)
+    try:
+        found.read(path, sink)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}", "check the path and its rights"
+        ) from error
+    _give_memory_back()
+    if not frames:
+        raise InputError(f"{path}: nothing usable in it ({found.name})", "record it again")
+    return Recording(path, found, sink, frames)
+
+
+def _give_memory_back() -> None:
+    """Hand freed memory to the system: millions of small objects leave a third of the peak in the heap."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # other C libraries do without
+        return
+    trim(0)
+
+
+def grouped(recordings: Sequence[Recording]) -> list[list[Recording]]:
+    """Ranks of one job together; files of different tools together, one of each; the others alone."""
+    ranked = [recording for recording in recordings if recording.states_rank]
+    groups: list[list[Recording]] = []
+    for recording in ranked:
+        home = next((group for group in groups if _same_job(group, recording)), None)
+        if home is None:
+            groups.append([recording])
+        else:
+            home.append(recording)
+    others = [recording for recording in recordings if not recording.states_rank]
+    names = [recording.format.name for recording in recordings]
+    if len(recordings) > 1 and len(set(names)) == len(names):
+        return [list(recordings)]
+    return groups + [[recording] for recording in others]
+
+
+def _same_job(group: list[Recording], recording: Recording) -> bool:
+    sizes = {member.sink.info.get("world_size") for member in group}
+    ranks = {member.sink.rank for member in group}
+    return sizes == {recording.sink.info.get("world_size")} and recording.sink.rank not in ranks
+
+
+def write_run(group: Sequence[Recording], out: Path, name: str | None = None) -> Path:
+    """Write one run from files that belong together."""
+    group = sorted(group, key=lambda recording: recording.sink.rank)
+    notes = _align(group)
+    label = name or _label(group[0].path)
+    info: dict[str, Any] = {
+        "model": {"name": label},
+        "device": _device(group),
+        "level": "ops",
+        "sources": [_source(recording) for recording in group],
+        "stages": group[0].sink.info.get("stages", []),
+        "cannot_tell": list(dict.fromkeys(text for one in group for text in one.sink.unknown)),
+        "definitions": DEFINITIONS,
+    }
+    info |= _operators(group)
+    info["notes"] = [*_notes(group), *notes]
+    writer = RunWriter(out, "import", label, info)
+    seen: set[str] = set()
+    several = len({recording.sink.rank for recording in group}) > 1
+    for recording in group:
+        for table, frames in recording.frames.items():
+            if table in TABLES_WITH_RANK or table not in seen:
+                for frame in frames:
+                    writer.append_frame(table, frame)
+            if table == "steps" and several:  # `steps` are the first rank's, these are everybody's
+                for frame in frames:
+                    rank = pl.lit(recording.sink.rank, pl.Int64).alias("rank")
+                    writer.append_frame("rank_steps", frame.with_columns(rank))
+        seen |= set(recording.frames)
+        recording.frames.clear()
+    damage = _damage(group)
+    writer.close("partial" if damage else "ok", damage)
+    _give_memory_back()
+    return writer.folder
+
+
+def _label(path: Path) -> str:
+    name = path.name
+    for suffix in (".gz", ".json", ".sqlite", ".csv", ".pickle"):
+        name = name.removesuffix(suffix)
+    return name or "recording"
+
+
+def _source(recording: Recording) -> dict[str, Any]:
+    sink = recording.sink
+    return {
+        "file": recording.path.name,
+        "format": recording.format.name,
+        "rank": sink.rank,
+        "rows": sink.rows,
+        "counts": sink.counts,
+        **{key: value for key, value in sink.info.items() if key not in ("rank", "format")},
+    }
+
+
+def _device(group: Sequence[Recording]) -> str | None:
+    """Names of the devices the files are about; None where they do not say."""
+    names: list[str] = []
+    for recording in group:
+        known = {d.get("id"): d.get("name") for d in recording.sink.info.get("devices", [])}
+        frames = recording.frames.get("device_events", [])
+        used = {number for frame in frames for number in frame["device"].unique().to_list()}
+        names += [str(known[number]) for number in sorted(used - {None}) if known.get(number)]
+    return ", ".join(dict.fromkeys(names)) or None
+
+
+def _operators(group: Sequence[Recording]) -> dict[str, Any]:
+    first = next((one.sink.info for one in group if "kernels_unlinked" in one.sink.info), None)
+    if first is None:
+        return {}
+    found: dict[str, Any] = {"steps": max(1, int(first.get("steps") or 0))}
+    if first.get("modules_by"):
+        found["backward_attributed"] = first.get("backward_attributed")
+    return {"operators": found}
+
+
+def _notes(group: Sequence[Recording]) -> list[str]:
+    several = len(group) > 1
+    notes = []
+    for recording in group:
+        prefix = f"{recording.path.name}: " if several else ""
+        notes += [prefix + note for note in recording.sink.notes]
+        notes += [f"{prefix}{number:,} {what}" for what, number in recording.sink.counts.items()]
+    ranks = [recording.sink.rank for recording in group]
+    if len(set(ranks)) > 1:
+        notes.append(f"steps, modules and operators are those of rank {ranks[0]}")
+    return notes
+
+
+def _damage(group: Sequence[Recording]) -> str | None:
+    """Why the run is only a part of what was recorded."""
+    reasons = []
+    for recording in group:
+        if recording.sink.info.get("cut"):
+            reasons.append(f"{recording.path.name} is cut")
+        reasons += [
+            f"{number:,} {what}"
+            for what, number in recording.sink.counts.items()
+            if any(word in what for word in _DAMAGE)
+        ]
+    return ", ".join(reasons) or None
+
+
+def _span(recording: Recording) -> tuple[int, int] | None:
+    """First and last moment of a file."""
+    found = [
+        (frame["start_ns"].min(), (frame["start_ns"] + frame["wall_ns"]).max())
+        for table in TABLES_WITH_RANK
+        for frame in recording.frames.get(table, [])
+    ]
+    known = [(first, last) for first, last in found if isinstance(first, int) and isinstance(last, int)]
+    return (min(first for first, _ in known), max(last for _, last in known)) if known else None
+
+
+def _align(group: Sequence[Recording]) -> list[str]:
+    """Ranks whose clocks do not overlap are shifted so that their first common step begins together."""
+    if len(group) < 2:
+        return []
+    reference, spans = group[0], [_span(recording) for recording in group]
+    notes = []
+    for recording, span in zip(group[1:], spans[1:], strict=True):
+        if span is None or spans[0] is None or (span[0] < spans[0][1] and spans[0][0] < span[1]):
+            continue
+        shift = _shift(reference, recording)
+        if shift is None:
+            notes.append(
+                f"{recording.path.name}: its clock does not overlap that of {reference.path.name} and there"
+                " is no common step: times of the two cannot be compared"
+            )
+            continue
+        _move(recording, shift)
+        notes.append(
+            f"{recording.path.name}: moved by {shift / 1e6:.3f} ms to begin its steps with the others"
+        )
+    return notes
+
+
+def _shift(reference: Recording, recording: Recording) -> int | None:
+    marks = [_steps(one) for one in (reference, recording)]
+    common = [name for name in marks[0] if name in marks[1]]
+    return marks[0][common[0]] - marks[1][common[0]] if common else None
+
+
+def _steps(recording: Recording) -> dict[str, int]:
+    frames = recording.frames.get("host_events", [])
+    rows = [frame.filter(pl.col("kind") == "step").select("name", "start_ns") for frame in frames]
+    return {name: start for frame in rows for name, start in frame.iter_rows()}
+
+
+def _move(recording: Recording, shift_ns: int) -> None:
+    for table in (*TABLES_WITH_RANK, "steps"):
+        if table not in recording.frames:
+            continue
+        recording.frames[table] = [
+            frame.with_columns(
+                pl.col(name) + shift_ns for name in ("start_ns", "launch_ns") if name in frame.columns
+            )
+            for frame in recording.frames.get(table, [])
+        ]

@@ -1,0 +1,115 @@
+"""Scoring: every method under every protocol, with the noise of the data beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from detscope.errors import InputError
+from detscope.predict.device_model import STAGES
+from detscope.predict.fits import with_outcome
+from detscope.predict.layer_table import fit_layers
+from detscope.predict.layer_times import read_layer_times
+from detscope.predict.methods import METHODS, TARGETS
+from detscope.predict.noise import measured_interval, noise_floor
+from detscope.predict.protocols import PROTOCOLS, UNSEEN_DEVICE, splits
+from detscope.predict.samples import Sample, with_target
+from detscope.predict.score import asked_and_found, figures, score_decisions
+from detscope.sessions.fit.fitting import FEWEST_ROWS, Told, chosen
+from detscope.sessions.fit.sources import parse_where, read_measured
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """What the user asked for."""
+
+    files: Sequence[Path]
+    target: str = "memory,latency"
+    stage: str = "training"
+    method: str = "auto,trees"
+    protocol: str = "unseen-levels,unseen-networks"
+    device: str | None = None
+    where: str | None = None
+    layer_times: Path | None = None  # of single layers: latency is then their sum
+    points: bool = False  # every prediction too, for a picture
+
+
+def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, Any]:
+    """Figures by target, protocol and method; decisions where some runs ran out of memory."""
+    (stage,) = chosen(request.stage, STAGES, "--stage")[:1]
+    targets = chosen(request.target, list(TARGETS), "--target")
+    protocols = chosen(request.protocol, list(PROTOCOLS), "--protocol")
+    methods = chosen(request.method, METHODS, "--method")
+    where = parse_where(request.where, request.device)
+    all_devices = UNSEEN_DEVICE in protocols
+    measured = read_measured(request.files, stage=stage, where=where, all_devices=all_devices, told=told)
+    samples, notes = measured.samples, list(measured.notes)
+    if all_devices and len(protocols) > 1:
+        notes.append("all protocols are given the rows of all devices: score one device for the others")
+    targets = [one for one in targets if _enough(samples, one, notes)]
+    if not targets:
+        raise InputError("; ".join(notes[-2:]), "measure more batch sizes or networks")
+    asked = [
+        (target, protocol)
+        for target in targets
+        for protocol in protocols
+        if _splits(samples, target, protocol, notes, alone=len(protocols) == 1)
+    ]
+    if not asked:
+        raise InputError("; ".join(dict.fromkeys(notes[-2:])), "add samples, or choose another --protocol")
+    table = None
+    if request.layer_times is not None:
+        table = fit_layers(read_layer_times(request.layer_times), training=stage == "training")
+    scores, points = [], []
+    for target, protocol in asked:
+        for method in methods:
+            told(f"{target}, {protocol}, {method}")
+            made = asked_and_found(
+                samples, target, protocol, method, training=stage == "training", table=table
+            )
+            scores.append(asdict(figures(target, protocol, method, made)))
+            if request.points:
+                words = {"target": target, "protocol": protocol, "method": method}
+                points += [words | row for row in made.rows(TARGETS[target])]
+    return {
+        "rows": len(samples),
+        "conditions": measured.kept,
+        "left_out": measured.left_out,
+        "noise_floor": {one: noise_floor(samples, one) for one in targets},
+        "measured_interval": {one: measured_interval(samples, one) for one in targets},
+        "scores": scores,
+        **({"points": points} if request.points else {}),
+        "decisions": _decisions(samples, notes) if "memory" in targets else None,
+        "notes": notes,
+    }
+
+
+def _splits(samples: Sequence[Sample], target: str, protocol: str, notes: list[str], *, alone: bool) -> bool:
+    """Whether the samples can be split so; of several protocols, one that cannot is left out."""
+    try:
+        splits(with_target(samples, TARGETS[target]), protocol)
+    except InputError as error:
+        if alone:
+            raise
+        notes.append(f"{target}: {error.message}")
+        return False
+    return True
+
+
+def _decisions(samples: Sequence[Sample], notes: list[str]) -> dict[str, Any] | None:
+    """Fits or not, where some runs ran out of memory and there are other networks to learn from."""
+    if all(one.passed for one in samples):
+        return None
+    if len({one.network for one in with_target(samples, "process_bytes")}) < 2:
+        notes.append("fits or not: needs two networks")
+        return None
+    return asdict(score_decisions(samples, with_outcome(samples)))
+
+
+def _enough(samples: Sequence[Sample], target: str, notes: list[str]) -> bool:
+    count = len(with_target(samples, TARGETS[target]))
+    if count < FEWEST_ROWS:
+        notes.append(f"{target}: {count} rows have it, too few to score")
+    return count >= FEWEST_ROWS

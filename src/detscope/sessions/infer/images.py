@@ -1,0 +1,111 @@
+"""Which images an inference reads: given ones, a data set's, or generated ones; odd ones are tried first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from detscope.config.schema import Settings
+from detscope.data.image_files import DatasetImages, ImageFiles, ImageSource, Skipped, find_images, read_all
+from detscope.data.registry import list_datasets, open_dataset
+from detscope.errors import InputError, UsageError
+from detscope.sessions.train.training import Progress, download_progress
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    from detscope.loops.infer import Batch, InferPlan
+
+# Resizing to a model's input may leave nothing of such images; only the model can tell.
+ODD_RATIO = 8
+ODD_SIDE = 16
+
+
+def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[Skipped]]:
+    """The images to measure, and those that cannot be read."""
+    inference = settings.inference
+    given = inference.images
+    names = [text for text in given if is_dataset(text)]
+    if names and len(given) > 1:
+        raise UsageError(
+            f"{names[0]} is a data set and cannot be mixed with other images", "measure them one by one"
+        )
+    if given and not names:
+        return _given_images(given, inference.limit, progress)
+    data = settings.data
+    if inference.limit is not None:
+        data = data.model_copy(update={"images": inference.limit})
+    if names:
+        data = data.model_copy(update={"name": names[0]})
+    dataset = open_dataset(data, seed=settings.training.seed, progress=download_progress(progress))
+    return DatasetImages(dataset, inference.limit), []
+
+
+def is_dataset(text: str) -> bool:
+    """Whether a text names a data set; a file or folder of that name is given as ./NAME."""
+    return any(entry.name == text for entry in list_datasets())
+
+
+def _given_images(
+    given: Sequence[str], limit: int | None, progress: Progress
+) -> tuple[ImageFiles, list[Skipped]]:
+    paths, skipped = find_images(given)
+    source, unreadable = read_all(paths, limit, download_progress(progress))
+    skipped += unreadable
+    if not len(source):
+        _refuse(skipped)
+    return source, skipped
+
+
+def without_unfit(
+    source: ImageSource, model: nn.Module, plan: InferPlan
+) -> tuple[ImageSource, list[Skipped]]:
+    """Try images of odd sizes once; those the model cannot take are left out with its reason."""
+    from detscope.loops.infer import detect
+
+    if not isinstance(source, ImageFiles):
+        return source, []
+    unfit: dict[int, Skipped] = {}
+    for number, (width, height) in enumerate(source.sizes):
+        if max(width, height) <= ODD_RATIO * min(width, height) and min(width, height) >= ODD_SIDE:
+            continue
+        try:
+            detect(model, [source[number][0]], plan)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            what = f"{width} x {height} pixels: the model cannot take it: {reason}"[:300]
+            unfit[number] = Skipped(source.image_name(number), what)
+    kept = source.without(list(unfit))
+    if not len(kept):
+        _refuse(list(unfit.values()))
+    return kept, list(unfit.values())
+
+
+def _refuse(skipped: Sequence[Skipped]) -> None:
+    lines = [f"{item.file}: {item.reason}" for item in skipped]
+    raise InputError(
+        "\n".join([*lines, "none of the images can be measured"]), "give at least one image file"
+    )
+
+
+def loader_over(source: ImageSource, order: list[list[int]]) -> DataLoader[Any]:
+    """Reads and decodes in the loop itself, batch by batch in this order."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(cast(Any, source), batch_sampler=order, num_workers=0, collate_fn=_together)
+
+
+def _together(items: list[tuple[torch.Tensor, int]]) -> Batch:
+    return [image for image, _ in items], [number for _, number in items]
+
+
+def names_images(text: str) -> bool:
+    """Whether the first text on the command line means images and not a model."""
+    from detscope.zoo.registry import list_cards
+
+    if ":" in text or any(card.name == text for card in list_cards()):
+        return False
+    return is_dataset(text) or Path(text).exists() or bool(set("*?[") & set(text))

@@ -1,0 +1,269 @@
+"""`detscope train --ranks N`: starts the ranks by torchrun's own launcher and tells how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detscope.config.load import dump_settings
+from detscope.config.schema import Settings, TrainingSettings
+from detscope.errors import DetscopeError, InterruptedRun, MachineError
+from detscope.runs.atomic import storage_error, write_text
+from detscope.runs.reader import load_run
+from detscope.sessions.ranks.exchange import boot_identity, device_of, refuse_torchrun
+from detscope.sessions.ranks.address import Way, gloo_on, way_to
+from detscope.sessions.ranks.merge import RankTables, merge, tables_of
+from detscope.sessions.ranks.team import check_plan
+
+if TYPE_CHECKING:
+    from detscope.sessions.train.training import Progress
+
+SHUTDOWN_S = 15  # between asking the other ranks to end and ending them
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a job failed: the rank that failed first, and how."""
+
+    rank: int | None
+    words: str  # "SIGKILL", "exit code 3", "ValueError: ..."
+    told: Mapping[str, Any] | None = None  # what the rank itself said
+    by_signal: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The root cause in one line."""
+        return self.words if self.rank is None else f"rank {self.rank} {self.words}"
+
+
+def run_ranks(
+    settings: Settings,
+    *,
+    progress: Progress,
+    notes: Sequence[str] = (),
+    quiet: bool = False,
+    options: Sequence[str] = (),
+) -> Path | None:
+    """Train in several processes; the merged run, or None on a node where rank 0 does not run."""
+    refuse_torchrun()
+    check_plan(settings, options)
+    training = settings.training
+    device_of(training.device, 0, training.ranks)
+    runs = Path(settings.output.runs)
+    with _meeting_folder(runs) as folder:
+        write_text(folder / "config.toml", dump_settings(settings))
+        write_text(folder / "about.json", json.dumps({"notes": list(notes), "quiet": quiet}))
+        progress.note(f"starting {training.ranks} ranks{_nodes(training)}")
+        failure = _launch(training, folder)
+        if failure is not None:
+            raise _explain(failure, folder, settings)
+        ended = _left(folder, "ended")
+        return _as_asked(ended[0]["run"], runs) if 0 in ended else None
+
+
+def _as_asked(run: str, runs: Path) -> Path:
+    """A run's folder as the user would write it."""
+    return runs / Path(run).name
+
+
+def _nodes(training: TrainingSettings) -> str:
+    return (
+        f" on each of {training.nodes} nodes, meeting at {training.rendezvous}" if training.nodes > 1 else ""
+    )
+
+
+@contextmanager
+def _meeting_folder(runs: Path) -> Iterator[Path]:
+    """Where ranks of this host leave word while they run; gone afterwards."""
+    folder = runs.absolute() / f".ranks-{secrets.token_hex(4)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise storage_error(runs, error) from error
+    try:
+        yield folder
+    except BaseException:
+        _end_all(folder)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
+    """Run torchrun's agent here; what it raised, if anything failed. A restart would be no measurement."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    together = training.rendezvous if training.nodes > 1 else None
+    way = way_to(together) if together else None
+    config = LaunchConfig(
+        min_nodes=training.nodes,
+        max_nodes=training.nodes,
+        nproc_per_node=training.ranks,
+        run_id="detscope" if together else secrets.token_hex(8),
+        rdzv_backend="c10d",
+        rdzv_endpoint=together or "localhost:0",
+        rdzv_configs={"timeout": training.rank_timeout_s, **_opening(way)},
+        max_restarts=0,
+        local_addr=way.address if way else "localhost",
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchrun")),
+    )
+    with _signals_put_back(), _quiet_torchrun(), gloo_on(way):
+        try:
+            elastic_launch(config, sys.executable)("-m", __package__ + ".member", str(folder))
+        except (ChildFailedError, SignalException) as error:
+            return error
+        except KeyboardInterrupt:
+            return SignalException("interrupted", signal.SIGINT)
+    return None
+
+
+def _opening(way: Way | None) -> dict[str, bool]:
+    """Who opens the meeting place, where torchrun cannot be left to guess it from the host's name."""
+    return {} if way is None or way.hosts is None else {"is_host": way.hosts}
+
+
+@contextmanager
+def _signals_put_back() -> Iterator[None]:
+    """The agent hears signals by handlers of its own and leaves them behind."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    had = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_S))
+    try:
+        yield
+    finally:
+        if had is None:
+            os.environ.pop("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", None)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _quiet_torchrun() -> Iterator[None]:
+    """What the agent logs about failed ranks is told in our words."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _explain(failure: Exception, folder: Path, settings: Settings) -> DetscopeError:
+    """The error to raise; what was recorded until then is merged and named in it."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    _end_all(folder)
+    stopped_by = failure.sigval if isinstance(failure, SignalException) else None
+    told = _left(folder, "error")
+    silent = sorted(set(_left(folder, "started")) - set(told) - set(_left(folder, "ended")))
+    cause = Cause(None, "interrupted") if stopped_by else root_cause(failure, told, silent)
+    kept = _salvage(folder, cause, settings.training.ranks * settings.training.nodes)
+    if kept is not None:
+        kept = _as_asked(str(kept), Path(settings.output.runs))
+    where = f"; what was recorded is in {kept}" if kept else ""
+    show = f"detscope show {kept}" if kept else ""
+    if stopped_by is not None:
+        error: DetscopeError = InterruptedRun(f"interrupted{where}", show)
+        error.exit_code = 128 + int(stopped_by)
+        return error
+    if cause.told is not None and cause.told["known"]:
+        error = DetscopeError(cause.told["message"], cause.told["hint"])
+        error.exit_code = cause.told["exit_code"]
+        return error
+    if cause.by_signal:
+        hint = "was it ended by hand, or for its memory (dmesg tells)?"
+        return MachineError(f"the run failed: {cause.sentence}{where}", f"{hint} {show}".strip())
+    log = kept / "log.txt" if kept is not None and (kept / "log.txt").is_file() else None
+    return DetscopeError(
+        f"the run failed: {cause.sentence}{where}", f"the traceback is in {log}" if log else show
+    )
+
+
+def root_cause(failure: Any, told: Mapping[int, Mapping[str, Any]], silent: Sequence[int] = ()) -> Cause:
+    """Who failed first. A rank that a signal ended did not fail because of another one's end.
+
+    SIGTERM is how torchrun ends the others, so it is believed last. Where all who spoke had waited too long,
+    it is one of the `silent` that they waited for.
+    """
+    failures = sorted(failure.failures.items(), key=lambda one: (_order(one[1].exitcode), one[1].timestamp))
+    rank, first = failures[0]
+    if first.exitcode < 0 and not (first.exitcode == -signal.SIGTERM and told):
+        return Cause(rank, signal.Signals(-first.exitcode).name, by_signal=True)
+    # of ranks that raised, the one that did not merely lose its connection or wait in vain
+    waited = {number for number, one in told.items() if timed_out(one["message"])}
+    own = {number for number, one in told.items() if not lost_connection(one["message"])} - waited
+    if waited and silent and not own:
+        return Cause(min(silent), "hung: the others waited for it longer than training.rank_timeout_s")
+    number = min(own or waited, default=rank)
+    found = told.get(number)
+    if found is None:
+        return Cause(rank, f"exit code {first.exitcode}")
+    return Cause(number, f"{found['kind']}: {found['message']}", found)
+
+
+def _order(exit_code: int) -> int:
+    if exit_code == -signal.SIGTERM:
+        return 2
+    return 0 if exit_code < 0 else 1
+
+
+def lost_connection(message: str) -> bool:
+    """Whether a rank failed because another one was gone."""
+    words = message.lower()
+    return any(part in words for part in ("connection closed by peer", "connection reset", "broken pipe"))
+
+
+def timed_out(message: str) -> bool:
+    """Whether a rank failed because another one did not come to a collective."""
+    words = message.lower()
+    return "timed out" in words or "timeout" in words
+
+
+def _salvage(folder: Path, cause: Cause, ranks: int) -> Path | None:
+    """Merge what the ranks of this host left on disk; the run says why it is not whole."""
+    places = {rank: Path(told["run"]) for rank, told in _left(folder, "run").items()}
+    if 0 not in places or not (places[0] / "run.json").is_file():
+        return None
+    members: list[RankTables] = []
+    for rank, run in sorted(places.items()):
+        if (run / "run.json").is_file():
+            members.append(tables_of(load_run(run), rank, {"boot": boot_identity()}))
+    merge(places[0], members, ranks)
+    info = load_run(places[0]).info
+    raised = cause.rank is not None and not cause.by_signal
+    info["status"] = "failed" if raised else "partial"
+    info["reason"] = cause.sentence
+    write_text(places[0] / "run.json", json.dumps(info, indent=1, allow_nan=False, default=str) + "\n")
+    if cause.told is not None and not cause.told["known"]:
+        write_text(places[0] / "log.txt", str(cause.told["traceback"]))
+    return places[0]
+
+
+def _left(folder: Path, what: str) -> dict[int, dict[str, Any]]:
+    """Words that ranks of this host left, by rank."""
+    found = {}
+    for path in folder.glob(f"{what}-*.json"):
+        found[int(path.stem.rpartition("-")[2])] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _end_all(folder: Path) -> None:
+    """End what is left of the ranks' process groups, such as loader workers of one that was killed."""
+    for told in _left(folder, "started").values():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(told["pid"], signal.SIGKILL)

@@ -1,0 +1,132 @@
+"""One rank of `detscope train --ranks N`; torchrun starts `-m detscope.sessions.ranks.member FOLDER`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from detscope.errors import DetscopeError
+from detscope.faults import text_of
+
+_DEATH_SIGNAL = 1  # prctl's number for "tell me when my parent dies"
+
+
+def main(folder: Path) -> NoReturn:
+    """Train as one of the ranks; how it ended is left in the folder for the process that started torchrun."""
+    from detscope.sessions.ranks.exchange import rank_place
+
+    place = rank_place()
+    if place is None:
+        raise SystemExit("this module is started by torchrun, not by hand")
+    _die_with_parent()
+    os.dup2(2, 1)  # standard output belongs to the figures, which another process prints
+    if not place.leads:
+        _speak_into(folder / f"rank-{place.rank}.log")
+    _keep_asides(folder / f"rank-{place.rank}.log")
+    _leave(folder, place.rank, "started", {"pid": os.getpid()})
+    try:
+        run = _train(folder)
+    except BaseException as error:
+        _leave(folder, place.rank, "error", _told(error))
+        _end_process(getattr(error, "exit_code", 1) if isinstance(error, DetscopeError) else 1)
+    _leave(folder, place.rank, "ended", {"run": str(run.absolute())})
+    _end_process(0)
+
+
+def _end_process(exit_code: int) -> NoReturn:
+    """Leave without destructors.
+
+    In them a process group may wait for an end that is gone, and one of its threads that lets go of a tensor
+    while Python ends takes the process down (pytorch issue 190489).
+    """
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _train(folder: Path) -> Path:
+    from detscope.config.load import load_settings
+    from detscope.report.progress import make_progress
+    from detscope.sessions.ranks.exchange import rank_place
+    from detscope.sessions.ranks.team import join
+    from detscope.sessions.train.training import run_training
+
+    place = rank_place()
+    assert place is not None
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    settings = load_settings(folder / "config.toml", (), {}).settings
+    if not place.leads:
+        own = settings.output.model_copy(update={"runs": str(folder / f"rank-{place.rank}")})
+        settings = settings.model_copy(update={"output": own})
+    progress = make_progress(quiet=about["quiet"] or not place.leads)
+    try:
+        team = join(settings, place)
+        team.tell_run = lambda run: _leave(folder, place.rank, "run", {"run": str(run.absolute())})
+        run = run_training(settings, progress=progress, notes=about["notes"], team=team)
+        team.leave()
+    finally:
+        progress.finish()
+    return run
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    """An error as plain data."""
+    known = isinstance(error, DetscopeError)
+    words = " ".join(text_of(error).split())
+    return {
+        "kind": type(error).__name__,
+        "message": error.message if known else words[:500],  # type: ignore[attr-defined]
+        "hint": error.hint if known else "",  # type: ignore[attr-defined]
+        "exit_code": error.exit_code if known else 1,  # type: ignore[attr-defined]
+        "known": known,
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def _leave(folder: Path, rank: int, what: str, content: dict[str, Any]) -> None:
+    """Write a small file that is whole or not there."""
+    path = folder / f"{what}-{rank}.json"
+    aside = path.with_suffix(".part")
+    with contextlib.suppress(FileNotFoundError):  # the folder goes when nobody waits for it any more
+        aside.write_text(json.dumps(content), encoding="utf-8")
+        aside.replace(path)
+
+
+def _speak_into(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+
+
+def _keep_asides(log: Path) -> None:
+    """What destructors and threads say of a rank that ends goes to its log: why it ended is told elsewhere.
+
+    When a rank dies, the workers of the others may be ended before them, and torch's handler of that raises
+    wherever the rank is, also where nobody can catch it.
+    """
+
+    def keep(words: object) -> None:
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+            file.write(f"{words}\n")
+
+    sys.unraisablehook = lambda told: keep(f"{told.err_msg or 'ignored'} {told.object!r}: {told.exc_value!r}")
+    threading.excepthook = lambda told: keep(f"in a thread: {told.exc_value!r}")
+
+
+def _die_with_parent() -> None:
+    """A torchrun that is killed cannot end its ranks: on Linux the system does."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

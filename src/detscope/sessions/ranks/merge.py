@@ -1,0 +1,216 @@
+"""What the ranks recorded becomes one run: rank 0's, with the others' tables beside its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from detscope.runs.atomic import write_text
+from detscope.runs.folder import point_latest_at
+from detscope.runs.reader import Run, load_run
+from detscope.runs.writer import polars_schema, write_table
+from detscope.sessions.ranks.exchange import (
+    ClockReading,
+    Exchange,
+    RankPlace,
+    boot_identity,
+    clock_as_plain,
+    host_name,
+    rank_place,
+)
+
+# table of a rank -> table of the run, where rows say of which rank they are
+TABLES = {
+    "steps": "rank_steps",
+    "content": "rank_content",
+    "timeline": "rank_timeline",
+    "communication": "communication",
+}
+DELIVERY_S = 120.0
+_FACTS = ("rank", "host", "pid", "device", "clocks", "last_loss", "status", "reason")
+
+
+@dataclass(frozen=True)
+class RankTables:
+    """What one rank recorded, as far as a view of all ranks needs it."""
+
+    rank: int
+    facts: dict[str, Any]
+    frames: dict[str, pl.DataFrame]
+
+
+def finish_rank(
+    run: Path,
+    *,
+    readings: Sequence[ClockReading] = (),
+    facts: Mapping[str, Any] | None = None,
+    exchange: Exchange | None = None,
+    timeout_s: float = DELIVERY_S,
+) -> Path | None:
+    """Call at the end of a rank's recording, its run closed, in every process that torchrun started.
+
+    Rank 0 merges and gets the run's folder back, the others deliver and get None. A process that is
+    alone gets its folder back at once. `readings` are clock readings made earlier.
+    """
+    place = exchange.place if exchange is not None else rank_place()
+    if place is None:
+        return run
+    exchange = exchange or Exchange.connect(place)
+    if place.leads:
+        _collect(run, exchange, facts or {}, timeout_s)
+        return run
+    last = exchange.read_clock("end", timeout_s)
+    clocks = [clock_as_plain(reading) for reading in (*readings, last) if reading is not None]
+    own = tables_of(load_run(run), place.rank, {**about_rank(place), **(facts or {}), "clocks": clocks})
+    exchange.send(f"tables/{place.rank}", pack(own))
+    exchange.receive(f"merged/{place.rank}", timeout_s)  # rank 0 may want the folder
+    return None
+
+
+def _collect(run: Path, exchange: Exchange, facts: Mapping[str, Any], timeout_s: float) -> None:
+    """Rank 0's part: answer clocks, take the tables, write, let the others go."""
+    from torch.distributed import DistStoreError
+
+    place = exchange.place
+    with contextlib.suppress(DistStoreError):  # who does not ask the time delivers nothing either: said below
+        exchange.read_clock("end", timeout_s)
+    members = [tables_of(load_run(run), 0, {**about_rank(place), **facts})]
+    for rank in exchange.members:
+        found = exchange.receive(f"tables/{rank}", timeout_s)
+        if found is not None:
+            members.append(unpack(found))
+    merge(run, members, place.ranks)
+    for member in members[1:]:
+        exchange.send(f"merged/{member.rank}", b"")
+    point_latest_at(run)
+
+
+def about_rank(place: RankPlace) -> dict[str, Any]:
+    """Who and where a rank is."""
+    return {"rank": place.rank, "host": host_name(), "pid": os.getpid(), "boot": boot_identity()}
+
+
+def tables_of(run: Run, rank: int, facts: Mapping[str, Any]) -> RankTables:
+    """Take a rank's tables from its own run; facts that its run.json tells are kept."""
+    told = run.info.get("rank_facts") or {}
+    known = {"device": run.info.get("device"), **told, **facts, "folder": str(run.folder.absolute())}
+    known |= {"rank": rank, "status": run.status, "reason": run.info.get("reason")}
+    return RankTables(rank, known, {name: run.table(name) for name in TABLES})
+
+
+def pack(tables: RankTables) -> bytes:
+    """Tables as bytes: one line of JSON, then the tables one after the other."""
+    bodies = {}
+    for name, frame in tables.frames.items():
+        buffer = io.BytesIO()
+        frame.write_ipc_stream(buffer, compression="lz4")
+        bodies[name] = buffer.getvalue()
+    lengths = {name: len(body) for name, body in bodies.items()}
+    head = {"rank": tables.rank, "facts": tables.facts, "lengths": lengths}
+    return json.dumps(head, default=str).encode() + b"\n" + b"".join(bodies.values())
+
+
+def unpack(content: bytes) -> RankTables:
+    """The reverse of `pack`."""
+    head, _, rest = content.partition(b"\n")
+    about = json.loads(head)
+    frames, start = {}, 0
+    for name, length in about["lengths"].items():
+        frames[name] = pl.read_ipc_stream(io.BytesIO(rest[start : start + length]))
+        start += length
+    return RankTables(about["rank"], about["facts"], frames)
+
+
+def merge(run: Path, members: Sequence[RankTables], ranks: int) -> None:
+    """Write the tables of all ranks into rank 0's run, on rank 0's clock, and say what is missing."""
+    for source, target in TABLES.items():
+        skip = target == "rank_timeline"  # rank 0's own time line stays where every view looks for it
+        pieces = [
+            _with_rank(_on_common_clock(member, members[0], member.frames[source]), member.rank, target)
+            for member in members
+            if not (skip and member.rank == 0) and member.frames[source].height
+        ]
+        if pieces:
+            write_table(run / f"{target}.parquet", pl.concat(pieces))
+    info = load_run(run).info
+    info["ranks"] = {
+        "count": ranks,
+        "members": [
+            {**_described(member, members[0]), "run": _bring_home(run, member)} for member in members
+        ],
+        "missing": sorted(set(range(ranks)) - {member.rank for member in members}),
+    }
+    _judge(info, members)
+    write_text(run / "run.json", json.dumps(info, indent=1, allow_nan=False, default=str) + "\n")
+
+
+def _judge(info: dict[str, Any], members: Sequence[RankTables]) -> None:
+    """A run is whole when every rank's part is."""
+    missing = info["ranks"]["missing"]
+    broken = [member for member in members if member.facts["status"] != "ok"]
+    if info.get("status") != "ok" or not (missing or broken):
+        return
+    words = [f"rank {rank} delivered nothing" for rank in missing]
+    words += [f"rank {one.rank}: {one.facts['reason'] or one.facts['status']}" for one in broken]
+    info["status"], info["reason"] = "partial", "; ".join(words)
+
+
+def _described(member: RankTables, leader: RankTables) -> dict[str, Any]:
+    facts = {key: member.facts.get(key) for key in _FACTS}
+    whole = member.frames["steps"].filter(pl.col("phase") == "step")
+    readings = member.facts.get("clocks") or []
+    facts["steps"] = whole.height
+    facts["one_clock"] = member.rank == 0 or _one_clock(member, leader)
+    facts["clock_error_ns"] = max((one["error_ns"] for one in readings), default=None)
+    if member.rank == 0:
+        facts["clock_error_ns"] = 0
+    return facts
+
+
+def _one_clock(member: RankTables, leader: RankTables) -> bool:
+    """Processes of one machine read the same clock; what the exchange measured must not deny it."""
+    boot = member.facts.get("boot")
+    same = boot is not None and boot == leader.facts.get("boot")
+    return same and all(
+        abs(one["offset_ns"]) <= 2 * one["error_ns"] for one in member.facts.get("clocks") or ()
+    )
+
+
+def _on_common_clock(member: RankTables, leader: RankTables, frame: pl.DataFrame) -> pl.DataFrame:
+    readings = member.facts.get("clocks") or []
+    if member.rank == 0 or not readings or "start_ns" not in frame.columns or _one_clock(member, leader):
+        return frame
+    first, last = readings[0], readings[-1]
+    apart_ns = last["time_ns"] - first["time_ns"]
+    drift = (last["offset_ns"] - first["offset_ns"]) / apart_ns if apart_ns else 0.0
+    since_ns = pl.col("start_ns") - first["time_ns"]
+    shift_ns = (since_ns * drift).round().cast(pl.Int64) + first["offset_ns"]
+    return frame.with_columns(pl.col("start_ns") + shift_ns)
+
+
+def _with_rank(frame: pl.DataFrame, rank: int, target: str) -> pl.DataFrame:
+    schema = polars_schema(target)
+    return frame.with_columns(pl.lit(rank, pl.Int64).alias("rank")).select(
+        pl.col(name).cast(kind) for name, kind in schema.items()
+    )
+
+
+def _bring_home(run: Path, member: RankTables) -> str:
+    """Move a rank's own run below the common one where this host can reach it; its name from there on."""
+    source, target = Path(member.facts["folder"]), run / "ranks" / str(member.rank)
+    if member.rank == 0:
+        return "."
+    if member.facts.get("boot") == boot_identity() and (source / "run.json").is_file():
+        target.parent.mkdir(exist_ok=True)
+        shutil.move(source, target)
+        return str(target.relative_to(run))
+    return f"{source.name} on {member.facts.get('host')}"

@@ -1,0 +1,222 @@
+"""A training in several ranks: the wrapper of the model, whose turn it is, whether all agree at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from detscope.config.schema import Settings, TrainingSettings
+from detscope.errors import UsageError
+from detscope.record.patches import Patches
+from detscope.runs.reader import load_run
+from detscope.sessions.ranks.exchange import ClockReading, Exchange, RankPlace, clock_as_plain, device_of
+from detscope.sessions.ranks.merge import about_rank, finish_rank
+
+if TYPE_CHECKING:
+    import torch
+
+    from detscope.loops.train import Batch
+    from detscope.record.communication import CommunicationWatch
+    from detscope.record.recorder import Recorder
+
+Made = TypeVar("Made")
+_AS_LONG_AS_IT_TAKES_S = 7 * 24 * 3600.0  # torchrun ends those who wait for a rank that died
+_SAME_LOSS = 1e-6
+
+
+@dataclass
+class Team:
+    """This rank and its ties to the others, from the first to the last step."""
+
+    place: RankPlace
+    exchange: Exchange
+    device: str
+    watch: CommunicationWatch
+    tell_run: Callable[[Path], None] = lambda _run: None  # called when the rank's run folder exists
+    readings: list[ClockReading] = field(default_factory=list)
+    _patches: Patches = field(default_factory=Patches)
+    _turns: int = 0
+    _passes: int = 0
+    _last_loss: float | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Rank 0 keeps checkpoints, evaluates and shows."""
+        return self.place.leads
+
+    def in_turn(self, make: Callable[[], Made]) -> Made:
+        """The first rank of a host downloads, unpacks, generates; the others find it done."""
+        self._turns += 1
+        key = f"turn/{self._turns}/{os.environ.get('GROUP_RANK', '0')}"
+        if self.place.local_rank == 0:
+            made = make()
+            self.exchange.announce(key)
+            return made
+        self.exchange.wait_for(key, _AS_LONG_AS_IT_TAKES_S)
+        return make()
+
+    def wrap(self, model: torch.nn.Module, training: TrainingSettings) -> torch.nn.Module:
+        """The model as the loop calls it; from here on ranks draw different random numbers."""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        on_device = self.device.startswith("cuda")
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[torch.device(self.device).index] if on_device else None,
+            find_unused_parameters=training.find_unused_parameters,
+        )
+        self.watch.attach(wrapped)
+        torch.manual_seed(training.seed + self.place.rank)
+        return wrapped
+
+    def begin(self, recorder: Recorder) -> None:
+        """Right before the first step: compare clocks, and leave a word in the run in case it is killed."""
+        from detscope.record.asides import asides_of, phase_in
+
+        self.tell_run(recorder.run)
+        reading = self.exchange.read_clock("begin")
+        if reading is not None:
+            self.readings.append(reading)
+        self.watch.attach_to_calls(self._patches.put, lambda: phase_in(recorder))
+        self.watch.set_aside = asides_of(recorder)
+        clocks = [clock_as_plain(one) for one in self.readings]
+        recorder.writer.info["rank_facts"] = {**about_rank(self.place), "clocks": clocks}
+        recorder.writer.save_info()
+
+    def after_step(self, recorder: Recorder, step: int) -> None:
+        """Between two steps: keep what was noted of the collectives."""
+        self._last_loss = recorder.last_loss
+        recorder.writer.append("communication", self.watch.take(step))
+
+    def after_pass(self) -> None:
+        """Nobody begins the next pass while rank 0 evaluates."""
+        self._passes += 1
+        self.exchange.wait_for_leader(f"pass/{self._passes}", _AS_LONG_AS_IT_TAKES_S)
+
+    def end(self, recorder: Recorder, model: torch.nn.Module, batch: Batch, seed: int) -> None:
+        """Right after the last step: do all ranks have the same weights, and do these give the same loss?"""
+        import torch
+
+        recorder.rest()
+        self._patches.undo()
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+        recorder.writer.append("communication", self.watch.finish())
+        found = agreement(model, batch, self.device, seed)
+        recorder.writer.info["agreement"] = found
+        if not found["weights_equal"] or not found["loss_equal"]:
+            recorder.note("ranks do not agree at the end: their weights or losses differ (see `agreement`)")
+
+    def finish(self, recorder: Recorder) -> None:
+        """The run is closed: rank 0 merges, the others deliver."""
+        facts = {"last_loss": self._last_loss}
+        finish_rank(recorder.run, readings=self.readings, facts=facts, exchange=self.exchange)
+        if self.leads:
+            self._compare(recorder)
+
+    def _compare(self, recorder: Recorder) -> None:
+        """Find out what one rank alone does; from now on who adds to the run keeps what came in."""
+        from detscope.sessions.ranks.baseline import one_rank_run
+
+        info = load_run(recorder.run).info
+        recorder.writer.info |= info
+        recorder.writer.info["one_rank"] = one_rank_run(
+            recorder.run.parent, info.get("settings") or {}, self.device
+        )
+        recorder.writer.save_info()
+
+    def leave(self) -> None:
+        """End the process group."""
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
+def join(settings: Settings, place: RankPlace) -> Team:
+    """Become part of the job: gloo between processors, NCCL between CUDA devices."""
+    import torch
+    import torch.distributed as dist
+
+    from detscope.record.communication import CommunicationWatch
+
+    training = settings.training
+    device = device_of(training.device, place.local_rank, place.local_ranks)
+    if training.threads is None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // place.local_ranks))
+    on_device = device.startswith("cuda")
+    if on_device:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if on_device else "gloo", timeout=timedelta(seconds=training.rank_timeout_s)
+    )
+    return Team(place, Exchange.connect(place), device, CommunicationWatch(place.rank))
+
+
+def agreement(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> dict[str, Any]:
+    """A checksum of the parameters and the loss of one batch, gathered from all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    checksum = int.from_bytes(_checksum(model)[:6])  # as many bits as a float64 keeps
+    own = torch.tensor([float(checksum), _loss(model, batch, device, seed)], dtype=torch.float64)
+    own = own.to(device)
+    all_ranks = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_ranks, own)
+    losses = [float(one[1]) for one in all_ranks]
+    spread = max(losses) - min(losses)
+    return {
+        "weights_equal": len({float(one[0]) for one in all_ranks}) == 1,
+        "loss_equal": spread <= _SAME_LOSS * max(abs(losses[0]), 1e-12),
+        "losses": losses,
+        "checksum": _checksum(model).hex()[:16],
+        "how": "SHA-256 of all parameters, and the loss of the same first images with the last weights",
+    }
+
+
+def _checksum(model: torch.nn.Module) -> bytes:
+    import torch
+
+    found = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        values = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
+        found.update(name.encode() + values.numpy().tobytes())
+    return found.digest()
+
+
+def _loss(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> float:
+    """The model is left as it was: buffers are put back, random numbers too."""
+    import torch
+
+    from detscope.loops.train import to_device
+
+    kept = [buffer.clone() for buffer in model.buffers()]
+    images, targets = to_device(batch, device)
+    devices = [device] if device.startswith("cuda") else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        losses: dict[str, torch.Tensor] = model(images, targets)
+        total = float(sum(losses.values(), torch.zeros((), device=device)))
+        for buffer, before in zip(model.buffers(), kept, strict=True):
+            buffer.copy_(before)
+    return total
+
+
+def check_plan(settings: Settings, options: Sequence[str]) -> None:
+    """What several ranks cannot have is said before anything is started."""
+    training = settings.training
+    if options:
+        raise UsageError(
+            f"{' and '.join(options)} measure one process, not {training.ranks * training.nodes} ranks",
+            "leave --ranks out",
+        )
+    if training.nodes > 1 and training.rendezvous is None:
+        raise UsageError(
+            f"{training.nodes} nodes need a place to meet",
+            "give every node the same --rendezvous HOST:PORT, HOST being one of them",
+        )
