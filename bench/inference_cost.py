@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from bench.sidebyside import Ratio, interleave, middle_ms, ratio, verdict
-from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.step.overhead import overhead_ratio
 from detscope.config.schema import DataSettings
 from detscope.data.image_files import DatasetImages
 from detscope.data.registry import open_dataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detscope.analyze.cost_content import cost_against_content, line
+from detscope.analyze.step.cost_content import cost_against_content, line
 
 
 def test_a_straight_line_gives_its_slope_and_explains_everything():

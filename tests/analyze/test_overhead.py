@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.step.overhead import overhead_ratio
 
 MS = 10**6
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from detscope.analyze.series import step_points
+from detscope.analyze.step.series import step_points
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 

@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image
 from rich.console import Console
 
-from detscope.analyze.sweep import stops_to_pay, sweep_figures
+from detscope.analyze.sweep.figures import stops_to_pay, sweep_figures
 from detscope.report.sweep_pictures import write_pictures
 from detscope.report.terminal_sweep import SweepLines, render_rows
 

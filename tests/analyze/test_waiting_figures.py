@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from detscope.analyze.loader import loader_figures
+from detscope.analyze.step.loader import loader_figures
 from detscope.analyze.step.operators import operator_rows
 from detscope.analyze.step.steady import Steadiness
 from detscope.analyze.step.steps import TypicalSteps

@@ -14,7 +14,7 @@ from detscope.faults import fault_of
 DATA = """
 import ctypes, os, signal, sys
 from detscope.data.registry import register
-from detscope.data.synthetic import open_synthetic
+from detscope.data.formats.synthetic import open_synthetic
 from torch.utils.data import get_worker_info
 
 class Spoiled:

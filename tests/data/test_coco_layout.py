@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 
 from detscope import marks
 from detscope.data.coco_annotations import ReadOptions
-from detscope.data.coco_layout import CocoLayoutDataset, open_coco_layout
+from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
 from detscope.errors import InputError, UsageError
 
 WIDTH, HEIGHT = 60, 40

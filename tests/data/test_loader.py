@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.coco_layout import CocoLayoutDataset
+from detscope.data.dataset import CocoLayoutDataset
 from detscope.data.loader import build_loader, sample_bytes, shared_memory_check
 from detscope.data.registry import open_dataset
 from detscope.errors import InputError, MachineError

@@ -8,7 +8,7 @@ import data_trees as trees
 import pytest
 
 from detscope.config.schema import DataSettings
-from detscope.data.own_folder import recognise
+from detscope.data.formats.own import recognise
 from detscope.data.registry import open_dataset
 from detscope.errors import InputError, UsageError
 

@@ -13,9 +13,9 @@ from data_file_server import FileServer, serving
 from PIL import Image
 
 from detscope.config.schema import DataSettings
-from detscope.data.coco_layout import CocoLayoutDataset
+from detscope.data.dataset import CocoLayoutDataset
 from detscope.data.fetch import RemoteFile
-from detscope.data.pets import MIRROR_VARIABLE, PetsSource, box_around, open_pets, publisher
+from detscope.data.formats.pets import MIRROR_VARIABLE, PetsSource, box_around, open_pets, publisher
 from detscope.data.registry import OpenRequest
 from detscope.errors import InputError, UsageError
 

@@ -13,10 +13,10 @@ import torch
 
 from detscope.config.schema import DataSettings
 from detscope.data import registry
-from detscope.data.coco_layout import CocoLayoutDataset
+from detscope.data.dataset import CocoLayoutDataset
 from detscope.data.registry import list_datasets, open_dataset
 from detscope.data.shapes import CLASSES
-from detscope.data.synthetic import MAX_OVERLAP, SyntheticParameters, generate
+from detscope.data.formats.synthetic import MAX_OVERLAP, SyntheticParameters, generate
 from detscope.errors import MachineError, UsageError
 
 SMALL = SyntheticParameters(images=5, width=96, height=64, max_objects=4, seed=3, split="train")
@@ -152,7 +152,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path: Path) -> No
 def test_processes_that_draw_at_the_same_moment_do_not_clash(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path;"
-        "from detscope.data.synthetic import SyntheticParameters, generate;"
+        "from detscope.data.formats.synthetic import SyntheticParameters, generate;"
         "print(generate(Path(sys.argv[1]), SyntheticParameters(40, 160, 120, 4, 0, 'train')))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -12,9 +12,9 @@ from kineto_maker import Read, read
 
 from detscope.errors import InputError
 from detscope.ingest.files import most_events
-from detscope.ingest.recordings import import_files
-from detscope.ingest.formats.snapshot.whole_file import read_whole
 from detscope.ingest.formats.snapshot.unpickle import load_plain
+from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.recordings import import_files
 
 TINY = b'{"ph":"X","ts":%d,"dur":1},'
 

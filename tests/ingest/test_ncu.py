@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.sink import Sink
-from detscope.ingest.formats.ncu.reader import read, sniff
 from detscope.ingest.formats.ncu.numbers import base_unit, decimal_mark, parse_number
+from detscope.ingest.formats.ncu.reader import read, sniff
+from detscope.ingest.sink import Sink
 
 HEADER = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Kernel Time","Context","Stream",'

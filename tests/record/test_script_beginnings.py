@@ -14,7 +14,7 @@ from script_listening import Net, batches, train
 from torch import nn
 from torch.utils.data import DataLoader
 
-from detscope.analyze.loader import loader_figures
+from detscope.analyze.step.loader import loader_figures
 from detscope.analyze.step.steps import typical_steps
 from detscope.analyze.summary import summarize
 

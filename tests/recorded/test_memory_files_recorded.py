@@ -6,10 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
+from detscope.ingest.formats import find_format, memory_timeline
 from detscope.ingest.formats.snapshot import reader as snapshot
-from detscope.ingest.formats import memory_timeline
 from detscope.ingest.sink import Sink
-from detscope.ingest.formats import find_format
 
 
 def read_with(module, path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.ingest.sink import Sink
 from detscope.ingest.formats.nsys.reader import read, sniff
+from detscope.ingest.sink import Sink
 
 ALL = ("kernel", "copy", "set")
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from detscope.data.registry import OpenRequest
-from detscope.data.synthetic import open_synthetic
+from detscope.data.formats.synthetic import open_synthetic
 
 SECONDS_PER_IMAGE = 0.1
 SLEEP_S = 0.005

@@ -16,8 +16,8 @@ from detscope.data.order import BatchOrder
 from detscope.data.registry import open_dataset
 from detscope.errors import UsageError
 from detscope.sessions.ranks import exchange as ranks
-from detscope.sessions.ranks.exchange import Exchange, RankPlace, rank_place
 from detscope.sessions.ranks.baseline import one_rank_run
+from detscope.sessions.ranks.exchange import Exchange, RankPlace, rank_place
 from detscope.sessions.ranks.launch import lost_connection, root_cause
 from detscope.sessions.ranks.team import check_plan
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.analyze.series import step_points
+from detscope.analyze.step.series import step_points
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import Run
 

@@ -9,18 +9,20 @@ import polars as pl
 
 from detscope.analyze.accuracy import add_evaluation
 from detscope.analyze.advice import advice_for
-from detscope.analyze.content import content_figures, images_per_step, loss_figures
 from detscope.analyze.curve import accuracy_figures, epoch_rows
+from detscope.analyze.device.roofline import add_costs
 from detscope.analyze.device.run_figures import add_device
-from detscope.analyze.inference import add_inference, inference_verdict
-from detscope.analyze.loader import loader_figures
+from detscope.analyze.device.telemetry import telemetry_rows
 from detscope.analyze.memory.account import memory_figures
-from detscope.analyze.step.operators import operator_rows
-from detscope.analyze.overhead import overhead_ratio
 from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks.figures import add_ranks
 from detscope.analyze.rerun import rerun_command
-from detscope.analyze.roofline import add_costs
+from detscope.analyze.step.content import content_figures, images_per_step, loss_figures
+from detscope.analyze.step.inference import add_inference, inference_verdict
+from detscope.analyze.step.loader import loader_figures
+from detscope.analyze.step.modules import backward_attributed, in_model_order, module_rows, stage_rows
+from detscope.analyze.step.operators import operator_rows
+from detscope.analyze.step.overhead import overhead_ratio
 from detscope.analyze.step.steps import (
     images_per_second,
     outlier_rows,
@@ -29,8 +31,6 @@ from detscope.analyze.step.steps import (
     typical_steps,
     warmup_figures,
 )
-from detscope.analyze.telemetry import telemetry_rows
-from detscope.analyze.step.modules import backward_attributed, in_model_order, module_rows, stage_rows
 from detscope.analyze.verdict import verdict
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.reader import Run, load_run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from detscope.analyze.loader import lies_ready
 from detscope.analyze.stats import percent
+from detscope.analyze.step.loader import lies_ready
 
 DATA_BOUND_SHARE = 0.15
 

@@ -49,7 +49,7 @@ def _of_sweep(store: Path, form: str, out: Path | None) -> Path:
             f"--format {form}: a sweep's report is a page",
             f"detscope sweep export {store} writes its figures",
         )
-    from detscope.analyze.sweep_page import sweep_page
+    from detscope.analyze.sweep.page import sweep_page
     from detscope.report.pages.sweep import write_sweep_report
     from detscope.sweep.status import status_of
     from detscope.sweep.store import Store, read_rows

@@ -155,7 +155,7 @@ def import_(
 
 
 def _present(store: Path, result: dict[str, Any], as_json: bool, pictures: bool) -> None:
-    from detscope.analyze.sweep import sweep_figures
+    from detscope.analyze.sweep.figures import sweep_figures
     from detscope.sweep.store import read_rows
 
     figures = sweep_figures(read_rows(store))

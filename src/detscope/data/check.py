@@ -14,11 +14,11 @@ from detscope.config.schema import DataSettings
 from detscope.data.catalog import COLLECTIONS
 from detscope.data.check_figures import describe
 from detscope.data.check_images import Look, ToLook, look_at_all
-from detscope.data.coco_layout import CocoLayoutDataset
+from detscope.data.dataset import CocoLayoutDataset
 from detscope.data.contract import Progress
-from detscope.data.own_folder import recognise
+from detscope.data.formats.own import recognise
 from detscope.data.prepare import is_prepared
-from detscope.data.records import ImageRecord
+from detscope.data.annotations.records import ImageRecord
 from detscope.data.registry import OpenRequest, Split, open_request
 from detscope.errors import InputError
 

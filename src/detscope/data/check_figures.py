@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.data.order import grouped_batches, plain_batches, shape_of
-from detscope.data.records import ImageRecord
+from detscope.data.annotations.records import ImageRecord
 from detscope.data.views import View
 
 # The default of torchvision's R-CNNs: short side 800, long side up to 1333, padded to whole 32s.

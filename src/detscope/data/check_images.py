@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from detscope.data.contract import Progress
-from detscope.data.images import ImageError, read_image_file, size_differs, verify_image
+from detscope.data.images.decoding import ImageError, read_image_file, size_differs, verify_image
 from detscope.errors import InputError
 
 _CHUNK = 32

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from detscope.data.contract import DetectionDataset, Progress
-from detscope.data.images import ImageError, decode_image, open_image, read_image_file
+from detscope.data.images.decoding import ImageError, decode_image, open_image, read_image_file
 from detscope.marks import region
 
 if TYPE_CHECKING:

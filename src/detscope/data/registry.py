@@ -14,7 +14,7 @@ from detscope.data.contract import DetectionDataset, Progress
 from detscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from detscope.data.records import ReadOptions
+    from detscope.data.annotations.records import ReadOptions
     from detscope.data.views import Augmentation
 
 Split = Literal["train", "val"]
@@ -34,7 +34,7 @@ class OpenRequest:
 
     def read_options(self) -> ReadOptions:
         """What is wanted of annotations; the number of images is left to the opener."""
-        from detscope.data.records import ReadOptions
+        from detscope.data.annotations.records import ReadOptions
 
         return ReadOptions(
             self.need_masks,
@@ -72,13 +72,13 @@ def register(name: str, description: str, opener: str) -> None:
 
 
 register(
-    "synthetic", "generated shapes with boxes, masks and keypoints", "detscope.data.synthetic:open_synthetic"
+    "synthetic", "generated shapes with boxes, masks and keypoints", "detscope.data.formats.synthetic:open_synthetic"
 )
-register("pets", "Oxford-IIIT Pet: 37 breeds, boxes from the trimaps", "detscope.data.pets:open_pets")
-register("voc", "PASCAL VOC 2007 and 2012: 20 classes", "detscope.data.voc:open_voc")
-register("coco", "COCO 2017: 80 classes, masks, keypoints of people", "detscope.data.coco:open_coco")
+register("pets", "Oxford-IIIT Pet: 37 breeds, boxes from the trimaps", "detscope.data.formats.pets:open_pets")
+register("voc", "PASCAL VOC 2007 and 2012: 20 classes", "detscope.data.formats.voc:open_voc")
+register("coco", "COCO 2017: 80 classes, masks, keypoints of people", "detscope.data.formats.coco:open_coco")
 
-_OWN_FOLDER = DatasetEntry("DIR", "a folder of your own", "detscope.data.own_folder:open_folder")
+_OWN_FOLDER = DatasetEntry("DIR", "a folder of your own", "detscope.data.formats.own:open_folder")
 
 
 def list_datasets() -> tuple[DatasetEntry, ...]:

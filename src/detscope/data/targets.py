@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.data.contract import Target
-from detscope.data.images import ImageError
-from detscope.data.records import ImageRecord
-from detscope.data.segmentation import SegmentationError, draw_mask
+from detscope.data.images.decoding import ImageError
+from detscope.data.annotations.records import ImageRecord
+from detscope.data.annotations.segmentation import SegmentationError, draw_mask
 from detscope.data.views import View
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detscope.data.image_files import SUFFIXES
-from detscope.data.plain_values import read_lines
+from detscope.data.annotations.values import read_lines
 from detscope.data.registry import Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.data.image_files import SUFFIXES
-from detscope.data.plain_values import leads_out, read_lines, require_name, shown, whole_number
+from detscope.data.annotations.values import leads_out, read_lines, require_name, shown, whole_number
 from detscope.data.registry import Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError

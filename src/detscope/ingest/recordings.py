@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from detscope.errors import DetscopeError, InputError
-from detscope.ingest.sink import Format, Sink
 from detscope.ingest.formats import find_format
+from detscope.ingest.sink import Format, Sink
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 

@@ -11,7 +11,7 @@ from typing import Any
 from detscope.analyze.advice import advice_for
 from detscope.analyze.compare.change import change_of_steps
 from detscope.analyze.summary import summarize
-from detscope.analyze.tuning import gain_of, ms_per_image, tried_row
+from detscope.analyze.sweep.tuning import gain_of, ms_per_image, tried_row
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, UsageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, Case
-from detscope.analyze.loader import lies_ready
+from detscope.analyze.step.loader import lies_ready
 
 LEAST_WAIT = 0.03
 FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, also where a run does not tell

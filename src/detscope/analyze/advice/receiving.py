@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, Case
-from detscope.analyze.loader import lies_ready
+from detscope.analyze.step.loader import lies_ready
 
 MANY_TENSORS = 4
 FEWER_SAVE = 0.6  # of receiving: what torch's "file_system" strategy saved of batches of 14 tensors

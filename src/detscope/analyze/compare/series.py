@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.series import step_points
-from detscope.analyze.step.steps import PHASES, typical_steps
 from detscope.analyze.step.modules import DIRECTIONS, OUTSIDE, ROOT
+from detscope.analyze.step.series import step_points
+from detscope.analyze.step.steps import PHASES, typical_steps
 from detscope.runs.reader import Run
 
 PerStep = dict[int, float]

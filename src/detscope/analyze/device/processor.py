@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import total
 from detscope.analyze.device.timeline import intervals_of
+from detscope.analyze.step.columns import total
 
 SOURCE = "step"  # of the telemetry rows that hold a step's processor time
 PREFIX = "processor_ns "  # of their metric, followed by the phase; "step" is the whole

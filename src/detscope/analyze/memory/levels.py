@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.analyze.columns import highest
 from detscope.analyze.memory.blocks import Ledger, Window
+from detscope.analyze.step.columns import highest
 
 NO_CACHE = "cannot tell: CPU has no caching allocator"
 NOT_READ = "cannot tell: it was not read during the run"

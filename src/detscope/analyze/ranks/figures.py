@@ -13,11 +13,11 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import mean, median, total
 from detscope.analyze.ranks.device import Talk, device_talks
 from detscope.analyze.ranks.straggler import imbalance, own_phase_ms, straggler
 from detscope.analyze.ranks.talk import Meetings, last_arrivals, talks_by_step, wait_ns
 from detscope.analyze.stats import median_interval, percent
+from detscope.analyze.step.columns import mean, median, total
 from detscope.analyze.step.steps import PHASES, TypicalSteps
 from detscope.runs.reader import Run
 

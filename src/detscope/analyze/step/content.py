@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import mean, total
 from detscope.analyze.curve import RATE
+from detscope.analyze.step.columns import mean, total
 
 
 def content_figures(content: pl.DataFrame, steps: list[int]) -> dict[str, Any]:

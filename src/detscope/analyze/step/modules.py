@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import total
+from detscope.analyze.step.columns import total
 from detscope.analyze.step.steps import TypicalSteps
 
 REST = "(rest of the model)"

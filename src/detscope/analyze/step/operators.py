@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import total
+from detscope.analyze.step.columns import total
 
 
 def operator_rows(ops: pl.DataFrame, window_steps: int, most: int = 200) -> list[dict[str, Any]]:

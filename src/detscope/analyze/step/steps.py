@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import mean, median, total
 from detscope.analyze.stats import median_interval, percentile_or_why, robust_spread
+from detscope.analyze.step.columns import mean, median, total
 from detscope.analyze.step.steady import Steadiness, outlier_indices, steadiness, warmup_length
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")

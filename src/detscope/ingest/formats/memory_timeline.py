@@ -18,8 +18,8 @@ import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.sink import Sink
 from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.sink import Sink
 
 # torch's order of categories in these files -> ours; one of theirs has no equal here and keeps its name
 CATEGORIES = (

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from detscope.analyze.series import start_of_steps_ns, step_points
+from detscope.analyze.step.series import start_of_steps_ns, step_points
 from detscope.report.bar_chart import bar_chart
 from detscope.report.drawing import Picture, draw, enlarged
 from detscope.report.figures import ABSENT, interval, is_number, mapping, number, percent, plain, rows

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.cost_content import line
 from detscope.analyze.drawing import MOST_POINTS, ReportData
+from detscope.analyze.step.cost_content import line
 from detscope.report.figures import is_number, plain
 from detscope.report.model import Absent, Chart, Column, Section, Table
 from detscope.report.sections.common import BLUE

@@ -19,8 +19,8 @@ from detscope.errors import DetscopeError, InterruptedRun
 from detscope.faults import one_line
 from detscope.runs.atomic import write_bytes, write_text
 from detscope.sessions.endings import raise_with_log
-from detscope.sessions.evaluate.pictures import draw_worst
 from detscope.sessions.evaluate.model import EvaluatedModel, build_evaluated, with_weights_file
+from detscope.sessions.evaluate.pictures import draw_worst
 from detscope.sessions.train.training import Progress, download_progress
 
 if TYPE_CHECKING:

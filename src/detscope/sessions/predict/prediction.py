@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.analyze.batch_search import MOST, largest_batch
+from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
 from detscope.machine.sizes import parse_size
 from detscope.predict.answer import answer, simulated_row

@@ -21,8 +21,8 @@ from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import DetscopeError, InterruptedRun, MachineError
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
-from detscope.sessions.ranks.exchange import boot_identity, device_of, refuse_torchrun
 from detscope.sessions.ranks.address import Way, gloo_on, way_to
+from detscope.sessions.ranks.exchange import boot_identity, device_of, refuse_torchrun
 from detscope.sessions.ranks.merge import RankTables, merge, tables_of
 from detscope.sessions.ranks.team import check_plan
 

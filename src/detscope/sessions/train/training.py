@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from detscope.config.schema import Settings
 from detscope.data.registry import open_dataset
 from detscope.machine.devices import resolve_device
-from detscope.sessions.recording import make_recorder
 from detscope.sessions.memory_views import (
     running_out_is_an_answer,
     write_memory_views,
 )
-from detscope.sessions.train.recipe import for_real, keeps_checkpoints, recipe_note, with_recipe
-from detscope.sessions.train.resume import Earlier, continue_curve, find_earlier, resumable
+from detscope.sessions.recording import make_recorder
 from detscope.sessions.train.parts import (
     build_options,
     busy_machine_notes,
@@ -28,6 +26,8 @@ from detscope.sessions.train.parts import (
     make_schedule,
     run_info,
 )
+from detscope.sessions.train.recipe import for_real, keeps_checkpoints, recipe_note, with_recipe
+from detscope.sessions.train.resume import Earlier, continue_curve, find_earlier, resumable
 from detscope.zoo.contract import BuiltModel, ModelCard
 from detscope.zoo.registry import build, check_trainable, get_card
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from detscope.data.loader import LoaderPlan
     from detscope.loops.train import Batch, Position
     from detscope.record.recorder import Recorder
+    from detscope.sessions.ranks.team import Team
     from detscope.sessions.train.checkpoints import TrainingParts
     from detscope.sessions.train.course import Course
     from detscope.sessions.train.held_out import HeldOut
-    from detscope.sessions.ranks.team import Team
 
 __all__ = ["Progress", "download_progress", "make_optimizer", "run_training"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers, find_by_key, pick
 from detscope.ingest.formats.kineto.modules import Places
 from detscope.ingest.formats.kineto.names import DEVICE_ROLES, copy_direction
+from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers, find_by_key, pick
 from detscope.ingest.formats.kineto.scene import Scene
 
 FORWARD, BACKWARD, RECOMPUTE = range(3)

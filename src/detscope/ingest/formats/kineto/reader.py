@@ -10,10 +10,9 @@ import numpy as np
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.sink import Sink
+from detscope.ingest.files import most_events
 from detscope.ingest.formats.kineto.columns import Collector
 from detscope.ingest.formats.kineto.events import CounterEvent, decode, decode_counters
-from detscope.ingest.formats.kineto.names import DEVICE_ROLES, scrubbed
 from detscope.ingest.formats.kineto.metadata import (
     facts_of,
     metadata_of,
@@ -21,11 +20,18 @@ from detscope.ingest.formats.kineto.metadata import (
     private_keys,
     suspicious_keys,
 )
+from detscope.ingest.formats.kineto.names import DEVICE_ROLES, scrubbed
 from detscope.ingest.formats.kineto.scene import Scene, sort_out
 from detscope.ingest.formats.kineto.spans import node_frame, span_frame, step_frame
 from detscope.ingest.formats.kineto.stream import Text, batches, has_events
-from detscope.ingest.formats.kineto.tables import Picture, attribute, device_frame, host_frames, operators_frame
-from detscope.ingest.files import most_events
+from detscope.ingest.formats.kineto.tables import (
+    Picture,
+    attribute,
+    device_frame,
+    host_frames,
+    operators_frame,
+)
+from detscope.ingest.sink import Sink
 from detscope.limits import LIMITS, limit, raise_hint
 
 _OBJECT = re.compile(rb"^\s*+\{\s*+[\"}]")

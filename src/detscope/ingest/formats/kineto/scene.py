@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.nesting import Axis, make_axis
 from detscope.ingest.formats.kineto.columns import Collector, Columns
 from detscope.ingest.formats.kineto.names import (
     BACKWARD_OPERATOR,
@@ -22,6 +21,7 @@ from detscope.ingest.formats.kineto.names import (
     STEP_MARK,
     scrubbed,
 )
+from detscope.ingest.formats.kineto.nesting import Axis, make_axis
 
 Flags = NDArray[np.bool_]
 _OWN_ROLES = ("own step", "own phase", "own stage", "own module", "own loader")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from detscope.ingest.formats.kineto.nesting import NOBODY, Numbers, pick, self_times
 from detscope.ingest.formats.kineto.launches import DIRECTIONS
 from detscope.ingest.formats.kineto.modules import Places
-from detscope.ingest.formats.kineto.phases import BACKWARD, FORWARD, phase_of_step_rows
 from detscope.ingest.formats.kineto.names import DEVICE_ROLES
+from detscope.ingest.formats.kineto.nesting import NOBODY, Numbers, pick, self_times
+from detscope.ingest.formats.kineto.phases import BACKWARD, FORWARD, phase_of_step_rows
 from detscope.ingest.formats.kineto.tables import Picture, strings
 
 OUTSIDE = "(outside)"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers
 from detscope.ingest.formats.kineto.columns import Columns
 from detscope.ingest.formats.kineto.names import (
     LOADER_MARK,
@@ -16,6 +15,7 @@ from detscope.ingest.formats.kineto.names import (
     STEP_MARK,
     stage_name,
 )
+from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers
 from detscope.ingest.formats.kineto.scene import Scene
 
 

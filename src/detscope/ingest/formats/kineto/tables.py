@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers, pick, self_times
+from detscope.ingest.formats.kineto.columns import Columns
 from detscope.ingest.formats.kineto.launches import (
     DIRECTIONS,
     Launches,
@@ -19,9 +19,6 @@ from detscope.ingest.formats.kineto.launches import (
     place_operators,
 )
 from detscope.ingest.formats.kineto.modules import Places, find_modules, find_stages
-from detscope.ingest.formats.kineto.phases import BACKWARD, PHASES, Phases, find_phases
-from detscope.ingest.formats.kineto.steps import Steps, find_steps, main_thread
-from detscope.ingest.formats.kineto.columns import Columns
 from detscope.ingest.formats.kineto.names import (
     COMMUNICATION,
     DEVICE_ROLES,
@@ -33,7 +30,10 @@ from detscope.ingest.formats.kineto.names import (
     stage_name,
     user_line,
 )
+from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers, pick, self_times
+from detscope.ingest.formats.kineto.phases import BACKWARD, PHASES, Phases, find_phases
 from detscope.ingest.formats.kineto.scene import Scene
+from detscope.ingest.formats.kineto.steps import Steps, find_steps, main_thread
 
 _FEW = 1000  # below it, plain lists are faster than the tables library
 

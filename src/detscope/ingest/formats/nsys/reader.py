@@ -25,7 +25,7 @@ from typing import Any
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.sink import Sink
+from detscope.ingest.formats.nsys.database import SQLITE_MAGIC, Database, open_database
 from detscope.ingest.formats.nsys.events import (
     COPIES,
     GRAPHS,
@@ -40,7 +40,7 @@ from detscope.ingest.formats.nsys.events import (
     read_host_calls,
     read_ranges,
 )
-from detscope.ingest.formats.nsys.database import SQLITE_MAGIC, Database, open_database
+from detscope.ingest.sink import Sink
 
 _KNOWN = (KERNELS, COPIES, SETS, GRAPHS, SYNCS, RUNTIME, RANGES, "META_DATA_EXPORT", "TARGET_INFO_GPU")
 _NO_LAUNCHES = pl.DataFrame(

@@ -19,10 +19,10 @@ import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.sink import Sink
 from detscope.ingest.formats.snapshot.blocks import DeviceMemory, place_of, read_device, whole
-from detscope.ingest.formats.snapshot.whole_file import read_whole
 from detscope.ingest.formats.snapshot.unpickle import load_plain
+from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.sink import Sink
 from detscope.limits import require_within
 
 _PICKLE_HEAD = re.compile(rb"\x80[\x02-\x05]")

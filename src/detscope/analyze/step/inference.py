@@ -7,12 +7,12 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import median
-from detscope.analyze.cost_content import cost_against_content
-from detscope.analyze.overhead import overhead_ratio
 from detscope.analyze.stats import percent
-from detscope.analyze.step.steps import TypicalSteps, figures
+from detscope.analyze.step.columns import median
+from detscope.analyze.step.cost_content import cost_against_content
 from detscope.analyze.step.modules import REST
+from detscope.analyze.step.overhead import overhead_ratio
+from detscope.analyze.step.steps import TypicalSteps, figures
 from detscope.runs.reader import Run
 
 DECODE, TRANSFER, OTHER, FORWARD = "decode", "transfer", "other", "forward"

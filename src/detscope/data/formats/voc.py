@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detscope.data.class_names import voc_names
-from detscope.data.coco_layout import CocoLayoutDataset, size_of_file, with_annotations
+from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
 from detscope.data.contract import Progress
-from detscope.data.images import ImageError, read_label_image
-from detscope.data.plain_values import read_lines
-from detscope.data.records import (
+from detscope.data.images.decoding import ImageError, read_label_image
+from detscope.data.annotations.values import read_lines
+from detscope.data.annotations.records import (
     Annotations,
     BadAnnotationError,
     FoundObject,
@@ -27,7 +27,7 @@ from detscope.data.records import (
     make_record,
 )
 from detscope.data.registry import OpenRequest
-from detscope.data.segmentation import Segmentation, encode_mask
+from detscope.data.annotations.segmentation import Segmentation, encode_mask
 from detscope.data.voc_sets import VocItem, items_of_split, voc_folders
 from detscope.data.voc_xml import VocFile, VocObject, VocXmlError, read_voc_xml
 from detscope.errors import InputError, UsageError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from detscope.analyze.curve import RATE
-from detscope.analyze.inference import FORWARD, stage_times
+from detscope.analyze.step.inference import FORWARD, stage_times
 from detscope.analyze.step.modules import DIRECTIONS, REST
 from detscope.runs.reader import Run
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from detscope.data.coco_annotations import Wanted, read_annotations
 from detscope.data.contract import GroundTruth, Problem, Progress, Target
 from detscope.data.ground_truth import build_ground_truth
-from detscope.data.images import (
+from detscope.data.images.decoding import (
     ImageError,
     decode_to_annotated_size,
     inspect_image,
     read_image_file,
     size_differs,
 )
-from detscope.data.plain_values import leads_out
-from detscope.data.records import Annotations, ImageRecord, ReadOptions
+from detscope.data.annotations.values import leads_out
+from detscope.data.annotations.records import Annotations, ImageRecord, ReadOptions
 from detscope.data.targets import make_target
 from detscope.data.views import AS_IT_IS, Augmentation, ItemKey, resized, to_float
 from detscope.errors import InputError, UsageError

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detscope.analyze.sweep import GROUP, short_name, sweep_figures
+from detscope.analyze.sweep.figures import GROUP, short_name, sweep_figures
 
 Row = Mapping[str, Any]
 FAILED_ONES = ("oom_host", "oom_device", "timeout", "crashed", "exited", "error")

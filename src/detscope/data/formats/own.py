@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from detscope.data.coco import annotation_files, open_coco_folder
-from detscope.data.coco_layout import CocoLayoutDataset, size_of_file, with_annotations
+from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
+from detscope.data.formats.coco import annotation_files, open_coco_folder
 from detscope.data.image_files import find_images
-from detscope.data.records import Annotations, make_record
+from detscope.data.annotations.records import Annotations, make_record
 from detscope.data.registry import OpenRequest
-from detscope.data.voc import open_voc_folder
+from detscope.data.formats.voc import open_voc_folder
 from detscope.data.voc_sets import is_voc
-from detscope.data.yolo import open_yolo_folder
+from detscope.data.formats.yolo import open_yolo_folder
 from detscope.data.yolo_files import is_yolo
 from detscope.errors import InputError
 
@@ -32,7 +32,7 @@ def open_folder(request: OpenRequest) -> CocoLayoutDataset:
     if layout == "yolo":
         return open_yolo_folder(folder, request, name)
     if layout == "pets":
-        from detscope.data.pets import open_pets_folder
+        from detscope.data.formats.pets import open_pets_folder
 
         return open_pets_folder(folder, request, name)
     return _open_images(folder, request, name)

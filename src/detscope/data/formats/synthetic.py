@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.coco_layout import CocoLayoutDataset, open_coco_layout
+from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
 from detscope.data.contract import Progress
 from detscope.data.folders import build_folder_once
 from detscope.data.registry import OpenRequest

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from detscope.data.coco_layout import CocoLayoutDataset, size_of_file, with_annotations
+from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
 from detscope.data.contract import Progress
-from detscope.data.records import (
+from detscope.data.annotations.records import (
     Annotations,
     BadAnnotationError,
     Box,
@@ -28,7 +28,7 @@ from detscope.data.records import (
     make_record,
 )
 from detscope.data.registry import OpenRequest
-from detscope.data.segmentation import Segmentation
+from detscope.data.annotations.segmentation import Segmentation
 from detscope.data.yolo_files import YoloFolder, label_file, read_yolo_folder
 from detscope.errors import InputError, UsageError
 from detscope.limits import require_within

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import highest, lowest, mean, total
+from detscope.analyze.step.columns import highest, lowest, mean, total
 from detscope.analyze.step.steps import TypicalSteps
 
 REGIONS = ("load", "decode", "transform", "collate")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.data.contract import Problem
-from detscope.data.segmentation import Segmentation
+from detscope.data.annotations.segmentation import Segmentation
 from detscope.errors import InputError
 
 ROUNDING_PIXELS = 1.0
