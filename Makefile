@@ -56,7 +56,7 @@ install-dev: $(VENV)/.installed-dev
 # Some tests look at pages with Chromium. Without one, and without the right to install it, they are
 # skipped and say so; `make test` does not fail for lack of a browser.
 browser: install-dev
-	@$(BIN)/python -c 'import sys; from detscope.machine.tools import find_browser; sys.exit(not find_browser())' \
+	@$(BIN)/python -c 'import sys; from detscope.machine.programs import find_browser; sys.exit(not find_browser())' \
 	|| { echo 'installing chromium, with which tests look at pages' && \
 		root=; [ "$$(id -u)" = 0 ] || root='sudo -n'; export DEBIAN_FRONTEND=noninteractive; \
 		{ $$root apt-get -qq update && $$root apt-get -qq install -y --no-install-recommends \

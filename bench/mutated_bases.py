@@ -204,10 +204,10 @@ def _toml_value(value: Any) -> str:
 
 
 def device_model(base: Path) -> Subject:
-    from detscope.predict.device_model import fit_device
-    from detscope.predict.graph import CONVOLUTION, RELU, Convolution, LayerGraph, Operation
-    from detscope.predict.model_file import save_model
-    from detscope.predict.recorded import Listed, write_listed
+    from detscope.predict.device.model import fit_device
+    from detscope.predict.layers.graph import CONVOLUTION, RELU, Convolution, LayerGraph, Operation
+    from detscope.predict.device.file import save_model
+    from detscope.predict.layers.lists import Listed, write_listed
     from detscope.predict.samples import Case, Sample
 
     def network(channels: int, depth: int, name: str) -> LayerGraph:

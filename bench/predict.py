@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from detscope.ingest.formats.snapshot.unpickle import load_plain
-from detscope.predict.calibrate import calibrate, spread_samples
-from detscope.predict.device_model import fit_device
-from detscope.predict.fits import with_outcome
-from detscope.predict.memory_model import simulated_bytes
-from detscope.predict.methods import methods_for
+from detscope.predict.models.calibrate import calibrate, spread_samples
+from detscope.predict.device.model import fit_device
+from detscope.predict.memory.limit import with_outcome
+from detscope.predict.memory.model import simulated_bytes
+from detscope.predict.models.methods import methods_for
 from detscope.predict.protocols import splits
-from detscope.predict.recorded import read_layers
-from detscope.predict.replay_snapshot import replay_snapshot
+from detscope.predict.layers.lists import read_layers
+from detscope.predict.memory.replay_snapshot import replay_snapshot
 from detscope.predict.samples import Sample, read_samples, with_target
 from detscope.predict.score import Score, score, score_decisions
-from detscope.predict.trees import fit_trees
+from detscope.predict.models.trees import fit_trees
 
 SAMPLES_OF_A_NEW_NETWORK = 5
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from detscope.predict.cpu_memory import OPTIMIZERS
-from detscope.predict.trace_memory import trace_network
+from detscope.predict.trace.peaks import OPTIMIZERS
+from detscope.predict.trace.network import trace_network
 from detscope.zoo.networks import Network, load_network
 
 CLASSIFIERS = (

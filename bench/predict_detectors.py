@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from detscope.predict.layer_model import LayerModel
-from detscope.predict.layer_table import fit_layers
-from detscope.predict.layer_times import read_layer_times
-from detscope.predict.microbench_clock import clock_for
-from detscope.predict.microbench_layers import Bench
-from detscope.predict.microbench_reference import Drift, Reference
+from detscope.predict.layers.model import LayerModel
+from detscope.predict.layers.table import fit_layers
+from detscope.predict.layers.times import read_layer_times
+from detscope.predict.microbench.clock import clock_for
+from detscope.predict.microbench.calls import Bench
+from detscope.predict.microbench.reference import Drift, Reference
 from detscope.predict.samples import Case
 
 _SECONDS = 180.0
@@ -94,7 +94,7 @@ def _slowness(drift: Drift, then_ms: float) -> float:
 
 def compared(model: LayerModel, question: Question, then_ms: float) -> float:
     """Print a detector's step, predicted and measured; its error."""
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
 
     network = load_network(question.name, image_size=question.image_size)

@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.device_model import fit_device
-from detscope.predict.layer_model import LayerModel, choose_layers
-from detscope.predict.layer_table import LayerTable, fit_layers
-from detscope.predict.layer_times import read_layer_times
-from detscope.predict.physical import choose_physical
-from detscope.predict.recorded import read_layers, write_layers
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.model import LayerModel, choose_layers
+from detscope.predict.layers.table import LayerTable, fit_layers
+from detscope.predict.layers.times import read_layer_times
+from detscope.predict.models.physical import choose_physical
+from detscope.predict.layers.lists import read_layers, write_layers
 from detscope.predict.samples import Case, Sample, read_samples
-from detscope.predict.trees import fit_trees
+from detscope.predict.models.trees import fit_trees
 
 RECORDED = Path(__file__).parents[1] / "tests" / "recorded_cpu"
 WITH_STEPS, ALONE = 0.12, 0.20  # the errors that are promised
@@ -138,7 +138,7 @@ def live(names: Sequence[str], seconds: float = _LIVE_SECONDS) -> None:
 
 
 def _loaded(name: str, image_size: int) -> tuple[Any, Any]:
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
 
     network = load_network(name, image_size=image_size)

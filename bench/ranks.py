@@ -31,7 +31,7 @@ from detscope.config.schema import TrainingSettings
 from detscope.loops.train import Batch, TrainHooks, TrainPlan, train
 from detscope.record.communication import CommunicationWatch
 from detscope.record.nvml import Reading
-from detscope.record.telemetry import Source, Telemetry, default_sources
+from detscope.record.device.telemetry import Source, Telemetry, default_sources
 from detscope.runs import writer
 from detscope.sessions.train.parts import make_optimizer
 

@@ -15,14 +15,14 @@ from torch import nn
 from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from detscope.analyze.summary import summarize
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loader import collate
+from detscope.data.loading.loader import collate
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train
-from detscope.record.borders import BorderScribe
-from detscope.record.events import EventBuffer
-from detscope.record.model_probes import ModelProbes
-from detscope.record.nodes import NodeTable
-from detscope.record.operators import OperatorWindow
+from detscope.record.model.borders import BorderScribe
+from detscope.record.steps.events import EventBuffer
+from detscope.record.model.probes import ModelProbes
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.recorder import Recorder
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run

@@ -11,7 +11,7 @@ import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.class_names import class_names
-from detscope.data.loader import build_loader
+from detscope.data.loading.loader import build_loader
 from detscope.data.registry import open_dataset
 from detscope.loops.schedules import Schedule
 from detscope.loops.train import TrainHooks, TrainPlan, train

@@ -46,7 +46,8 @@ _added: dict[Kind, list[Any]] = {}
 
 def parts_of(kind: Kind, part_type: type[Part]) -> tuple[Part, ...]:
     """All parts of a kind, each of `part_type`: by `order`, then ours before others, then by file name."""
-    own, outside = _load_own(kind), _load_outside(kind, part_type)
+    own = _load_own(kind)
+    outside = _load_outside(kind, part_type)  # type: ignore[arg-type]  # mypy: a type[Part] is no Hashable
     return tuple(sorted([*own, *outside, *_added.get(kind, [])], key=_order_of))
 
 

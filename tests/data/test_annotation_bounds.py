@@ -12,7 +12,7 @@ from data_trees import coco_content, picture
 
 from detscope.accuracy.coco_format import load_results, results_from_coco, truth_from_coco
 from detscope.config.schema import DataSettings
-from detscope.data.check import CheckReport, check_dataset
+from detscope.data.check.dataset import CheckReport, check_dataset
 from detscope.data.registry import OpenRequest, open_request
 from detscope.errors import InputError
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from detscope.data.check import CheckReport, check_dataset
-from detscope.data.check_figures import _padding
+from detscope.data.check.dataset import CheckReport, check_dataset
+from detscope.data.check.figures import _padding
 from detscope.data.check_images import ToLook, look_at_all
 from detscope.errors import InputError
 from detscope.report.data_check import render_check

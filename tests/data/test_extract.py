@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.data.extract import ExtractLimits, extract_archive
+from detscope.data.download.extract import ExtractLimits, extract_archive
 from detscope.errors import InputError
 
 

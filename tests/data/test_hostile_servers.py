@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.data.fetch import RemoteFile, fetch
+from detscope.data.download.fetch import RemoteFile, fetch
 from detscope.data.first_use import RECORD, remember
 from detscope.errors import DetscopeError
 from detscope.web import shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from detscope.data.image_files import find_images, read_all
+from detscope.data.images.files import find_images, read_all
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detscope.data.images import (
+from detscope.data.images.decoding import (
     ImageError,
     decode_image,
     decode_to_annotated_size,

@@ -12,7 +12,7 @@ import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.dataset import CocoLayoutDataset
-from detscope.data.loader import build_loader, sample_bytes, shared_memory_check
+from detscope.data.loading.loader import build_loader, sample_bytes, shared_memory_check
 from detscope.data.registry import open_dataset
 from detscope.errors import InputError, MachineError
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from detscope.data.late_float import collate
-from detscope.data.packed_batch import PackedBatch, packed_bytes
+from detscope.data.loading.packing import PackedBatch, packed_bytes
 from detscope.record.loader import count_tensors
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from detscope.config.schema import DataSettings
 from detscope.data.dataset import CocoLayoutDataset
-from detscope.data.fetch import RemoteFile
+from detscope.data.download.fetch import RemoteFile
 from detscope.data.formats.pets import MIRROR_VARIABLE, PetsSource, box_around, open_pets, publisher
 from detscope.data.registry import OpenRequest
 from detscope.errors import InputError, UsageError

@@ -11,10 +11,10 @@ import data_trees as trees
 import pytest
 from data_file_server import FileServer, serving
 
-from detscope.data import prepare as preparing
 from detscope.data.catalog import COLLECTIONS, Collection, find_collection
+from detscope.data.download import prepare as preparing
+from detscope.data.download.prepare import is_prepared, prepare
 from detscope.data.first_use import RECORD
-from detscope.data.prepare import is_prepared, prepare
 from detscope.errors import InputError, MachineError, UsageError
 
 

@@ -14,9 +14,9 @@ import torch
 from detscope.config.schema import DataSettings
 from detscope.data import registry
 from detscope.data.dataset import CocoLayoutDataset
+from detscope.data.formats.synthetic import MAX_OVERLAP, SyntheticParameters, generate
 from detscope.data.registry import list_datasets, open_dataset
 from detscope.data.shapes import CLASSES
-from detscope.data.formats.synthetic import MAX_OVERLAP, SyntheticParameters, generate
 from detscope.errors import MachineError, UsageError
 
 SMALL = SyntheticParameters(images=5, width=96, height=64, max_objects=4, seed=3, split="train")

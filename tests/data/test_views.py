@@ -11,10 +11,10 @@ from PIL import Image
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.coco_annotations import mirrored_points
-from detscope.data.loader import build_loader
-from detscope.data.order import BatchOrder, grouped_batches, shape_of
+from detscope.data.loading.loader import build_loader
+from detscope.data.loading.order import BatchOrder, grouped_batches, shape_of
+from detscope.data.loading.views import Augmentation, View, resized, to_float
 from detscope.data.registry import open_dataset
-from detscope.data.views import Augmentation, View, resized, to_float
 from detscope.sessions.train.pass_order import PassOrder
 
 

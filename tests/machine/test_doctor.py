@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from detscope.cli.doctor import doctor
 from detscope.machine.doctor import MATCH_TOPIC, Finding, examine, torch_matches
-from detscope.machine.tools import find_browser, find_nsight
+from detscope.machine.programs import find_browser, find_nsight
 from detscope.machine.torch_check import check_torch
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from made_networks import chain
 
 from detscope.machine.versions import package_version
-from detscope.predict.graph import LayerGraph
-from detscope.predict.recorded import Listed, write_listed
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.lists import Listed, write_listed
 from detscope.sessions.fit import networks as fit_networks
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.store import Store

@@ -7,11 +7,11 @@ import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.choice import _clear_winner, fit_reach
-from detscope.predict.fits import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
-from detscope.predict.intervals import UNTESTED, WIDEST, conformal_line, conformal_width, width_across
-from detscope.predict.methods import fit_method
-from detscope.predict.process import fit_process
+from detscope.predict.models.choice import _clear_winner, fit_reach
+from detscope.predict.memory.limit import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
+from detscope.predict.models.intervals import UNTESTED, WIDEST, conformal_line, conformal_width, width_across
+from detscope.predict.models.methods import fit_method
+from detscope.predict.memory.process import fit_process
 from detscope.predict.protocols import splits
 from detscope.predict.samples import Case, Sample
 from detscope.predict.score import score

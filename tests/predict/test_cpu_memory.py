@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from detscope.predict.trace_memory import trace_network
+from detscope.predict.trace.network import trace_network
 from detscope.sweep.allocated import allocated_peak, held_bytes
 from detscope.zoo.networks import Network, load_network
 

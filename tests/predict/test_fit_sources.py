@@ -11,8 +11,8 @@ from made_networks import chain
 from made_stores import FACTS, identity, keep, listed, result, rows_of
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.graph import Convolution, LayerGraph, Operation
-from detscope.predict.recorded import read_layers, read_listed, write_layers
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.lists import read_layers, read_listed, write_layers
 from detscope.sessions.fit import networks as fit_networks
 from detscope.sessions.fit.sources import parse_where, read_measured
 from detscope.sweep.export import export

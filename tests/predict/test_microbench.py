@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from detscope.errors import MachineError, UsageError
-from detscope.predict.device_model import fit_device
-from detscope.predict.graph import CONVOLUTION, KNOWN_KINDS
-from detscope.predict.layer_calls import LayerCall
-from detscope.predict.layer_features import class_of
-from detscope.predict.layer_times import (
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.graph import CONVOLUTION, KNOWN_KINDS
+from detscope.predict.layers.calls import LayerCall
+from detscope.predict.layers.features import class_of
+from detscope.predict.layers.times import (
     ADAM,
     ARITHMETIC,
     BESIDE,
@@ -32,13 +32,13 @@ from detscope.predict.layer_times import (
     STEP,
     read_layer_times,
 )
-from detscope.predict.microbench_clock import clock_for
-from detscope.predict.microbench_design import Limits, largest_elements, multiplications, rounds
-from detscope.predict.microbench_detection import DETECTION, small, views
-from detscope.predict.microbench_layers import Bench, made_call, made_inputs
-from detscope.predict.microbench_reference import Drift
-from detscope.predict.microbench_run import measure, measure_layers
-from detscope.predict.microbench_trial import Trial
+from detscope.predict.microbench.clock import clock_for
+from detscope.predict.microbench.design import Limits, largest_elements, multiplications, rounds
+from detscope.predict.microbench.detection import DETECTION, small, views
+from detscope.predict.microbench.calls import Bench, made_call, made_inputs
+from detscope.predict.microbench.reference import Drift
+from detscope.predict.microbench.run import measure, measure_layers
+from detscope.predict.microbench.trial import Trial
 from detscope.sessions.fit.microbench import run_microbench
 
 DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}
@@ -150,7 +150,7 @@ def test_every_layer_of_a_round_runs_and_has_the_shape_that_it_says() -> None:
 
 
 def test_a_tiny_bench_is_measured_kept_and_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detscope.predict.microbench_run.CPU_LIMITS", TINY)
+    monkeypatch.setattr("detscope.predict.microbench.run.CPU_LIMITS", TINY)
     own = OwnTime(monkeypatch)
     file = tmp_path / "kept" / "microbench.csv"
     rows = run_microbench("cpu", 40.0, file, own.begins, threads=1)
@@ -218,7 +218,7 @@ def test_drift_is_in_proportion_between_references_and_one_accident_is_none() ->
 
 def test_a_round_that_did_not_end_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     own = OwnTime(monkeypatch)
-    monkeypatch.setattr("detscope.predict.microbench_run.measure", lambda *_: 1.0)
+    monkeypatch.setattr("detscope.predict.microbench.run.measure", lambda *_: 1.0)
     whole = len(next(rounds(0, TINY)))
     for seconds, finished in ((5, 0), (whole, 1)):
         assert measure_layers("cpu", seconds, limits=TINY, progress=own.begins).rounds == finished

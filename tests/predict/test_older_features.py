@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 from made_networks import chain, conv
 
-from detscope.predict.graph import LayerGraph, Operation
-from detscope.predict.older_features import inference_features, training_features
+from detscope.predict.layers.graph import LayerGraph, Operation
+from detscope.predict.models.older import inference_features, training_features
 
 ONE = LayerGraph("x", (conv(0, 1, 8, 16, 10, kernel=3),))  # ic 8, oc 16, k 3, ip = op = 10
 

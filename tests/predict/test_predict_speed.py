@@ -15,14 +15,14 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from detscope.predict import trace_memory
-from detscope.predict.collecting import young_garbage_alone
-from detscope.predict.memory import Replay
-from detscope.predict.trace_hollow import Hollow
-from detscope.predict.trace_log import BACKWARD
-from detscope.predict.trace_memory import TracedNetwork, trace_network
-from detscope.predict.trace_scratch import ScratchBook
-from detscope.predict.trace_shapes import (
+from detscope.predict.trace import network as trace_memory
+from detscope.predict.garbage import young_garbage_alone
+from detscope.predict.memory.simulation import Replay
+from detscope.predict.trace.hollow import Hollow
+from detscope.predict.trace.log import BACKWARD
+from detscope.predict.trace.network import TracedNetwork, trace_network
+from detscope.predict.trace.scratch import ScratchBook
+from detscope.predict.trace.shapes import (
     BATCH_NORM,
     BATCH_NORM_BACKWARD,
     LIKE_THEIR_INPUTS,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from detscope.errors import InputError
-from detscope.predict.recorded import graph_of, read_layers
+from detscope.predict.layers.lists import graph_of, read_layers
 from detscope.predict.samples import fingerprint, read_samples, with_target
 
 SHAPE = [1, 4, 8, 8]

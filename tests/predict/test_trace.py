@@ -12,12 +12,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from detscope.predict.graph import BATCH_NORM, CONVOLUTION, LINEAR
-from detscope.predict.lifetimes import TrainingPlan
-from detscope.predict.memory import simulate_training
-from detscope.predict.trace import trace_step
-from detscope.predict.trace_beside import beside_of
-from detscope.predict.trace_graph import graph_of_step
+from detscope.predict.layers.graph import BATCH_NORM, CONVOLUTION, LINEAR
+from detscope.predict.memory.lifetimes import TrainingPlan
+from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.trace.step import trace_step
+from detscope.predict.trace.beside import beside_of
+from detscope.predict.trace.graph import graph_of_step
 from detscope.zoo.networks import Network, load_network
 
 

@@ -9,10 +9,10 @@ import pytest
 from torch._C._autograd import DeviceType
 
 from detscope.analyze.device.figures import device_figures
-from detscope.record.attribution import attribute
-from detscope.record.device_rows import StepSpan, device_tables
-from detscope.record.nodes import NodeTable
-from detscope.record.operators import AUTOGRAD, read_events
+from detscope.record.operators.attribution import attribute
+from detscope.record.operators.device_rows import StepSpan, device_tables
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.operators.profiler import AUTOGRAD, read_events
 from detscope.runs.writer import polars_schema
 
 US = 1000

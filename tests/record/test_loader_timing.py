@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from detscope.data.late_float import collate
 from detscope.marks import region
 from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
-from detscope.record.rows import loader_rows
+from detscope.record.steps.rows import loader_rows
 
 
 class Marked(Dataset):

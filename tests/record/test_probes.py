@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.record.borders import BorderScribe, tensors_in
-from detscope.record.events import EventBuffer
-from detscope.record.model_probes import ModelProbes
-from detscope.record.nodes import NodeTable
+from detscope.record.model.borders import BorderScribe, tensors_in
+from detscope.record.steps.events import EventBuffer
+from detscope.record.model.probes import ModelProbes
+from detscope.record.steps.nodes import NodeTable
 from detscope.record.probes import resolve_target, select_modules
-from detscope.record.replay import replay
+from detscope.record.steps.replay import replay
 
 
 class Block(nn.Module):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detscope.record.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS, EventBuffer
-from detscope.record.nodes import NodeTable
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS, EventBuffer
+from detscope.record.steps.nodes import NodeTable
 from detscope.record.processor_time import processor_account, processor_rows
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.record.nodes import NodeTable
-from detscope.record.replay import replay
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.replay import replay
 
 
 class Script:

@@ -1,4 +1,4 @@
-from detscope.record.schedule import Schedule
+from detscope.record.steps.schedule import Schedule
 
 
 def test_warm_up_comes_first_then_a_quarter_of_the_steps_is_bare_and_the_first_is_recorded():

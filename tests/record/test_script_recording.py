@@ -56,7 +56,7 @@ def test_backward_time_belongs_to_modules_and_to_the_loss(listen: Any) -> None:
 def test_a_script_whose_operators_take_too_much_memory_gets_a_shorter_window(
     listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detscope.record.operators._FULL_BYTES", -(1 << 60))
+    monkeypatch.setattr("detscope.record.operators.profiler._FULL_BYTES", -(1 << 60))
     model = Net()
     with listen(level="ops") as heard:
         train(model, batches(10), torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss())

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from detscope.record import telemetry as module
+from detscope.record.device import telemetry as module
 from detscope.record.nvml import Reading
-from detscope.record.telemetry import Sample, Telemetry, until_next_sample_s
+from detscope.record.device.telemetry import Sample, Telemetry, until_next_sample_s
 
 
 def wait_until(

@@ -20,7 +20,7 @@ import pytest
 from browsing import LOOK_EVERY_MS, LOOKS, PATIENCE_MS, until
 from PIL import Image
 
-from detscope.machine.tools import find_browser
+from detscope.machine.programs import find_browser
 from detscope.report.drawing import Picture
 from detscope.report.palette import colour_of
 from detscope.report.render.tensorboard import write_tensorboard

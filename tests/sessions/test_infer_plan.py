@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detscope.record.schedule import Schedule
+from detscope.record.steps.schedule import Schedule
 from detscope.sessions.infer.plan import batches_of, order_of_steps
 
 

@@ -22,7 +22,7 @@ from detscope.config.schema import Settings
 from detscope.errors import MachineError, UsageError
 from detscope.machine.nsight import METRICS, failure, unknown_metrics
 from detscope.machine.tool_process import run_tool
-from detscope.record.nsight_window import ENVIRONMENT, StepWindow, parse_window, watch_window
+from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window, watch_window
 from detscope.runs.reader import load_run
 from detscope.sessions.nsight import child_settings, make_plan
 
@@ -301,7 +301,7 @@ def test_the_command_under_the_tool_ends_well_when_the_window_is_over(
 
     switch = Listener()
     monkeypatch.setenv(ENVIRONMENT, "1:3")
-    monkeypatch.setattr("detscope.record.nsight_window.CudaSwitch", lambda: switch)
+    monkeypatch.setattr("detscope.record.device.nsight.CudaSwitch", lambda: switch)
     settings = Settings.model_validate(
         {
             "model": {"name": "tiny_ssd"},

@@ -16,7 +16,7 @@ from detscope.cli.main import app
 from detscope.config.schema import Settings
 from detscope.data.registry import register
 from detscope.record import loader, recorder
-from detscope.record.events import EventBuffer
+from detscope.record.steps.events import EventBuffer
 from detscope.sessions.train.training import run_training
 from detscope.sessions.tune import run_tuning
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detscope.predict.device_model import fit_device
-from detscope.predict.graph import CONVOLUTION, Convolution, LayerGraph, Operation
-from detscope.predict.memory_model import simulated_bytes
-from detscope.predict.model_file import save_model
-from detscope.predict.recorded import write_layers
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.graph import CONVOLUTION, Convolution, LayerGraph, Operation
+from detscope.predict.memory.model import simulated_bytes
+from detscope.predict.device.file import save_model
+from detscope.predict.layers.lists import write_layers
 from detscope.predict.samples import Case, Sample
 from detscope.report.terminal_predict import render
 from detscope.sessions.predict.prediction import PredictRequest, run_predict

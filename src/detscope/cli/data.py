@@ -30,7 +30,7 @@ data = typer.Typer(
 def list_(root: Root = "data", json: JsonFlag = False) -> None:
     """List the data sets: what they are, how much is to fetch, whether they are there."""
     from detscope.data.catalog import COLLECTIONS
-    from detscope.data.prepare import download_bytes, is_prepared
+    from detscope.data.download.prepare import download_bytes, is_prepared
 
     rows: list[dict[str, Any]] = [
         {"name": "synthetic", "description": "generated shapes with boxes, masks and keypoints",
@@ -75,7 +75,7 @@ def prepare(
     if trust_url and url is None:
         raise UsageError("--trust-url needs --url", "name the mirror that is to be trusted")
     from detscope.data.catalog import find_collection
-    from detscope.data.prepare import prepare as bring
+    from detscope.data.download.prepare import prepare as bring
     from detscope.report.progress import make_progress
 
     collection = find_collection(name)

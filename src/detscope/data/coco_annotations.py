@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.annotations.values import LARGEST_SIDE, finite_number, require_name, shown, whole_number
 from detscope.data.annotations.records import (
     HINT,
     Annotations,
@@ -25,7 +24,13 @@ from detscope.data.annotations.records import (
     area_of,
     make_record,
 )
-from detscope.data.annotations.segmentation import Segmentation, SegmentationError, parse_segmentation, require_size
+from detscope.data.annotations.segmentation import (
+    Segmentation,
+    SegmentationError,
+    parse_segmentation,
+    require_size,
+)
+from detscope.data.annotations.values import LARGEST_SIDE, finite_number, require_name, shown, whole_number
 from detscope.errors import InputError
 from detscope.limits import require_within
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detscope.data.annotations.records import Annotations, ImageRecord, ReadOptions
+from detscope.data.annotations.values import leads_out
 from detscope.data.coco_annotations import Wanted, read_annotations
 from detscope.data.contract import GroundTruth, Problem, Progress, Target
 from detscope.data.ground_truth import build_ground_truth
@@ -16,10 +18,8 @@ from detscope.data.images.decoding import (
     read_image_file,
     size_differs,
 )
-from detscope.data.annotations.values import leads_out
-from detscope.data.annotations.records import Annotations, ImageRecord, ReadOptions
+from detscope.data.loading.views import AS_IT_IS, Augmentation, ItemKey, resized, to_float
 from detscope.data.targets import make_target
-from detscope.data.views import AS_IT_IS, Augmentation, ItemKey, resized, to_float
 from detscope.errors import InputError, UsageError
 from detscope.marks import region
 

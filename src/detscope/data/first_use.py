@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detscope.data.fetch import RemoteFile, checksum_of
+from detscope.data.download.fetch import RemoteFile, checksum_of
 from detscope.errors import InputError
 from detscope.web import shown
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detscope.data.contract import GroundTruth, TruthCategory, TruthImage, TruthObject
 from detscope.data.annotations.records import ImageRecord
 from detscope.data.annotations.segmentation import as_coco
+from detscope.data.contract import GroundTruth, TruthCategory, TruthImage, TruthObject
 
 
 def build_ground_truth(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from detscope.data.contract import DetectionDataset, Target
-from detscope.data.packed_batch import PackedBatch
-from detscope.data.views import ItemKey, to_float
+from detscope.data.loading.packing import PackedBatch
+from detscope.data.loading.views import ItemKey, to_float
 
 if TYPE_CHECKING:
     import torch

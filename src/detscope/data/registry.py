@@ -15,7 +15,7 @@ from detscope.errors import UsageError
 
 if TYPE_CHECKING:
     from detscope.data.annotations.records import ReadOptions
-    from detscope.data.views import Augmentation
+    from detscope.data.loading.views import Augmentation
 
 Split = Literal["train", "val"]
 
@@ -46,7 +46,7 @@ class OpenRequest:
 
     def augmentation(self) -> Augmentation | None:
         """What training draws anew for every image; an evaluation sees images as they are."""
-        from detscope.data.views import Augmentation
+        from detscope.data.loading.views import Augmentation
 
         settings = self.settings
         if self.split != "train" or not (settings.flip or settings.scales):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.contract import Target
-from detscope.data.images.decoding import ImageError
 from detscope.data.annotations.records import ImageRecord
 from detscope.data.annotations.segmentation import SegmentationError, draw_mask
-from detscope.data.views import View
+from detscope.data.contract import Target
+from detscope.data.images.decoding import ImageError
+from detscope.data.loading.views import View
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detscope.data.image_files import SUFFIXES
 from detscope.data.annotations.values import read_lines
+from detscope.data.images.files import SUFFIXES
 from detscope.data.registry import Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError, UsageError

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detscope.data.annotations.values import LARGEST_SIDE
 from detscope.data.annotations.records import Box
+from detscope.data.annotations.values import LARGEST_SIDE
 from detscope.errors import InputError
 from detscope.limits import require_within
 

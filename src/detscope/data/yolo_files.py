@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detscope.data.image_files import SUFFIXES
 from detscope.data.annotations.values import leads_out, read_lines, require_name, shown, whole_number
+from detscope.data.images.files import SUFFIXES
 from detscope.data.registry import Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError

@@ -18,7 +18,7 @@ from detscope.machine.limits import (
     usable_cores,
 )
 from detscope.machine.processor import cpu_clock, cpu_model
-from detscope.machine.tools import find_browser, find_nsight, find_program
+from detscope.machine.programs import find_browser, find_nsight, find_program
 from detscope.machine.torch_check import TorchCheck, check_torch
 from detscope.machine.versions import PACKAGES, package_version, torch_cuda_version
 

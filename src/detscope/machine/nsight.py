@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from detscope.errors import DetscopeError, MachineError
-from detscope.machine.tools import find_nsight
+from detscope.machine.programs import find_nsight
 
 Kind = Literal["systems", "compute"]
 KINDS: tuple[Kind, ...] = ("systems", "compute")

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.choice import Estimate, TargetModel
-from detscope.predict.device_model import DeviceModel
+from detscope.predict.models.choice import Estimate, TargetModel
+from detscope.predict.device.model import DeviceModel
 from detscope.predict.expected import counted_by_traffic, knows_update
-from detscope.predict.fits import FITS, decide
-from detscope.predict.graph import LayerGraph
-from detscope.predict.lifetimes import TrainingPlan
-from detscope.predict.memory import simulate_training
-from detscope.predict.memory_model import MemoryModel
+from detscope.predict.memory.limit import FITS, decide
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.memory.lifetimes import TrainingPlan
+from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.memory.model import MemoryModel
 from detscope.predict.samples import Case
 
 _LARGEST = 1e24

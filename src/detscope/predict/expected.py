@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from detscope.predict.choice import TargetModel
-from detscope.predict.graph import LayerGraph
-from detscope.predict.hybrid import HybridModel
-from detscope.predict.layer_model import LayerModel
-from detscope.predict.physical import PhysicalModel
+from detscope.predict.models.choice import TargetModel
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.models.hybrid import HybridModel
+from detscope.predict.layers.model import LayerModel
+from detscope.predict.models.physical import PhysicalModel
 from detscope.predict.samples import Case
 
 _ITSELF = "(the model itself)"

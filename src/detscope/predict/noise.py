@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detscope.predict.methods import TARGETS
+from detscope.predict.models.methods import TARGETS
 from detscope.predict.samples import Sample, with_target
 
 

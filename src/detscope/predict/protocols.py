@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from detscope.errors import InputError
-from detscope.predict.calibrate import spread_samples
+from detscope.predict.models.calibrate import spread_samples
 from detscope.predict.samples import Sample
 
 SEEN_LEVELS = (0, 30, 50, 70, 90)

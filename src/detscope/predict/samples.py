@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detscope.errors import InputError
-from detscope.predict.graph import LayerGraph
+from detscope.predict.layers.graph import LayerGraph
 
 MIB = 1 << 20
 TARGETS = ("allocated_bytes", "reserved_bytes", "process_bytes", "latency_ms")

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.choice import Estimate
-from detscope.predict.fits import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
-from detscope.predict.layer_table import LayerTable
-from detscope.predict.memory_model import MemoryModel, fit_memory
-from detscope.predict.methods import TARGETS, fit_method
+from detscope.predict.models.choice import Estimate
+from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
+from detscope.predict.layers.table import LayerTable
+from detscope.predict.memory.model import MemoryModel, fit_memory
+from detscope.predict.models.methods import TARGETS, fit_method
 from detscope.predict.protocols import Split, splits
 from detscope.predict.samples import Sample, with_target
-from detscope.predict.transfer import transfer_target
+from detscope.predict.device.transfer import transfer_target
 
 Array = npt.NDArray[np.float64]
 CLOSE = 0.1

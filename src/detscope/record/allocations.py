@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import nn
 
-from detscope.record.borders import BorderScribe
-from detscope.record.events import SPAN_PREFIX, EventBuffer
-from detscope.record.model_probes import ModelProbes, StageLike
-from detscope.record.nodes import Node, NodeTable, innermost_stage
-from detscope.record.operators import no_garbage_collection
+from detscope.record.model.borders import BorderScribe
+from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
+from detscope.record.model.probes import ModelProbes, StageLike
+from detscope.record.steps.nodes import Node, NodeTable, innermost_stage
+from detscope.record.operators.profiler import no_garbage_collection
 
 PASS_NAME = "detscope pass"
 MEMORY = "[memory]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from detscope.record.events import ENTER, MARK, WIDTH
+from detscope.record.steps.events import ENTER, MARK, WIDTH
 from detscope.record.memory_failures import open_phase
 
 if TYPE_CHECKING:

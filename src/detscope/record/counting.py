@@ -23,12 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from detscope.record.borders import BorderScribe
-from detscope.record.events import WIDTH, EventBuffer
-from detscope.record.model_probes import ModelProbes, StageLike
-from detscope.record.nodes import NodeTable
-from detscope.record.phases import PhaseProbes
-from detscope.record.replay import StepAccount, replay
+from detscope.record.model.borders import BorderScribe
+from detscope.record.steps.events import WIDTH, EventBuffer
+from detscope.record.model.probes import ModelProbes, StageLike
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.model.phases import PhaseProbes
+from detscope.record.steps.replay import StepAccount, replay
 
 FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12
 

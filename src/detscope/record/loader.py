@@ -128,7 +128,7 @@ class TimedCollate:
 
 def count_tensors(batch: Any) -> int:
     """Tensors of a batch as a worker sends it; a packed batch says itself what it sends."""
-    from detscope.record.memory_live import named_tensors
+    from detscope.record.memory.live import named_tensors
 
     return len({id(tensor) for _, tensor in named_tensors(getattr(batch, "tensors", batch), "")})
 

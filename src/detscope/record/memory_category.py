@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from detscope.record.memory_trace import NO_OPERATOR, Place
+from detscope.record.memory.trace import NO_OPERATOR, Place
 
 ACTIVATIONS, TEMPORARY, WORKSPACE, UNKNOWN = "activations", "temporary", "workspace", "unknown"
 ALLOCATED_BEFORE = -1  # as a step

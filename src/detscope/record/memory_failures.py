@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from detscope.faults import text_of
 from detscope.machine.running_out import host_memory_ran_out
-from detscope.record.events import ENTER, MARK, WIDTH
-from detscope.record.nodes import NodeTable
+from detscope.record.steps.events import ENTER, MARK, WIDTH
+from detscope.record.steps.nodes import NodeTable
 
 _PLAIN_REQUEST = re.compile(r"tried to allocate (\d+) bytes")
 _ROUNDED_REQUEST = re.compile(r"(?:allocate|allocating) ([\d.]+) ?([KMGTP]i?B|bytes|B)\b")

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from detscope.record.memory_live import Held
+from detscope.record.memory.live import Held
 
 LARGEST_FREE = 5
 _STATUS = {"VmRSS:": "process", "VmHWM:": "process_peak"}

@@ -9,8 +9,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from detscope.record.memory_levels import process_levels
-from detscope.record.memory_spans import SeeingScribe, SeenTensor, SpanningBuffer, write_mark
-from detscope.record.memory_trace import Trace
+from detscope.record.memory.spans import SeeingScribe, SeenTensor, SpanningBuffer, write_mark
+from detscope.record.memory.trace import Trace
 from detscope.record.open_spans import OpenSpans
 
 _CLOCK_MARKS = 3  # moments written to compare clocks; the quickest is believed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from detscope.record.events import BATCH_ARRIVED, ENTER, EXIT, STEP_BEGINS, STEP_ENDS
-from detscope.record.nodes import NodeTable
+from detscope.record.steps.events import BATCH_ARRIVED, ENTER, EXIT, STEP_BEGINS, STEP_ENDS
+from detscope.record.steps.nodes import NodeTable
 
 SOURCE, METRIC = "step", "processor_ns"
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.record.events import WIDTH
-from detscope.record.layout import Layout, Matrix, span_frame
-from detscope.record.nodes import PHASES, NodeTable
+from detscope.record.steps.events import WIDTH
+from detscope.record.steps.layouts import Layout, Matrix, span_frame
+from detscope.record.steps.nodes import PHASES, NodeTable
 
 _MOST_LAYOUTS = 32
 _MOST_SEEN = 10_000

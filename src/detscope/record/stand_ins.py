@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 
-from detscope.record.borders import Calls, Pair, is_traced
+from detscope.record.model.borders import Calls, Pair, is_traced
 from detscope.record.patches import Patches
 
 

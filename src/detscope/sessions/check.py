@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from detscope.data.check import check_dataset
+from detscope.data.check.dataset import check_dataset
 from detscope.runs.atomic import write_bytes, write_text
 from detscope.runs.folder import create_run_folder
 

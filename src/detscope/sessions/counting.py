@@ -14,7 +14,7 @@ from detscope.runs.writer import polars_schema
 if TYPE_CHECKING:
     from torch import nn
 
-    from detscope.record.model_probes import StageLike
+    from detscope.record.model.probes import StageLike
     from detscope.runs.writer import RunWriter
 
 LONGEST_PASS_MS = 3000.0  # counting runs the pass again and slower; a long one is not worth that

@@ -26,7 +26,7 @@ from detscope.machine.nsight import (
     unknown_metrics,
 )
 from detscope.machine.tool_process import run_tool
-from detscope.record.nsight_window import ENVIRONMENT, StepWindow, parse_window
+from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
 from detscope.sessions.nsight_runs import keep_recording
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What annotation files hold: values, boxes, masks, judged one by one."""

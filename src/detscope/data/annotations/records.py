@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.contract import Problem
 from detscope.data.annotations.segmentation import Segmentation
+from detscope.data.contract import Problem
 from detscope.errors import InputError
 
 ROUNDING_PIXELS = 1.0

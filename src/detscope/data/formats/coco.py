@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from detscope.data.annotations.values import require_name
 from detscope.data.coco_annotations import load_json
 from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
-from detscope.data.annotations.values import require_name
 from detscope.data.registry import OpenRequest, Split
 from detscope.data.splits import held_out_note, part_of
 from detscope.errors import InputError

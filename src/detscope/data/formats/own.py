@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from detscope.data.annotations.records import Annotations, make_record
 from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
 from detscope.data.formats.coco import annotation_files, open_coco_folder
-from detscope.data.image_files import find_images
-from detscope.data.annotations.records import Annotations, make_record
-from detscope.data.registry import OpenRequest
 from detscope.data.formats.voc import open_voc_folder
-from detscope.data.voc_sets import is_voc
 from detscope.data.formats.yolo import open_yolo_folder
+from detscope.data.images.files import find_images
+from detscope.data.registry import OpenRequest
+from detscope.data.voc_sets import is_voc
 from detscope.data.yolo_files import is_yolo
 from detscope.errors import InputError
 

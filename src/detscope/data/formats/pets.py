@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.catalog import PETS_URL, find_collection
-from detscope.data.dataset import CocoLayoutDataset, with_annotations
-from detscope.data.contract import Problem, Progress
-from detscope.data.extract import extract_archive
-from detscope.data.fetch import RemoteFile, fetch
-from detscope.data.folders import build_folder_once, require_free_disk
-from detscope.data.images.decoding import ImageError, read_label_image
 from detscope.data.annotations.records import Annotations, FoundObject, ImageRecord, ReadOptions, make_record
-from detscope.data.registry import OpenRequest
 from detscope.data.annotations.segmentation import encode_mask
+from detscope.data.catalog import PETS_URL, find_collection
+from detscope.data.contract import Problem, Progress
+from detscope.data.dataset import CocoLayoutDataset, with_annotations
+from detscope.data.download.extract import extract_archive
+from detscope.data.download.fetch import RemoteFile, fetch
+from detscope.data.download.folders import build_folder_once, require_free_disk
+from detscope.data.images.decoding import ImageError, read_label_image
+from detscope.data.registry import OpenRequest
 from detscope.errors import InputError, UsageError
 
 PUBLISHER_URL = PETS_URL

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
 from detscope.data.contract import Progress
-from detscope.data.folders import build_folder_once
+from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
+from detscope.data.download.folders import build_folder_once
 from detscope.data.registry import OpenRequest
 from detscope.data.shapes import CLASSES, KEYPOINT_COUNT, Outline, area_inside, placed, points_along
 

@@ -11,11 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from detscope.data.class_names import voc_names
-from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
-from detscope.data.contract import Progress
-from detscope.data.images.decoding import ImageError, read_label_image
-from detscope.data.annotations.values import read_lines
 from detscope.data.annotations.records import (
     Annotations,
     BadAnnotationError,
@@ -26,8 +21,13 @@ from detscope.data.annotations.records import (
     area_of,
     make_record,
 )
-from detscope.data.registry import OpenRequest
 from detscope.data.annotations.segmentation import Segmentation, encode_mask
+from detscope.data.annotations.values import read_lines
+from detscope.data.class_names import voc_names
+from detscope.data.contract import Progress
+from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
+from detscope.data.images.decoding import ImageError, read_label_image
+from detscope.data.registry import OpenRequest
 from detscope.data.voc_sets import VocItem, items_of_split, voc_folders
 from detscope.data.voc_xml import VocFile, VocObject, VocXmlError, read_voc_xml
 from detscope.errors import InputError, UsageError

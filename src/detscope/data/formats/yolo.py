@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
-from detscope.data.contract import Progress
 from detscope.data.annotations.records import (
     Annotations,
     BadAnnotationError,
@@ -27,8 +25,10 @@ from detscope.data.annotations.records import (
     area_of,
     make_record,
 )
-from detscope.data.registry import OpenRequest
 from detscope.data.annotations.segmentation import Segmentation
+from detscope.data.contract import Progress
+from detscope.data.dataset import CocoLayoutDataset, size_of_file, with_annotations
+from detscope.data.registry import OpenRequest
 from detscope.data.yolo_files import YoloFolder, label_file, read_yolo_folder
 from detscope.errors import InputError, UsageError
 from detscope.limits import require_within

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from detscope.record.content import BatchContent
 from detscope.record.loader import BatchTiming
-from detscope.record.nodes import PHASES
+from detscope.record.steps.nodes import PHASES
 from detscope.record.script.content import describe
 from detscope.record.script.pacing import Ended
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from detscope.faults import text_of
 from detscope.machine.facts import environment
-from detscope.record.schedule import RECORDED
+from detscope.record.steps.schedule import RECORDED
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.pacing import Pacer
 from detscope.record.script.script_recorder import EVALUATION

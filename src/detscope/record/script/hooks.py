@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from detscope.record.door import torch_captures
+from detscope.record.model.calls import torch_captures
 from detscope.record.patches import Patches
 from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import Tracker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from detscope.record.nodes import PHASES
+from detscope.record.steps.nodes import PHASES
 from detscope.record.script.script_recorder import FinishedStep
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from detscope.record.borders import Pair
-from detscope.record.events import EventBuffer
+from detscope.record.model.borders import Pair
+from detscope.record.steps.events import EventBuffer
 from detscope.record.loader import BatchTiming
-from detscope.record.schedule import RECORDED
+from detscope.record.steps.schedule import RECORDED
 from detscope.record.script.closing import (
     empty_run,
     other_notes,

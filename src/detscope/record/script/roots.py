@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.record.borders import tensors_in
+from detscope.record.model.borders import tensors_in
 from detscope.zoo.contract import Observer, Stage
 from detscope.zoo.recognise import recognise
 

@@ -13,18 +13,18 @@ import polars as pl
 import torch
 from torch import nn
 
-from detscope.record.borders import Pair
+from detscope.record.model.borders import Pair
 from detscope.record.content import BatchContent
-from detscope.record.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
 from detscope.record.loader import BatchTiming
-from detscope.record.memory_watch import MemoryWatch
-from detscope.record.model_probes import ModelProbes
-from detscope.record.notebook import Notebook, OpenStep
-from detscope.record.phases import Phases
+from detscope.record.memory.watch import MemoryWatch
+from detscope.record.model.probes import ModelProbes
+from detscope.record.steps.tables import Notebook, OpenStep
+from detscope.record.model.phases import Phases
 from detscope.record.recorder import Recorder
-from detscope.record.replay import replay
-from detscope.record.rows import loader_rows, step_rows
-from detscope.record.schedule import BARE, MEMORY, OPERATORS, WARMUP
+from detscope.record.steps.replay import replay
+from detscope.record.steps.rows import loader_rows, step_rows
+from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP
 from detscope.record.script.content import together
 from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions

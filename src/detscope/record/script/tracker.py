@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.record.events import EventBuffer
-from detscope.record.nodes import PHASES
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import PHASES
 from detscope.record.script.batches import Batches
 from detscope.record.script.losses import LossKeeper, StepLosses
 from detscope.record.script.options import ScriptOptions

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from detscope.record.borders import Calls
-from detscope.record.door import Outside
+from detscope.record.model.borders import Calls
+from detscope.record.model.calls import Outside
 
 
 class Watched(Calls, Protocol):

@@ -110,7 +110,7 @@ def _evaluate_model(settings: Settings, progress: Progress, notes: Sequence[str]
 def _detect(
     settings: Settings, model: EvaluatedModel, dataset: DetectionDataset, device: str, progress: Progress
 ) -> ModelDetections:
-    from detscope.data.loader import build_loader
+    from detscope.data.loading.loader import build_loader
     from detscope.loops.evaluate import evaluate_model
 
     training = settings.training

@@ -11,8 +11,8 @@ from typing import Any
 from detscope.errors import UsageError
 from detscope.machine.devices import resolve_device
 from detscope.machine.facts import environment
-from detscope.predict.layer_times import LayerTime, write_layer_times
-from detscope.predict.microbench_run import Microbench, measure_layers
+from detscope.predict.layers.times import LayerTime, write_layer_times
+from detscope.predict.microbench.run import Microbench, measure_layers
 from detscope.runs.atomic import write_text
 
 SECONDS = 180.0

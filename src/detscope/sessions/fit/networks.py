@@ -10,8 +10,8 @@ from typing import Any
 
 from detscope.errors import DetscopeError
 from detscope.machine.versions import package_version
-from detscope.predict.graph import LayerGraph
-from detscope.predict.recorded import Listed, read_listed, write_listed
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.lists import Listed, read_listed, write_listed
 from detscope.sessions.fit.rows import MeasuredRow
 from detscope.sweep.keys import located_network, network_fingerprint
 
@@ -124,7 +124,7 @@ def _home(wanted: Wanted) -> Path | None:
 
 
 def _trace(wanted: Wanted, place: str) -> Listed:
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
     from detscope.zoo.networks.unfilled import weights_left_unfilled
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError
-from detscope.predict.device_model import STAGES
-from detscope.predict.fits import with_outcome
-from detscope.predict.layer_table import fit_layers
-from detscope.predict.layer_times import read_layer_times
-from detscope.predict.methods import METHODS, TARGETS
+from detscope.predict.device.model import STAGES
+from detscope.predict.memory.limit import with_outcome
+from detscope.predict.layers.table import fit_layers
+from detscope.predict.layers.times import read_layer_times
+from detscope.predict.models.methods import METHODS, TARGETS
 from detscope.predict.noise import measured_interval, noise_floor
 from detscope.predict.protocols import PROTOCOLS, UNSEEN_DEVICE, splits
 from detscope.predict.samples import Sample, with_target

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.graph import LayerGraph
-from detscope.predict.recorded import read_layers
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.lists import read_layers
 from detscope.predict.samples import Case, Sample, read_samples
 from detscope.runs.folder import run_folders
 from detscope.sessions.fit.networks import LAYERS, Layers

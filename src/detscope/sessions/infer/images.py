@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from detscope.config.schema import Settings
-from detscope.data.image_files import DatasetImages, ImageFiles, ImageSource, Skipped, find_images, read_all
+from detscope.data.images.files import DatasetImages, ImageFiles, ImageSource, Skipped, find_images, read_all
 from detscope.data.registry import list_datasets, open_dataset
 from detscope.errors import InputError, UsageError
 from detscope.sessions.train.training import Progress, download_progress

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import InferenceSettings, Settings
-from detscope.data.image_files import ImageSource, Skipped
+from detscope.data.images.files import ImageSource, Skipped
 from detscope.errors import DetscopeError, OwnCodeError, UsageError
 from detscope.faults import frames_of, said_by, user_frame
 from detscope.machine.devices import resolve_device
@@ -99,7 +99,7 @@ def _measure(
     """Run the loop with the recorder listening."""
     from detscope.loops.infer import InferHooks, infer
     from detscope.record.memory_failures import out_of_memory
-    from detscope.record.nsight_window import watch_window
+    from detscope.record.device.nsight import watch_window
     from detscope.sessions.endings import closing_words
     from detscope.sessions.infer.images import loader_over
     from detscope.sessions.infer.plan import batches_of, order_of_steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from detscope.data.image_files import ImageSource
+from detscope.data.images.files import ImageSource
 from detscope.sessions.infer.detections import Found
 from detscope.zoo.contract import BuiltModel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detscope.record.schedule import BARE, RECORDED, Schedule
+from detscope.record.steps.schedule import BARE, RECORDED, Schedule
 
 
 def batches_of(images: int, batch_size: int, repeat: int) -> list[list[int]]:

@@ -16,21 +16,21 @@ from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
 from detscope.machine.sizes import parse_size
 from detscope.predict.answer import answer, simulated_row
-from detscope.predict.collecting import young_garbage_alone
-from detscope.predict.device_model import DeviceModel
+from detscope.predict.garbage import young_garbage_alone
+from detscope.predict.device.model import DeviceModel
 from detscope.predict.expected import stage_shares
-from detscope.predict.feature_names import feature_groups
-from detscope.predict.fits import DOES_NOT_FIT, FITS
-from detscope.predict.forward_memory import ASSUMED as ASSUMED_FORWARD
-from detscope.predict.forward_memory import simulate_inference
-from detscope.predict.graph import LayerGraph
-from detscope.predict.model_file import load_model
-from detscope.predict.recorded import read_layers
+from detscope.predict.models.feature_names import feature_groups
+from detscope.predict.memory.limit import DOES_NOT_FIT, FITS
+from detscope.predict.memory.forward import ASSUMED as ASSUMED_FORWARD
+from detscope.predict.memory.forward import simulate_inference
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.device.file import load_model
+from detscope.predict.layers.lists import read_layers
 from detscope.predict.samples import Case
 from detscope.runs.folder import find_run
 
 if TYPE_CHECKING:
-    from detscope.predict.trace_memory import TracedNetwork
+    from detscope.predict.trace.network import TracedNetwork
     from detscope.zoo.networks import Network
 
 OPTIMIZERS = ("sgd", "adam")
@@ -238,7 +238,7 @@ def trace_named(text: str, batches: list[int], image_size: int | None, stage: st
     wrong = [batch for batch in batches if batch < 1]
     if wrong:  # before seconds of tracing
         raise UsageError(f"a batch of {wrong[0]} images", "--batch-sizes 1,2,4,8")
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.network import trace_network
 
     return trace_network(load_named(text, image_size), training=stage == "training")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from detscope.analyze.memory.account import memory_figures
 from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
 from detscope.errors import InputError, UsageError
-from detscope.predict.collecting import young_garbage_alone
+from detscope.predict.garbage import young_garbage_alone
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.fit.rows import MeasuredRow
@@ -42,8 +42,8 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
         )
     limit = limit_of(request.memory_limit)
     device = open_model(request.device_model, row.stage)
-    from detscope.predict.kept_gradients import keeping_gradients
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.kept_gradients import keeping_gradients
+    from detscope.predict.trace.network import trace_network
 
     training = row.stage == "training"
     network = _own_network(run, row)

@@ -34,7 +34,7 @@ class HeldOut:
 
     def evaluate(self, model: nn.Module, epoch: int, step: int) -> list[Row]:
         """Accuracy of the model as it is now, as rows; model and random states come back as they were."""
-        from detscope.data.loader import build_loader
+        from detscope.data.loading.loader import build_loader
         from detscope.loops.evaluate import evaluate_model
 
         training = self.settings.training

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from detscope.data.contract import DetectionDataset
-    from detscope.data.loader import LoaderPlan
+    from detscope.data.loading.loader import LoaderPlan
     from detscope.loops.train import Batch, Position
     from detscope.record.recorder import Recorder
     from detscope.sessions.ranks.team import Team
@@ -121,7 +121,7 @@ def _held_out(settings: Settings, card: ModelCard, device: str, progress: Progre
 def _train(wanted: _Wanted, progress: Progress) -> Path:
     import torch
 
-    from detscope.data.loader import build_loader
+    from detscope.data.loading.loader import build_loader
     from detscope.sessions.endings import closing_words
     from detscope.sessions.train.multi_scale import keep_drawn_sizes
 
@@ -200,7 +200,7 @@ def _run(
 ) -> None:
     """The loop, with everybody who listens to it."""
     from detscope.loops.train import Position, TrainHooks, train
-    from detscope.record.nsight_window import watch_window
+    from detscope.record.device.nsight import watch_window
     from detscope.sessions.train.checkpoints import restore
     from detscope.sessions.train.course import Course
     from detscope.sessions.train.pass_order import PassOrder

@@ -1,0 +1,180 @@
+"""Images for inference: files, folders and globs from a command line, or the images of a data set.
+
+Every given file is decoded once before anything is measured: what cannot be read gets one line with its
+reason, the others are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from detscope.data.contract import DetectionDataset, Progress
+from detscope.data.images.decoding import ImageError, decode_image, open_image, read_image_file
+from detscope.marks import region
+
+if TYPE_CHECKING:
+    import torch
+
+# names that the formats of `images.FORMATS` go by
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+_WILDCARDS = frozenset("*?[")
+
+
+class ImageSource(Protocol):
+    """Images by number, for reading inside the loop. An item is the float CHW image and its number."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Background first; empty where nobody knows them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]: ...
+
+    def image_name(self, index: int) -> str:
+        """File name of an image, for messages and reports."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An image that was asked for and is not measured."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"skipped {self.file}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Files that are known to be readable."""
+
+    paths: tuple[Path, ...]
+    sizes: tuple[tuple[int, int], ...]  # width and height
+    name: str = "files"
+    classes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from detscope.data.loading.views import resized, to_float
+
+        path = self.paths[index]
+        with region("load"):
+            raw = read_image_file(path)
+        with region("decode"):
+            pixels = decode_image(raw, str(path))
+        with region("transform"):
+            height, width, _ = pixels.shape
+            return to_float(resized(pixels, (width, height), flip=False)), index
+
+    def image_name(self, index: int) -> str:
+        """The path as it was given or found."""
+        return str(self.paths[index])
+
+    def without(self, numbers: Sequence[int]) -> ImageFiles:
+        """The same files but for some."""
+        kept = [index for index in range(len(self.paths)) if index not in set(numbers)]
+        return ImageFiles(tuple(self.paths[i] for i in kept), tuple(self.sizes[i] for i in kept), self.name)
+
+
+@dataclass(frozen=True)
+class DatasetImages:
+    """The images of a data set, without their targets."""
+
+    dataset: DetectionDataset
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return self.dataset.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The data set's classes, background first."""
+        return self.dataset.classes
+
+    def __len__(self) -> int:
+        return min(len(self.dataset), self.limit or len(self.dataset))
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.dataset[index][0], index
+
+    def image_name(self, index: int) -> str:
+        """File name of an image."""
+        return self.dataset.image_name(index)
+
+
+def find_images(given: Sequence[str]) -> tuple[list[Path], list[Skipped]]:
+    """The files that texts of a command line name, in their order, and texts that name none."""
+    found: dict[Path, None] = {}
+    skipped: list[Skipped] = []
+    for text in given:
+        paths = list(_expanded(text))
+        if not paths:
+            what = "holds no image files" if Path(text).is_dir() else "matches no image files"
+            skipped.append(Skipped(text, what))
+        found.update(dict.fromkeys(paths))
+    return list(found), skipped
+
+
+def read_all(
+    paths: Sequence[Path], limit: int | None = None, progress: Progress | None = None
+) -> tuple[ImageFiles, list[Skipped]]:
+    """Decode files until `limit` of them were good; the others with the reason why they are not."""
+    good: list[Path] = []
+    sizes: list[tuple[int, int]] = []
+    skipped: list[Skipped] = []
+    wanted = min(len(paths), limit or len(paths))
+    for path in paths:
+        if len(good) == wanted:
+            break
+        try:
+            height, width, _ = open_image(path).shape
+        except ImageError as error:
+            skipped.append(Skipped(str(path), error.message.removeprefix(f"{path}: ")))
+            continue
+        good.append(path)
+        sizes.append((width, height))
+        if progress is not None:
+            progress("reading images", len(good), wanted)
+    return ImageFiles(tuple(good), tuple(sizes)), skipped
+
+
+def _expanded(text: str) -> Iterator[Path]:
+    path = Path(text)
+    if path.exists() or not _WILDCARDS & set(text):
+        yield from _files_in(path) if _is_plain_folder(path) else (path,)
+        return
+    parts = path.parts
+    first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
+    for match in sorted(Path(*parts[:first]).glob("/".join(parts[first:]))):
+        if _is_plain_folder(match):
+            yield from _files_in(match)
+        else:
+            yield match
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Everything below a folder that is named like an image, sorted; links to folders are not followed."""
+    for entry in sorted(folder.iterdir()):
+        if entry.suffix.lower() in SUFFIXES:
+            yield entry
+        elif entry.is_dir() and not entry.is_symlink():
+            yield from _files_in(entry)
+
+
+def _is_plain_folder(path: Path) -> bool:
+    """A folder named like an image stays in the list, so that the reader says what it is."""
+    return path.is_dir() and path.suffix.lower() not in SUFFIXES

@@ -1,0 +1,1 @@
+"""From a data set to batches: views, order, packing, workers."""

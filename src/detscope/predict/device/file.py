@@ -1,0 +1,219 @@
+"""Device models on disk: JSON; a forest inside it as skops writes it. Loading never runs code.
+
+Version history:
+1 - stage, method, targets (near, far, widths, reach), fingerprint, rows, networks, limit_bytes.
+2 - layer_rows and notes; predictors by layers; a reach without places: no whole network was measured.
+    Later with classes of detectors' operators, of layers that run forward alone and of Adam's update: a file
+    without them is read and answers as before, and who does not know them passes over them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detscope.errors import InputError
+from detscope.limits import require_within
+from detscope.predict.models.choice import Predictor, Reach, TargetModel
+from detscope.predict.device.model import STAGES, DeviceModel, no_reach
+from detscope.predict.models.hybrid import HybridModel
+from detscope.predict.layers.model import LayerModel
+from detscope.predict.memory.model import MemoryModel
+from detscope.predict.models.methods import TARGETS
+from detscope.predict.device.check import (
+    LARGEST,
+    check_forest,
+    require_plain_numbers,
+    require_shapes,
+    require_small_zip,
+    try_target,
+)
+from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.models.trees import TreesModel
+from detscope.runs.atomic import write_text
+
+FORMAT = "detscope device model"
+VERSION = 2
+_READS = (1, 2)
+_PLAIN: dict[str, type[PhysicalModel] | type[HybridModel] | type[MemoryModel] | type[LayerModel]] = {
+    "physical": PhysicalModel,
+    "layers": LayerModel,
+    "hybrid": HybridModel,
+    "memory": MemoryModel,
+}
+_AGAIN = "fit it again: detscope fit"
+_NO_END = LARGEST
+_OF_A_FOREST = ["sklearn.tree._tree.Tree"]  # arrays; what else skops trusts by itself
+
+
+def save_model(model: DeviceModel, path: Path) -> None:
+    """Write a model whole or not at all."""
+    plain = {
+        "format": FORMAT,
+        "version": VERSION,
+        "stage": model.stage,
+        "method": model.method,
+        "fingerprint": model.fingerprint,
+        "rows": model.rows,
+        "networks": list(model.networks),
+        "limit_bytes": model.limit_bytes,
+        "layer_rows": model.layer_rows,
+        "notes": list(model.notes),
+        "targets": {name: _target_to_plain(target) for name, target in model.targets.items()},
+    }
+    write_text(path, json.dumps(plain, allow_nan=False))
+
+
+def load_model(path: Path) -> DeviceModel:
+    """Read a model; InputError with one line for anything that is not one."""
+    plain = _read(path)
+    try:
+        require_plain_numbers(plain)
+        strange = plain["targets"].keys() - TARGETS.keys()
+        if strange or plain["stage"] not in STAGES:
+            raise ValueError(f"{strange or plain['stage']!s:.40} is unknown")
+        limit_bytes = plain["limit_bytes"]
+        return DeviceModel(
+            str(plain["stage"]),
+            str(plain["method"]),
+            {name: _target_from_plain(target, path) for name, target in plain["targets"].items()},
+            str(plain["fingerprint"]),
+            int(plain["rows"]),
+            tuple(str(name) for name in plain["networks"]),
+            None if limit_bytes is None else float(limit_bytes),
+            int(plain.get("layer_rows", 0)),
+            tuple(str(note) for note in plain.get("notes", ())),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError) as error:
+        raise InputError(f"{path} is damaged: {type(error).__name__} {error!s:.80}", _AGAIN) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        require_within("device_model_bytes", path.stat().st_size, f"{path}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", _AGAIN) from error
+    if data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        raise InputError(f"{path} is a pickle, and pickles are never opened: they can run code", _AGAIN)
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if data.lstrip()[:1] == b"{":
+            raise InputError(f"{path} is damaged: {error!s:.80}", _AGAIN) from error
+        raise InputError(f"{path} is not a device model", _AGAIN) from error
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise InputError(f"{path} is not a device model", _AGAIN)
+    if plain.get("version") not in _READS:
+        raise InputError(
+            f"{path} is a device model of version {plain.get('version')!s:.20},"
+            f" this detscope reads {' and '.join(map(str, _READS))}",
+            _AGAIN,
+        )
+    return plain
+
+
+def _target_to_plain(target: TargetModel) -> dict[str, Any]:
+    reach = target.reach
+    return {
+        "near": _to_plain(target.near),
+        "far": None if target.far is target.near else _to_plain(target.far),
+        "near_name": target.near_name,
+        "far_name": target.far_name,
+        "near_width": _finite(target.near_width),
+        "far_width": _finite(target.far_width),
+        "beside_width": None if target.beside_width is None else _finite(target.beside_width),
+        "errors": target.errors,
+        "reach": {
+            "centre": reach.centre.tolist(),
+            "scale": reach.scale.tolist(),
+            "places": reach.places.tolist(),
+            "radius": reach.radius,
+        },
+    }
+
+
+def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
+    reach = plain["reach"]
+    arrays = [np.array(reach[name], dtype=float) for name in ("centre", "scale", "places")]
+    places = Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])) if arrays[2].size else no_reach()
+    if arrays[2].size:
+        require_shapes(places)
+    near = _from_plain(plain["near"], path)
+    errors = {
+        str(kind): {str(name): float(value) for name, value in found.items()}
+        for kind, found in plain["errors"].items()
+    }
+    target = TargetModel(
+        near,
+        near if plain["far"] is None else _from_plain(plain["far"], path),
+        str(plain["near_name"]),
+        str(plain["far_name"]),
+        _width(plain["near_width"]),
+        _width(plain["far_width"]),
+        places,
+        errors,
+        None if plain.get("beside_width") is None else _width(plain["beside_width"]),
+    )
+    try_target(target)
+    return target
+
+
+def _to_plain(model: Predictor) -> dict[str, Any]:
+    if isinstance(model, TreesModel):
+        from skops.io import dumps  # type: ignore[import-untyped]
+
+        forest = base64.b64encode(dumps(model.forest)).decode("ascii")
+        return {"kind": "trees", "training": model.training, "forest": forest}
+    if isinstance(model, PhysicalModel | HybridModel | MemoryModel | LayerModel):
+        kind = next(kind for kind, made in _PLAIN.items() if isinstance(model, made))
+        return {"kind": kind, "values": _finite(model.to_plain())}
+    raise TypeError(type(model).__name__)
+
+
+def _from_plain(plain: dict[str, Any], path: Path) -> Predictor:
+    if plain["kind"] == "trees":
+        training = bool(plain["training"])
+        return TreesModel(_forest(base64.b64decode(plain["forest"], validate=True), training, path), training)
+    return _PLAIN[plain["kind"]].from_plain(plain["values"])
+
+
+def _forest(data: bytes, training: bool, path: Path) -> Any:
+    """Only what a forest is made of is built; any other type ends the loading."""
+    from zipfile import ZipFile
+
+    from sklearn.ensemble import ExtraTreesRegressor  # type: ignore[import-untyped]
+    from skops.io import get_untrusted_types, loads
+
+    try:
+        with ZipFile(BytesIO(data)) as opened:
+            require_small_zip(opened)
+        strange = [name for name in get_untrusted_types(data=data) if name not in _OF_A_FOREST]
+        if strange:
+            raise InputError(f"{path} holds {strange[0]}, which no forest has: it is not opened", _AGAIN)
+        forest = loads(data, trusted=_OF_A_FOREST)
+        if not isinstance(forest, ExtraTreesRegressor):
+            raise InputError(f"{path} holds a {type(forest).__name__} where a forest should be", _AGAIN)
+        check_forest(forest, training)
+    except InputError:
+        raise
+    except Exception as error:  # skops and scikit-learn name no error for what is damaged
+        raise ValueError(f"its forest cannot be read: {error!s:.60}") from error
+    return forest
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: no ceiling and no known width are numbers larger than any that occurs."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return _NO_END if isinstance(value, float) and math.isinf(value) else value
+
+
+def _width(value: Any) -> float:
+    return math.inf if float(value) >= _NO_END else float(value)

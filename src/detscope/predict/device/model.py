@@ -1,0 +1,123 @@
+"""A device's model: what was fitted for it, from which data, and the limit of its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.errors import InputError
+from detscope.predict.models.choice import Reach, TargetModel
+from detscope.predict.memory.limit import learn_limit, with_outcome
+from detscope.predict.layers.model import LayerModel
+from detscope.predict.layers.table import LayerTable, fit_layers
+from detscope.predict.layers.times import LayerTime, layer_fingerprint
+from detscope.predict.memory.model import MemoryModel
+from detscope.predict.models.methods import LAYERS, fit_method
+from detscope.predict.samples import Case, Sample, fingerprint, with_target
+
+STAGES = ("training", "inference")
+ASSUMED_WIDTH = log(
+    1.4
+)  # of latencies by layers alone, until whole networks were measured; see docs/predict.md
+_ROWS_TO_CALIBRATE = 3
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """Models of targets ("memory": process bytes, "latency": ms); no `limit_bytes`: all runs fitted."""
+
+    stage: str
+    method: str
+    targets: dict[str, TargetModel]
+    fingerprint: str
+    rows: int
+    networks: tuple[str, ...]
+    limit_bytes: float | None = None
+    layer_rows: int = 0  # single layers that were measured
+    notes: tuple[str, ...] = ()  # what the figures rest on besides measured steps
+
+
+@dataclass(frozen=True)
+class NoReach(Reach):
+    """No whole network was measured: nothing is near, and nothing can be said to lie outside."""
+
+    def distances(self, cases: Sequence[Case]) -> npt.NDArray[np.float64]:
+        """Infinitely far."""
+        return np.full(len(cases), np.inf)
+
+    def outside(self, case: Case) -> list[int]:  # noqa: ARG002
+        """No feature: there is nothing to compare with."""
+        return []
+
+
+def no_reach() -> NoReach:
+    """The reach of a model without whole networks."""
+    return NoReach(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
+
+
+def fit_device(
+    samples: Sequence[Sample],
+    targets: Sequence[str] = ("memory", "latency"),
+    *,
+    stage: str = "training",
+    method: str = "auto",
+    layer_times: Sequence[LayerTime] | None = None,
+) -> DeviceModel:
+    """Fit every target; learn the memory limit where some runs ran out of memory.
+
+    With `layer_times` latency needs no samples, and memory without them is left to simulation.
+    """
+    if not samples and not layer_times:
+        raise InputError("nothing was measured: no steps and no layers", "give files, or --microbench")
+    training = stage == "training"
+    table = fit_layers(layer_times, training=training) if layer_times else None
+    fitted: dict[str, TargetModel] = {}
+    notes: list[str] = []
+    for target in targets:
+        if target == "latency" and table is not None and not _enough(samples):
+            fitted[target] = _layers_alone(table)
+            notes.append(_ALONE)
+        elif samples:
+            fitted[target] = fit_method(samples, target, method, training=training, table=table)
+        else:
+            notes.append(f"{target}: no whole step was measured; it is simulated")
+    sums = [fingerprint(samples)] if samples else []
+    sums += [layer_fingerprint(layer_times)] if layer_times else []
+    return DeviceModel(
+        stage,
+        method,
+        fitted,
+        "+".join(sums),
+        len(samples),
+        tuple(sorted({one.network for one in samples})),
+        _limit(samples, fitted.get("memory")),
+        len(layer_times or ()),
+        tuple(notes),
+    )
+
+
+_ALONE = (
+    f"latency: layers alone, no whole network was measured; the interval is assumed to be"
+    f" within a factor of {np.exp(ASSUMED_WIDTH):.1f}"
+)
+
+
+def _enough(samples: Sequence[Sample]) -> bool:
+    return len(with_target(samples, "latency_ms")) >= _ROWS_TO_CALIBRATE
+
+
+def _layers_alone(table: LayerTable) -> TargetModel:
+    model = LayerModel(table)
+    return TargetModel(model, model, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, no_reach())
+
+
+def _limit(samples: Sequence[Sample], memory: TargetModel | None) -> float | None:
+    if memory is None or all(one.passed for one in samples) or not isinstance(memory.far, MemoryModel):
+        return None
+    known = with_outcome(samples)
+    predicted = memory.far.unbounded([one.case for one in known])
+    return learn_limit(predicted, [one.passed for one in known])

@@ -1,0 +1,249 @@
+"""Lists of layers on disk: our own form, which keeps all that a graph holds, and that of the older toolflow.
+
+Version history of our own form:
+1 - networks as {network, level, name, family, details, operations}; an operation is a row of `columns`.
+    Since detectors: `beside` where operators beside the layers were traced; older readers pass over it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from detscope.errors import InputError
+from detscope.limits import require_within
+from detscope.predict.layers.graph import (
+    ADD,
+    AVERAGE_POOL,
+    BATCH_NORM,
+    CONCATENATE,
+    CONVOLUTION,
+    LINEAR,
+    MAX_POOL,
+    RELU,
+    Beside,
+    Convolution,
+    LayerGraph,
+    Operation,
+    Shape,
+)
+from detscope.runs.atomic import write_text
+
+FORMAT = "detscope layers"
+VERSION = 1
+_COLUMNS = [
+    *("kind", "inputs", "input_shapes", "output", "output_shape"),
+    *("parameters", "convolution", "stage", "module"),
+]
+_KINDS = {
+    "conv": CONVOLUTION,
+    "bn": BATCH_NORM,
+    "relu_": RELU,
+    "relu6_": RELU,
+    "add": ADD,
+    "cat": CONCATENATE,
+    "avgpool": AVERAGE_POOL,
+    "maxpool": MAX_POOL,
+    "linear": LINEAR,
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A network of a list of layers; several may share network and level (other images, another seed)."""
+
+    network: str
+    level: int
+    graph: LayerGraph
+
+
+def read_layers(path: Path) -> dict[tuple[str, int], LayerGraph]:
+    """Graphs by (network, pruning level) out of a `layers.json` of either form."""
+    return {(one.network, one.level): one.graph for one in read_listed(path)}
+
+
+def read_listed(path: Path) -> list[Listed]:
+    """Every network of a `layers.json` of either form."""
+    try:
+        require_within("layer_graph_bytes", path.stat().st_size, f"{path}")
+        listed = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(listed, dict) and listed.get("format") == FORMAT:
+            return _listed(listed, path)
+        return [Listed(*_key(name), graph_of(name, rows)) for name, rows in listed.items()]
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", "give a list of layers") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} is not a list of layers ({error!r:.100})", "see docs/predict.md") from error
+
+
+def write_layers(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> None:
+    """Write graphs by (network, pruning level), with everything that an operation holds."""
+    write_listed(path, [Listed(network, level, graph) for (network, level), graph in graphs.items()])
+
+
+def write_listed(path: Path, listed: Iterable[Listed]) -> None:
+    """Write networks, one operation a line, whole or not at all."""
+    networks = ",\n".join(_network_text(one) for one in listed)
+    head = {"format": FORMAT, "version": VERSION, "columns": _COLUMNS}
+    write_text(path, f'{json.dumps(head)[:-1]}, "networks": [\n{networks}\n]}}\n')
+
+
+def _network_text(one: Listed) -> str:
+    graph = one.graph
+    head: dict[str, Any] = {"network": one.network, "level": one.level}
+    head |= {"name": graph.name, "family": graph.family}
+    head["details"] = dict(graph.details)
+    if graph.beside:
+        head["beside"] = [astuple(part) for part in graph.beside]
+    rows = ",\n".join(json.dumps(_row(operation), separators=(",", ":")) for operation in graph.operations)
+    return f'{json.dumps(head)[:-1]}, "operations": [\n{rows}]}}'
+
+
+def _row(operation: Operation) -> list[Any]:
+    values = [getattr(operation, name) for name in _COLUMNS]
+    if operation.convolution is not None:
+        values[_COLUMNS.index("convolution")] = astuple(operation.convolution)
+    return values
+
+
+def _listed(plain: Mapping[str, Any], path: Path) -> list[Listed]:
+    if plain["version"] != VERSION or plain["columns"] != _COLUMNS:
+        raise InputError(
+            f"{path} is a list of layers of version {plain['version']!s:.20}, this detscope reads {VERSION}",
+            "make it again, or update detscope",
+        )
+    return [
+        Listed(
+            str(one["network"]),
+            int(one["level"]),
+            LayerGraph(
+                str(one["name"]),
+                tuple(_from_row(row) for row in one["operations"]),
+                str(one["family"]),
+                {str(key): str(value) for key, value in one["details"].items()},
+                tuple(_beside(*row) for row in one.get("beside", ())),
+            ),
+        )
+        for one in plain["networks"]
+    ]
+
+
+def _from_row(row: Sequence[Any]) -> Operation:
+    kind, inputs, input_shapes, output, output_shape, parameters, convolution, stage, module = row
+    layer = None
+    if convolution is not None:
+        inside, outside, *pairs, groups = convolution
+        kernel, stride, padding, dilation = (_pair(pair) for pair in pairs)
+        layer = Convolution(int(inside), int(outside), kernel, stride, padding, dilation, int(groups))
+    return Operation(
+        str(kind),
+        _whole(inputs),
+        tuple(_whole(shape) for shape in input_shapes),
+        int(output),
+        _whole(output_shape),
+        _whole(parameters),
+        layer,
+        str(stage),
+        str(module),
+    )
+
+
+def _beside(kind: Any, stage: Any, calls: Sequence[Any], elements: Sequence[Any]) -> Beside:
+    (fixed, per_image), (size, size_per_image) = calls, elements
+    return Beside(
+        str(kind), str(stage), (float(fixed), float(per_image)), (float(size), float(size_per_image))
+    )
+
+
+def _whole(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _pair(values: Sequence[Any]) -> tuple[int, int]:
+    height, width = values
+    return int(height), int(width)
+
+
+def _key(name: str) -> tuple[str, int]:
+    network, _, level = name.rpartition("_")
+    return network, int(level)
+
+
+def graph_of(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
+    """One network; operands that the list leaves out (it names one input) are put back."""
+    operations: list[Operation] = []
+    for kind, source, source_shape, output, output_shape, attributes in rows:
+        operation = _operation(
+            str(kind), source, tuple(source_shape), output, tuple(output_shape), attributes
+        )
+        if operation.kind == ADD:
+            operation = _with_other_operand(operation, operations)
+        elif operation.kind == CONCATENATE:
+            operation = _with_all_parts(operation, operations, int(attributes["n"]))
+        operations.append(operation)
+    return LayerGraph(name, tuple(operations), family=name.rpartition("_")[0])
+
+
+def _operation(
+    kind: str, source: int, source_shape: Shape, output: int, output_shape: Shape, more: Mapping[str, int]
+) -> Operation:
+    convolution = None
+    parameters: tuple[int, ...] = ()
+    if kind == "conv":
+        convolution = Convolution(
+            more["ic"],
+            more["oc"],
+            (more["k"], more["k"]),
+            (more["stride"], more["stride"]),
+            (more["pad"], more["pad"]),
+            groups=more["groups"],
+        )
+        weight = more["oc"] * (more["ic"] // more["groups"]) * more["k"] ** 2
+        parameters = (weight, more["params"] - weight) if more["params"] > weight else (weight,)
+    elif kind == "linear":
+        parameters = (more["ic"] * more["oc"], more["params"] - more["ic"] * more["oc"])
+    elif kind == "bn":
+        parameters = (more["params"] // 2, more["params"] // 2)
+    return Operation(
+        _KINDS.get(kind, kind), (source,), (source_shape,), output, output_shape, parameters, convolution
+    )
+
+
+def _with_other_operand(operation: Operation, before: list[Operation]) -> Operation:
+    """The second operand of an addition: a branch nobody has used yet, else what the block began with."""
+    used = {tensor for earlier in before for tensor in earlier.inputs if not earlier.in_place}
+    shape = operation.output_shape
+    loose = [one.output for one in before if one.output not in used and one.output != operation.inputs[0]]
+    if loose:
+        return _extended(operation, [(loose[-1], shape)])
+    maker = {earlier.output: earlier for earlier in before if not earlier.in_place}
+    tensor, dense_convolutions = operation.inputs[0], 0
+    while tensor in maker:
+        step = maker[tensor]
+        dense_convolutions += step.convolution is not None and step.convolution.groups == 1
+        tensor = step.inputs[0]
+        # a block has two dense convolutions; what lies before them is what it began with
+        if dense_convolutions >= 2 and tensor in maker and maker[tensor].output_shape == shape:
+            return _extended(operation, [(tensor, shape)])
+    raise KeyError(f"no second operand for the addition that makes tensor {operation.output}")
+
+
+def _with_all_parts(operation: Operation, before: list[Operation], count: int) -> Operation:
+    """The parts of a concatenation: the tensors made since the named one that nobody has used."""
+    used = {tensor for earlier in before for tensor in earlier.inputs if not earlier.in_place}
+    loose = {one.output: one.output_shape for one in before if one.output not in used}
+    parts = [(tensor, shape) for tensor, shape in loose.items() if tensor != operation.inputs[0]]
+    if len(parts) < count - 1:
+        raise KeyError(f"the parts of the concatenation that makes tensor {operation.output}")
+    return _extended(operation, parts[-(count - 1) :])
+
+
+def _extended(operation: Operation, more: list[tuple[int, Shape]]) -> Operation:
+    return replace(
+        operation,
+        inputs=(*operation.inputs, *(tensor for tensor, _ in more)),
+        input_shapes=(*operation.input_shapes, *(shape for _, shape in more)),
+    )

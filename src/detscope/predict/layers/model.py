@@ -1,0 +1,151 @@
+"""Latency layer by layer: what single layers took, summed over a network.
+
+From a microbench alone every kernel class counts as it was measured. Where whole steps are known too, each
+class gets a factor, drawn towards one factor that all share, and that one towards 1; how strongly is chosen
+by leaving out networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.features import stand_ins
+from detscope.predict.layers.table import LayerTable
+from detscope.predict.samples import Case, Sample
+from detscope.predict.models.solvers import least_squares
+
+Array = npt.NDArray[np.float64]
+
+PULLS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+_COMMON = "all"  # the factor that all classes share
+_COMMON_PULL = 0.1  # of the others' pull: a few whole steps tell it well
+_EDGE = 0.1  # of a logarithm: errors beyond it weigh as their size, not its square
+
+
+@dataclass(frozen=True)
+class LayerModel:
+    """Measured layers and, where whole steps were seen, a factor per class."""
+
+    table: LayerTable
+    scales: dict[str, float] = field(default_factory=dict)
+    pull: float | None = None  # None: no whole step was seen
+
+    @property
+    def training(self) -> bool:
+        """Of training steps, or of inferences."""
+        return self.table.training
+
+    def class_ms(self, case: Case) -> dict[str, float]:
+        """Milliseconds by kernel class."""
+        found = _class_ms(self.table, case)
+        return {name: ms * self.factor(name) for name, ms in found.items()}
+
+    def factor(self, name: str) -> float:
+        """Of a class; one that whole steps never showed has what all share."""
+        common = self.scales.get(_COMMON, 1.0)
+        return next((self.scales[one] for one in stand_ins(name) if one in self.scales), common)
+
+    def predict(self, cases: Sequence[Case]) -> Array:
+        """Milliseconds of each case."""
+        return np.array([sum(self.class_ms(case).values()) for case in cases])
+
+    def parts(self, cases: Sequence[Case]) -> tuple[Array, Array]:
+        """The device's and the host's milliseconds; the host's are in every layer's own."""
+        return self.predict(cases), np.zeros(len(cases))
+
+    def shares(self, case: Case) -> dict[str, float]:
+        """Milliseconds of every class that the model knows; what runs forward alone is in its class."""
+        found = {stand_ins(name)[1]: 0.0 for name in self.table.classes}
+        for name, ms in self.class_ms(case).items():
+            found[stand_ins(name)[1]] += ms
+        return found
+
+    def by_stage(self, case: Case) -> dict[str, float]:
+        """Milliseconds by the stages of a network."""
+        calls = self.table.calls(case)
+        names, times = self.table.milliseconds(calls)
+        found: dict[str, float] = {}
+        for call, name, ms in zip(calls, names, times.tolist(), strict=True):
+            found[call.operation.stage] = found.get(call.operation.stage, 0.0) + ms * self.factor(name)
+        return found
+
+    def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
+        """Kinds of operations that no microbench has measured: counted by their memory traffic."""
+        return self.table.unseen_kinds(graph)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {"table": self.table.to_plain(), "scales": self.scales, "pull": self.pull}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> LayerModel:
+        """Back from JSON."""
+        scales = {str(name): float(value) for name, value in plain["scales"].items()}
+        pull = None if plain["pull"] is None else float(plain["pull"])
+        return cls(LayerTable.from_plain(plain["table"]), scales, pull)
+
+
+@lru_cache(maxsize=20000)
+def _class_ms(table: LayerTable, case: Case) -> dict[str, float]:
+    names, times = table.milliseconds(table.calls(case))
+    found: dict[str, float] = {}
+    for name, ms in zip(names, times.tolist(), strict=True):
+        found[name] = found.get(name, 0.0) + ms
+    return found
+
+
+def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> LayerModel:
+    """Factors of the classes for measured steps; every network weighs the same."""
+    costs = [_class_ms(table, one.case) for one in samples]
+    names = sorted({name for cost in costs for name in cost})
+    matrix = np.array([[cost.get(name, 0.0) for name in names] for cost in costs])
+    truth = np.log(np.array([one.latency_ms for one in samples], dtype=float))
+    sizes = {one.network: 0 for one in samples}
+    for one in samples:
+        sizes[one.network] += 1
+    weights = np.array([1 / sizes[one.network] / len(sizes) for one in samples]) ** 0.5
+
+    def left_over(logs: Array) -> Array:
+        errors = np.log(matrix @ np.exp(logs[1:])) - truth
+        robust = np.sign(errors) * np.sqrt(_huber(np.abs(errors)))
+        pulled = np.sqrt(pull / len(names)) * (logs[1:] - logs[0])
+        return np.concatenate([weights * robust, pulled, [np.sqrt(_COMMON_PULL * pull) * logs[0]]])
+
+    found = np.exp(least_squares(left_over, np.zeros(len(names) + 1))).tolist()
+    return LayerModel(table, dict(zip([_COMMON, *names], found, strict=True)), pull)
+
+
+def _huber(size: Array) -> Array:
+    return np.asarray(np.where(size < _EDGE, size**2, 2 * _EDGE * size - _EDGE**2))
+
+
+def choose_layers(table: LayerTable, samples: Sequence[Sample]) -> LayerModel:
+    """The pull by leaving out one network after the other (with one network: one level)."""
+    known = [one for one in samples if one.latency_ms]
+    if not known:
+        return LayerModel(table)
+    networks: list[object] = [one.network for one in known]
+    groups = networks if len(set(networks)) > 1 else [one.level for one in known]
+    if len(set(groups)) == 1:
+        return fit_scales(table, known, PULLS[-1])
+    return fit_scales(table, known, min(PULLS, key=lambda pull: _left_out_error(table, known, groups, pull)))
+
+
+def _left_out_error(
+    table: LayerTable, samples: Sequence[Sample], groups: Sequence[object], pull: float
+) -> float:
+    errors = []
+    for left_out in sorted(set(groups), key=str):
+        kept = [one for one, group in zip(samples, groups, strict=True) if group != left_out]
+        asked = [one for one, group in zip(samples, groups, strict=True) if group == left_out]
+        predicted = fit_scales(table, kept, pull).predict([one.case for one in asked])
+        truth = np.array([one.latency_ms for one in asked], dtype=float)
+        errors.append(float(np.abs(np.log(predicted / truth)).mean()))
+    return float(np.mean(errors))

@@ -1,0 +1,210 @@
+"""From measured layers to the time of any layer: a roofline per kernel class and what it leaves over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.errors import InputError
+from detscope.predict.layers.graph import ADD, CONVOLUTION, LINEAR, LayerGraph
+from detscope.predict.layers.calls import OPTIMIZERS, LayerCall, calls_of
+from detscope.predict.layers.features import (
+    ACCUMULATION,
+    OTHER,
+    class_of,
+    features_of,
+    stand_ins,
+    terms_of,
+    traffic_terms,
+    widths_of,
+)
+from detscope.predict.models.layer_residual import LayerResidual, fit_layer_residual
+from detscope.predict.layers.times import (
+    BESIDE,
+    INFERENCE,
+    LAYER_STAGES,
+    NMS,
+    PARAMETER,
+    ROI_ALIGN,
+    SMALL,
+    SORTING,
+    STEP,
+    TRAINING,
+    VIEW,
+    LayerTime,
+)
+from detscope.predict.samples import Case
+from detscope.predict.models.solvers import non_negative_least_squares
+
+Array = npt.NDArray[np.float64]
+_ROWS_FOR_RESIDUAL = 8
+_SMALLEST_ERROR = 0.05
+_ROUNDS = 6
+_BY_TRAFFIC = (OTHER, VIEW, SMALL)
+_TRAFFIC_TERMS = 2
+_ROOFLINE_ALONE = (*_BY_TRAFFIC, NMS)  # no residual
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTimes:
+    """Milliseconds per term, and the process over what they leave over."""
+
+    term_ms: tuple[float, ...]
+    residual: LayerResidual | None
+    rows: int
+    left_out_error: float | None  # median; None: too few rows to tell
+
+    def roofline(self, terms: Array) -> Array:
+        """Without the correction."""
+        return np.asarray(np.maximum(terms @ np.array(self.term_ms), 1e-7))
+
+    def predict(self, terms: Array, features: Array) -> Array:
+        """Milliseconds of layers."""
+        found = self.roofline(terms)
+        if self.residual is not None:
+            found = found * np.exp(self.residual.predict(features))
+        return np.asarray(found)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "term_ms": list(self.term_ms),
+            "residual": self.residual and self.residual.to_plain(),
+            "rows": self.rows,
+            "left_out_error": self.left_out_error,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> ClassTimes:
+        """Back from JSON."""
+        return cls(
+            tuple(float(value) for value in plain["term_ms"]),
+            LayerResidual.from_plain(plain["residual"]) if plain["residual"] else None,
+            int(plain["rows"]),
+            None if plain["left_out_error"] is None else float(plain["left_out_error"]),
+        )
+
+    def require_widths(self, name: str) -> None:
+        """Refuse other terms or features than those of the class."""
+        terms, features = (_TRAFFIC_TERMS, 0) if name in _BY_TRAFFIC else widths_of(name)
+        given = features if self.residual is None else len(self.residual.centre)
+        if len(self.term_ms) != terms or given != features:
+            raise ValueError(f"class {name[:40]!r} has {len(self.term_ms)} terms and {given} features")
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTable:
+    """Kernel classes by name, for training or for inference."""
+
+    classes: dict[str, ClassTimes]
+    training: bool = True
+
+    def known_class(self, call: LayerCall) -> str:
+        """The class that answers for a layer: its own, one like it, or what was never measured."""
+        found = class_of(call, training=self.training)
+        return next((name for name in stand_ins(found) if name in self.classes), OTHER)
+
+    def calls(self, case: Case) -> list[LayerCall]:
+        """All that a case runs, as far as it counts: a call beside the layers only where it was measured."""
+        update = OPTIMIZERS[case.optimizer] if self.knows(case.optimizer) else PARAMETER
+        found = calls_of(case.graph, case.batch, training=self.training, update=update)
+        return [call for call in found if call.operation.kind not in BESIDE - set(self.classes)]
+
+    def knows(self, optimizer: str) -> bool:
+        """Whether an optimizer's update was measured."""
+        return OPTIMIZERS[optimizer] in self.classes
+
+    def milliseconds(self, calls: Sequence[LayerCall]) -> tuple[list[str], Array]:
+        """The class and the time of every layer."""
+        names = [self.known_class(call) for call in calls]
+        found = np.zeros(len(calls))
+        for name in dict.fromkeys(names):
+            places = [place for place, one in enumerate(names) if one == name]
+            some = [calls[place] for place in places]
+            counts = np.array([call.count for call in some])
+            found[places] = counts * self.classes[name].predict(_terms(some, name), _features(some, name))
+        return names, found
+
+    def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
+        """Kinds of a network's operations that were never measured."""
+        calls = self.calls(Case(graph, 1))
+        return tuple(sorted({call.operation.kind for call in calls if self.known_class(call) == OTHER}))
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        classes = {name: one.to_plain() for name, one in self.classes.items()}
+        return {"training": self.training, "classes": classes}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> LayerTable:
+        """Back from JSON."""
+        classes = {str(name): ClassTimes.from_plain(one) for name, one in plain["classes"].items()}
+        if OTHER not in classes:
+            raise ValueError(f"no class {OTHER!r}")
+        for name, one in classes.items():
+            one.require_widths(name)
+        return cls(classes, bool(plain["training"]))
+
+
+def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTable:
+    """A model of every class that was measured, and one for all others."""
+    wanted = LAYER_STAGES if training else (INFERENCE,)
+    by_class: dict[str, list[LayerTime]] = {}
+    for row in (row for row in rows if row.stage in wanted):
+        by_class.setdefault(class_of(_call(row), training=training), []).append(row)
+        if training and row.stage == INFERENCE and row.operation.kind == ADD:
+            by_class.setdefault(ACCUMULATION, []).append(row)
+    unmeasured = [
+        row
+        for row in rows
+        if row.stage == (TRAINING if training else INFERENCE)
+        and row.operation.kind not in (CONVOLUTION, LINEAR, STEP, ROI_ALIGN, SORTING, *BESIDE)
+    ]
+    if not unmeasured:
+        stage = TRAINING if training else INFERENCE
+        raise InputError(f"too few layers were measured for {stage}", "--microbench-seconds 180 is usual")
+    classes = {name: _fit_class(some, name) for name, some in sorted(by_class.items())}
+    return LayerTable({**classes, OTHER: _fit_class(unmeasured, OTHER)}, training)
+
+
+def _call(row: LayerTime) -> LayerCall:
+    return LayerCall(row.operation, row.batch, row.stage)
+
+
+def _terms(calls: Sequence[LayerCall], name: str) -> Array:
+    return np.array([traffic_terms(call) if name in _BY_TRAFFIC else terms_of(call) for call in calls])
+
+
+def _features(calls: Sequence[LayerCall], name: str) -> Array:
+    if name in _ROOFLINE_ALONE:  # layers of any kind, whose features are not the same ones
+        return np.zeros((len(calls), 0))
+    return np.array([features_of(call) for call in calls])
+
+
+def _fit_class(rows: Sequence[LayerTime], name: str) -> ClassTimes:
+    calls = [_call(row) for row in rows]
+    truth = np.array([row.steady_ms for row in rows])
+    terms = _terms(calls, name)
+    coefficients = _relative_nnls(terms, truth)
+    found = ClassTimes(tuple(coefficients.tolist()), None, len(rows), None)
+    if name in _ROOFLINE_ALONE or len(rows) < _ROWS_FOR_RESIDUAL:
+        return found
+    residual, left_out = fit_layer_residual(_features(calls, name), np.log(truth / found.roofline(terms)))
+    return ClassTimes(found.term_ms, residual, len(rows), float(np.median(np.abs(left_out))))
+
+
+def _relative_nnls(terms: Array, truth: Array) -> Array:
+    """Non-negative coefficients with small relative errors; large errors weigh as their size alone."""
+    relative = terms / truth[:, None]
+    scale = np.sqrt((relative**2).mean(axis=0)) + 1e-12
+    weights = np.ones(len(truth))
+    found = np.zeros(terms.shape[1])
+    for _ in range(_ROUNDS):
+        found = non_negative_least_squares(relative / scale * weights[:, None], weights, 20000)
+        errors = np.abs(relative / scale @ found - 1)
+        weights = 1 / np.sqrt(np.maximum(errors, _SMALLEST_ERROR))
+    return np.asarray(found / scale)

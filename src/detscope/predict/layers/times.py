@@ -1,0 +1,157 @@
+"""Times of single layers: what a microbench measures and what a layer-wise model is fitted on.
+
+Kept as a CSV that a person can read: one row per layer, batch and stage.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detscope.errors import InputError
+from detscope.predict.layers.graph import Convolution, Operation, Shape
+from detscope.runs.atomic import write_text
+
+TRAINING = "training"  # forward and backward, the gradient of its input included
+FIRST = "training, first layer"  # as a network's first layer: nobody asks for its input's gradient
+INFERENCE = "inference"  # forward alone, no gradients
+UPDATE = "update"  # the optimizer's work on one parameter tensor
+LAYER_STAGES = (TRAINING, FIRST, INFERENCE, UPDATE)
+
+# kinds that no layer graph holds, but every training step has
+STEP = "step"  # what a step costs besides its layers: loss, optimizer's loop, clearing gradients
+PARAMETER = "parameter"
+CLAMP_IN_PLACE = "relu6"  # it keeps a copy of what it overwrites
+ADAM = "parameter, adam"  # AdamW's update, as PARAMETER is that of SGD with momentum
+
+# operators of detectors; several of torch's share a kind (see `layer_features`)
+ROI_ALIGN = "torchvision.roi_align"
+GROUP_NORM = "native_group_norm"
+NEAREST, BILINEAR = "upsample_nearest2d", "upsample_bilinear2d"
+ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS = "arithmetic", "reduction", "index", "sorting", "loss"
+
+# beside the layers: no tensor of the data's way, or no work but the call
+VIEW, SMALL, NMS = "view", "small operator", "torchvision.nms"
+BESIDE = frozenset({VIEW, SMALL, NMS})
+
+COLUMNS = (
+    "kind", "stage", "batch", "input_shapes", "output_shape", "in_place", "parameters", "kernel", "stride",
+    "padding", "dilation", "groups", "ms", "drift",
+)  # fmt: skip
+_HINT = "make it again: detscope fit --microbench"
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One layer at a batch size; `drift` is how slow the machine was then, against its usual speed."""
+
+    operation: Operation
+    batch: int
+    stage: str
+    ms: float
+    drift: float = 1.0
+
+    @property
+    def steady_ms(self) -> float:
+        """What it would have taken at the machine's usual speed."""
+        return self.ms / self.drift
+
+
+def write_layer_times(path: Path, rows: Sequence[LayerTime]) -> None:
+    """Write rows whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(row) for row in rows)
+    write_text(path, text.getvalue())
+
+
+def read_layer_times(path: Path) -> list[LayerTime]:
+    """Read rows back; InputError with one line for anything else."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error!s:.100}", _HINT) from error
+    if not lines or tuple(lines[0].split(",")) != COLUMNS:
+        raise InputError(f"{path} holds no times of layers", _HINT)
+    found = []
+    for number, cells in enumerate(csv.DictReader(lines), 2):
+        try:
+            found.append(_layer_time(cells))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}, line {number}: {error!s:.80}", _HINT) from error
+    if not found:
+        raise InputError(f"{path} has no rows", _HINT)
+    return found
+
+
+def layer_fingerprint(rows: Sequence[LayerTime]) -> str:
+    """A short sum of what was measured."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(repr(_cells(row)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _cells(row: LayerTime) -> list[str]:
+    one, layer = row.operation, row.operation.convolution
+    window = ("", "", "", "", "")
+    if layer is not None:
+        pairs = (layer.kernel, layer.stride, layer.padding, layer.dilation)
+        window = (*("x".join(map(str, pair)) for pair in pairs), str(layer.groups))  # type: ignore[assignment]
+    return [
+        one.kind,
+        row.stage,
+        str(row.batch),
+        " ".join(map(_shape_text, one.input_shapes)),
+        _shape_text(one.output_shape),
+        "yes" if one.in_place else "no",
+        " ".join(map(str, one.parameters)),
+        *window,
+        f"{row.ms:.6g}",
+        f"{row.drift:.4f}",
+    ]
+
+
+def _layer_time(cells: Mapping[str, str]) -> LayerTime:
+    shapes = tuple(_numbers(text) for text in cells["input_shapes"].split())
+    output = _numbers(cells["output_shape"])
+    if cells["stage"] not in LAYER_STAGES:
+        raise ValueError(f"no stage {cells['stage']!r:.30}")
+    layer = None
+    if cells["kernel"]:
+        kernel, stride, padding, dilation = (
+            _pair(cells[name]) for name in ("kernel", "stride", "padding", "dilation")
+        )
+        groups = int(cells["groups"])
+        layer = Convolution(shapes[0][1], output[1], kernel, stride, padding, dilation, groups)
+    operation = Operation(
+        cells["kind"],
+        tuple(range(len(shapes))),
+        shapes,
+        0 if cells["in_place"] == "yes" else len(shapes),
+        output,
+        tuple(int(size) for size in cells["parameters"].split()),
+        layer,
+    )
+    ms, drift, batch = float(cells["ms"]), float(cells["drift"]), int(cells["batch"])
+    if not (0 < ms < float("inf") and 0 < drift < float("inf") and batch > 0):
+        raise ValueError("a time, drift or batch that is not above zero")
+    return LayerTime(operation, batch, cells["stage"], ms, drift)
+
+
+def _shape_text(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _numbers(text: str) -> Shape:
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _pair(text: str) -> tuple[int, int]:
+    height, width = _numbers(text)
+    return height, width

@@ -1,0 +1,223 @@
+"""When the tensors of a training step come and go, worked out from a layer graph alone.
+
+The rules are those of eager PyTorch. A tensor lives while code still needs it or backward will: convolution,
+linear and batch norm keep their input, ReLU its output, max-pool its input and an 8-byte index per output,
+dropout a mask; in-place operations share memory; the gradient of an addition is shared by its operands. An
+operation without a rule keeps input and output, which errs on the side of too much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+
+from detscope.predict.memory.events import EventLog, MemoryEvent
+from detscope.predict.layers.graph import (
+    ACTIVATION,
+    ADD,
+    AVERAGE_POOL,
+    BATCH_NORM,
+    CONCATENATE,
+    CONVOLUTION,
+    DROPOUT,
+    LINEAR,
+    MAX_POOL,
+    RELU,
+    LayerGraph,
+    Operation,
+    Shape,
+)
+from detscope.predict.memory.workspace import workspace_bytes
+
+FLOAT_BYTES = 4
+INDEX_BYTES = 8
+_KEEPS_INPUT = frozenset({CONVOLUTION, LINEAR, BATCH_NORM, MAX_POOL, AVERAGE_POOL, ACTIVATION})
+_KEEPS_OUTPUT = frozenset({RELU})
+_KEEPS_NOTHING = frozenset({ADD, CONCATENATE, DROPOUT})
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What the step is besides its network."""
+
+    batch: int
+    optimizer_copies: int = (
+        1  # tensors of the parameters' size that the optimizer keeps: SGD momentum 1, Adam 2
+    )
+    keeps_gradients: bool = True  # zeroed and kept between steps; False: set to None
+    workspace: str = "backward"  # a rule of `workspace`
+
+
+class TrainingStep:
+    """Writes the events of building a network and of its training steps, one after the other."""
+
+    def __init__(self, graph: LayerGraph, plan: TrainingPlan) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._log = EventLog()
+        self._holders: Counter[int] = Counter()  # of a block
+        self._block_of: dict[int, int] = {}  # tensor id -> block
+        self._gradient_of: dict[int, int] = {}  # tensor id -> block of its gradient
+        self._saved: list[list[int]] = []
+        self._parameter_gradients: dict[tuple[int, int], int] = {}
+        self._has_state = False
+        self._last_use: dict[int, int] = {}
+        self._shape_of: dict[int, Shape] = {}
+        for place, operation in enumerate(graph.operations):
+            for tensor, shape in zip(operation.inputs, operation.input_shapes, strict=True):
+                self._last_use[tensor] = place
+                self._shape_of[tensor] = shape
+
+    def build(self) -> list[MemoryEvent]:
+        """Parameters, running statistics and the batch: there before the first step."""
+        for operation in self._graph.operations:
+            for elements in operation.parameters:
+                self._log.allocate(elements * FLOAT_BYTES, "parameters", operation.stage)
+            if operation.kind == BATCH_NORM and operation.parameters:
+                for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
+                    self._log.allocate(size, "parameters", operation.stage)
+        first = self._graph.operations[0].inputs[0]
+        self._block_of[first] = self._log.allocate(self._bytes(self._graph.input_shape), "inputs")
+        self._holders[self._block_of[first]] = 1
+        self._log.allocate(self._plan.batch * INDEX_BYTES, "inputs")
+        return self._log.take()
+
+    def step(self) -> list[MemoryEvent]:
+        """One forward pass, backward pass and optimizer step."""
+        self._forward()
+        self._backward()
+        self._update()
+        return self._log.take()
+
+    def _bytes(self, shape: Shape) -> int:
+        return self._plan.batch * prod(shape[1:]) * FLOAT_BYTES
+
+    def _new(self, size_bytes: int, category: str, stage: str) -> int:
+        block = self._log.allocate(size_bytes, category, stage)
+        self._holders[block] = 1
+        return block
+
+    def _drop(self, block: int) -> None:
+        self._holders[block] -= 1
+        if not self._holders[block]:
+            del self._holders[block]
+            self._log.release(block)
+
+    def _hold(self, block: int) -> int:
+        self._holders[block] += 1
+        return block
+
+    def _forward(self) -> None:
+        first = self._graph.operations[0].inputs[0]
+        self._saved = []
+        for place, operation in enumerate(self._graph.operations):
+            if not operation.in_place:
+                self._block_of[operation.output] = self._new(
+                    self._bytes(operation.output_shape), "activations", operation.stage
+                )
+            self._scratch(operation, backward=False)
+            self._saved.append(self._kept(operation))
+            for tensor in dict.fromkeys(operation.inputs):
+                if self._last_use[tensor] == place and tensor not in (first, operation.output):
+                    self._drop(self._block_of.pop(tensor))
+        self._loss()
+
+    def _kept(self, operation: Operation) -> list[int]:
+        """Blocks that backward will need."""
+        kept = []
+        known = operation.kind in _KEEPS_INPUT | _KEEPS_OUTPUT | _KEEPS_NOTHING
+        if operation.kind in _KEEPS_INPUT or not known:
+            kept += [self._hold(self._block_of[tensor]) for tensor in operation.inputs]
+        if operation.kind in _KEEPS_OUTPUT or not known:
+            kept.append(self._hold(self._block_of[operation.output]))
+        out_elements = self._plan.batch * prod(operation.output_shape[1:])
+        if operation.kind == MAX_POOL:
+            kept.append(self._new(out_elements * INDEX_BYTES, "activations", operation.stage))
+        elif operation.kind == DROPOUT:
+            kept.append(self._new(out_elements, "activations", operation.stage))
+        elif operation.kind == BATCH_NORM:
+            channels = operation.output_shape[1] * FLOAT_BYTES
+            kept += [self._new(channels, "activations", operation.stage) for _ in range(2)]
+        return kept
+
+    def _loss(self) -> None:
+        """Cross entropy: the log-probabilities are kept; backward begins with the gradient of the output."""
+        last = self._graph.operations[-1]
+        size = self._bytes(last.output_shape)
+        probabilities = self._new(size, "activations", last.stage)
+        scalars = [self._new(FLOAT_BYTES, "activations", last.stage) for _ in range(2)]
+        of_probabilities = self._new(size, "temporary", last.stage)
+        self._gradient_of[last.output] = self._new(size, "temporary", last.stage)
+        for block in (of_probabilities, probabilities, *scalars):
+            self._drop(block)
+        output = self._block_of.pop(last.output, None)
+        if output is not None:
+            self._drop(output)
+
+    def _scratch(self, operation: Operation, *, backward: bool) -> None:
+        size = workspace_bytes(self._plan.workspace, operation, self._plan.batch, backward=backward)
+        if size:
+            self._log.release(self._log.allocate(size, "workspace", operation.stage))
+
+    def _backward(self) -> None:
+        for place in range(len(self._graph.operations) - 1, -1, -1):
+            operation = self._graph.operations[place]
+            gradient = self._gradient_of.pop(operation.output, None)
+            if gradient is not None:
+                self._through(operation, gradient, place)
+            for block in self._saved[place]:
+                self._drop(block)
+
+    def _through(self, operation: Operation, gradient: int, place: int) -> None:
+        """The gradient of the output becomes those of inputs and parameters."""
+        # the operands of an addition share it; parts of a concatenation are views, which keep all of it alive
+        if operation.kind in (ADD, CONCATENATE):
+            for tensor in operation.inputs:
+                self._accumulate(tensor, self._hold(gradient), operation)
+            self._drop(gradient)
+            return
+        made = []
+        for tensor, shape in zip(operation.inputs, operation.input_shapes, strict=True):
+            if place > 0:  # nobody asks for the gradient of the images
+                made.append((tensor, self._new(self._bytes(shape), "temporary", operation.stage)))
+                self._scratch(operation, backward=True)
+        fresh = [
+            self._new(elements * FLOAT_BYTES, "gradients", operation.stage)
+            for elements in operation.parameters
+        ]
+        self._scratch(operation, backward=True)
+        self._drop(gradient)
+        self._keep_gradients(place, fresh)
+        for tensor, block in made:
+            self._accumulate(tensor, block, operation)
+
+    def _keep_gradients(self, place: int, fresh: list[int]) -> None:
+        for index, block in enumerate(fresh):
+            if (place, index) in self._parameter_gradients:
+                self._drop(block)  # added to the one that is there
+            else:
+                self._parameter_gradients[place, index] = block
+
+    def _accumulate(self, tensor: int, block: int, operation: Operation) -> None:
+        """The second gradient of a tensor is summed with the first into a new one."""
+        first = self._gradient_of.get(tensor)
+        if first is None:
+            self._gradient_of[tensor] = block
+            return
+        size = self._bytes(self._shape_of[tensor])
+        self._gradient_of[tensor] = self._new(size, "temporary", operation.stage)
+        self._drop(first)
+        self._drop(block)
+
+    def _update(self) -> None:
+        if not self._has_state:
+            self._has_state = True
+            for operation in self._graph.operations:
+                for elements in operation.parameters:
+                    for _ in range(self._plan.optimizer_copies):
+                        self._log.allocate(elements * FLOAT_BYTES, "optimizer", operation.stage)
+        if not self._plan.keeps_gradients:
+            for block in self._parameter_gradients.values():
+                self._drop(block)
+            self._parameter_gradients.clear()

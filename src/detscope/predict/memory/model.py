@@ -1,0 +1,172 @@
+"""Memory of a training step on a device: simulated, with terms fitted from samples where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.predict.memory.allocator import CachingAllocator
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.memory.lifetimes import TrainingPlan, TrainingStep
+from detscope.predict.memory.simulation import SimulatedMemory, StepMemory
+from detscope.predict.memory.process import ProcessTerm, fit_process
+from detscope.predict.models.residual import SmoothResidual, fit_residuals
+from detscope.predict.samples import Case, Sample, with_target
+from detscope.predict.models.trees import older_matrix
+from detscope.predict.memory.workspace import RULES
+
+Array = npt.NDArray[np.float64]
+_ROWS_FOR_RULE = 60
+_GIB = float(1 << 30)  # what processes hold besides reserved memory differs by tenths of it
+
+
+@lru_cache(maxsize=20000)
+def _simulated(graph: LayerGraph, batch: int, rule: str) -> tuple[float, float]:
+    """As `simulate_training`, from events that all batch sizes of a network share."""
+    build, *steps = _events(graph, rule)
+    allocator = CachingAllocator()
+    _replay(allocator, build, batch)
+    measured = []
+    for events in steps:
+        allocator.return_free_segments()
+        allocator.reset_peaks()
+        _replay(allocator, events, batch)
+        measured.append(StepMemory(allocator.peak_allocated, allocator.peak_reserved, {}))
+    return SimulatedMemory(measured[0], measured[1], ()).averaged()
+
+
+@lru_cache(maxsize=1000)
+def _events(graph: LayerGraph, rule: str) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Key, constant bytes and bytes per image of what comes (goes: no bytes) before and in two steps."""
+    steps = [TrainingStep(graph, TrainingPlan(batch, workspace=rule)) for batch in (1, 2)]
+    parts = [(step.build(), step.step(), step.step()) for step in steps]
+    return tuple(
+        tuple(
+            (one.key, 2 * one.bytes - two.bytes, two.bytes - one.bytes)
+            for one, two in zip(ones, twos, strict=True)
+        )
+        for ones, twos in zip(*parts, strict=True)
+    )
+
+
+def _replay(allocator: CachingAllocator, events: Sequence[tuple[int, int, int]], batch: int) -> None:
+    for key, constant, per_image in events:
+        if constant or per_image:
+            allocator.allocate(key, constant + batch * per_image)
+        else:
+            allocator.release(key)
+
+
+def simulated_bytes(cases: Sequence[Case], rule: str = "backward") -> tuple[Array, Array]:
+    """Allocated and reserved bytes, averaged over the steps as the recorded runs were."""
+    pairs = np.array([_simulated(case.graph, case.batch, rule) for case in cases], dtype=float)
+    return pairs[:, 0], pairs[:, 1]
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Without samples only the simulation; `reserved_residual` and `process_residual` make it a hybrid."""
+
+    rule: str = "backward"
+    process: ProcessTerm | None = None
+    reserved_residual: SmoothResidual | None = None
+    process_residual: SmoothResidual | None = None
+
+    def allocated(self, cases: Sequence[Case]) -> Array:
+        """Peak of allocated bytes: always simulated."""
+        return simulated_bytes(cases, self.rule)[0]
+
+    def reserved(self, cases: Sequence[Case]) -> Array:
+        """Peak of reserved bytes."""
+        reserved = simulated_bytes(cases, self.rule)[1]
+        if self.reserved_residual is not None:
+            features = memory_features(cases, self.rule)
+            reserved = reserved * np.exp(self.reserved_residual.predict(features))
+        return reserved
+
+    def predict(self, cases: Sequence[Case]) -> Array:
+        """Bytes of the process; needs a fitted process term."""
+        return self._process(cases, bounded=True)
+
+    def unbounded(self, cases: Sequence[Case]) -> Array:
+        """What the process would hold if the device were large enough."""
+        return self._process(cases, bounded=False)
+
+    def _process(self, cases: Sequence[Case], *, bounded: bool) -> Array:
+        if self.process is None:
+            raise ValueError("no process term: fit one from samples")
+        reserved = self.reserved(cases)
+        found = self.process.apply(reserved) if bounded else self.process.unbounded(reserved)
+        if self.process_residual is not None:
+            found = found + _GIB * self.process_residual.predict(memory_features(cases, self.rule))
+        return np.minimum(found, self.process.ceiling_bytes) if bounded else found
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        parts = {"process": self.process, "reserved_residual": self.reserved_residual}
+        parts["process_residual"] = self.process_residual
+        return {"rule": self.rule} | {key: part and part.to_plain() for key, part in parts.items()}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> MemoryModel:
+        """Back from JSON."""
+        residuals = {
+            key: SmoothResidual.from_plain(plain[key]) if plain[key] else None
+            for key in ("reserved_residual", "process_residual")
+        }
+        process = ProcessTerm.from_plain(plain["process"]) if plain["process"] else None
+        if plain["rule"] not in RULES:
+            raise ValueError(f"no rule {plain['rule']!s:.20}")
+        return cls(str(plain["rule"]), process, **residuals)
+
+
+def memory_features(cases: Sequence[Case], rule: str) -> Array:
+    """The older features (as logarithms) and what the simulation makes of the case."""
+    allocated, reserved = simulated_bytes(cases, rule)
+    parameters = np.log([sum(case.graph.parameters) + 1.0 for case in cases])
+    batches = np.log([case.batch for case in cases])
+    physics = np.column_stack(
+        [np.log(allocated), np.log(reserved), np.log(reserved / allocated), batches, parameters]
+    )
+    return np.hstack([np.log(older_matrix(cases) + 1.0), physics])
+
+
+def choose_rule(samples: Sequence[Sample]) -> str:
+    """The workspace rule under which the simulation is closest to measured reserved bytes."""
+    known = with_target(samples, "reserved_bytes")
+    if not known:
+        return RULES[0]
+    # by a sum and not by place: most are the same in every fold, and are simulated once
+    some = sorted(known, key=_draw)[:_ROWS_FOR_RULE]
+    truth = np.array([one.reserved_bytes for one in some], dtype=float)
+
+    def error(rule: str) -> float:
+        return float(np.abs(np.log(simulated_bytes([one.case for one in some], rule)[1] / truth)).mean())
+
+    return min(RULES, key=error)
+
+
+def _draw(sample: Sample) -> int:
+    return crc32(f"{sample.network} {sample.level} {sample.case.batch}".encode())
+
+
+def fit_memory(samples: Sequence[Sample], *, hybrid: bool) -> MemoryModel:
+    """Rule and process term; as a hybrid also what reserved and process bytes were off by."""
+    rule = choose_rule(samples)
+    known = [one for one in with_target(samples, "process_bytes") if one.reserved_bytes is not None]
+    cases = [one.case for one in known]
+    truth = np.array([one.process_bytes for one in known], dtype=float)
+    reserved = np.array([one.reserved_bytes for one in known], dtype=float)
+    simulated = simulated_bytes(cases, rule)[1]
+    if not hybrid:  # fitted to what it will be given: simulated bytes
+        return MemoryModel(rule, fit_process(simulated, truth))
+    process = fit_process(reserved, truth)
+    features = memory_features(cases, rule)
+    left_over = [np.log(reserved / simulated), (truth - process.apply(reserved)) / _GIB]
+    return MemoryModel(rule, process, *fit_residuals(features, left_over))

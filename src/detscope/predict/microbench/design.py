@@ -1,0 +1,287 @@
+"""Which layers a microbench measures: a designed set over kinds, channels, sizes and batch sizes.
+
+It comes in rounds. Every round holds every kind, in shuffled order, so that a bench that ends early has seen
+all of them; the next round draws other sizes. The same seed gives the same rounds on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import exp, log, prod
+from random import Random
+
+from detscope.predict.layers.graph import (
+    ACTIVATION,
+    ADD,
+    AVERAGE_POOL,
+    BATCH_NORM,
+    CONCATENATE,
+    CONVOLUTION,
+    DROPOUT,
+    LINEAR,
+    MAX_POOL,
+    RELU,
+    Convolution,
+    Operation,
+    Shape,
+)
+from detscope.predict.layers.times import (
+    ADAM,
+    CLAMP_IN_PLACE,
+    FIRST,
+    INFERENCE,
+    PARAMETER,
+    STEP,
+    TRAINING,
+    UPDATE,
+)
+from detscope.predict.microbench.detection import DETECTION
+from detscope.predict.microbench.trial import BATCHES, SIZES, Trial
+
+_TRIES = 200
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a layer may cost: elements of its largest tensor, multiplications of its forward pass."""
+
+    elements: float = 8e6
+    multiplications: float = 4e8
+
+
+CPU_LIMITS, CUDA_LIMITS = Limits(), Limits(6e7, 3e10)
+
+
+Draw = Callable[[Random], Trial]
+
+
+def rounds(seed: int = 0, limits: Limits = CPU_LIMITS) -> Iterator[list[Trial]]:
+    """Rounds without end; each holds every kind."""
+    number = 0
+    while True:
+        chance = Random(f"{seed} {number}")
+        trials = [_within(draw, chance, limits) for draw, count in _ROUND for _ in range(count)]
+        chance.shuffle(trials)
+        yield trials
+        number += 1
+
+
+def largest_elements(trial: Trial) -> int:
+    """Elements of the largest tensor of a trial."""
+    shapes = (*trial.operation.input_shapes, trial.operation.output_shape)
+    return trial.batch * max(prod(shape) for shape in shapes)
+
+
+def multiplications(trial: Trial) -> float:
+    """Of the forward pass."""
+    layer = trial.operation.convolution
+    if layer is None:
+        return 0.0
+    places = trial.batch * trial.operation.output_elements
+    return float(places * prod(layer.kernel) * layer.in_channels // layer.groups)
+
+
+def _within(draw: Draw, chance: Random, limits: Limits) -> Trial:
+    for _ in range(_TRIES):
+        trial = draw(chance)
+        if largest_elements(trial) <= limits.elements and multiplications(trial) <= limits.multiplications:
+            return trial
+    raise ValueError("limits that no layer keeps")
+
+
+def _channels(chance: Random, low: int = 8, high: int = 1024) -> int:
+    """Log-uniform; half of them multiples of 16 as networks are drawn, half odd as pruning leaves them."""
+    value = exp(chance.uniform(log(low), log(high)))
+    return max(16, round(value / 16) * 16) if chance.random() < 0.5 else max(1, round(value))
+
+
+def _size(chance: Random, low: int = 1, high: int = 112) -> int:
+    return chance.choice([size for size in SIZES if low <= size <= high])
+
+
+def _batch(chance: Random) -> int:
+    return chance.choice(BATCHES)
+
+
+def _made(
+    chance: Random, inside: int, outside: int, kernel: int, stride: int, groups: int, size: int, bias: bool
+) -> Trial:
+    layer = Convolution(
+        inside, outside, (kernel, kernel), (stride, stride), (kernel // 2, kernel // 2), groups=groups
+    )
+    out = (size + 2 * (kernel // 2) - kernel) // stride + 1
+    weight = outside * (inside // groups) * kernel * kernel
+    operation = Operation(
+        CONVOLUTION,
+        (0,),
+        ((1, inside, size, size),),
+        1,
+        (1, outside, out, out),
+        (weight, outside) if bias else (weight,),
+        layer,
+    )
+    return Trial(operation, _batch(chance))
+
+
+def _pointwise(chance: Random) -> Trial:
+    size = _size(chance, 1, 64)
+    return _made(chance, _channels(chance), _channels(chance), 1, 1, 1, size, chance.random() < 0.3)
+
+
+def _three(chance: Random) -> Trial:
+    size = _size(chance, 2, 64)
+    inside, outside = _channels(chance, 8, 512), _channels(chance, 8, 512)
+    return _made(chance, inside, outside, 3, 1, 1, size, chance.random() < 0.3)
+
+
+def _three_strided(chance: Random) -> Trial:
+    inside, outside = _channels(chance, 8, 512), _channels(chance, 8, 512)
+    return _made(chance, inside, outside, 3, 2, 1, _size(chance, 4, 112), False)
+
+
+def _pointwise_strided(chance: Random) -> Trial:
+    return _made(chance, _channels(chance), _channels(chance), 1, 2, 1, _size(chance, 4, 64), False)
+
+
+def _large_window(chance: Random) -> Trial:
+    kernel, stride = chance.choice((5, 7)), chance.choice((1, 1, 2))
+    inside, outside = _channels(chance, 8, 192), _channels(chance, 8, 192)
+    return _made(chance, inside, outside, kernel, stride, 1, _size(chance, 7, 56), False)
+
+
+def _depthwise(chance: Random) -> Trial:
+    channels, kernel, stride = _channels(chance), chance.choice((3, 3, 3, 5)), chance.choice((1, 1, 2))
+    return _made(chance, channels, channels, kernel, stride, channels, _size(chance, 3, 112), False)
+
+
+def _grouped(chance: Random) -> Trial:
+    width, groups = (
+        round(exp(chance.uniform(log(4), log(64)))),
+        chance.choice((2, 3, 4, 6, 8, 13, 16, 27, 32)),
+    )
+    channels, stride = width * groups, chance.choice((1, 1, 1, 2))
+    return _made(chance, channels, channels, 3, stride, groups, _size(chance, 4, 64), False)
+
+
+def _first(chance: Random) -> Trial:
+    """The layer that sees the images: few channels, often a stride."""
+    kernel, stride = chance.choice(((3, 1), (3, 2), (3, 2), (5, 2), (7, 2), (7, 2)))
+    size = chance.choice((32, 48, 64, 96, 128, 160, 224))
+    trial = _made(chance, 3, _channels(chance, 8, 96), kernel, stride, 1, size, chance.random() < 0.3)
+    return Trial(trial.operation, trial.batch, (FIRST, INFERENCE))
+
+
+def _image_shape(chance: Random) -> Shape:
+    size = _size(chance)
+    return (1, _channels(chance), size, size)
+
+
+def _plain(kind: str, *variants: str, in_place: float = 0.0) -> Draw:
+    """One input, output of the same shape."""
+
+    def draw(chance: Random) -> Trial:
+        shape = _image_shape(chance)
+        variant = chance.choice(variants) if variants else ""
+        parameters = (shape[1], shape[1]) if kind == BATCH_NORM else ()
+        output = 0 if chance.random() < in_place else 1
+        return Trial(
+            Operation(kind, (0,), (shape,), output, shape, parameters), _batch(chance), variant=variant
+        )
+
+    return draw
+
+
+def _norm(chance: Random) -> Trial:
+    trial = _plain(BATCH_NORM)(chance)
+    small = trial.batch * prod(trial.operation.output_shape[2:]) < 2  # nothing to take a variance of
+    return Trial(trial.operation, 2, trial.stages) if small else trial
+
+
+def _add(chance: Random) -> Trial:
+    shape = _image_shape(chance)
+    output = 0 if chance.random() < 0.5 else 2
+    return Trial(Operation(ADD, (0, 1), (shape, shape), output, shape), _batch(chance))
+
+
+def _gate(chance: Random) -> Trial:
+    """Squeeze and excite: a map times one number per channel."""
+    shape = _image_shape(chance)
+    gate = (1, shape[1], 1, 1)
+    return Trial(Operation(ACTIVATION, (0, 1), (gate, shape), 2, shape), _batch(chance), variant="mul")
+
+
+def _concatenate(chance: Random) -> Trial:
+    size, parts = _size(chance), chance.choice((2, 2, 3, 4))
+    channels = [_channels(chance, 8, 512) for _ in range(parts)]
+    shapes = tuple((1, count, size, size) for count in channels)
+    operation = Operation(CONCATENATE, tuple(range(parts)), shapes, parts, (1, sum(channels), size, size))
+    return Trial(operation, _batch(chance))
+
+
+def _pool(kind: str) -> Draw:
+    def draw(chance: Random) -> Trial:
+        channels, size = _channels(chance), _size(chance, 4, 112)
+        window, stride = chance.choice(((3, 2), (3, 2), (2, 2), (3, 1)))
+        out = (size + 2 * (window // 2) - window) // stride + 1 if window == 3 else size // 2
+        shapes = ((1, channels, size, size), (1, channels, out, out))
+        return Trial(
+            Operation(kind, (0,), shapes[:1], 1, shapes[1]), _batch(chance), variant=f"{window} {stride}"
+        )
+
+    return draw
+
+
+def _mean(chance: Random) -> Trial:
+    """The pool to one number per channel."""
+    shape = _image_shape(chance)
+    operation = Operation(AVERAGE_POOL, (0,), (shape,), 1, (*shape[:2], 1, 1))
+    return Trial(operation, _batch(chance), variant="adaptive")
+
+
+def _linear(chance: Random) -> Trial:
+    inside, outside = _channels(chance, 16, 2048), _channels(chance, 10, 2048)
+    operation = Operation(LINEAR, (0,), ((1, inside),), 1, (1, outside), (inside * outside, outside))
+    return Trial(operation, _batch(chance))
+
+
+def _update(kind: str) -> Draw:
+    def draw(chance: Random) -> Trial:
+        size = max(1, round(exp(chance.uniform(log(8), log(3e6)))))
+        return Trial(Operation(kind, (), (), 0, (size,), (size,)), 1, (UPDATE,))
+
+    return draw
+
+
+def _loss(chance: Random) -> Trial:
+    classes = chance.choice((10, 100, 1000))
+    operation = Operation(STEP, (0,), ((1, classes),), 1, (1,))
+    return Trial(operation, _batch(chance), (TRAINING, INFERENCE))
+
+
+_ROUND: tuple[tuple[Draw, int], ...] = (
+    (_pointwise, 14),
+    (_three, 12),
+    (_three_strided, 5),
+    (_pointwise_strided, 4),
+    (_large_window, 3),
+    (_depthwise, 7),
+    (_grouped, 7),
+    (_first, 4),
+    (_norm, 5),
+    (_plain(RELU, "relu", in_place=0.8), 4),
+    (_plain(CLAMP_IN_PLACE, "relu6", in_place=1.0), 3),
+    (_plain(ACTIVATION, "silu", "hardswish", "sigmoid", in_place=0.3), 3),
+    (_add, 3),
+    (_gate, 3),
+    (_concatenate, 3),
+    (_pool(MAX_POOL), 3),
+    (_pool(AVERAGE_POOL), 1),
+    (_mean, 3),
+    (_linear, 3),
+    (_plain(DROPOUT), 1),
+    (_update(PARAMETER), 3),
+    (_update(ADAM), 2),
+    (_loss, 1),
+    *DETECTION,
+)

@@ -1,0 +1,185 @@
+"""Measuring single layers as a training step runs them.
+
+In a real step a layer's input was just written (warm), its output goes to memory that nobody has touched, and
+by the time of the backward pass what forward kept has left the caches. So several copies of a layer run
+forward one after the other, all outputs alive, and then backward in reverse; time is taken around each call
+alone. A step starts the backward pass once and not for every layer, so an empty one is timed beside them and
+taken off. The machine's speed drifts: two reference layers are measured every few seconds, and every row says
+how slow the machine was at its time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from detscope.predict.layers.graph import CONVOLUTION, LINEAR
+from detscope.predict.layers.times import INFERENCE, STEP, TRAINING, UPDATE, LayerTime
+from detscope.predict.microbench.clock import Clock, clock_for
+from detscope.predict.microbench.design import CPU_LIMITS, CUDA_LIMITS, Limits, rounds
+from detscope.predict.microbench.calls import Bench, made_call, made_inputs, update_call
+from detscope.predict.microbench.reference import Drift, Reference
+from detscope.predict.microbench.trial import Trial
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Progress = Callable[[float, str], None]
+
+_ALIVE_BYTES = 48e6  # what the copies of a layer hold together, so that caches forget between the passes
+_FEWEST, _MOST = 2, 4  # copies
+_LONG_ENOUGH_S = 0.02
+_REPEATS = (3, 7)
+_LEAST = 0.05  # of a backward pass that stays, however short
+_SLOW_S = 0.08  # a layer that takes so long is measured twice, not more often
+_REFERENCE_EVERY_S = 4.0
+
+
+@dataclass(frozen=True)
+class Microbench:
+    """What was measured, how many rounds came to their end, and the reference layers' drift."""
+
+    rows: tuple[LayerTime, ...]
+    rounds: int
+    seconds: float
+    drift: Drift
+
+
+def measure_layers(
+    device: str,
+    seconds: float,
+    *,
+    seed: int = 0,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> Microbench:
+    """Measure layers, round after round, until the time is over; the last round may stay unfinished."""
+    import torch
+
+    bench = Bench(torch, device, clock_for(device))
+    if limits is None:
+        limits = CUDA_LIMITS if device.startswith("cuda") else CPU_LIMITS
+    began = time.perf_counter()
+    reference = Reference(bench)
+    found: list[tuple[float, LayerTime]] = []
+    finished = -1
+    numbered = ((number, trial) for number, some in enumerate(rounds(seed, limits)) for trial in some)
+    for number, trial in numbered:
+        passed = time.perf_counter() - began
+        finished = number
+        if passed >= seconds:
+            break
+        if progress is not None:
+            progress(passed / seconds, f"{len(found)} layers")
+        reference.keep_up(_REFERENCE_EVERY_S)
+        for stage in trial.stages:
+            ms = measure(bench, trial, stage)
+            found.append((time.perf_counter(), LayerTime(trial.operation, trial.batch, stage, ms)))
+    reference.keep_up(0.0)
+    drift = reference.drift()
+    rows = [
+        LayerTime(row.operation, row.batch, row.stage, row.ms, drift.at(when, _computes(row)))
+        for when, row in found
+    ]
+    return Microbench(tuple(rows), finished, time.perf_counter() - began, drift)
+
+
+def _computes(row: LayerTime) -> bool:
+    return row.operation.kind in (CONVOLUTION, LINEAR)
+
+
+def measure(bench: Bench, trial: Trial, stage: str) -> float:
+    """The median time of one layer in one stage, in ms."""
+    if stage == UPDATE:
+        run = update_call(bench, trial)
+    elif stage == INFERENCE:
+        run = _inference(bench, trial)
+    else:
+        run = _training(bench, trial, input_gradient=stage == TRAINING)
+    began = time.perf_counter()
+    run()  # kernels are chosen and compiled in the first call
+    took = time.perf_counter() - began
+    if took > _SLOW_S:
+        return median((run(), run())) / trial.parts
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < _REPEATS[0] or (
+        len(times) < _REPEATS[1] and time.perf_counter() - began < _LONG_ENOUGH_S
+    ):
+        times.append(run())
+    return median(times) / trial.parts
+
+
+def _copies(trial: Trial) -> int:
+    one = trial.operation
+    held = 4 * (trial.batch * (one.input_elements + one.output_elements) + 2 * sum(one.parameters))
+    return max(_FEWEST, min(_MOST, round(_ALIVE_BYTES / held)))
+
+
+def _training(bench: Bench, trial: Trial, *, input_gradient: bool) -> Callable[[], float]:
+    """A function that runs all copies forward, then backward, and gives the ms of one."""
+    calls = [made_call(bench, trial, training=True) for _ in range(_copies(trial))]
+    shape = trial.operation.output_shape
+    gradient = bench.random((trial.batch * shape[0], *shape[1:]))
+    clock, empty = bench.clock, (bench.random((1,)).requires_grad_(), bench.random((1,)))
+
+    def run() -> float:
+        clock.reset()
+        waiting: list[tuple[Any, Tensor, Sequence[Tensor]]] = []
+        for call in calls:
+            leaves, inputs = made_inputs(bench, trial, input_gradient=input_gradient)
+            clock.start()
+            output = call(*inputs)
+            clock.stop()
+            waiting.append((call, output, leaves))
+            del output, inputs
+        forward_ms = clock.total_ms()
+        clock.reset()
+        while waiting:
+            call, output, leaves = waiting.pop()
+            _backward(clock, output, gradient, leaves)
+            del output
+            call.clear()
+        backward_ms = clock.total_ms()
+        if trial.operation.kind != STEP:  # the start of the backward pass is a part of it
+            backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * _start_ms(clock, *empty))
+        return (forward_ms + backward_ms) / len(calls)
+
+    return run
+
+
+def _start_ms(clock: Clock, leaf: Tensor, gradient: Tensor) -> float:
+    """Of a backward pass with nothing in it."""
+    output = leaf.view(1)
+    clock.reset()
+    _backward(clock, output, gradient, (leaf,))
+    return clock.total_ms()
+
+
+def _backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[Tensor]) -> None:
+    clock.start()
+    output.backward(gradient if output.dim() else None)
+    for leaf in leaves:
+        leaf.grad = None  # in a step the layer before consumes it
+    clock.stop()
+
+
+def _inference(bench: Bench, trial: Trial) -> Callable[[], float]:
+    calls = [made_call(bench, trial, training=False) for _ in range(_FEWEST)]
+    clock = bench.clock
+
+    def run() -> float:
+        clock.reset()
+        with bench.torch.no_grad():
+            for call in calls:
+                _, inputs = made_inputs(bench, trial, input_gradient=False)
+                clock.start()
+                output = call(*inputs)
+                clock.stop()
+                del output, inputs
+        return clock.total_ms() / len(calls)
+
+    return run

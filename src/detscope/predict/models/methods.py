@@ -1,0 +1,104 @@
+"""The methods by name: physical, hybrid, trees (the older one); `auto` chooses among them.
+
+Where single layers were measured, latency by physics is their sum, called `layers` in what is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from detscope.errors import UsageError
+from detscope.predict.models.choice import Fit, TargetModel, fit_target
+from detscope.predict.models.hybrid import HybridModel, fit_hybrid
+from detscope.predict.models.kernels import fairly_left_out
+from detscope.predict.layers.model import LayerModel, choose_layers
+from detscope.predict.layers.table import LayerTable
+from detscope.predict.memory.model import fit_memory
+from detscope.predict.models.physical import PhysicalModel, choose_physical
+from detscope.predict.samples import Sample, with_target
+from detscope.predict.models.trees import TREES, fit_trees
+
+_TREES_IN_TRIALS = 25  # enough to compare methods by
+METHODS = ("auto", "trees", "physical", "hybrid")
+LAYERS = "layers"  # what `physical` is called where single layers were measured
+TARGETS = {"memory": "process_bytes", "latency": "latency_ms"}
+
+
+@lru_cache(maxsize=64)
+def _chosen_physical(samples: tuple[Sample, ...], training: bool) -> PhysicalModel:
+    return choose_physical(samples, training=training)
+
+
+def _physical_latency(samples: Sequence[Sample], *, training: bool) -> PhysicalModel:
+    return _chosen_physical(tuple(samples), training)
+
+
+def _hybrid_latency(samples: Sequence[Sample], *, training: bool) -> HybridModel:
+    return fit_hybrid(samples, _chosen_physical(tuple(samples), training))
+
+
+@lru_cache(maxsize=64)
+def _chosen_layers(samples: tuple[Sample, ...], table: LayerTable) -> LayerModel:
+    return choose_layers(table, samples)
+
+
+def _layers_latency(samples: Sequence[Sample], *, table: LayerTable) -> LayerModel:
+    return _chosen_layers(tuple(samples), table)
+
+
+def _hybrid_of_layers(samples: Sequence[Sample], *, table: LayerTable) -> HybridModel:
+    return fit_hybrid(samples, _chosen_layers(tuple(samples), table))
+
+
+def methods_for(
+    target: str, *, training: bool = True, trees_count: int = TREES, table: LayerTable | None = None
+) -> dict[str, Fit]:
+    """Ways to fit a target ("memory" or "latency") by the names of their methods; the first is preferred."""
+    trees: Fit = partial(fit_trees, target=TARGETS[target], training=training, count=trees_count)
+    if target == "latency" and table is not None:
+        return {
+            LAYERS: partial(_layers_latency, table=table),
+            "hybrid": partial(_hybrid_of_layers, table=table),
+            "trees": trees,
+        }
+    if target == "latency":
+        return {
+            "physical": partial(_physical_latency, training=training),
+            "hybrid": partial(_hybrid_latency, training=training),
+            "trees": trees,
+        }
+    return {
+        "physical": partial(fit_memory, hybrid=False),
+        "hybrid": partial(fit_memory, hybrid=True),
+        "trees": trees,
+    }
+
+
+def fit_method(
+    samples: Sequence[Sample],
+    target: str,
+    method: str = "auto",
+    *,
+    training: bool = True,
+    table: LayerTable | None = None,
+) -> TargetModel:
+    """A model of one target by one method, or by the best of all; `table`: layers that were measured."""
+    if method not in METHODS:
+        raise UsageError(f"no method {method!r}", f"there are: {', '.join(METHODS)}")
+    if target == "memory" and not training and method != "trees":
+        raise UsageError("memory of inference is not simulated yet", "--method trees, or --stage training")
+    every = methods_for(target, training=training, table=table)
+    trials = methods_for(target, training=training, trees_count=_TREES_IN_TRIALS, table=table)
+    asked = LAYERS if method == "physical" and LAYERS in every else method
+    names = list(every) if method == "auto" else [asked]
+    known = with_target(samples, TARGETS[target])
+    return fit_target(
+        known,
+        TARGETS[target],
+        {name: every[name] for name in names},
+        {name: trials[name] for name in names},
+        # memory does not depend on which kernels run, and a microbench has seen them all: then every network
+        # says something about the others
+        fairly_left_out(known) if target == "latency" and table is None else range(len(known)),
+    )

@@ -1,0 +1,160 @@
+"""The 56 training and 15 inference features of the older toolflow, summed over convolutions.
+
+They describe tensors, im2col, GEMM, FFT and Winograd implementations of a convolution, forward (F), backward
+to the input (X) and to the weights (W). The formulas are kept as they were used, oddities included: this is
+the baseline to beat. A rectangular kernel or image counts by its geometric mean, exact for square ones.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+
+TRAINING_FEATURES = 56
+INFERENCE_FEATURES = 15
+_TILES = ((4, 3), (3, 2))
+
+
+def training_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
+    """All 56, for one batch size."""
+    return _summed(graph, batch, inference=False)
+
+
+def inference_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
+    """All 15, for one batch size."""
+    return _summed(graph, batch, inference=True)
+
+
+def _summed(graph: LayerGraph, batch: int, *, inference: bool) -> npt.NDArray[np.float64]:
+    total = np.zeros(INFERENCE_FEATURES if inference else TRAINING_FEATURES)
+    for operation in graph.operations:
+        if operation.convolution is not None:
+            layer = _Layer(operation, operation.convolution, batch)
+            total += np.array(layer.inference() if inference else layer.training())
+    return total
+
+
+class _Layer:
+    """One convolution in the older toolflow's letters: names of its published formulas, not ours."""
+
+    def __init__(self, operation: Operation, convolution: Convolution, batch: int) -> None:
+        self.b = float(batch)
+        self.ic, self.oc = float(convolution.in_channels), float(convolution.out_channels)
+        self.e = self.ic / convolution.groups
+        self.k = sqrt(convolution.kernel[0] * convolution.kernel[1])
+        self.ip = sqrt(operation.input_shapes[0][2] * operation.input_shapes[0][3])
+        self.op = sqrt(operation.output_shape[2] * operation.output_shape[3])
+
+    def training(self) -> list[float]:
+        tensors = self._tensors(2.0)
+        return [
+            *tensors,
+            *self._im2col(),
+            *self._gemm(),
+            *self._fft_memory(),
+            *self._fft_operations(),
+            *(value for tile in _TILES for value in self._winograd_memory(*tile)),
+            *(value for tile in _TILES for value in self._winograd_operations(*tile)),
+        ]
+
+    def inference(self) -> list[float]:
+        weights, _, inputs, outputs, _ = self._tensors(1.0)
+        columns, fft = self._im2col(), self._fft_memory()
+        return [
+            weights,
+            inputs,
+            outputs,
+            weights + inputs + outputs,
+            columns[0],
+            columns[1],
+            self._gemm()[0],
+            fft[0],
+            fft[1],
+            fft[5],
+            self._fft_operations()[0],
+            *(self._winograd_memory(*tile)[0] for tile in _TILES),
+            *(self._winograd_operations(*tile)[0] for tile in _TILES),
+        ]
+
+    def _tensors(self, copies: float) -> list[float]:
+        weights = self.oc * self.e * self.k**2
+        inputs = copies * self.b * self.ic * self.ip**2
+        outputs = copies * self.b * self.oc * self.op**2
+        return [
+            weights,
+            self.b * weights,
+            inputs,
+            outputs,
+            weights + self.b * weights + inputs + outputs,
+        ]
+
+    def _im2col(self) -> list[float]:
+        out_places, in_places, window = self.b * self.op**2, self.b * self.ip**2, self.k**2
+        forward = out_places * window * self.ic
+        to_input = in_places * window * self.ic
+        to_weights = out_places * window * self.e
+        return [
+            out_places,
+            forward,
+            in_places,
+            to_input,
+            to_weights,
+            forward + to_input + to_weights,
+            2 * out_places + in_places,
+        ]
+
+    def _gemm(self) -> list[float]:
+        forward = self.b * self.oc * self.op**2 * self.k**2 * self.e
+        to_input = self.b * self.ic * self.ip**2 * self.k**2 * self.oc
+        return [forward, to_input, 2 * forward + to_input]
+
+    def _fft_memory(self) -> list[float]:
+        plane_in, plane_out = self.ip * (1 + self.ip), self.op * (1 + self.op)
+        weights_f, inputs_f = plane_in * self.oc * self.e, plane_in * self.b * self.ic
+        outputs_w = plane_in * self.b * self.oc
+        weights_x, outputs_x = plane_out * self.oc * self.e, plane_out * self.b * self.oc
+        pairs = [inputs_f + weights_f, outputs_x + weights_x, outputs_w + inputs_f]
+        return [weights_f, inputs_f, outputs_w, weights_x, outputs_x, *pairs, sum(pairs)]
+
+    def _fft_operations(self) -> list[float]:
+        transforms = self.b * self.ic + self.b * self.oc + self.oc * self.e
+        product = self.b * self.oc * self.ic
+        forward = self.ip**2 * log2(self.ip) * transforms + product * self.ip**2
+        to_input = self.op**2 * log2(self.op) * transforms + product * self.op**2
+        to_weights = self.ip * log2(self.ip**2) * transforms + product * self.ip**2
+        return [forward, to_input, to_weights, forward + to_input + to_weights]
+
+    def _winograd_memory(self, m: int, r: int) -> list[float]:
+        area = (m + r - 1) ** 2
+        tiles_in, tiles_out = ceil(self.ip / m) ** 2, ceil(self.op / m) ** 2
+        return _with_sums(
+            3 * self.b * self.oc * area * tiles_in,
+            3 * self.b * self.ic * area * tiles_out,
+            3 * self.b * self.oc * self.e * area * tiles_in,
+        )
+
+    def _winograd_operations(self, m: int, r: int) -> list[float]:
+        area = (m + r - 1) ** 2
+        tiles_in, tiles_out = ceil(self.ip / m) ** 2, ceil(self.op / m) ** 2
+        windows = ceil(self.k / r) ** 2
+        return _with_sums(
+            self.b * self.oc * self.e * tiles_in * windows * area,
+            self.b * self.ic * self.oc * tiles_out * windows * area,
+            self.b * self.oc * self.e * tiles_in * ceil(self.op / r) ** 2 * area,
+        )
+
+
+def _with_sums(forward: float, to_input: float, to_weights: float) -> list[float]:
+    return [
+        forward,
+        to_input,
+        to_weights,
+        forward + to_input,
+        forward + to_weights,
+        to_input + to_weights,
+        forward + to_input + to_weights,
+    ]

@@ -1,0 +1,164 @@
+"""Operators without their work: outputs of the right shapes, all zeros that no one has written.
+
+Detectors choose boxes by their numbers, so tensors must be real. What they compute on feature maps decides
+about no shape, though, and is nearly all of the time: those operators are left out. Their outputs lie in
+memory that the system hands out as zeros and that nobody touches, so it takes no place either.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from detscope.predict.trace.log import BACKWARD
+from detscope.predict.trace.shapes import Described, known_outputs
+
+ALWAYS = frozenset(
+    {
+        "aten.convolution",
+        "aten.convolution_backward",
+        "aten.native_batch_norm",
+        "aten.native_batch_norm_backward",
+        "aten.max_pool2d_with_indices",
+        "aten.max_pool2d_with_indices_backward",
+        "aten.addmm",
+        "aten.mm",
+        "aten.bmm",
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+        "torchvision.roi_align",
+        "torchvision._roi_align_backward",
+    }
+)
+# on feature maps, and on anything in backward
+ELEMENTWISE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "add", "sub", "rsub", "mul", "div", "relu", "silu", "gelu", "sigmoid", "hardswish", "hardsigmoid",
+        "hardtanh", "tanh", "elu", "leaky_relu", "clamp", "abs", "pow", "exp", "log", "neg", "clone", "cat",
+        "stack", "mean", "sum", "constant_pad_nd", "upsample_nearest2d", "upsample_bilinear2d", "avg_pool2d",
+        "_adaptive_avg_pool2d", "native_group_norm", "native_layer_norm", "native_dropout",
+        "binary_cross_entropy_with_logits", "new_zeros", "zeros_like", "ones_like", "threshold_backward",
+        "silu_backward", "gelu_backward", "sigmoid_backward", "hardswish_backward", "hardsigmoid_backward",
+        "hardtanh_backward", "native_group_norm_backward", "native_layer_norm_backward",
+        "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "slice_backward", "select_backward",
+        "_adaptive_avg_pool2d_backward", "avg_pool2d_backward",
+    )
+)  # fmt: skip
+IN_PLACE = frozenset(
+    f"aten.{name}_"
+    for name in (
+        "add", "sub", "mul", "div", "relu", "silu", "sigmoid", "hardswish", "hardsigmoid", "hardtanh",
+        "leaky_relu", "elu", "copy", "fill", "zero", "bernoulli", "clamp",
+    )
+)  # fmt: skip
+_CONVOLUTIONS = {"aten.convolution": 0, "aten.convolution_backward": 1}  # where image and weight stand
+_LARGE = 1 << 14  # elements; smaller ones cost less to compute than to leave out
+_FEATURE_MAP = 4  # dimensions
+_OWN_PAGES = 1 << 16  # bytes from which memory is asked of the system itself
+
+
+class Hollow:
+    """Runs an operator, or gives the zeros that stand for its work."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Any, Any] = {}
+
+    def __call__(self, name: str, function: Any, args: Any, named: Mapping[str, Any], phase: str) -> Any:
+        """The operator's outputs."""
+        if name in IN_PLACE:
+            return args[0] if _left_out(args[0], phase) else function(*args, **named)
+        if name not in ALWAYS and (name not in ELEMENTWISE or not _touches_large(args, phase)):
+            return function(*args, **named)
+        key = (function, _key(args), _key(tuple(named.items())))
+        shapes = self._shapes.get(key)
+        if shapes is None:
+            shapes = _outputs(name, function, args, named)
+            if name in _CONVOLUTIONS and _channels_last(args[_CONVOLUTIONS[name] : _CONVOLUTIONS[name] + 2]):
+                shapes = _with_channels_last(shapes)
+            self._shapes[key] = shapes
+        if name not in ALWAYS and not _all_left_out(shapes, phase):
+            return function(*args, **named)
+        return _filled(shapes)
+
+
+def _left_out(value: Any, phase: str) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.dtype.is_floating_point
+        and (phase == BACKWARD or value.dim() >= _FEATURE_MAP)
+        and value.numel() >= _LARGE
+    )
+
+
+def _touches_large(value: Any, phase: str) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_touches_large(item, phase) for item in value)
+    return _left_out(value, phase)
+
+
+def _all_left_out(shapes: Any, phase: str) -> bool:
+    """Only feature maps, or in backward anything: a smaller output may be what boxes are chosen by."""
+    if isinstance(shapes, Described):
+        return phase == BACKWARD or len(shapes.shape) >= _FEATURE_MAP
+    return all(_all_left_out(item, phase) for item in shapes if item is not None)
+
+
+def _outputs(name: str, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    known = known_outputs(name, args, named)
+    return known or _described(function(*_as_meta(args), **_as_meta(dict(named))))
+
+
+def _described(outputs: Any) -> Any:
+    if isinstance(outputs, Tensor):
+        return Described((tuple(outputs.shape), outputs.stride(), outputs.dtype))
+    return None if outputs is None else tuple(map(_described, outputs))
+
+
+def _channels_last(image_and_weight: Any) -> bool:
+    """A CPU's convolution keeps this layout if either has it; shapes alone would not tell."""
+    return any(
+        one.dim() == _FEATURE_MAP and suggest_memory_format(one) == torch.channels_last
+        for one in image_and_weight
+    )
+
+
+def _with_channels_last(shapes: Any) -> Any:
+    """The first output (the image, or its gradient) in that layout."""
+    if not isinstance(shapes, Described):
+        return (_with_channels_last(shapes[0]) if shapes[0] else None, *shapes[1:])
+    like = torch.empty(shapes.shape, dtype=shapes[2], device="meta", memory_format=torch.channels_last)
+    return Described((shapes.shape, like.stride(), shapes[2]))
+
+
+def _filled(shapes: Any) -> Any:
+    if isinstance(shapes, Described):
+        return _zeros(*shapes)
+    return None if shapes is None else tuple(map(_filled, shapes))
+
+
+def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    size = prod(shape) * dtype.itemsize
+    if size < _OWN_PAGES:
+        return torch.empty_strided(shape, stride, dtype=dtype).zero_()
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).as_strided(shape, stride)
+
+
+def _as_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, list | tuple):
+        return [_as_meta(item) for item in value]
+    return {name: _as_meta(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (value.shape, value.stride(), value.dtype)
+    return tuple(map(_key, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,154 @@
+"""A network traced at two batch sizes, and all memory figures that follow: on a CPU or CUDA, at any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from detscope.predict.memory.allocator import AllocatorSettings
+from detscope.predict.trace.peaks import (
+    CpuPeak,
+    category_of,
+    drawn_out,
+    matches,
+    peak_at,
+    timelines,
+)
+from detscope.predict.memory.events import MemoryEvent
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.memory.simulation import Replay, StepMemory
+from detscope.predict.trace.step import TracedStep, trace_step
+from detscope.predict.trace.beside import beside_of
+from detscope.predict.trace.graph import graph_of_step
+from detscope.predict.trace.log import FORWARD
+from detscope.predict.trace.scratch import ScratchBook
+from detscope.predict.memory.workspace import winograd_bytes
+
+if TYPE_CHECKING:
+    from detscope.zoo.networks.contract import Network
+
+_FIRST = 2  # batch norm of a single pixel needs two images
+
+
+@dataclass(frozen=True)
+class TracedNetwork:
+    """Two traced steps; everything else is worked out from them when asked for."""
+
+    name: str
+    family: str
+    training: bool
+    steps: tuple[TracedStep, TracedStep]
+    book: ScratchBook = field(default_factory=ScratchBook)
+
+    @cached_property
+    def matching(self) -> bool:
+        """Whether both steps are the same operators, so that every block can be drawn out on its own."""
+        return matches(*self.steps)
+
+    @cached_property
+    def graph(self) -> LayerGraph:
+        """The layer graph of the forward pass, and what runs beside its layers."""
+        graph = graph_of_step(self.name, self.steps[0], self.family)
+        return replace(graph, beside=beside_of(*self.steps))
+
+    def cpu_peak(self, batch: int, optimizer: str | None = "sgd") -> CpuPeak:
+        """The peak of allocated bytes of one step on this machine's CPU; runs a few operators alone."""
+        return peak_at(self.steps, batch, optimizer, self.book)
+
+    def cuda_peak(
+        self, batch: int, optimizer: str | None = "sgd", settings: AllocatorSettings | None = None
+    ) -> StepMemory:
+        """Peaks of allocated and reserved bytes by the model of CUDA's caching allocator."""
+        if self.matching:
+            events = drawn_out(*timelines(self.steps, optimizer), batch)
+            return _with_workspace(_replayed(events, settings), self._workspace(batch))
+        low, high = (
+            _with_workspace(peaks, self._workspace(step.batch))
+            for peaks, step in zip(_as_traced(self.steps, optimizer, settings), self.steps, strict=True)
+        )
+        share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
+
+        def between(one: int, other: int) -> int:
+            return round(one + share * (other - one))
+
+        return StepMemory(
+            between(low.allocated, high.allocated),
+            between(low.reserved, high.reserved),
+            {name: between(size, high.categories[name]) for name, size in low.categories.items()},
+        )
+
+    def activations_by_stage(self, batch: int) -> dict[str, int]:
+        """Bytes that forward leaves for backward (inference: makes), by the model's outermost parts."""
+        low, high = (_made_by_stage(step, self.training) for step in self.steps)
+        share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
+        return {
+            stage or "(the model itself)": round(size + share * (high.get(stage, size) - size))
+            for stage, size in low.items()
+        }
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the figures rest on besides the trace."""
+        found = ["cuda: the tensors of a step are those of a CPU"]
+        found += [
+            f"cuda: largest Winograd workspace at the peak ({self._workspace(1) / 1e6:.1f} MB at batch 1)"
+        ]
+        if not self.matching:
+            found.append("boxes as chosen from zeros: work on feature maps was left out")
+            found.append("other batch sizes: linear between convolutions, not block by block")
+        return tuple(found)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """What was measured on this machine, where it was."""
+        found = [f"cpu: scratch memory of {self.book.measured} operator calls that could make the peak"]
+        if self.book.by_rule:
+            found.append(f"cpu: {self.book.by_rule} costly calls by rule, not measured")
+        return tuple(found)
+
+    def _workspace(self, batch: int) -> int:
+        sizes = (winograd_bytes(one, batch) for one in self.graph.operations if self.training)
+        return max(sizes, default=0)
+
+
+def trace_network(network: Network, *, training: bool = True) -> TracedNetwork:
+    """Trace a network at two batch sizes."""
+    first = max(network.min_train_batch, _FIRST)
+    steps = (
+        trace_step(network, first, training=training),
+        trace_step(network, first + 1, training=training),
+    )
+    return TracedNetwork(network.name, network.base.name, training, steps)
+
+
+def _made_by_stage(step: TracedStep, training: bool) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for number, block in enumerate(step.log.blocks):
+        kept = category_of(block, number, step) == "activations"
+        if block.phase == FORWARD and (kept or not training):
+            found[block.stage] = found.get(block.stage, 0) + block.size_bytes
+    return found
+
+
+@lru_cache(maxsize=8)
+def _as_traced(
+    steps: tuple[TracedStep, TracedStep], optimizer: str | None, settings: AllocatorSettings | None
+) -> list[StepMemory]:
+    """Peaks of both steps as they are: the same for every batch that is asked for."""
+    return [_replayed(line.events, settings) for line in timelines(steps, optimizer)]
+
+
+def _replayed(events: Sequence[MemoryEvent], settings: AllocatorSettings | None) -> StepMemory:
+    replay = Replay(settings)
+    replay.run(events)
+    return replay.peaks()
+
+
+def _with_workspace(without: StepMemory, workspace: int) -> StepMemory:
+    if not workspace:
+        return without
+    # a workspace comes and goes with its convolution; at worst that is where the peak is
+    categories = {**without.categories, "workspace": without.categories["workspace"] + workspace}
+    return StepMemory(without.allocated + workspace, without.reserved + workspace, categories)

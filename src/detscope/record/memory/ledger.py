@@ -1,0 +1,286 @@
+"""The account of blocks: every allocation, release and holder in order of time; a row per block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from detscope.record.operators.attribution import NOBODY
+from detscope.record.memory_category import (
+    ACTIVATIONS,
+    ALLOCATED_BEFORE,
+    TEMPORARY,
+    Block,
+    Release,
+    category_of,
+)
+from detscope.record.memory.live import INPUTS, Held, dtype_text, shape_text
+from detscope.record.memory.spans import SeenTensor
+from detscope.record.memory.trace import NO_OPERATOR, Change, Trace
+from detscope.record.steps.nodes import NodeTable
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Holders:
+    """Who held which blocks at a moment."""
+
+    held: list[Held]
+    complete: tuple[str, ...] = ()  # of these categories there are no others
+
+
+@dataclass
+class StepObservations:
+    """What is known of a step besides the profiler's events."""
+
+    step: int
+    offset_ns: int  # the profiler's clock less ours
+    holders: dict[int, Holders] = field(default_factory=dict)  # by the number of their mark
+    at_end: Holders = field(default_factory=lambda: Holders([]))
+    seen: Sequence[SeenTensor] = ()
+    gone: Sequence[tuple[int, int]] = ()  # time (our clock) and address of inputs that were let go
+    begin_mark: int | None = None  # what was allocated before it came between steps
+    end_ns: int = 0
+
+
+class MemoryLedger:
+    """Blocks that are alive, and rows of those that were."""
+
+    def __init__(
+        self, nodes: NodeTable, block_bytes: Callable[[Held], int] = lambda held: held.bytes
+    ) -> None:
+        self._nodes = nodes
+        self._block_bytes = block_bytes
+        self.live: dict[int, Block] = {}
+        self.rows: list[Row] = []
+        self.unknown_frees = self.unknown_free_bytes = self.unseen_frees = 0
+        self.first_step = 0  # blocks from before it count as alive before recording began
+        self._numbers = 0
+        self._backwards = 0
+        self._backwards_after: dict[int, int] = {}  # by step: how many there had been at its end
+        self._last_ns = 0
+        self._step = 0
+        self._phases: list[str] = []  # that are open
+        self._backward_operators_ns: list[int] = []
+        # by module, operator, direction and bytes: what was seen of blocks like that in any step
+        self._portrait: dict[tuple[int, str | None, str | None, int], tuple[str, str]] = {}
+        self._shapes: dict[
+            tuple[int, int], tuple[str, str]
+        ] = {}  # by module and bytes: what passed its border
+
+    def take(self, trace: Trace, observed: StepObservations) -> None:
+        """Account for one step."""
+        offset_ns = observed.offset_ns
+        self._step = observed.step
+        self._shapes.clear()
+        self._backward_operators_ns = [time_ns - offset_ns for time_ns in trace.backward_operators_ns]
+        others = _in_order(trace, observed)
+        self._phases.clear()
+        begin_ns = trace.marks.get(observed.begin_mark or 0, 0) - offset_ns
+        for change in trace.changes:
+            time_ns = change[0] - offset_ns
+            while others and others[-1][0] <= time_ns:
+                self._other(*others.pop())
+            self._change(change, self._later(time_ns), time_ns < begin_ns)
+        while others:
+            self._other(*others.pop())
+        self.identify(observed.at_end, self._later(observed.end_ns), "other")
+        self._backwards_after[observed.step] = self._backwards
+
+    def _other(self, time_ns: int, what: int, item: Any) -> None:
+        """Something that is no change of a block the allocator reported."""
+        phases = self._phases
+        if what == _BEGIN:
+            phases.append(item)
+            self._backwards += item == "backward"
+        elif what == _END:
+            if item in phases:
+                del phases[len(phases) - 1 - phases[::-1].index(item)]
+        elif what == _HOLDERS:
+            self.identify(item, time_ns, self._phase)
+        elif what == _SEEN:
+            self._see(item)
+        else:
+            self._let_go(item, self._later(time_ns), self._phase)
+
+    @property
+    def _phase(self) -> str:
+        return self._phases[-1] if self._phases else "other"
+
+    def identify(self, holders: Holders, time_ns: int, phase: str) -> None:
+        """Blocks that somebody holds get their category and name; those not seen before appear."""
+        holding: set[int] = set()
+        for item in holders.held:
+            if item.address in holding:
+                continue
+            holding.add(item.address)
+            block = self.live.get(item.address)
+            if block is not None and not block.reported and block.bytes != self._block_bytes(item):
+                self._close(block, self._later(time_ns), phase, NO_OPERATOR)  # another one took its place
+                block = None
+            if block is None:
+                block = self._appear(item, time_ns)
+            block.category, block.name = item.category, item.name
+            block.shape, block.dtype = item.shape, item.dtype
+        if holders.complete:
+            for block in list(self.live.values()):
+                if block.category in holders.complete and block.address not in holding:
+                    if block.reported:  # still allocated, by somebody else: known by its life alone
+                        block.category = block.name = None
+                    else:
+                        self._close(block, self._later(time_ns), phase, NO_OPERATOR)
+
+    def resume(self, holders: Holders, time_ns: int) -> None:
+        """After a gap without events: what nobody holds is taken as released in it."""
+        holding = {item.address for item in holders.held}
+        for block in list(self.live.values()):
+            if block.address not in holding:
+                self._close(block, self._later(time_ns), "other", NO_OPERATOR)
+        self.identify(holders, time_ns, "other")
+
+    def finish(self, without_step: int | None = None) -> None:
+        """Rows of what is still alive; but not of a step that is not part of the run."""
+        for block in self.live.values():
+            if block.step != without_step:
+                backwards = self._backwards_since(block)
+                self._write(block, Release(self._last_ns + 1, self._step, None, NO_OPERATOR, backwards, True))
+        self.live.clear()
+
+    def forget_before(self, step: int) -> None:
+        """Steps before this one are not part of the account; what is alive stays."""
+        self.first_step = step
+        self.unknown_frees = self.unknown_free_bytes = self.unseen_frees = 0
+
+    def take_rows(self) -> list[Row]:
+        """Hand over the rows of blocks that were released."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    def _later(self, time_ns: int) -> int:
+        """Times of changes never repeat: their order is the account's order."""
+        self._last_ns = max(time_ns, self._last_ns + 1)
+        return self._last_ns
+
+    def _change(self, change: Change, time_ns: int, between_steps: bool) -> None:
+        _, address, size, device, place = change
+        phase = self._phase
+        block = self.live.get(address)
+        if size < 0:
+            if block is None:
+                self.unknown_frees += 1
+                self.unknown_free_bytes -= size
+            else:
+                self._close(block, time_ns, phase, place.run)
+            return
+        if block is not None:  # its release was not reported: it was allocated before recording began
+            self.unseen_frees += 1
+            self._close(block, time_ns, phase, NO_OPERATOR)
+            time_ns = self._later(time_ns)
+        self._numbers += 1
+        block = Block(self._numbers, address, size, device, time_ns, self._step, phase)
+        block.place, block.backwards, block.own = place, self._backwards, between_steps
+        self.live[address] = block
+
+    def _appear(self, item: Held, time_ns: int) -> Block:
+        """A block nobody reported: from before recording, or an input that is not the allocator's."""
+        self._numbers += 1
+        size = self._block_bytes(item)
+        block = Block(self._numbers, item.address, size, item.device, 0, ALLOCATED_BEFORE, None)
+        if item.category == INPUTS and item.outside:
+            block.alloc_ns, block.step, block.phase = self._later(time_ns), self._step, "data"
+        block.reported = False
+        self.live[item.address] = block
+        return block
+
+    def _let_go(self, address: int, time_ns: int, phase: str) -> None:
+        block = self.live.get(address)
+        if block is not None and not block.reported:
+            self._close(block, time_ns, phase, NO_OPERATOR)
+
+    def _see(self, seen: SeenTensor) -> None:
+        size = seen.shape.numel() * seen.dtype.itemsize
+        texts = shape_text(seen.shape), dtype_text(seen.dtype)
+        self._shapes[seen.owner, size] = texts
+        block = self.live.get(seen.address)
+        if block is not None and block.name is None and block.bytes == size:
+            block.shape, block.dtype = texts
+
+    def _describe(self, block: Block, category: str) -> None:
+        """A gradient, and what a module makes inside, has the shape of what passes the module's border."""
+        if block.name is not None or category not in (TEMPORARY, ACTIVATIONS):
+            return
+        owner, operator = block.place.owner, block.place.operator
+        alike = (owner, operator, block.place.direction, block.bytes)
+        if block.shape is not None:
+            self._portrait[alike] = (block.shape, block.dtype or "")
+            return
+        found = self._shapes.get((owner, block.bytes)) or self._portrait.get(alike)
+        if found is None and "max_pool" in (operator or ""):  # where each maximum was
+            half = self._shapes.get((owner, block.bytes // 2), ("", ""))
+            found = (half[0], "int64") if half[1] == "float32" else None
+        if found is not None:
+            block.shape, block.dtype = found
+
+    def _close(self, block: Block, time_ns: int, phase: str, run: int) -> None:
+        del self.live[block.address]
+        backwards = self._backwards_since(block)
+        self._write(block, Release(time_ns, self._step, phase, run, backwards, False))
+
+    def _backwards_since(self, block: Block) -> int:
+        """Backward passes until now; only those of its own step for what was made outside of the model."""
+        if block.phase == "forward" or block.step == self._step:
+            return self._backwards
+        return self._backwards_after.get(block.step, self._backwards)
+
+    def _write(self, block: Block, release: Release) -> None:
+        if block.own and block.category is None:
+            return
+        place, known = block.place, block.step >= self.first_step
+        freed = not release.last_step
+        category = category_of(block, release, self._backward_operators_ns)
+        self._describe(block, category)
+        self.rows.append(
+            (
+                block.number,
+                block.device,
+                block.bytes,
+                block.alloc_ns if known else None,
+                release.time_ns if freed else None,
+                block.step if known else None,
+                block.phase,
+                release.step if freed else None,
+                release.phase if freed else None,
+                place.direction,
+                place.stage or None,
+                None if place.owner == NOBODY else self._nodes[place.owner].path,
+                place.operator,
+                category,
+                block.name,
+                block.shape,
+                block.dtype,
+                None,
+            )
+        )
+
+
+# of things at one moment: a phase ends before another begins
+_END, _BEGIN, _HOLDERS, _SEEN, _GONE = range(5)
+
+
+def _in_order(trace: Trace, observed: StepObservations) -> list[tuple[int, int, Any]]:
+    """Everything of a step but the allocator's changes, by our clock, the last first."""
+    offset_ns = observed.offset_ns
+    items: list[tuple[int, int, Any]] = []
+    for start_ns, end_ns, name in trace.phases:
+        items.append((start_ns - offset_ns, _BEGIN, name))
+        items.append((end_ns - offset_ns, _END, name))
+    for number, holders in observed.holders.items():
+        if number in trace.marks:
+            items.append((trace.marks[number] - offset_ns, _HOLDERS, holders))
+    items += [(seen.time_ns, _SEEN, seen) for seen in observed.seen]
+    items += [(time_ns, _GONE, address) for time_ns, address in observed.gone]
+    items.sort(key=itemgetter(0, 1), reverse=True)
+    return items

@@ -1,0 +1,169 @@
+"""What is alive, read from the objects themselves: parameters, buffers, gradients, optimizer state, batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, UserDict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from detscope.record.model.borders import attributes_of, items_of
+from detscope.record.weak import WeakObjects
+
+PARAMETERS, GRADIENTS, OPTIMIZER, INPUTS = "parameters", "gradients", "optimizer", "inputs"
+_DEEPEST = 6  # nesting of a batch or an optimizer's state that is followed
+
+
+class Held(NamedTuple):
+    """A tensor that some object holds; tensors of one storage have one address."""
+
+    address: int
+    bytes: int  # of the whole storage
+    device: str
+    category: str
+    name: str
+    shape: str
+    dtype: str
+    outside: bool  # in memory that is not the allocator's: pinned, shared with workers, numpy's
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`2x3x64`; a scalar is `scalar`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """`float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def held(tensor: torch.Tensor, category: str, name: str) -> Held | None:
+    """What a tensor holds; None where it has no memory of its own."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    storage = tensor.untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    if not address or not size:
+        return None
+    on_host = tensor.device.type == "cpu"
+    outside = on_host and (
+        not storage.resizable() or storage.is_shared() or (torch.cuda.is_initialized() and tensor.is_pinned())
+    )
+    shape, dtype = shape_text(tensor.shape), dtype_text(tensor.dtype)
+    return Held(address, size, str(tensor.device), category, name, shape, dtype, outside)
+
+
+def held_inputs(batch: Any) -> list[tuple[torch.Tensor, Held]]:
+    """A batch's tensors; a storage that is more than its first tensor is shown as the bytes it is."""
+    found = [(tensor, held(tensor, INPUTS, name)) for name, tensor in named_tensors(batch, "batch")]
+    inside = Counter(item.address for _, item in found if item is not None)
+    result = []
+    for tensor, item in found:
+        if item is None:
+            continue
+        if others := inside[item.address] - 1:
+            item = item._replace(name=f"{item.name} and {others} more")
+        if others or tensor.nbytes < item.bytes:
+            item = item._replace(shape=shape_text([item.bytes]), dtype="uint8")
+        result.append((tensor, item))
+    return result
+
+
+class LiveObjects:
+    """A model and its optimizers, asked for what they hold at this moment."""
+
+    def __init__(self, model: nn.Module, optimizers: WeakObjects[torch.optim.Optimizer]) -> None:
+        self._model = weakref.ref(model)
+        self._optimizers = optimizers
+        self._known: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+
+    def refresh(self) -> None:
+        """Look which parameters there are; walking over the modules is for between steps."""
+        self._known = [(name, weakref.ref(one)) for name, one in self._find_parameters()]
+
+    @property
+    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Those that were there when it was looked, and still are."""
+        found = [(name, reference()) for name, reference in self._known]
+        return [(name, parameter) for name, parameter in found if parameter is not None]
+
+    def _find_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Parameters of the model, and of optimizers where they train others."""
+        model = self._model()
+        named: list[tuple[str, torch.Tensor]] = [] if model is None else list(model.named_parameters())
+        known = {id(parameter) for _, parameter in named}
+        for optimizer in self._optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                for position, parameter in enumerate(group["params"]):
+                    if id(parameter) not in known:
+                        known.add(id(parameter))
+                        named.append((f"(optimizer).group{number}_{position}", parameter))
+        return named
+
+    def weights(self) -> list[Held]:
+        """Parameters and buffers."""
+        model = self._model()
+        buffers = () if model is None else model.named_buffers()
+        tensors: list[tuple[str, torch.Tensor]] = [*self._parameters, *buffers]
+        return _all(held(tensor, PARAMETERS, name) for name, tensor in tensors)
+
+    def gradients(self) -> list[Held]:
+        """Gradients of the parameters, as far as there are any."""
+        return _all(
+            held(parameter.grad, GRADIENTS, name)
+            for name, parameter in self._parameters
+            if parameter.grad is not None
+        )
+
+    def optimizer_state(self) -> list[Held]:
+        """Tensors in the optimizers' states, by parameter and key: `head.weight exp_avg`."""
+        names = {id(parameter): name for name, parameter in self._parameters}
+        found = []
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                owner = names.get(id(parameter), "(optimizer)")
+                for key, tensor in named_tensors(state, ""):
+                    found.append(held(tensor, OPTIMIZER, f"{owner} {key.strip('.')}"))
+        return _all(found)
+
+    def everything(self) -> list[Held]:
+        """All of them; a storage that is both, such as a parameter's, counts as what comes first."""
+        self.refresh()
+        return [*self.weights(), *self.gradients(), *self.optimizer_state()]
+
+
+def bytes_by_category(everything: Sequence[Held]) -> dict[str, int]:
+    """Sizes counted from the live tensors, each storage once."""
+    sizes = dict.fromkeys((PARAMETERS, GRADIENTS, OPTIMIZER), 0)
+    counted: set[int] = set()
+    for item in everything:
+        if item.address not in counted:
+            counted.add(item.address)
+            sizes[item.category] += item.bytes
+    return sizes
+
+
+def named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors inside nested containers, each with where it was found: `batch[1][0].boxes`."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        yield path, value
+    elif depth < _DEEPEST:
+        if issubclass(kind, dict):
+            for key, item in dict.items(value):
+                yield from named_tensors(item, f"{path}.{key}", depth + 1)
+        elif issubclass(kind, UserDict):
+            yield from named_tensors(attributes_of(value, kind).get("data"), path, depth + 1)
+        elif issubclass(kind, (list, tuple)):
+            for position, item in enumerate(items_of(value, kind)):
+                yield from named_tensors(item, f"{path}[{position}]", depth + 1)
+        else:
+            for item in items_of(value, kind):
+                yield f"{path}.tensors", item
+
+
+def _all(items: Any) -> list[Held]:
+    return [item for item in items if item is not None]

@@ -1,0 +1,164 @@
+"""One step of torch.profiler, as far as memory goes: who allocated and freed what, when, doing what.
+
+Read from the profiler's own tree: only there an event has its address, and nesting is known already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from torch import Size
+from torch._C._profiler import _TensorMetadata
+
+from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Ownership
+from detscope.record.steps.events import SPAN_PREFIX
+from detscope.record.memory.spans import MARK_PREFIX, SeenTensor
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.operators.profiler import AUTOGRAD
+
+MEMORY = "[memory]"  # the profiler's name for a change of memory
+_SPAN, _MARK, _NODE, _ACCUMULATE, _OPTIMIZER, _OPERATOR, _OTHER = range(7)
+NO_OPERATOR = 0  # runs of operators are numbered from 1
+
+
+class Place(NamedTuple):
+    """Where code was: node of the model, stage, direction, outermost operator and which run of it."""
+
+    owner: int = NOBODY
+    stage: str = ""
+    direction: str | None = None
+    operator: str | None = None
+    run: int = NO_OPERATOR
+
+
+# an allocation (bytes > 0) or a release: time, address, bytes, device, place
+Change = tuple[int, int, int, str, Place]
+
+
+@dataclass
+class Trace:
+    """All of one profiler session, times in the profiler's clock."""
+
+    changes: list[Change] = field(default_factory=list)
+    phases: list[tuple[int, int, str]] = field(default_factory=list)  # start, end, name
+    marks: dict[int, int] = field(default_factory=dict)  # number -> time
+    backward_operators_ns: list[int] = field(default_factory=list)  # begins, in order of time
+    inputs: list[SeenTensor] = field(default_factory=list)  # of operators, where shapes are recorded
+    last_operator: tuple[int, Place] | None = None  # begin and place of the one that began last
+
+
+def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: bool) -> Trace:
+    """Walk over the tree, outer before inner; this loop sees every operator and is kept lean."""
+    trace = Trace()
+    walk = _Walk(trace, nodes, owners)
+    changes, kinds = trace.changes, walk.kinds
+    outside = Place()
+    stack = [(root, outside) for root in reversed(roots)]
+    while stack:
+        event, place = stack.pop()
+        name = event.name  # the cheapest thing to ask for
+        if name == MEMORY:
+            extra = event.extra_fields
+            device = str(extra.device) if cuda else "cpu"
+            changes.append((event.start_time_ns, extra.ptr, extra.alloc_size, device, place))
+            continue
+        if place.run == NO_OPERATOR:  # else inside an operator, where only memory is of interest
+            kind = kinds.get(name)
+            if kind is None:
+                kind = kinds[name] = _kind(name)
+            place = walk.inside(event, name, kind, place)
+        children = event.children
+        if children:
+            children.reverse()
+            for child in children:
+                stack.append((child, place))
+    changes.sort(key=itemgetter(0))  # stable: one thread's order stays
+    trace.backward_operators_ns.sort()
+    return trace
+
+
+class _Walk:
+    """What the walk remembers."""
+
+    def __init__(self, trace: Trace, nodes: NodeTable, owners: Ownership) -> None:
+        self.trace = trace
+        self.nodes = nodes
+        self.owners = owners
+        self.runs = NO_OPERATOR
+        self.kinds: dict[str, int] = {}
+        self.last_owner: dict[int, tuple[int, str]] = {}  # of the backward pass, per thread
+
+    def inside(self, event: Any, name: str, kind: int, place: Place) -> Place:
+        """Where code is inside this event."""
+        if kind == _OPERATOR:
+            return self._operator(event, name, place)
+        if kind == _SPAN:
+            return self._span(event, name, place)
+        if kind == _MARK:
+            self.trace.marks[int(name[len(MARK_PREFIX) :])] = event.start_time_ns
+            return place
+        if kind in (_NODE, _ACCUMULATE):
+            return self._autograd(event, kind)
+        if kind == _OPTIMIZER:
+            return place
+        return place if place.operator else place._replace(operator=name)
+
+    def _operator(self, event: Any, name: str, place: Place) -> Place:
+        """The outermost operator: everything inside belongs to this run of it."""
+        extra = event.extra_fields
+        self.runs += 1
+        direction = place.direction
+        start_ns = event.start_time_ns
+        if direction == "backward":
+            # operators of backward record no sequence number, those of a recomputed forward pass do
+            if getattr(extra, "sequence_number", -1) >= 0:
+                direction = "recompute"
+            else:
+                self.trace.backward_operators_ns.append(start_ns)
+        for given in getattr(extra, "inputs", ()):
+            if type(given) is _TensorMetadata and given.storage_data_ptr:
+                size = Size(given.sizes)
+                self.trace.inputs.append(
+                    SeenTensor(start_ns, given.storage_data_ptr, size, given.dtype, place.owner)
+                )
+        inside = Place(place.owner, place.stage, direction, name, self.runs)
+        last = self.trace.last_operator
+        if last is None or start_ns > last[0]:
+            self.trace.last_operator = (start_ns, inside)
+        return inside
+
+    def _span(self, event: Any, name: str, place: Place) -> Place:
+        node = self.nodes[int(name[len(SPAN_PREFIX) :])]
+        if node.kind == "phase":
+            self.trace.phases.append((event.start_time_ns, event.end_time_ns, node.path))
+            direction = node.path if node.path in ("forward", "backward") else None
+            return Place(direction=direction)
+        if node.kind == "region" and place.direction is None:
+            return place  # a part of loading data, say: no part of the model
+        again = place.direction in ("backward", "recompute")
+        direction = "recompute" if again else "forward"
+        return Place(node.number, node.stage_within(place.stage) or "", direction)
+
+    def _autograd(self, event: Any, kind: int) -> Place:
+        """A node of the backward pass; `AccumulateGrad` belongs to the node that ran before it."""
+        thread = event.start_tid
+        sequence = event.extra_fields.sequence_number
+        if kind == _NODE and sequence >= 0:
+            self.last_owner[thread] = self.owners.at(sequence)
+        owner, stage = self.last_owner.get(thread, (NOBODY, ""))
+        return Place(owner, stage, "backward")
+
+
+def _kind(name: str) -> int:
+    if name.startswith(AUTOGRAD):
+        return _ACCUMULATE if name.endswith("AccumulateGrad") else _NODE
+    if name.startswith(SPAN_PREFIX):
+        return _SPAN
+    if name.startswith(MARK_PREFIX):
+        return _MARK
+    if name.startswith(OPTIMIZER):
+        return _OPTIMIZER
+    return _OPERATOR if "::" in name and not name.startswith("torch::autograd") else _OTHER

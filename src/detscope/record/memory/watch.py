@@ -1,0 +1,269 @@
+"""Watches memory step by step: a profiler session per step, one following the other without a gap.
+
+Watching begins with the first step of all: the CPU allocator reports the release of a block only if it
+reported its allocation. Rows are kept of measured steps; of a warm-up step only if memory ran out in it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+
+from detscope.record.operators.attribution import NOBODY, ownership
+from detscope.record.steps.events import SPAN_PREFIX
+from detscope.record.memory.ledger import Holders, MemoryLedger, Row, StepObservations
+from detscope.record.memory_levels import Level, block_sizes, read_levels
+from detscope.record.memory.live import (
+    GRADIENTS,
+    OPTIMIZER,
+    PARAMETERS,
+    LiveObjects,
+    bytes_by_category,
+    held_inputs,
+)
+from detscope.record.memory_reserve import Reserve
+from detscope.record.memory_session import MemorySession, Recorded
+from detscope.record.memory.spans import SeeingScribe, SpanningBuffer, close_span, open_span
+from detscope.record.memory.trace import Trace, read_trace
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.tables import OpenStep
+from detscope.record.open_spans import OpenSpans
+from detscope.record.operators.profiler import no_garbage_collection
+from detscope.record.weak import WeakObjects
+from detscope.runs.writer import RunWriter
+
+DEFINITION = (
+    "bytes of blocks between torch's allocation and release events, and of parameters, buffers, gradients,"
+    " optimizer state and batches that were there before; shared storage counts once"
+)
+_OWNED = (PARAMETERS, GRADIENTS, OPTIMIZER)
+
+
+@dataclass
+class Unfinished:
+    """A step that did not end: its blocks that were released, and the operator that began last."""
+
+    step: int
+    rows: list[Row] = field(default_factory=list)
+    place: dict[str, Any] = field(default_factory=dict)
+    lost: bool = False  # no memory was left to read them
+
+
+class MemoryWatch:
+    """Owned by a recorder, which says when steps begin and end."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: WeakObjects[torch.optim.Optimizer],
+        nodes: NodeTable,
+        buffer: SpanningBuffer,
+        scribe: SeeingScribe,
+        device: str,
+        spans: OpenSpans,
+    ) -> None:
+        self._live = LiveObjects(model, optimizers)
+        self._nodes = nodes
+        self._scribe = scribe
+        self._device = device
+        self._session = MemorySession(buffer, scribe, spans)
+        self._reserve = Reserve()
+        self._ledger: MemoryLedger | None = None
+        self._holders: dict[int, Holders] = {}
+        self._gone: list[tuple[int, int]] = []
+        self._references: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._living: dict[int, set[int]] = {}  # by address: inputs that lie in it
+        self._workers: set[int] = set()
+        self._data_span: Any = None
+        self._begin_mark: int | None = None
+        self._first = True  # nothing is known yet of gradients that are there already
+        self.unfinished: Unfinished | None = None
+        self.steps: list[int] = []
+        self.levels: list[Level] = []
+        self.live_bytes: dict[str, int] = {}
+        buffer.after[nodes.phase("backward").number] = self._read_gradients
+        buffer.after[nodes.phase("optimizer").number] = self._read_first_gradients
+
+    # ---- steps
+
+    def begin(self, step: int, shapes: bool) -> None:
+        """A step is about to begin; the session that began when the one before ended goes on."""
+        self._reserve.keep()
+        if not self._session.on:
+            everything = Holders(self._live.everything(), _OWNED)
+            if self._ledger is None:
+                for node in self._nodes:
+                    self._scribe.mark_of(node.number)  # made now: their few bytes are not part of a step
+                self._ledger = MemoryLedger(self._nodes, block_sizes(self._device))
+                self._ledger.first_step = step
+                self._ledger.identify(everything, perf_counter_ns(), "other")
+            else:
+                self._ledger.resume(everything, perf_counter_ns())
+            self._session.start(shapes)
+        self.levels += read_levels(step, self._workers, self._device)
+        if self._begin_mark is None:
+            self._begin_mark = self._session.mark()
+        self._end_data()
+        self._data_span = open_span(f"{SPAN_PREFIX}{self._nodes.phase('data').number}")
+
+    def arrived(self, batch: Any, worker_pid: int | None) -> None:
+        """The batch is there: its tensors are the step's inputs."""
+        self._end_data()
+        if not self._session.on:
+            return
+        if worker_pid is not None:
+            self._workers.add(worker_pid)
+        found = held_inputs(batch)
+        for tensor, item in found:
+            self._watch_life(tensor, item.address)
+        self._holders[self._session.mark()] = Holders([item for _, item in found])
+
+    def end(self, step: OpenStep, measured: bool, next_with_shapes: bool | None) -> list[Row]:
+        """Account for a step that has ended; the next session begins first, so that nothing is missed.
+
+        Shapes of everything are recorded in warm-up steps only; None: there is no next session.
+        """
+        self._end_data()
+        if not self._session.on:
+            return []
+        recorded = self._session.stop()
+        observed = self._observations(step.index, step.end_ns)
+        self.live_bytes = bytes_by_category(observed.at_end.held)
+        if next_with_shapes is not None:
+            self._session.start(next_with_shapes)
+        self._account(recorded, step.events, observed)
+        self.levels += read_levels(step.index, self._workers, self._device)
+        ledger = self._opened()
+        rows = ledger.take_rows()
+        self._first = False
+        if not measured:
+            ledger.forget_before(step.index + 1)
+            return []
+        self.steps.append(step.index)
+        return rows
+
+    def abandon(self, step: int, events: Sequence[int]) -> None:
+        """Account for a step that did not end; without room for it, what was recorded of the step is lost."""
+        self._end_data()
+        self._reserve.give_up()
+        if not self._session.on:
+            return
+        try:
+            recorded = self._session.stop()
+            trace, observed = self._account(recorded, events, self._observations(step, perf_counter_ns()))
+        except MemoryError:
+            self.unfinished = Unfinished(step, lost=True)
+            return
+        place = self._last_place(trace, observed.offset_ns)
+        self.unfinished = Unfinished(step, self._opened().take_rows(), place)
+
+    def pause(self) -> None:
+        """Something else is going to run; what it allocates is not recorded."""
+        self._end_data()
+        if self._session.on:
+            self._session.stop()
+            self._observations(-1, 0)
+
+    def close(self, writer: RunWriter, keep_unfinished: bool) -> None:
+        """Write what is alive in the end; a step without an end counts only where memory ran out in it."""
+        self._reserve.give_up()
+        self.pause()
+        unfinished = self.unfinished
+        if unfinished and keep_unfinished:
+            writer.append("memory", unfinished.rows)
+        if self._ledger is not None and (self.steps or keep_unfinished):
+            self._ledger.finish(unfinished.step if unfinished and not keep_unfinished else None)
+            writer.append("memory", self._ledger.take_rows())
+        writer.append("memory_levels", self.levels)
+        writer.info["memory"] = self._info()
+
+    def _info(self) -> dict[str, Any]:
+        """What the run says about this account."""
+        ledger = self._ledger
+        return {
+            "definition": DEFINITION,
+            "steps": self.steps,
+            "times": "step, phase and module times come from other steps, recorded without memory",
+            "live_bytes": self.live_bytes,  # counted from the live tensors when the last step had ended
+            "unknown_frees": ledger.unknown_frees if ledger else 0,
+            "unknown_free_bytes": ledger.unknown_free_bytes if ledger else 0,
+            "unseen_frees": ledger.unseen_frees if ledger else 0,
+            "own_bytes": self._session.own_bytes,  # what this account itself took in the process
+            "unfinished_lost": self.unfinished is not None and self.unfinished.lost,
+        }
+
+    # ---- inside a step
+
+    def _read_gradients(self) -> None:
+        """A backward pass has ended: these are the gradients, until somebody clears them."""
+        if self._session.on:
+            self._holders[self._session.mark()] = Holders(self._live.gradients())
+
+    def _read_first_gradients(self) -> None:
+        """Gradients from before recording go without an event: look once more after the first clearing."""
+        if self._first and self._session.on:
+            self._holders[self._session.mark()] = Holders(self._live.gradients(), (GRADIENTS,))
+
+    def _watch_life(self, tensor: torch.Tensor, address: int) -> None:
+        """Memory that workers share is released without an event; the tensor itself tells."""
+        key = id(tensor)
+        if key in self._references:
+            return
+        gone, references, living = self._gone, self._references, self._living
+        living.setdefault(address, set()).add(key)
+
+        def when_gone(_: Any) -> None:
+            references.pop(key, None)
+            living[address].discard(key)
+            if not living[address]:  # the last one of a batch that came in one piece
+                del living[address]
+                gone.append((perf_counter_ns(), address))
+
+        references[key] = weakref.ref(tensor, when_gone)
+
+    def _end_data(self) -> None:
+        if self._data_span is not None:
+            close_span(self._data_span)
+            self._data_span = None
+
+    # ---- between steps
+
+    def _opened(self) -> MemoryLedger:
+        assert self._ledger is not None
+        return self._ledger
+
+    def _observations(self, step: int, end_ns: int) -> StepObservations:
+        gone, self._gone[:] = self._gone[:], []
+        holders, self._holders = self._holders, {}
+        mark, self._begin_mark = self._begin_mark, None
+        at_end = Holders(self._live.everything(), _OWNED)
+        return StepObservations(step, 0, holders, at_end, gone=gone, begin_mark=mark, end_ns=end_ns)
+
+    def _account(
+        self, recorded: Recorded, events: Sequence[int], observed: StepObservations
+    ) -> tuple[Trace, StepObservations]:
+        ledger = self._opened()
+        cuda = self._device.startswith("cuda")
+        with no_garbage_collection():
+            owners = ownership(events, self._nodes)
+            trace = read_trace(recorded.roots, self._nodes, owners, cuda)
+            offset_ns = observed.offset_ns = recorded.offset_ns(trace)
+            observed.seen = recorded.seen + [
+                seen._replace(time_ns=seen.time_ns - offset_ns) for seen in trace.inputs
+            ]
+            ledger.take(trace, observed)
+        return trace, observed
+
+    def _last_place(self, trace: Trace, offset_ns: int) -> dict[str, Any]:
+        """The operator that began last: where memory ran out, that is the one that asked for it."""
+        if trace.last_operator is None:
+            return {}
+        start_ns, place = trace.last_operator
+        module = None if place.owner == NOBODY else self._nodes[place.owner].path
+        return {"operator": place.operator, "module": module, "time_ns": start_ns - offset_ns}

@@ -1,0 +1,296 @@
+"""What is written when a target begins and ends, and how backward time finds its way back to it.
+
+At a border autograd nodes are marked: a node created by a target tells, when the engine
+reaches it, that this target's share of the backward pass begins. Sequence numbers decide whose node
+it is: every new node gets the next number, so a node is a target's own if its number is not below
+the number at which the target's last child ended. In-place operations do no harm, unlike with
+`register_full_backward_hook`, and nested outputs (dicts, lists, image lists) are followed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
+from typing import Any, Protocol
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from detscope.record.steps.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
+
+_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+is_traced: Callable[[], Any] = torch._C._get_tracing_state  # None: nobody traces in this thread
+Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
+_MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
+
+
+class Calls(Protocol):
+    """What is under way: the door of modules and its stand-ins ask it at every call."""
+
+    active: bool  # somebody listens
+    inside: int  # a recorded call is under way
+    in_backward: int
+    owner: int | None  # the thread that is recorded
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors inside nested tuples, lists, dicts and simple holders such as torchvision's ImageList.
+
+    No code of the holders runs: one that answers to every name would answer to ours too.
+    """
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        yield value
+    elif depth < 4:
+        for item in items_of(value, kind)[:_MOST_TENSORS]:
+            yield from tensors_in(item, depth + 1)
+
+
+def items_of(value: Any, kind: type) -> Sequence[Any]:
+    """What a container holds; of other objects the attribute `tensors`, of a user's dict its data."""
+    if issubclass(kind, tuple):
+        return tuple.__getitem__(value, slice(None))
+    if issubclass(kind, list):
+        return list.__getitem__(value, slice(None))
+    if issubclass(kind, dict):
+        return list(dict.values(value))
+    own = attributes_of(value, kind)
+    if issubclass(kind, UserDict):
+        return [own.get("data")]
+    held = own.get("tensors")
+    return [held] if isinstance(held, torch.Tensor) else []
+
+
+def attributes_of(value: Any, kind: type) -> dict[str, Any]:
+    """An object's own attributes, without asking it."""
+    if issubclass(kind, type) or not kind.__dictoffset__:
+        return {}
+    own = object.__getattribute__(value, "__dict__")
+    return own if type(own) is dict else {}
+
+
+class Mark:
+    """Something to put on autograd nodes, as cheaply as torch allows.
+
+    `register_prehook` makes a removable handle each time, in Python, which took half of a recorded step's
+    extra cost. A node also takes the hooks of a tensor in one call of C++; the tensor is a carrier of
+    ours, no tensor of the model is touched.
+    """
+
+    def __init__(self, reached: Callable[[Any], None]) -> None:
+        self._reached = reached
+        self._carrier = torch.zeros((), requires_grad=True)
+        self._carrier._backward_hooks = OrderedDict({0: reached})
+
+    def put_on(self, function: Any) -> None:
+        """Let the engine say when it is about to run this node."""
+        try:
+            function._register_hook_dict(self._carrier)
+        except AttributeError:  # nodes of some kinds know only the public way
+            function.register_prehook(self._reached)
+
+
+class BorderScribe:
+    """Writes begins, ends and backward marks into a buffer; shared by all probes of a recording."""
+
+    def __init__(self, buffer: EventBuffer) -> None:
+        self.buffer = buffer
+        self._pairs: dict[int, Pair] = {}
+        self._marks: dict[int, Mark] = {}
+        # parallel stacks, one entry per open target: where its last child ended, and its mark
+        self._child_ends: list[int] = []
+        self._owners: list[Mark] = []
+        self.record_functions = False  # also write spans into torch.profiler, in operator steps
+        self._spans: list[Any] = []
+        self.looks = False  # modules are called with what a scribe does around them
+        self.targets: dict[int, Callable[..., Any]] = {}  # by id: modules that are called in another way
+
+    def mark_of(self, number: int) -> Mark:
+        """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
+        mark = self._marks.get(number)
+        if mark is None:
+            mark = self._marks[number] = Mark(self._make_mark(number))
+        return mark
+
+    def _make_mark(self, number: int) -> Callable[[Any], None]:
+        extend, now, code = self.buffer.items.extend, self.buffer.now, number * 4 + MARK
+        device_clock, handles = self.buffer.device_clock, self.buffer.handles
+
+        def reached(gradient: Any) -> None:  # noqa: ARG001
+            extend((code, now(), -1))
+            if device_clock is not None:
+                handles.append(device_clock.record())
+
+        return reached
+
+    def pair(self, number: int) -> Pair:
+        """The two functions called around a target: before(target, args), after(target, args, output)."""
+        pair = self._pairs.get(number)
+        if pair is None:  # made once: probes go on and off between recorded and bare steps
+            pair = self._pairs[number] = self._make_pair(number)
+        return pair
+
+    def _make_pair(self, number: int) -> Pair:
+        buffer = self.buffer
+        extend, now = buffer.items.extend, buffer.now
+        device_clock, handles = buffer.device_clock, buffer.handles
+        ends, owners = self._child_ends, self._owners
+        own_mark = self.mark_of(number)
+        enter, leave = number * 4 + ENTER, number * 4 + EXIT
+        sequence_number = _sequence_number
+
+        def before(target: Any, args: Any) -> None:  # noqa: ARG001
+            sequence = sequence_number()
+            if ends:
+                since = ends[-1]
+                if sequence > since:  # the parent made nodes of its own since its last child
+                    _mark_own(args, since, owners[-1])
+                    # what was made before this child is marked; what follows it is the child's
+            ends.append(sequence)
+            owners.append(own_mark)
+            if self.record_functions:
+                self._open_span(number)
+            if device_clock is not None:
+                handles.append(device_clock.record())
+            extend((enter, now(), sequence))
+
+        def after(target: Any, args: Any, output: Any) -> None:  # noqa: ARG001
+            time_ns = now()
+            sequence = sequence_number()
+            extend((leave, time_ns, sequence))
+            if device_clock is not None:
+                handles.append(device_clock.record())
+            if self.record_functions:
+                self._close_span()
+            if not ends:  # probes were attached while the target ran
+                return
+            since = ends.pop()
+            owners.pop()
+            if sequence > since:
+                _mark_own(output, since, own_mark)
+            if ends:
+                ends[-1] = sequence
+
+        return before, after
+
+    def left(self, number: int, error: Exception) -> None:
+        """A target was left by an exception, which passes on."""
+
+    def noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """A module's call while `looks` is set."""
+        del number
+        return run(*args, **kwargs)
+
+    def call(
+        self,
+        plain: Callable[..., Any],
+        numbers: dict[int, int],
+        calls: Calls,
+        outside: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
+    ) -> Callable[..., Any]:
+        """A call of modules that records those in `numbers` (by id) and leaves all others alone.
+
+        The same as `pair` around the call, written out in one piece: between two convolutions Python
+        code runs from cold caches, and hooks through torch's own machinery cost five times as much.
+        """
+        items, now = self.buffer.items, self.buffer.now
+        extend = items.extend
+        device_clock, handles = self.buffer.device_clock, self.buffer.handles
+        ends, owners = self._child_ends, self._owners
+        known_mark, mark_of, number_of = self._marks.get, self.mark_of, numbers.get
+        sequence_number, builds_graph, traced = _sequence_number, torch.is_grad_enabled, is_traced
+
+        def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
+                return plain(self_, *args, **kwargs)
+            run = plain.__get__(self_)
+            if not calls.inside:
+                return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
+            number = number_of(id(self_))
+            if number is None or (get_ident() != calls.owner and not calls.in_backward):
+                return run(*args, **kwargs)
+            if traced() is not None:  # by what a module does in its forward
+                return run(*args, **kwargs)
+            if number < 0:
+                return self.targets[id(self_)](run, args, kwargs)
+            if not builds_graph() and device_clock is None and not self.record_functions:
+                extend((number * 4, now(), -1))  # inference: there is no backward pass to prepare for
+                try:
+                    return self.noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
+                except Exception as error:
+                    self.left(number, error)
+                    raise
+                finally:
+                    extend((number * 4 + 1, now(), -1))
+            sequence = sequence_number()
+            if ends and sequence > ends[-1]:
+                _mark_own(args, ends[-1], owners[-1])
+            mark = known_mark(number) or mark_of(number)
+            ends.append(sequence)
+            owners.append(mark)
+            if self.record_functions:
+                self._open_span(number)
+            if device_clock is not None:
+                handles.append(device_clock.record())
+            extend((number * 4, now(), sequence))
+            output = None
+            try:
+                output = self.noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
+                return output
+            except Exception as error:
+                self.left(number, error)
+                raise
+            finally:
+                extend((number * 4 + 1, now(), sequence := sequence_number()))
+                if device_clock is not None:
+                    handles.append(device_clock.record())
+                if self.record_functions:
+                    self._close_span()
+                if ends:
+                    since = ends.pop()
+                    owners.pop()
+                    if sequence > since:
+                        _mark_own(output, since, mark)
+                    if ends:
+                        ends[-1] = sequence
+
+        return call
+
+    def reset(self) -> None:
+        """Forget open targets, after an exception left some open."""
+        self._child_ends.clear()
+        self._owners.clear()
+        self.close_spans()
+
+    def close_spans(self) -> None:
+        """End the spans of torch.profiler that are still open."""
+        while self._spans:
+            self._close_span()
+
+    def _open_span(self, number: int) -> None:
+        span = torch._C._profiler._RecordFunctionFast(f"{SPAN_PREFIX}{number}")
+        span.__enter__()
+        self._spans.append(span)
+
+    def _close_span(self) -> None:
+        if self._spans:
+            self._spans.pop().__exit__(None, None, None)
+
+
+def _mark_own(value: Any, since: int, mark: Mark) -> None:
+    """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
+    if type(value) is torch.Tensor:
+        function = value.grad_fn
+        if function is not None and function._sequence_nr() >= since:
+            mark.put_on(function)
+        return
+    seen: set[int] = set()
+    for tensor in tensors_in(value):
+        function = tensor.grad_fn
+        if function is None:
+            continue
+        sequence = function._sequence_nr()
+        if sequence >= since and sequence not in seen:
+            seen.add(sequence)
+            mark.put_on(function)

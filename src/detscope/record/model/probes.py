@@ -1,0 +1,260 @@
+"""All probes of one model: which modules, methods and functions, their stages and observers."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import nn
+
+from detscope.record.model.borders import BorderScribe, Calls
+from detscope.record.model.calls import Door, Outside, OwnCalls
+from detscope.record.steps.nodes import Node, NodeTable
+from detscope.record.probes import count_parameters, resolve_target, select_modules
+from detscope.record.stand_ins import CallTarget
+from detscope.record.weak import WeakObjects
+
+Reader = Callable[[Any], None]
+
+
+class StageLike(Protocol):
+    """A stage as the zoo names it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+
+
+class ObserverLike(Protocol):
+    """A reader of counts as the zoo gives it."""
+
+    @property
+    def target(self) -> str: ...
+    @property
+    def read(self) -> Callable[[Any], Mapping[str, int]]: ...
+
+
+class Listener(Protocol):
+    """Somebody who hears of calls that no recorded call encloses."""
+
+    outside: Outside | None  # who handles such calls instead of the door
+    replaces: Callable[..., Any] | None  # what did so before the model was known
+
+    @property
+    def calls(self) -> Calls: ...
+
+    def around(self, module: nn.Module) -> Callable[[], None] | None:
+        """Such a call begins; what is given back is called when it ends."""
+
+
+class NoListener:
+    """Where nobody does: calls are recorded and no more."""
+
+    outside: Outside | None = None
+    replaces: Callable[..., Any] | None = None
+
+    def __init__(self) -> None:
+        self.calls: Calls = OwnCalls()
+
+    def around(self, module: nn.Module) -> None:  # noqa: ARG002
+        """Nothing is to be done."""
+        return
+
+
+class _Table:
+    """What the door and its stand-ins know in one kind of step."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.targets: dict[int, Callable[..., Any]] = {}
+
+    def forget(self, key: int) -> None:
+        self.numbers.pop(key, None)
+        self.targets.pop(key, None)
+
+
+class ModelProbes:
+    """Shows the door of modules what to record, as often as the schedule wants; the model is not touched."""
+
+    def __init__(
+        self,
+        root: nn.Module,
+        nodes: NodeTable,
+        scribe: BorderScribe,
+        which: str,
+        stages: Sequence[StageLike],
+        observers: Sequence[ObserverLike],
+        count: Callable[[str, int], None],
+        note: Callable[[str], None],
+        listener: Listener | None = None,
+    ) -> None:
+        self._scribe = scribe
+        self._count = count
+        self._note = note
+        self._root = weakref.ref(root)
+        listener = listener or NoListener()
+        self._calls = listener.calls
+        self._door = Door(scribe, listener.calls, listener.around)
+        self._listener = listener
+        self._whole, self._sparse, self._shown = _Table(), _Table(), _Table()
+        self._shown.numbers, self._shown.targets = self._door.numbers, scribe.targets
+        self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget)
+        stage_of = {stage.target: stage.name for stage in stages}
+        reads = self._readers(root, observers)
+        self._add_modules(self._module_nodes(root, nodes, which, stage_of), reads, root)
+        self._functions = self._function_targets(self._call_nodes(root, nodes, stages), reads)
+
+    @staticmethod
+    def _module_nodes(
+        root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str]
+    ) -> list[tuple[nn.Module, Node]]:
+        selected = dict(select_modules(root, which))
+        for target in stage_of:  # a stage is recorded whatever --modules says
+            if ":" not in target and not target.endswith("()"):
+                selected.setdefault(target, root.get_submodule(target))
+        parameters = count_parameters(list(selected.items()))
+        return [
+            (module, nodes.add("module", path, type(module).__name__, stage_of.get(path), parameters[path]))
+            for path, module in selected.items()
+        ]
+
+    @staticmethod
+    def _call_nodes(
+        root: nn.Module, nodes: NodeTable, stages: Sequence[StageLike]
+    ) -> list[tuple[Any, str, Node]]:
+        calls = []
+        for stage in stages:
+            kind, owner, name = resolve_target(root, stage.target)
+            if kind != "module":
+                path = stage.target if kind == "method" else f"{name}()"
+                calls.append((owner, name, nodes.add(kind, path, kind, stage.name)))
+        return calls
+
+    def _readers(
+        self, root: nn.Module, observers: Sequence[ObserverLike]
+    ) -> dict[tuple[int, str], tuple[Any, list[Reader]]]:
+        """By owner and name (modules: none): the owner and who reads its outputs."""
+        found: dict[tuple[int, str], tuple[Any, list[Reader]]] = {}
+        for observer in observers:
+            kind, owner, name = resolve_target(root, observer.target)
+            key = (id(owner), "" if kind == "module" else name)
+            found.setdefault(key, (owner, []))[1].append(self._reader(observer))
+        return found
+
+    def _add_modules(
+        self,
+        modules: Sequence[tuple[nn.Module, Node]],
+        reads: Mapping[tuple[int, str], tuple[Any, list[Reader]]],
+        root: nn.Module,
+    ) -> None:
+        numbers = {id(module): node.number for module, node in modules}
+        observed = {
+            key: (owner, tuple(readers)) for (key, name), (owner, readers) in reads.items() if not name
+        }
+        observed.setdefault(id(root), (root, ()))  # without modules its calls are still the forward phase
+        for module, _ in modules:
+            self._alive.add(module)
+        self._whole.numbers |= numbers
+        for key, (owner, readers) in observed.items():
+            self._alive.add(owner)
+            self._sparse.numbers[key] = -1
+            self._sparse.targets[key] = _observed(None, self._scribe, readers)
+            if readers:
+                self._whole.numbers[key] = -1
+                self._whole.targets[key] = _observed(numbers.get(key), self._scribe, readers)
+
+    def _function_targets(
+        self,
+        nodes: Sequence[tuple[Any, str, Node]],
+        reads: Mapping[tuple[int, str], tuple[Any, list[Reader]]],
+    ) -> list[tuple[weakref.ref[Any], str, CallTarget, CallTarget]]:
+        """Owner, name, and what to do around calls with and without modules."""
+        wanted: dict[tuple[int, str], tuple[Any, str]] = {}
+        pairs = defaultdict[tuple[int, str], Any](lambda: None)
+        for owner, name, node in nodes:
+            wanted[id(owner), name] = (owner, name)
+            pairs[id(owner), name] = self._scribe.pair(node.number)
+        wanted |= {key: (owner, key[1]) for key, (owner, _) in reads.items() if key[1]}
+        found = []
+        for key, (owner, name) in wanted.items():
+            readers = tuple(reads[key][1]) if key in reads else ()
+            if isinstance(owner, nn.Module):
+                self._alive.add(owner)
+            whole, sparse = CallTarget(pairs[key], readers), CallTarget(None, readers)
+            found.append((weakref.ref(owner), name, whole, sparse))
+        return found
+
+    def _forget(self, key: int) -> None:
+        """A module is gone, and its id may become another's."""
+        for table in (self._whole, self._sparse, self._shown):
+            table.forget(key)
+        self._door.stand_ins.forget(key)
+
+    def knows(self, module: nn.Module) -> bool:
+        """Whether it is recorded."""
+        return id(module) in self._whole.numbers
+
+    def attach(self, modules: bool) -> None:
+        """Let the readers of counts and, if wanted, all other probes do their work."""
+        self.detach()
+        self._door.install(self._listener.outside, self._listener.replaces)
+        table = self._whole if modules else self._sparse
+        self._shown.numbers.update(table.numbers)
+        self._shown.targets.update(table.targets)
+        for reference, name, whole, sparse in self._functions:
+            owner, target = reference(), whole if modules else sparse
+            if owner is not None and (target.pair or target.reads):
+                self._door.stand_ins.show(owner, name, target)
+        if isinstance(self._calls, OwnCalls):
+            self._calls.active = True
+
+    def detach(self) -> None:
+        """Let no probe do anything; the door stays."""
+        if isinstance(self._calls, OwnCalls):
+            self._calls.active = False
+        self._door.stand_ins.hide()
+        self._shown.numbers.clear()
+        self._shown.targets.clear()
+        self._scribe.reset()
+
+    def remove(self) -> None:
+        """Put everything back for good."""
+        self.detach()
+        self._door.remove()
+
+    def _reader(self, observer: ObserverLike) -> Reader:
+        def read(output: Any) -> None:
+            try:
+                for name, value in observer.read(output).items():
+                    self._count(name, value)
+            except Exception as error:  # an observer must never break the code under measurement
+                self._note(f"cannot tell counts of {observer.target}: {type(error).__name__}: {error}")
+
+        return read
+
+
+def _observed(number: int | None, scribe: BorderScribe, readers: tuple[Reader, ...]) -> Callable[..., Any]:
+    """How a module is called whose outputs are read; `number`: None where it is not recorded."""
+
+    def call(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = None
+        if number is None:
+            output = run(*args, **kwargs)
+        else:
+            before, after = scribe.pair(number)
+            before(None, args)
+            try:
+                output = scribe.noted(number, run, args, kwargs) if scribe.looks else run(*args, **kwargs)
+            except Exception as error:
+                scribe.left(number, error)
+                raise
+            finally:
+                after(None, args, output)
+        for read in readers:
+            read(output)
+        return output
+
+    return call

@@ -1,0 +1,172 @@
+"""Steps with the same sequence of events: who owns which interval is worked out once, the rest is sums.
+
+Which node owns the time between two neighbouring events follows from the events' codes alone. So for a
+sequence that comes again, phases, self times, totals and stages are sums over fixed sets of intervals, and
+many steps are one matrix: a row of moments per step. The figures are those of `replay`, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from detscope.record.steps.nodes import PHASES, NodeTable
+from detscope.record.steps.replay import BACKWARD, FORWARD, Structure, structure
+
+Matrix = NDArray[np.int64]
+Places = NDArray[np.intp]
+MODEL_PHASES = ("forward", "backward")
+_NAMES = pl.String
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Sums over sets of columns; a column may be in several sets."""
+
+    members: Places  # columns, set after set
+    begins: Places  # where each set begins
+
+    def of(self, values: Matrix) -> Matrix:
+        """One column per set."""
+        if not len(self.begins):
+            return np.zeros((len(values), 0), np.int64)
+        return np.asarray(np.add.reduceat(values[:, self.members], self.begins, axis=1))
+
+
+def groups(sets: Sequence[Sequence[int]]) -> Groups:
+    """Groups of sets, none of which is empty."""
+    sizes = [len(members) for members in sets]
+    begins = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0)
+    return Groups(np.array([m for members in sets for m in members], np.intp), begins.astype(np.intp))
+
+
+@dataclass(frozen=True)
+class SpanRows:
+    """What every step's rows of `spans` have in common, and from which figures the others come."""
+
+    kinds: pl.Series
+    paths: pl.Series
+    directions: pl.Series
+    calls: Matrix
+    totals: Places
+    selves: Places
+    positive: Places  # figures that are above zero wherever these are the rows
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+class Layout:
+    """One sequence of events; `figures` of many steps at once, and the rows made of them."""
+
+    def __init__(self, codes: Sequence[int], nodes: NodeTable) -> None:
+        self.codes = tuple(codes)
+        found = structure(self.codes, nodes)
+        self._owners, quantities = _owners_and_quantities(found)
+        self._quantities = groups(list(quantities.values()))
+        calls: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+        for key, begin, end in found.calls:
+            calls[key].append((begin, end))
+        borders = [border for of_node in calls.values() for border in of_node]
+        self._begins = np.array([begin for begin, _ in borders], np.intp)
+        self._ends = np.array([end for _, end in borders], np.intp)
+        numbers = iter(range(len(borders)))
+        self._calls = groups([[next(numbers) for _ in of_node] for of_node in calls.values()])
+        self._place: dict[Any, int] = {key: place for place, key in enumerate(quantities)}
+        self._place |= {("calls", *key): len(quantities) + place for place, key in enumerate(calls)}
+        self._nothing = len(self._place)  # a last column of zeros
+        self.phases = np.array([self._at("phase", phase) for phase in PHASES], np.intp)
+        self.spans = self._span_rows(found, nodes)
+
+    def _at(self, *key: object) -> int:
+        return self._place.get(key, self._nothing)
+
+    def figures(self, moments: Matrix) -> Matrix:
+        """All sums, from the moments of each step: its begin, its events and its end."""
+        # a clock that goes back makes no time, as in `replay`
+        lengths = np.diff(np.maximum.accumulate(moments, axis=1), axis=1)
+        sums = self._quantities.of(self._owners.of(lengths))
+        calls = self._calls.of(moments[:, self._ends] - moments[:, self._begins])
+        return np.hstack([sums, calls, np.zeros((len(moments), 1), np.int64)])
+
+    def fits(self, figures: Matrix) -> NDArray[np.bool_]:
+        """Steps whose rows are these: a node that took no time at all would have none."""
+        return np.asarray((figures[:, self.spans.positive] > 0).all(axis=1))
+
+    def _span_rows(self, found: Structure, nodes: NodeTable) -> SpanRows:
+        account = found.account
+        rows: list[tuple[str, str, str, int, int, int]] = []
+        positive: list[int] = []
+        for number, direction in sorted(set(account.total_ns) | set(account.self_ns)):
+            own = self._at("self", number, direction)
+            total = self._at("calls", number, direction)
+            if direction == BACKWARD:
+                total = self._at("total", number)
+            if ("calls", number, direction) not in self._place:
+                positive.append(total if direction == BACKWARD else own)
+            calls = account.calls.get((number, direction), 0)
+            rows.append((nodes[number].kind, nodes[number].path, direction, calls, total, own))
+        for stage, direction in sorted(account.stages):
+            place = self._at("stage", stage, direction)
+            positive.append(place)
+            rows.append(("stage", stage, direction, 1, place, place))
+        for phase, direction in zip(MODEL_PHASES, (FORWARD, BACKWARD), strict=True):
+            place = self._at("outside", phase)
+            rows.append(("outside", phase, direction, 1, place, place))
+        if not account.self_ns:
+            rows = []
+        kinds, paths, directions, calls_, totals, selves = zip(*rows, strict=True) if rows else [()] * 6
+        return SpanRows(
+            pl.Series(kinds, dtype=_NAMES),
+            pl.Series(paths, dtype=_NAMES),
+            pl.Series(directions, dtype=_NAMES),
+            np.array(calls_, np.int64),
+            np.array(totals, np.intp),
+            np.array(selves, np.intp),
+            np.array(positive, np.intp),
+        )
+
+
+def _owners_and_quantities(found: Structure) -> tuple[Groups, Mapping[Any, list[int]]]:
+    """Intervals by owner, and owners by what they add to: `_share_out` of a replay as sets."""
+    intervals: dict[Any, list[int]] = defaultdict(list)
+    for place, piece in enumerate(found.account.slices):
+        intervals[piece.phase, piece.direction, piece.ancestors, piece.stage].append(place)
+    sets: dict[Any, list[int]] = defaultdict(list)
+    for owner, (phase, direction, ancestors, stage) in enumerate(intervals):
+        sets["phase", phase].append(owner)
+        if not ancestors:
+            sets["outside", phase].append(owner)
+            continue
+        sets["self", ancestors[-1], direction].append(owner)
+        sets["stage", stage or "", direction].append(owner)
+        if direction == BACKWARD:
+            for ancestor in set(ancestors):
+                sets["total", ancestor].append(owner)
+    return groups(list(intervals.values())), sets
+
+
+def span_frame(layout: Layout, steps: Sequence[int], host: Matrix, device: Matrix | None) -> pl.DataFrame:
+    """Rows of table `spans` for steps with these figures."""
+    rows = layout.spans
+    again = np.tile(np.arange(len(rows), dtype=np.uint32), len(steps))
+    return pl.DataFrame(
+        {
+            "step": np.repeat(np.array(steps, np.int64), len(rows)),
+            "kind": rows.kinds.gather(again),
+            "path": rows.paths.gather(again),
+            "direction": rows.directions.gather(again),
+            "calls": np.tile(rows.calls, len(steps)),
+            "total_ns": host[:, rows.totals].ravel(),
+            "self_ns": host[:, rows.selves].ravel(),
+            "device_total_ns": None if device is None else device[:, rows.totals].ravel(),
+            "device_self_ns": None if device is None else device[:, rows.selves].ravel(),
+        },
+        schema_overrides={"device_total_ns": pl.Int64, "device_self_ns": pl.Int64},
+    )

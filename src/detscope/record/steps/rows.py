@@ -1,0 +1,135 @@
+"""From accounts of steps to rows of the run's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from detscope.record.loader import BatchTiming
+from detscope.record.steps.nodes import PHASES, NodeTable, innermost_stage
+from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
+
+Row = tuple[Any, ...]
+MODEL_PHASES = ("forward", "backward")
+
+
+def step_rows(
+    step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None
+) -> list[Row]:
+    """The whole step and each of its phases."""
+    rows: list[Row] = [
+        (step, epoch, mode, "step", account.start_ns, account.wall_ns, device.wall_ns if device else None)
+    ]
+    for phase in PHASES:
+        wall_ns = account.phases.get(phase, 0)
+        device_ns = device.phases.get(phase, 0) if device else None
+        rows.append((step, epoch, mode, phase, account.start_ns, wall_ns, device_ns))
+    return rows
+
+
+def span_rows(step: int, nodes: NodeTable, account: StepAccount, device: StepAccount | None) -> list[Row]:
+    """Modules, methods, functions, regions, stages, and what lies outside of all of them."""
+    rows: list[Row] = []
+    for number, direction in sorted(set(account.total_ns) | set(account.self_ns)):
+        key = (number, direction)
+        node = nodes[number]
+        rows.append(
+            (
+                step,
+                node.kind,
+                node.path,
+                direction,
+                account.calls.get(key, 0),
+                account.total_ns.get(key, 0),
+                account.self_ns.get(key, 0),
+                device.total_ns.get(key, 0) if device else None,
+                device.self_ns.get(key, 0) if device else None,
+            )
+        )
+    for (stage, direction), duration in sorted(account.stages.items()):
+        on_device = device.stages.get((stage, direction), 0) if device else None
+        rows.append((step, "stage", stage, direction, 1, duration, duration, on_device, on_device))
+    for phase, direction in zip(MODEL_PHASES, (FORWARD, BACKWARD), strict=True):
+        duration = account.outside.get(phase, 0)
+        on_device = device.outside.get(phase, 0) if device else None
+        rows.append((step, "outside", phase, direction, 1, duration, duration, on_device, on_device))
+    return rows
+
+
+def loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
+    """One batch's making, by region, and the wait for it."""
+    wait = (wait_ns, timing.receive_ns(wait_ns), timing.tensors)
+    whole = (timing.start_ns, timing.end_ns - timing.start_ns, timing.images, *wait)
+    rows: list[Row] = [(step, timing.worker, timing.pid, "batch", *whole)]
+    rows += [
+        (step, timing.worker, timing.pid, region, start_ns, end_ns - start_ns, timing.images, *(3 * [None]))
+        for region, start_ns, end_ns in timing.spans
+    ]
+    return rows
+
+
+def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
+    """Intervals for the trace: phases, stages and modules, nested as they ran."""
+    slices = account.slices
+    rows: list[Row] = [(step, "steps", f"step {step}", "", account.start_ns, account.wall_ns)]
+    for phase, start_ns, end_ns in _runs((s, s.phase) for s in slices):
+        rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
+    rows += _module_intervals(step, nodes, slices)
+    stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
+    for piece in slices:
+        if piece.ancestors not in stages:
+            stages[piece.ancestors] = innermost_stage(nodes[number] for number in piece.ancestors)
+    keyed = ((s, (stages[s.ancestors], s.direction)) for s in slices)
+    for (stage, direction), start_ns, end_ns in _runs(keyed):
+        if stage is not None:
+            rows.append((step, "stages", stage, direction, start_ns, end_ns - start_ns))
+    return rows
+
+
+def _module_intervals(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> list[Row]:
+    """Modules as they nest, outermost first; one pass, since it is done between two steps."""
+    levels: list[list[Row]] = []  # by depth
+    since: list[int] = []  # when the open ones began
+    stack: tuple[int, ...] = ()
+    direction, end_ns = "", 0
+    for piece in (*slices, None):
+        coming = () if piece is None else piece.ancestors
+        kept = 0
+        if piece is not None and piece.direction == direction and piece.start_ns == end_ns:
+            kept = _shared(stack, coming)
+        for depth in range(kept, len(stack)):
+            node = nodes[stack[depth]]
+            begun_ns = since[depth]
+            name = node.path or node.type_name
+            levels[depth].append((step, "modules", name, direction, begun_ns, end_ns - begun_ns))
+        if piece is None:
+            break
+        del since[kept:]
+        since += [piece.start_ns] * (len(coming) - kept)
+        levels += [[] for _ in range(len(coming) - len(levels))]
+        stack, direction, end_ns = coming, piece.direction, piece.end_ns
+    return [row for level in levels for row in level]
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many numbers both begin with."""
+    if one == other:
+        return len(one)
+    places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(places, min(len(one), len(other)))
+
+
+def _runs(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:
+    """Neighbouring slices with the same key, joined."""
+    current: Any = None
+    start_ns = end_ns = 0
+    begun = False
+    for piece, key in keyed:
+        if begun and key == current and piece.start_ns == end_ns:
+            end_ns = piece.end_ns
+            continue
+        if begun:
+            yield current, start_ns, end_ns
+        current, start_ns, end_ns, begun = key, piece.start_ns, piece.end_ns, True
+    if begun:
+        yield current, start_ns, end_ns
