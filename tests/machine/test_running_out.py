@@ -19,7 +19,7 @@ import json, os, resource, sys
 import torch
 from detscope.machine.limits import status_bytes
 from detscope.sweep.outcome import of_exception
-import detscope.record.memory_failures as failures
+import detscope.record.memory.failures as failures
 
 def tell(error):
     found = failures.out_of_memory(error, "cpu")

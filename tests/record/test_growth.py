@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detscope.analyze.summary import summarize
-from detscope.record.growth import growth_of
+from detscope.record.memory.growth import growth_of
 from detscope.record.growth_holders import growing_line
 
 MB = 10**6

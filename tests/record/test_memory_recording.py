@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import detscope
-from detscope.record.memory_failures import out_of_memory, requested_bytes
+from detscope.record.memory.failures import out_of_memory, requested_bytes
 from detscope.runs.reader import Run, load_run
 
 ROWS, WIDTH = 4, 1000

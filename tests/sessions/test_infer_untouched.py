@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from detscope.loops.infer import InferPlan, detect
-from detscope.record.allocations import measure_allocations
+from detscope.record.memory.allocations import measure_allocations
 from detscope.record.recorder import Recorder
 from detscope.zoo.contract import BuildOptions
 from detscope.zoo.registry import build

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from detscope.record.steps.events import ENTER, MARK, WIDTH
-from detscope.record.memory_failures import open_phase
+from detscope.record.memory.failures import open_phase
 
 if TYPE_CHECKING:
     from detscope.record.recorder import Recorder

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-_OWN = str(Path(__file__).parents[1])
+_OWN = str(Path(__file__).parents[2])
 _GROWING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
 _CONTAINERS = (list, dict, tuple, set, deque)
 _DEPTH = 3  # containers in containers that are followed

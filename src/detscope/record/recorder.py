@@ -28,7 +28,7 @@ from detscope.record.device.clock import device_clock_for
 from detscope.record.endings import outcome_of
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS
 from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
-from detscope.record.memory_failures import OutOfMemory, open_phase, out_of_memory, place_of_failure
+from detscope.record.memory.failures import OutOfMemory, open_phase, out_of_memory, place_of_failure
 from detscope.record.memory.spans import SeeingScribe, SpanningBuffer
 from detscope.record.memory.watch import MemoryWatch
 from detscope.record.model.probes import ModelProbes, ObserverLike, StageLike
@@ -39,7 +39,7 @@ from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.model.phases import PhaseProbes, Phases
 from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
 from detscope.record.device.telemetry import Telemetry
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 from detscope.zoo.recognise import recognise

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from detscope.record.model.borders import attributes_of, items_of
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 
 PARAMETERS, GRADIENTS, OPTIMIZER, INPUTS = "parameters", "gradients", "optimizer", "inputs"
 _DEEPEST = 6  # nesting of a batch or an optimizer's state that is followed

@@ -35,7 +35,7 @@ from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.tables import OpenStep
 from detscope.record.open_spans import OpenSpans
 from detscope.record.operators.profiler import no_garbage_collection
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 from detscope.runs.writer import RunWriter
 
 DEFINITION = (

@@ -21,7 +21,7 @@ from detscope.record.steps.events import EventBuffer
 from detscope.record.model.probes import Listener
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.patches import Patches
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 
 
 class Phases(Listener, Protocol):

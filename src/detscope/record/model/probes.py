@@ -14,7 +14,7 @@ from detscope.record.model.calls import Door, Outside, OwnCalls
 from detscope.record.steps.nodes import Node, NodeTable
 from detscope.record.probes import count_parameters, resolve_target, select_modules
 from detscope.record.stand_ins import CallTarget
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 
 Reader = Callable[[Any], None]
 

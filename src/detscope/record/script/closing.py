@@ -15,7 +15,7 @@ from detscope.machine.facts import environment
 from detscope.record.steps.schedule import RECORDED
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.pacing import Pacer
-from detscope.record.script.script_recorder import EVALUATION
+from detscope.record.script.recorder import EVALUATION
 from detscope.record.script.stopping import ScriptStopped
 from detscope.record.script.words import NO_STEP
 from detscope.runs.definitions import DEFINITIONS

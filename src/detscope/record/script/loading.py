@@ -19,7 +19,7 @@ from torch.utils.data._utils import fetch
 from detscope import marks
 from detscope.record.loader import BatchTiming, TimedBatch, _Collector, count_tensors
 from detscope.record.patches import Patches
-from detscope.record.script.tracebacks import forget_own_frames
+from detscope.record.script.endings import forget_own_frames
 
 _FETCHERS = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
 _ITERATORS = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from detscope.record.steps.nodes import PHASES
-from detscope.record.script.script_recorder import FinishedStep
+from detscope.record.script.recorder import FinishedStep
 
 
 class Part:

@@ -14,7 +14,7 @@ from detscope.record.script.options import ScriptOptions
 if TYPE_CHECKING:
     from detscope.record.collectives import Put
     from detscope.record.communication import CommunicationWatch
-    from detscope.record.script.script_recorder import ScriptRecorder
+    from detscope.record.script.recorder import ScriptRecorder
 
 
 class ScriptRanks:

@@ -34,10 +34,10 @@ from detscope.record.script.roots import (
     compiled_parts,
     frames_compiled,
 )
-from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
+from detscope.record.script.recorder import FinishedStep, ScriptRecorder
 from detscope.record.script.watched import Watched
 from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, OWN_PROFILER, SCRIPTED
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 from detscope.runs.atomic import write_text
 
 

@@ -24,7 +24,7 @@ from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Ended, Pacer
 from detscope.record.script.recording import Recording
 from detscope.record.script.roots import Root, Roots, precision_of
-from detscope.record.script.script_recorder import FinishedStep
+from detscope.record.script.recorder import FinishedStep
 from detscope.record.script.stopping import ScriptStopped
 
 Call = Callable[..., Any]

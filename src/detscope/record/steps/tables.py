@@ -13,7 +13,7 @@ from detscope.record.operators.attribution import attribute
 from detscope.record.content import BatchContent
 from detscope.record.operators.device_rows import StepSpan, device_tables
 from detscope.record.steps.events import DeviceClock
-from detscope.record.growth import GrowthWatch
+from detscope.record.memory.growth import GrowthWatch
 from detscope.record.loader import BatchTiming
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection

@@ -98,7 +98,7 @@ def _measure(
 ) -> None:
     """Run the loop with the recorder listening."""
     from detscope.loops.infer import InferHooks, infer
-    from detscope.record.memory_failures import out_of_memory
+    from detscope.record.memory.failures import out_of_memory
     from detscope.record.device.nsight import watch_window
     from detscope.sessions.endings import closing_words
     from detscope.sessions.infer.images import loader_over
@@ -149,7 +149,7 @@ def _after(
     """What is made once the times are safe on disk: trace, memory, pictures, TensorBoard."""
     from detscope.analyze.summary import summarize
     from detscope.loops.infer import detect
-    from detscope.record.allocations import measure_allocations
+    from detscope.record.memory.allocations import measure_allocations
     from detscope.report.drawing import save_pictures
     from detscope.report.trace import write_trace
     from detscope.runs.reader import load_run

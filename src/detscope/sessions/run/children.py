@@ -25,7 +25,7 @@ from typing import Any
 from detscope.record.patches import Patches
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.tracebacks import clean_error
+from detscope.record.script.endings import clean_error
 
 _HELPERS = ("torch.utils.data", "multiprocessing", "concurrent.futures", "joblib", "detscope")
 _MOST_NAMED = 3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, InputError, InterruptedRun, MachineError, UsageError
-from detscope.record.memory_failures import out_of_memory
+from detscope.record.memory.failures import out_of_memory
 from detscope.runs.folder import find_run
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.train.checkpoints import Checkpoint, latest_checkpoint, share_checkpoints

@@ -30,7 +30,7 @@ from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import Anatomy
 from detscope.record.script.watched import GlobalPhases, Watched
-from detscope.record.weak import WeakObjects
+from detscope.record.foreign import WeakObjects
 from detscope.runs.writer import write_table
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
