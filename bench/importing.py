@@ -41,7 +41,7 @@ OURS = (
 from pathlib import Path
 import numpy.ma
 import polars as pl
-import detscope.ingest.formats.kineto.reader
+import detscope.ingest.kineto.reader
 from detscope.analyze.summary import summarize
 from detscope.ingest.recordings import import_files
 from detscope.runs.reader import load_run

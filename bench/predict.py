@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detscope.ingest.formats.snapshot.unpickle import load_plain
+from detscope.ingest.snapshot.unpickle import load_plain
 from detscope.predict.models.calibrate import calibrate, spread_samples
 from detscope.predict.device.model import fit_device
 from detscope.predict.memory.limit import with_outcome

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.ingest.formats.kineto import reader as kineto
+from detscope.ingest.kineto import reader as kineto
 from detscope.ingest.sink import Sink
 
 MAIN, AUTOGRAD, STREAM = 10, 11, 7

@@ -12,8 +12,8 @@ from kineto_maker import Read, read
 
 from detscope.errors import InputError
 from detscope.ingest.files import most_events
-from detscope.ingest.formats.snapshot.unpickle import load_plain
-from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.snapshot.whole_file import read_whole
 from detscope.ingest.recordings import import_files
 
 TINY = b'{"ph":"X","ts":%d,"dur":1},'

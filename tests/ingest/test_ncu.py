@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.formats.ncu.numbers import base_unit, decimal_mark, parse_number
-from detscope.ingest.formats.ncu.reader import read, sniff
+from detscope.ingest.ncu.numbers import base_unit, decimal_mark, parse_number
+from detscope.ingest.ncu.reader import read, sniff
 from detscope.ingest.sink import Sink
 
 HEADER = (

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.formats.nsys.ranges import Ranges, meaning_of
-from detscope.ingest.formats.nsys.reader import read, sniff
+from detscope.ingest.nsys.ranges import Ranges, meaning_of
+from detscope.ingest.nsys.reader import read, sniff
 from detscope.ingest.sink import Sink
 
 PROCESS = 700

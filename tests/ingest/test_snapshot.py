@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from detscope.errors import InputError
-from detscope.ingest.formats import memory_timeline
-from detscope.ingest.formats.snapshot import reader as snapshot
+from detscope.ingest.formats import memory_timeline as memory_timeline
+from detscope.ingest.snapshot import reader as snapshot
 from detscope.ingest.sink import Sink
 
 FRAMES = [

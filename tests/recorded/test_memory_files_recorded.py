@@ -6,8 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from detscope.ingest.formats import find_format, memory_timeline
-from detscope.ingest.formats.snapshot import reader as snapshot
+from detscope.ingest.formats import find_format
+from detscope.ingest.formats import memory_timeline as memory_timeline
+from detscope.ingest.snapshot import reader as snapshot
 from detscope.ingest.sink import Sink
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.ingest.formats.nsys.reader import read, sniff
+from detscope.ingest.nsys.reader import read, sniff
 from detscope.ingest.sink import Sink
 
 ALL = ("kernel", "copy", "set")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detscope.ingest.formats.snapshot.unpickle import load_plain
+from detscope.ingest.snapshot.unpickle import load_plain
 from detscope.predict.memory.limit import learn_limit, with_outcome
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.model import fit_memory, simulated_bytes

@@ -15,15 +15,15 @@ from detscope.ingest.sink import HEAD_BYTES, Format
 # a reader's name for people, its module, and what its files have at least: other modules are not imported;
 # the first whose `sniff` says yes takes the file
 READERS = (
-    ("Nsight Systems export", "detscope.ingest.formats.nsys.reader", re.compile(rb"\ASQLite")),
+    ("Nsight Systems export", "detscope.ingest.nsys.reader", re.compile(rb"\ASQLite")),
     (
         "memory snapshot",
-        "detscope.ingest.formats.snapshot.reader",
+        "detscope.ingest.snapshot.reader",
         re.compile(rb"\A\x80|\A[^<]{0,99}<|\"segments\"|\"total_size\""),
     ),
     ("memory timeline", "detscope.ingest.formats.memory_timeline", re.compile(rb"\A\s*+\[\s*+\[")),
-    ("Nsight Compute listing", "detscope.ingest.formats.ncu.reader", re.compile(rb"\A[^{\[]")),
-    ("Kineto / Chrome trace", "detscope.ingest.formats.kineto.reader", re.compile(b"")),
+    ("Nsight Compute listing", "detscope.ingest.ncu.reader", re.compile(rb"\A[^{\[]")),
+    ("Kineto / Chrome trace", "detscope.ingest.kineto.reader", re.compile(b"")),
 )
 
 GZIP_MAGIC = b"\x1f\x8b"

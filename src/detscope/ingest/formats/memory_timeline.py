@@ -18,7 +18,7 @@ import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.snapshot.whole_file import read_whole
 from detscope.ingest.sink import Sink
 
 # torch's order of categories in these files -> ours; one of theirs has no equal here and keeps its name

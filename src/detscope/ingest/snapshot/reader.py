@@ -19,9 +19,9 @@ import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.formats.snapshot.blocks import DeviceMemory, place_of, read_device, whole
-from detscope.ingest.formats.snapshot.unpickle import load_plain
-from detscope.ingest.formats.snapshot.whole_file import read_whole
+from detscope.ingest.snapshot.blocks import DeviceMemory, place_of, read_device, whole
+from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.snapshot.whole_file import read_whole
 from detscope.ingest.sink import Sink
 from detscope.limits import require_within
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.modules import Places
-from detscope.ingest.formats.kineto.names import DEVICE_ROLES, copy_direction
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers, find_by_key, pick
-from detscope.ingest.formats.kineto.scene import Scene
+from detscope.ingest.kineto.modules import Places
+from detscope.ingest.kineto.names import DEVICE_ROLES, copy_direction
+from detscope.ingest.kineto.nesting import NOBODY, Nest, Numbers, find_by_key, pick
+from detscope.ingest.kineto.scene import Scene
 
 FORWARD, BACKWARD, RECOMPUTE = range(3)
 DIRECTIONS = ("forward", "backward", "recompute")

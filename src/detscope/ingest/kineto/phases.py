@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.columns import Columns
-from detscope.ingest.formats.kineto.modules import Places
-from detscope.ingest.formats.kineto.names import BACKWARD_MARK, FORWARD_MARK, LOADER_MARK, OPTIMIZER_MARK
-from detscope.ingest.formats.kineto.nesting import Nest, Numbers, outermost_merged
-from detscope.ingest.formats.kineto.scene import Scene, joined, no_columns
-from detscope.ingest.formats.kineto.steps import Steps
+from detscope.ingest.kineto.columns import Columns
+from detscope.ingest.kineto.modules import Places
+from detscope.ingest.kineto.names import BACKWARD_MARK, FORWARD_MARK, LOADER_MARK, OPTIMIZER_MARK
+from detscope.ingest.kineto.nesting import Nest, Numbers, outermost_merged
+from detscope.ingest.kineto.scene import Scene, joined, no_columns
+from detscope.ingest.kineto.steps import Steps
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)

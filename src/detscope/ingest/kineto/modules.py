@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.ingest.formats.kineto.columns import Book, Columns
-from detscope.ingest.formats.kineto.names import MODULE_EVENT, module_path, stage_name, without_direction
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers
-from detscope.ingest.formats.kineto.scene import Scene, no_columns
+from detscope.ingest.kineto.columns import Book, Columns
+from detscope.ingest.kineto.names import MODULE_EVENT, module_path, stage_name, without_direction
+from detscope.ingest.kineto.nesting import NOBODY, Nest, Numbers
+from detscope.ingest.kineto.scene import Scene, no_columns
 
 ROOT = ""
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detscope.errors import InputError
-from detscope.ingest.formats.ncu.kernels import KernelTable
-from detscope.ingest.formats.ncu.listings import Listing, decode, listings, open_text
+from detscope.ingest.ncu.kernels import KernelTable
+from detscope.ingest.ncu.listings import Listing, decode, listings, open_text
 from detscope.ingest.sink import Sink
 
 _LONG = re.compile(r'"?ID"?\s*[,;\t]\s*"?Process ID"?')

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from detscope.ingest.formats.nsys.database import Database, integers
-from detscope.ingest.formats.nsys.ranges import Ranges, meaning_of
+from detscope.ingest.nsys.database import Database, integers
+from detscope.ingest.nsys.ranges import Ranges, meaning_of
 from detscope.ingest.sink import Sink
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"

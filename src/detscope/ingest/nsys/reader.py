@@ -25,8 +25,8 @@ from typing import Any
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.formats.nsys.database import SQLITE_MAGIC, Database, open_database
-from detscope.ingest.formats.nsys.events import (
+from detscope.ingest.nsys.database import SQLITE_MAGIC, Database, open_database
+from detscope.ingest.nsys.events import (
     COPIES,
     GRAPHS,
     KERNELS,

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.columns import Columns
-from detscope.ingest.formats.kineto.launches import (
+from detscope.ingest.kineto.columns import Columns
+from detscope.ingest.kineto.launches import (
     DIRECTIONS,
     Launches,
     OperatorPlaces,
@@ -18,8 +18,8 @@ from detscope.ingest.formats.kineto.launches import (
     link_launches,
     place_operators,
 )
-from detscope.ingest.formats.kineto.modules import Places, find_modules, find_stages
-from detscope.ingest.formats.kineto.names import (
+from detscope.ingest.kineto.modules import Places, find_modules, find_stages
+from detscope.ingest.kineto.names import (
     COMMUNICATION,
     DEVICE_ROLES,
     LOADER_MARK,
@@ -30,10 +30,10 @@ from detscope.ingest.formats.kineto.names import (
     stage_name,
     user_line,
 )
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers, pick, self_times
-from detscope.ingest.formats.kineto.phases import BACKWARD, PHASES, Phases, find_phases
-from detscope.ingest.formats.kineto.scene import Scene
-from detscope.ingest.formats.kineto.steps import Steps, find_steps, main_thread
+from detscope.ingest.kineto.nesting import NOBODY, Nest, Numbers, pick, self_times
+from detscope.ingest.kineto.phases import BACKWARD, PHASES, Phases, find_phases
+from detscope.ingest.kineto.scene import Scene
+from detscope.ingest.kineto.steps import Steps, find_steps, main_thread
 
 _FEW = 1000  # below it, plain lists are faster than the tables library
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from detscope.ingest.formats.ncu.listings import Listing
-from detscope.ingest.formats.ncu.names import metric_name
-from detscope.ingest.formats.ncu.numbers import base_unit, decimal_mark, parse_number
+from detscope.ingest.ncu.listings import Listing
+from detscope.ingest.ncu.names import metric_name
+from detscope.ingest.ncu.numbers import base_unit, decimal_mark, parse_number
 from detscope.ingest.sink import Sink
 
 ROWS_AT_ONCE = 100_000

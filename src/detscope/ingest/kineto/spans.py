@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from detscope.ingest.formats.kineto.launches import DIRECTIONS
-from detscope.ingest.formats.kineto.modules import Places
-from detscope.ingest.formats.kineto.names import DEVICE_ROLES
-from detscope.ingest.formats.kineto.nesting import NOBODY, Numbers, pick, self_times
-from detscope.ingest.formats.kineto.phases import BACKWARD, FORWARD, phase_of_step_rows
-from detscope.ingest.formats.kineto.tables import Picture, strings
+from detscope.ingest.kineto.launches import DIRECTIONS
+from detscope.ingest.kineto.modules import Places
+from detscope.ingest.kineto.names import DEVICE_ROLES
+from detscope.ingest.kineto.nesting import NOBODY, Numbers, pick, self_times
+from detscope.ingest.kineto.phases import BACKWARD, FORWARD, phase_of_step_rows
+from detscope.ingest.kineto.tables import Picture, strings
 
 OUTSIDE = "(outside)"
 # step, kind, path, direction -> calls, total, self, device total, device self

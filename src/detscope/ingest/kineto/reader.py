@@ -11,20 +11,20 @@ import polars as pl
 
 from detscope.errors import InputError
 from detscope.ingest.files import most_events
-from detscope.ingest.formats.kineto.columns import Collector
-from detscope.ingest.formats.kineto.events import CounterEvent, decode, decode_counters
-from detscope.ingest.formats.kineto.metadata import (
+from detscope.ingest.kineto.columns import Collector
+from detscope.ingest.kineto.events import CounterEvent, decode, decode_counters
+from detscope.ingest.kineto.metadata import (
     facts_of,
     metadata_of,
     places_with_home,
     private_keys,
     suspicious_keys,
 )
-from detscope.ingest.formats.kineto.names import DEVICE_ROLES, scrubbed
-from detscope.ingest.formats.kineto.scene import Scene, sort_out
-from detscope.ingest.formats.kineto.spans import node_frame, span_frame, step_frame
-from detscope.ingest.formats.kineto.stream import Text, batches, has_events
-from detscope.ingest.formats.kineto.tables import (
+from detscope.ingest.kineto.names import DEVICE_ROLES, scrubbed
+from detscope.ingest.kineto.scene import Scene, sort_out
+from detscope.ingest.kineto.spans import node_frame, span_frame, step_frame
+from detscope.ingest.kineto.stream import Text, batches, has_events
+from detscope.ingest.kineto.tables import (
     Picture,
     attribute,
     device_frame,

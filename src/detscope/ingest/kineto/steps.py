@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.ingest.formats.kineto.columns import Columns
-from detscope.ingest.formats.kineto.names import (
+from detscope.ingest.kineto.columns import Columns
+from detscope.ingest.kineto.names import (
     LOADER_MARK,
     OPTIMIZER_MARK,
     OPTIMIZER_STEP,
@@ -15,8 +15,8 @@ from detscope.ingest.formats.kineto.names import (
     STEP_MARK,
     stage_name,
 )
-from detscope.ingest.formats.kineto.nesting import NOBODY, Nest, Numbers
-from detscope.ingest.formats.kineto.scene import Scene
+from detscope.ingest.kineto.nesting import NOBODY, Nest, Numbers
+from detscope.ingest.kineto.scene import Scene
 
 
 @dataclass(frozen=True)

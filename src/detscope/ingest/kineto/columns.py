@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.events import NO_ARGUMENTS, AnyEvent, Arguments, ExactEvent
-from detscope.ingest.formats.kineto.names import MEMORY_EVENT, role_of
+from detscope.ingest.kineto.events import NO_ARGUMENTS, AnyEvent, Arguments, ExactEvent
+from detscope.ingest.kineto.names import MEMORY_EVENT, role_of
 
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]

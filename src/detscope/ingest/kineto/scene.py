@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detscope.ingest.formats.kineto.columns import Collector, Columns
-from detscope.ingest.formats.kineto.names import (
+from detscope.ingest.kineto.columns import Collector, Columns
+from detscope.ingest.kineto.names import (
     BACKWARD_OPERATOR,
     DEVICE_ROLES,
     LOADER_MARK,
@@ -21,7 +21,7 @@ from detscope.ingest.formats.kineto.names import (
     STEP_MARK,
     scrubbed,
 )
-from detscope.ingest.formats.kineto.nesting import Axis, make_axis
+from detscope.ingest.kineto.nesting import Axis, make_axis
 
 Flags = NDArray[np.bool_]
 _OWN_ROLES = ("own step", "own phase", "own stage", "own module", "own loader")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from detscope.ingest.formats.kineto.stream import Text, pieces
+from detscope.ingest.kineto.stream import Text, pieces
 
 _BARE_NUMBERS = re.compile(rb":\s*-?(?:inf|nan)\b")
 _END_OF_LIST = re.compile(rb"\}\s*+(\])")

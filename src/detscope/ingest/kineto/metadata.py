@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from detscope.ingest.formats.kineto.names import has_home
-from detscope.ingest.formats.kineto.stream import Text
+from detscope.ingest.kineto.names import has_home
+from detscope.ingest.kineto.stream import Text
 
 _PRIVATE_KEY = re.compile(
     r"env(iron(ment)?)?$|_env(_|$)|token|secret|passw(or)?d|api_?key|credential|cookie|"
