@@ -13,7 +13,7 @@ import pytest
 
 from detscope.analyze.summary import summarize
 from detscope.record.memory.growth import growth_of
-from detscope.record.growth_holders import growing_line
+from detscope.record.memory.growth import growing_line
 
 MB = 10**6
 LOOPS = Path(__file__).with_name("growing_loops.py")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from detscope.record.nvml import NvmlSampler, throttle_names
+from detscope.record.device.telemetry import NvmlSampler, throttle_names
 
 _SCRIPT = """
 import json, sys
 from detscope.machine.gpus import list_gpus
-from detscope.record.nvml import NvmlSampler
+from detscope.record.device.telemetry import NvmlSampler
 sampler = NvmlSampler()
 rounds = [[tuple(reading) for reading in sampler.read()] for _ in range(int(sys.argv[1]))]
 sampler.close()

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from detscope.record.open_spans import OpenSpans, inside_compiled_code
+from detscope.record.operators.profiler import OpenSpans, inside_compiled_code
 
 
 def session() -> Any:

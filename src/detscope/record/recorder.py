@@ -34,7 +34,7 @@ from detscope.record.memory.watch import MemoryWatch
 from detscope.record.model.probes import ModelProbes, ObserverLike, StageLike
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.tables import Notebook, OpenStep
-from detscope.record.open_spans import IN_COMPILED_CODE, OpenSpans, inside_compiled_code
+from detscope.record.operators.profiler import IN_COMPILED_CODE, OpenSpans, inside_compiled_code
 from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.model.phases import PhaseProbes, Phases
 from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule

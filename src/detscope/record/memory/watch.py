@@ -18,7 +18,7 @@ from torch import nn
 from detscope.record.operators.attribution import NOBODY, ownership
 from detscope.record.steps.events import SPAN_PREFIX
 from detscope.record.memory.ledger import Holders, MemoryLedger, Row, StepObservations
-from detscope.record.memory_levels import Level, block_sizes, read_levels
+from detscope.record.memory.live import Level, block_sizes, read_levels
 from detscope.record.memory.live import (
     GRADIENTS,
     OPTIMIZER,
@@ -28,12 +28,12 @@ from detscope.record.memory.live import (
     held_inputs,
 )
 from detscope.record.memory_reserve import Reserve
-from detscope.record.memory_session import MemorySession, Recorded
+from detscope.record.memory.trace import MemorySession, Recorded
 from detscope.record.memory.spans import SeeingScribe, SpanningBuffer, close_span, open_span
 from detscope.record.memory.trace import Trace, read_trace
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.tables import OpenStep
-from detscope.record.open_spans import OpenSpans
+from detscope.record.operators.profiler import OpenSpans
 from detscope.record.operators.profiler import no_garbage_collection
 from detscope.record.foreign import WeakObjects
 from detscope.runs.writer import RunWriter

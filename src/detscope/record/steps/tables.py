@@ -17,8 +17,8 @@ from detscope.record.memory.growth import GrowthWatch
 from detscope.record.loader import BatchTiming
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
-from detscope.record.processor_time import processor_rows
-from detscope.record.repeats import KeptStep, RepeatedSteps, events_of, moments_of
+from detscope.record.steps.rows import processor_rows
+from detscope.record.steps.layouts import KeptStep, RepeatedSteps, events_of, moments_of
 from detscope.record.steps.replay import StepAccount, replay
 from detscope.record.steps.rows import loader_rows, span_rows, step_rows, timeline_rows
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
