@@ -204,9 +204,9 @@ def _toml_value(value: Any) -> str:
 
 
 def device_model(base: Path) -> Subject:
+    from detscope.predict.device.file import save_model
     from detscope.predict.device.model import fit_device
     from detscope.predict.layers.graph import CONVOLUTION, RELU, Convolution, LayerGraph, Operation
-    from detscope.predict.device.file import save_model
     from detscope.predict.layers.lists import Listed, write_listed
     from detscope.predict.samples import Case, Sample
 
@@ -255,8 +255,7 @@ RECURSIVE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SEL
 
 def store(base: Path) -> Subject:
     from detscope.sweep.outcome import Outcome
-    from detscope.sweep.store import Store
-    from detscope.sweep.store_schema import COLUMNS
+    from detscope.sweep.store import COLUMNS, Store
 
     whole = base / "store.db"
     with Store(whole, create=True) as opened:

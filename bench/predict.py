@@ -18,17 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from detscope.ingest.snapshot.unpickle import load_plain
-from detscope.predict.models.calibrate import calibrate, spread_samples
 from detscope.predict.device.model import fit_device
+from detscope.predict.layers.lists import read_layers
+from detscope.predict.memory.allocator import replay_snapshot
 from detscope.predict.memory.limit import with_outcome
 from detscope.predict.memory.model import simulated_bytes
 from detscope.predict.models.methods import methods_for
-from detscope.predict.protocols import splits
-from detscope.predict.layers.lists import read_layers
-from detscope.predict.memory.replay_snapshot import replay_snapshot
+from detscope.predict.models.older import fit_trees
+from detscope.predict.models.physical import calibrate, spread_samples
 from detscope.predict.samples import Sample, read_samples, with_target
-from detscope.predict.score import Score, score, score_decisions
-from detscope.predict.models.trees import fit_trees
+from detscope.predict.score import Score, score, score_decisions, splits
 
 SAMPLES_OF_A_NEW_NETWORK = 5
 

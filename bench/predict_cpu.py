@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from detscope.predict.trace.peaks import OPTIMIZERS
 from detscope.predict.trace.network import trace_network
+from detscope.predict.trace.peaks import OPTIMIZERS
 from detscope.zoo.networks import Network, load_network
 
 CLASSIFIERS = (
@@ -66,7 +66,7 @@ def measured_bytes(network: Network, batch: int, optimizer: str) -> int:
     """Held plus what the second step adds at its highest, by the events of torch's CPU allocator."""
     import torch
 
-    from detscope.sweep.allocated import allocated_peak, held_bytes
+    from detscope.sweep.measure import allocated_peak, held_bytes
 
     trained = [one for one in network.module.parameters() if one.requires_grad]
     update: torch.optim.Optimizer = torch.optim.Adam(trained, lr=1e-6)

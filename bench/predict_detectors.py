@@ -25,9 +25,8 @@ import numpy as np
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import read_layer_times
-from detscope.predict.microbench.clock import clock_for
-from detscope.predict.microbench.calls import Bench
-from detscope.predict.microbench.reference import Drift, Reference
+from detscope.predict.microbench.calls import Bench, clock_for
+from detscope.predict.microbench.run import Drift, Reference
 from detscope.predict.samples import Case
 
 _SECONDS = 180.0

@@ -26,13 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.predict.device.model import fit_device
+from detscope.predict.layers.lists import read_layers, write_layers
 from detscope.predict.layers.model import LayerModel, choose_layers
 from detscope.predict.layers.table import LayerTable, fit_layers
 from detscope.predict.layers.times import read_layer_times
+from detscope.predict.models.older import fit_trees
 from detscope.predict.models.physical import choose_physical
-from detscope.predict.layers.lists import read_layers, write_layers
 from detscope.predict.samples import Case, Sample, read_samples
-from detscope.predict.models.trees import fit_trees
 
 RECORDED = Path(__file__).parents[1] / "tests" / "recorded_cpu"
 WITH_STEPS, ALONE = 0.12, 0.20  # the errors that are promised

@@ -30,8 +30,7 @@ from detscope.analyze.stats import bootstrap_interval
 from detscope.config.schema import TrainingSettings
 from detscope.loops.train import Batch, TrainHooks, TrainPlan, train
 from detscope.record.communication import CommunicationWatch
-from detscope.record.device.telemetry import Reading
-from detscope.record.device.telemetry import Source, Telemetry, default_sources
+from detscope.record.device.telemetry import Reading, Source, Telemetry, default_sources
 from detscope.runs import writer
 from detscope.sessions.train.parts import make_optimizer
 

@@ -19,11 +19,11 @@ from detscope.data.loading.loader import collate
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train
 from detscope.record.model.borders import BorderScribe
-from detscope.record.steps.events import EventBuffer
 from detscope.record.model.probes import ModelProbes
-from detscope.record.steps.nodes import NodeTable
 from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.recorder import Recorder
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import NodeTable
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
 from detscope.sessions.train.training import make_optimizer

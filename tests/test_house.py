@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "detscope"
-BELOW_ALL = {"errors", "faults", "limits", "marks", "web"}
+BELOW_ALL = {"errors", "faults", "limits", "marks", "parts", "web"}
 MAY_IMPORT = {
     "config": BELOW_ALL,
     "runs": BELOW_ALL,
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     | {"ingest", "accuracy", "predict", "sweep"},
 }
 WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli")
-WITHOUT_TORCH += ("marks.py", "errors.py", "faults.py", "limits.py", "web.py")
+WITHOUT_TORCH += ("marks.py", "errors.py", "faults.py", "limits.py", "parts.py", "web.py")
 
 
 def imports_of(path: Path) -> set[str]:

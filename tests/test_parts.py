@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Thing:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package of parts and a place for installed ones, both importable."""
     types = type(sys)("tests_parts_types")
     types.Thing = Thing  # type: ignore[attr-defined]
@@ -81,15 +82,9 @@ def test_a_name_twice_in_the_folder_is_a_bug(folder: Path) -> None:
 
 def test_installed_packages_add_parts(folder: Path) -> None:
     (folder / "a.py").write_text(_DECLARING.format(name="ours", order=1))
-    _install(
-        folder, f"out_module_{folder.name}", f"out_module_{folder.name}", _DECLARING.format(name="m", order=2)
-    )
-    _install(
-        folder,
-        f"out_object_{folder.name}",
-        f"out_object_{folder.name}:PART",
-        _DECLARING.format(name="o", order=3),
-    )
+    module, named = f"out_module_{folder.name}", f"out_object_{folder.name}"
+    _install(folder, module, module, _DECLARING.format(name="m", order=2))
+    _install(folder, named, f"{named}:PART", _DECLARING.format(name="o", order=3))
     assert [part.name for part in parts.parts_of("families", Thing)] == ["ours", "m", "o"]
     assert parts.find_part("families", Thing, "o") == Thing("o", 3)
     assert parts.find_part("families", Thing, "no such") is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from detscope.errors import DetscopeError, InputError, UsageError
 
@@ -105,3 +106,14 @@ def require_within(name: str, amount: int, what: str, error: type[DetscopeError]
     """Refuse an amount beyond its limit."""
     if amount > limit(name):
         raise over_limit(name, what, amount, error)
+
+
+def read_within_limit(
+    name: str, path: Path, error: type[DetscopeError] = InputError, hint: str = ""
+) -> bytes:
+    """The content of a file that is not beyond its limit."""
+    try:
+        require_within(name, path.stat().st_size, f"{path}", error)
+        return path.read_bytes()
+    except OSError as failure:
+        raise error(f"{path}: cannot be read: {failure.strerror or failure}", hint) from failure

@@ -38,7 +38,7 @@ FOLDERS: dict[Kind, str] = {
     "formats": "detscope.ingest.formats",
     "sections": "detscope.report.sections",
     "advice": "detscope.analyze.advice.rules",
-    "datasets": "detscope.data.sets",
+    "datasets": "detscope.data.formats",
 }
 _LAST = 1_000_000
 _added: dict[Kind, list[Any]] = {}

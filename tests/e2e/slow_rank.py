@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.data.registry import OpenRequest, register
 from detscope.data.formats.synthetic import open_synthetic
+from detscope.data.registry import OpenRequest, register
 
 SECONDS_PER_IMAGE = 0.15
 LOADED = "loaded-by-rank-0"  # in the current folder: a byte for every image after the first step

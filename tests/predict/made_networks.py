@@ -48,7 +48,7 @@ def chain(channels: int, depth: int = 3, size: int = 32, name: str = "chain") ->
 
 def made_samples(networks: int = 3) -> list[Sample]:
     """Latencies by a rule that the physical model can express, at several levels and batch sizes."""
-    from detscope.predict.models.kernels import Tiles, step_cost
+    from detscope.predict.models.physical import Tiles, step_cost
 
     samples = []
     for number in range(networks):

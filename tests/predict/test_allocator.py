@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detscope.predict.memory.allocator import MIB, AllocatorSettings, CachingAllocator, DeviceFullError, rounded
+from detscope.predict.memory.allocator import (
+    MIB,
+    AllocatorSettings,
+    CachingAllocator,
+    DeviceFullError,
+    rounded,
+)
 
 
 def test_requests_are_rounded_to_512_bytes() -> None:

@@ -7,14 +7,20 @@ import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.models.choice import _clear_winner, fit_reach
 from detscope.predict.memory.limit import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
-from detscope.predict.models.intervals import UNTESTED, WIDEST, conformal_line, conformal_width, width_across
+from detscope.predict.memory.model import fit_process
+from detscope.predict.models.choice import (
+    UNTESTED,
+    WIDEST,
+    _clear_winner,
+    conformal_line,
+    conformal_width,
+    fit_reach,
+    width_across,
+)
 from detscope.predict.models.methods import fit_method
-from detscope.predict.memory.process import fit_process
-from detscope.predict.protocols import splits
 from detscope.predict.samples import Case, Sample
-from detscope.predict.score import score
+from detscope.predict.score import score, splits
 
 
 def test_the_width_holds_the_wanted_share_and_every_network_weighs_the_same() -> None:

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from detscope.predict.trace.network import trace_network
-from detscope.sweep.allocated import allocated_peak, held_bytes
+from detscope.sweep.measure import allocated_peak, held_bytes
 from detscope.zoo.networks import Network, load_network
 
 

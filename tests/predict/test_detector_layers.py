@@ -11,9 +11,9 @@ from made_networks import conv, relu
 
 from detscope.predict.answer import answer
 from detscope.predict.device.model import fit_device
+from detscope.predict.layers.calls import FORWARD_ALONE, GRADIENT_SUM, LayerCall, calls_of, class_of
 from detscope.predict.layers.graph import ADD, Beside, LayerGraph, Operation
-from detscope.predict.layers.calls import GRADIENT_SUM, LayerCall, calls_of
-from detscope.predict.layers.features import FORWARD_ALONE, class_of
+from detscope.predict.layers.lists import read_layers, write_layers
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import (
@@ -29,7 +29,6 @@ from detscope.predict.layers.times import (
     LayerTime,
 )
 from detscope.predict.microbench.design import rounds
-from detscope.predict.layers.lists import read_layers, write_layers
 from detscope.predict.samples import Case
 
 CALL_MS = {VIEW: 0.002, SMALL: 0.004, PARAMETER: 0.01, ADAM: 0.03}

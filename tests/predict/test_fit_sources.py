@@ -15,7 +15,7 @@ from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
 from detscope.predict.layers.lists import read_layers, read_listed, write_layers
 from detscope.sessions.fit import networks as fit_networks
 from detscope.sessions.fit.sources import parse_where, read_measured
-from detscope.sweep.export import export
+from detscope.sweep.exchange import export
 from detscope.sweep.outcome import Outcome
 
 

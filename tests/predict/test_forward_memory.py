@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from detscope.predict.memory.events import live_by_category
-from detscope.predict.memory.forward import forward_events, simulate_inference
 from detscope.predict.layers.graph import ADD, CONVOLUTION, RELU, Convolution, LayerGraph, Operation
-from detscope.predict.memory.lifetimes import TrainingPlan
-from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.memory.lifetimes import TrainingPlan, live_by_category
+from detscope.predict.memory.simulation import forward_events, simulate_inference, simulate_training
 
 SHAPE = (1, 8, 16, 16)
 BYTES = 8 * 16 * 16 * 4

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 from made_networks import chain, conv, made_samples
 
-from detscope.predict.models.calibrate import calibrate, spread_samples
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.models.hybrid import fit_hybrid
-from detscope.predict.models.kernels import TERMS, Tiles, fairly_left_out, step_cost
-from detscope.predict.models.physical import choose_physical, fit_physical
+from detscope.predict.models.methods import fit_hybrid
+from detscope.predict.models.physical import (
+    TERMS,
+    Tiles,
+    calibrate,
+    choose_physical,
+    fairly_left_out,
+    fit_physical,
+    spread_samples,
+    step_cost,
+)
 from detscope.predict.models.residual import fit_residual
 from detscope.predict.samples import Case, Sample
 

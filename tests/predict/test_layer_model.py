@@ -10,17 +10,15 @@ import pytest
 from made_networks import add, chain, conv, relu
 
 from detscope.errors import InputError
-from detscope.predict.answer import answer
+from detscope.predict.answer import answer, stage_shares
+from detscope.predict.device.file import load_model, save_model
 from detscope.predict.device.model import ASSUMED_WIDTH, fit_device
-from detscope.predict.expected import stage_shares
+from detscope.predict.layers.calls import ACCUMULATION, LayerCall, calls_of, class_of, terms_of
 from detscope.predict.layers.graph import LayerGraph, Operation
-from detscope.predict.layers.calls import LayerCall, calls_of
-from detscope.predict.layers.features import ACCUMULATION, class_of, terms_of
 from detscope.predict.layers.model import LayerModel, choose_layers, fit_scales
 from detscope.predict.layers.table import LayerTable, fit_layers
 from detscope.predict.layers.times import FIRST, LayerTime, read_layer_times, write_layer_times
 from detscope.predict.microbench.design import Trial, rounds
-from detscope.predict.device.file import load_model, save_model
 from detscope.predict.samples import Case, Sample
 
 NS_PER_MULTIPLICATION, NS_PER_ELEMENT, LAUNCH_MS = 0.02, 1.0, 0.01

@@ -3,13 +3,17 @@ from __future__ import annotations
 import pytest
 from made_networks import add, chain, conv, relu
 
-from detscope.predict.memory.events import live_by_category
 from detscope.predict.layers.graph import LayerGraph, Operation
-from detscope.predict.memory.lifetimes import TrainingPlan, TrainingStep
-from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.memory.lifetimes import (
+    RULES,
+    TrainingPlan,
+    TrainingStep,
+    live_by_category,
+    winograd_bytes,
+)
 from detscope.predict.memory.model import simulated_bytes
+from detscope.predict.memory.simulation import simulate_training
 from detscope.predict.samples import Case
-from detscope.predict.memory.workspace import RULES, winograd_bytes
 
 PLANE = 64 * 64 * 4  # bytes of one channel of one image
 

@@ -12,9 +12,8 @@ import pytest
 
 from detscope.errors import MachineError, UsageError
 from detscope.predict.device.model import fit_device
+from detscope.predict.layers.calls import LayerCall, class_of
 from detscope.predict.layers.graph import CONVOLUTION, KNOWN_KINDS
-from detscope.predict.layers.calls import LayerCall
-from detscope.predict.layers.features import class_of
 from detscope.predict.layers.times import (
     ADAM,
     ARITHMETIC,
@@ -32,13 +31,18 @@ from detscope.predict.layers.times import (
     STEP,
     read_layer_times,
 )
-from detscope.predict.microbench.clock import clock_for
-from detscope.predict.microbench.design import Limits, largest_elements, multiplications, rounds
-from detscope.predict.microbench.detection import DETECTION, small, views
-from detscope.predict.microbench.calls import Bench, made_call, made_inputs
-from detscope.predict.microbench.reference import Drift
-from detscope.predict.microbench.run import measure, measure_layers
-from detscope.predict.microbench.trial import Trial
+from detscope.predict.microbench.calls import Bench, clock_for, made_call, made_inputs
+from detscope.predict.microbench.design import (
+    DETECTION,
+    Limits,
+    Trial,
+    largest_elements,
+    multiplications,
+    rounds,
+    small,
+    views,
+)
+from detscope.predict.microbench.run import Drift, measure, measure_layers
 from detscope.sessions.fit.microbench import run_microbench
 
 DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}

@@ -14,10 +14,10 @@ import pytest
 from made_networks import made_samples
 
 from detscope.errors import InputError
-from detscope.predict.device.model import fit_device
-from detscope.predict.layers.features import class_of, features_of, terms_of, widths_of
 from detscope.predict.device.file import load_model, save_model
-from detscope.predict.models.trees import fit_trees
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.calls import class_of, features_of, terms_of, widths_of
+from detscope.predict.models.older import fit_trees
 
 
 @pytest.fixture(scope="module")

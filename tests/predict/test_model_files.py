@@ -11,8 +11,8 @@ from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
 from detscope.predict.answer import answer
-from detscope.predict.device.model import DeviceModel, fit_device
 from detscope.predict.device.file import load_model, save_model
+from detscope.predict.device.model import DeviceModel, fit_device
 from detscope.predict.samples import Case
 
 CASES = [Case(chain(40), 8), Case(chain(200, depth=7), 64)]

@@ -15,19 +15,19 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from detscope.predict.trace import network as trace_memory
 from detscope.predict.garbage import young_garbage_alone
 from detscope.predict.memory.simulation import Replay
-from detscope.predict.trace.hollow import Hollow
-from detscope.predict.trace.log import BACKWARD
-from detscope.predict.trace.network import TracedNetwork, trace_network
-from detscope.predict.trace.scratch import ScratchBook
-from detscope.predict.trace.shapes import (
+from detscope.predict.trace import network as trace_memory
+from detscope.predict.trace.hollow import (
     BATCH_NORM,
     BATCH_NORM_BACKWARD,
     LIKE_THEIR_INPUTS,
+    Hollow,
     known_outputs,
 )
+from detscope.predict.trace.network import TracedNetwork, trace_network
+from detscope.predict.trace.scratch import ScratchBook
+from detscope.predict.trace.step import BACKWARD
 from detscope.zoo.networks import load_network
 
 SHAPES = [(2, 3, 8, 8), (3, 1, 5, 5), (2, 4, 1, 1), (1, 2, 1, 7), (6, 5)]

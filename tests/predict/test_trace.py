@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_leaves
 from detscope.predict.layers.graph import BATCH_NORM, CONVOLUTION, LINEAR
 from detscope.predict.memory.lifetimes import TrainingPlan
 from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.trace.graph import beside_of, graph_of_step
 from detscope.predict.trace.step import trace_step
-from detscope.predict.trace.beside import beside_of
-from detscope.predict.trace.graph import graph_of_step
 from detscope.zoo.networks import Network, load_network
 
 

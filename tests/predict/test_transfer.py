@@ -10,15 +10,13 @@ import pytest
 from made_networks import made_samples
 
 from detscope.errors import InputError
-from detscope.predict.models.calibrate import spread_samples
-from detscope.predict.device.model import DeviceModel, fit_device
-from detscope.predict.models.methods import fit_method
 from detscope.predict.device.file import load_model, save_model
-from detscope.predict.models.physical import PhysicalModel
-from detscope.predict.protocols import splits
-from detscope.predict.samples import Sample
-from detscope.predict.score import score
+from detscope.predict.device.model import DeviceModel, fit_device
 from detscope.predict.device.transfer import LEFT_OUT, transfer_device, transfer_target
+from detscope.predict.models.methods import fit_method
+from detscope.predict.models.physical import PhysicalModel, spread_samples
+from detscope.predict.samples import Sample
+from detscope.predict.score import score, splits
 
 
 def elsewhere(

@@ -19,7 +19,7 @@ import torch.multiprocessing as processes
 from torch.distributed import all_reduce  # bound before anybody listens
 
 from detscope.record.communication import CommunicationWatch
-from detscope.record.patches import Patches
+from detscope.record.foreign import Patches
 
 
 def calls(rank: int) -> dict[str, Callable[[], Any]]:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.hooks import Hooks
 from detscope.record.script.options import ScriptOptions
-from detscope.record.script.stopping import ScriptStopped
 from detscope.record.script.tracker import Tracker
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.record.operators.attribution import NOBODY, attribute, ownership
 from detscope.record.model.borders import BorderScribe
-from detscope.record.steps.events import EventBuffer
 from detscope.record.model.probes import ModelProbes
-from detscope.record.steps.nodes import NodeTable
+from detscope.record.operators.attribution import NOBODY, attribute, ownership
 from detscope.record.operators.profiler import OperatorEvents, OperatorWindow
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import NodeTable
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 

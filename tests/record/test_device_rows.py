@@ -11,8 +11,8 @@ from torch._C._autograd import DeviceType
 from detscope.analyze.device.figures import device_figures
 from detscope.record.operators.attribution import attribute
 from detscope.record.operators.device_rows import StepSpan, device_tables
-from detscope.record.steps.nodes import NodeTable
 from detscope.record.operators.profiler import AUTOGRAD, read_events
+from detscope.record.steps.nodes import NodeTable
 from detscope.runs.writer import polars_schema
 
 US = 1000

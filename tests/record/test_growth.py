@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from detscope.analyze.summary import summarize
-from detscope.record.memory.growth import growth_of
-from detscope.record.memory.growth import growing_line
+from detscope.record.memory.growth import growing_line, growth_of
 
 MB = 10**6
 LOOPS = Path(__file__).with_name("growing_loops.py")

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from detscope.record.model.borders import BorderScribe, tensors_in
+from detscope.record.model.probes import ModelProbes, resolve_target, select_modules
 from detscope.record.steps.events import EventBuffer
-from detscope.record.model.probes import ModelProbes
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.model.probes import resolve_target, select_modules
 from detscope.record.steps.replay import replay
 
 

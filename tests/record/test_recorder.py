@@ -220,7 +220,9 @@ def test_at_level_ops_operators_belong_to_modules_in_both_directions(tmp_path):
 def test_operators_that_take_too_much_memory_are_recorded_of_fewer_steps_and_that_is_said(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("detscope.record.operators.profiler._FULL_BYTES", -(1 << 60))  # full with the first step
+    monkeypatch.setattr(
+        "detscope.record.operators.profiler._FULL_BYTES", -(1 << 60)
+    )  # full with the first step
     recorder, _ = train(tmp_path, level="ops", ops_steps=3)
     run = detscope.load_run(recorder.run)
     modes = run.table("steps").filter(pl.col("phase") == "step")["mode"].to_list()

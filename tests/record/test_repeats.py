@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.tables import Notebook, OpenStep
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, events_of, moments_of
+from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.replay import replay
 from detscope.record.steps.rows import span_rows, step_rows
+from detscope.record.steps.tables import Notebook, OpenStep
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from detscope.loops.train import TrainHooks, TrainPlan, train
-from detscope.record.steps.tables import Notebook
 from detscope.record.recorder import Recorder
 from detscope.record.steps.replay import replay
 from detscope.record.steps.rows import span_rows, step_rows
+from detscope.record.steps.tables import Notebook
 from detscope.runs.reader import load_run
 from detscope.zoo.contract import BuildOptions
 from detscope.zoo.registry import build

@@ -335,7 +335,7 @@ def test_the_model_inside_of_a_wrapper_is_the_one_that_is_taken_apart(listen: An
 
 
 def test_boxes_are_counted_in_the_forms_that_detection_code_uses() -> None:
-    from detscope.record.script.content import describe
+    from detscope.record.content import describe
 
     images = [torch.zeros(3, 8, 8)] * 2
     boxes = torch.tensor([[[0.0, 0, 4, 4], [-1, -1, -1, -1]], [[1.0, 1, 3, 3], [2, 2, 5, 5]]])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.record.script import stopping
+from detscope.record.script import endings as stopping
 from detscope.record.script import endings as tracebacks
 
 

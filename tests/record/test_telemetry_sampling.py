@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from detscope.record.device import telemetry as module
-from detscope.record.device.telemetry import Reading
-from detscope.record.device.telemetry import Sample, Telemetry, until_next_sample_s
+from detscope.record.device.telemetry import Reading, Sample, Telemetry, until_next_sample_s
 
 
 def wait_until(

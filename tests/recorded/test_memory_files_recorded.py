@@ -8,8 +8,8 @@ import polars as pl
 
 from detscope.ingest.formats import find_format
 from detscope.ingest.formats import memory_timeline as memory_timeline
-from detscope.ingest.snapshot import reader as snapshot
 from detscope.ingest.sink import Sink
+from detscope.ingest.snapshot import reader as snapshot
 
 
 def read_with(module, path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from detscope.cli.main import app
+from detscope.predict.layers.lists import read_layers
 from detscope.predict.layers.model import LayerModel, choose_layers
 from detscope.predict.layers.table import LayerTable, fit_layers
 from detscope.predict.layers.times import LayerTime, read_layer_times
-from detscope.predict.layers.lists import read_layers
+from detscope.predict.models.older import fit_trees
 from detscope.predict.samples import Sample, read_samples
-from detscope.predict.models.trees import fit_trees
 
 FOLDER = Path(__file__).parents[1] / "recorded_cpu"
 WITH_STEPS, ALONE = 0.12, 0.20

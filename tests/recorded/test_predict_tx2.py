@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from detscope.ingest.snapshot.unpickle import load_plain
-from detscope.predict.memory.limit import learn_limit, with_outcome
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.memory.model import fit_memory, simulated_bytes
-from detscope.predict.models.physical import choose_physical
-from detscope.predict.protocols import splits
 from detscope.predict.layers.lists import read_layers
-from detscope.predict.memory.replay_snapshot import replay_snapshot
+from detscope.predict.memory.allocator import replay_snapshot
+from detscope.predict.memory.limit import learn_limit, with_outcome
+from detscope.predict.memory.model import fit_memory, simulated_bytes
+from detscope.predict.models.older import fit_trees
+from detscope.predict.models.physical import choose_physical
 from detscope.predict.samples import Sample, read_samples, with_target
-from detscope.predict.models.trees import fit_trees
-from detscope.sweep.legacy import import_files
+from detscope.predict.score import splits
+from detscope.sweep.exchange import import_files
 from detscope.sweep.store import read_rows
 
 SOME_BATCHES = (16, 64, 128, 200, 256)

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detscope.predict.models.calibrate import spread_samples
+from detscope.predict.device.transfer import transfer_target
+from detscope.predict.layers.lists import read_layers
 from detscope.predict.models.choice import TargetModel
 from detscope.predict.models.methods import fit_method
-from detscope.predict.models.physical import PhysicalModel
-from detscope.predict.protocols import SEEN_LEVELS
-from detscope.predict.layers.lists import read_layers
+from detscope.predict.models.physical import PhysicalModel, spread_samples
 from detscope.predict.samples import Sample, read_samples, with_target
-from detscope.predict.device.transfer import transfer_target
+from detscope.predict.score import SEEN_LEVELS
 
 CONSTANT_BYTES, ROOM_BYTES = 600e6, 5.5e9
 

@@ -10,8 +10,7 @@ import pytest
 from sweep_samples import RAISES_STATUS, run_plan, write_plan
 
 from detscope.errors import InputError, UsageError
-from detscope.sweep.export import export
-from detscope.sweep.legacy import import_files, split_level
+from detscope.sweep.exchange import export, import_files, split_level
 from detscope.sweep.store import read_rows
 
 MEMORY = "passed|mem_alloc|mem_reserved|mem_used|mem_avail|free|capacity|test_var|bs|dataset|net_name|model\n"

@@ -20,12 +20,12 @@ from detscope.report.terminal_sweep import SweepLines
 from detscope.sessions.sweep import Options, run_sweep
 from detscope.sweep import measure
 from detscope.sweep.keys import environment_facts
+from detscope.sweep.measure import enough, middle_of, warmup_length
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.plan import load_plan
-from detscope.sweep.plan_settings import Limits, Measure
 from detscope.sweep.prepare import prepare
 from detscope.sweep.process import ProcessRunner, TrialProcess
-from detscope.sweep.samples import enough, middle_of, warmup_length
+from detscope.sweep.settings import Limits, Measure
 from detscope.sweep.store import read_rows
 
 

@@ -24,7 +24,7 @@ from test_trial_endings import until
 from detscope.errors import UsageError
 from detscope.report.terminal_sweep import SweepLines
 from detscope.sessions.sweep import Options, run_sweep
-from detscope.sweep import ray_backend
+from detscope.sweep import cluster as ray_backend
 from detscope.sweep.plan import load_plan
 from detscope.sweep.store import read_rows
 

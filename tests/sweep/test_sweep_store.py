@@ -18,7 +18,7 @@ from sweep_samples import run_plan, write_plan
 from test_trial_endings import fake_processes, start, until
 
 from detscope.errors import InputError, SettingsError, UsageError
-from detscope.sweep.merge import merge
+from detscope.sweep.exchange import merge
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.status import status_of
 from detscope.sweep.store import Store, read_rows

@@ -106,7 +106,7 @@ def merge(
     """Bring stores of several machines together; late duplicates are kept apart."""
     from dataclasses import asdict
 
-    from detscope.sweep.merge import merge as merged
+    from detscope.sweep.exchange import merge as merged
 
     done = merged(stores, out)
     if json:
@@ -127,7 +127,7 @@ def export(
     """Write the results as CSV, as Parquet, or as the files of the older toolflow."""
     if form not in _FORMATS:
         raise UsageError(f"--format {form!r} is not one of {', '.join(_FORMATS)}", "try --format csv")
-    from detscope.sweep.export import export as write
+    from detscope.sweep.exchange import export as write
 
     for path in write(store, form, out):
         print(path)
@@ -144,7 +144,7 @@ def import_(
     json: JsonFlag = False,
 ) -> None:
     """Read memory and latency files of the older toolflow into a store."""
-    from detscope.sweep.legacy import import_files
+    from detscope.sweep.exchange import import_files
 
     done = import_files(files, store, device, stage)
     if json:

@@ -2,21 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.models.choice import Estimate
-from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
-from detscope.predict.layers.table import LayerTable
-from detscope.predict.memory.model import MemoryModel, fit_memory
-from detscope.predict.models.methods import TARGETS, fit_method
-from detscope.predict.protocols import Split, splits
-from detscope.predict.samples import Sample, with_target
+from detscope.errors import InputError
 from detscope.predict.device.transfer import transfer_target
+from detscope.predict.layers.table import LayerTable
+from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
+from detscope.predict.memory.model import MemoryModel, fit_memory
+from detscope.predict.models.choice import Estimate
+from detscope.predict.models.methods import TARGETS, fit_method
+from detscope.predict.models.physical import spread_samples
+from detscope.predict.samples import Sample, with_target
+
+
+# DOC detscope.predict.score: How well the data itself is known: no predictor can be expected to do better.
+# DOC detscope.predict.score: How samples are split into what a model sees and what it is asked: five protocols.
+def noise_floor(samples: Sequence[Sample], target: str) -> float | None:
+    """Median relative difference of cases that were measured more than once; None where none was."""
+    seen: dict[tuple[str, str, int, str, int], list[float]] = {}
+    for one in with_target(samples, TARGETS[target]):
+        value = one.value(TARGETS[target])
+        if value is not None:
+            key = (one.device, one.network, one.level, one.case.graph.name, one.case.batch)
+            seen.setdefault(key, []).append(value)
+    spread = [(max(found) - min(found)) / float(np.mean(found)) for found in seen.values() if len(found) > 1]
+    return float(np.median(spread)) if spread else None
+
+
+def measured_interval(samples: Sequence[Sample], target: str) -> float | None:
+    """Median half width of the 95 % intervals that were measured, as a share; None where none was.
+
+    Only latencies have one: it tells how well a median is known, not how it differs from day to day.
+    """
+    if target != "latency":
+        return None
+    halves = [
+        (one.latency_high_ms - one.latency_low_ms) / 2 / one.latency_ms
+        for one in with_target(samples, "latency_ms")
+        if one.latency_ms and one.latency_low_ms is not None and one.latency_high_ms is not None
+    ]
+    return float(np.median(halves)) if halves else None
+
+
+SEEN_LEVELS = (0, 30, 50, 70, 90)
+UNSEEN_DEVICE = "unseen-device"
+_GIVEN = 5  # samples of a new device
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model is fitted on `seen`, transferred by `given` if there are some, and asked about `asked`."""
+
+    name: str
+    seen: list[Sample]
+    asked: list[Sample]
+    given: list[Sample] = field(default_factory=list)
+
+
+def random_rows(samples: Sequence[Sample]) -> Iterator[Split]:
+    """A fifth of the rows, drawn at random: what most reported errors are."""
+    places = list(range(len(samples)))
+    random.Random(_SEED).shuffle(places)
+    asked = set(places[: max(1, len(places) // 5)])
+    yield Split(
+        "a fifth of the rows",
+        [one for place, one in enumerate(samples) if place not in asked],
+        [samples[place] for place in sorted(asked)],
+    )
+
+
+def unseen_levels(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Levels 0, 30, 50, 70 and 90 are seen, all others asked; of other levels the ends and every other."""
+    levels = sorted({one.level for one in samples})
+    seen = set(SEEN_LEVELS) if set(SEEN_LEVELS) <= set(levels) else {*levels[::2], *levels[-1:]}
+    yield Split(
+        "levels between",
+        [one for one in samples if one.level in seen],
+        [one for one in samples if one.level not in seen],
+    )
+
+
+def unseen_networks(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Every network once asked and not seen."""
+    yield from _each(samples, lambda one: one.network)
+
+
+def unseen_families(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Every family once asked and not seen; a network without one is its own."""
+    yield from _each(samples, lambda one: one.case.graph.family or one.network)
+
+
+def unseen_device(samples: Sequence[Sample]) -> Iterator[Split]:
+    """Every device once new: the model of the one with the most rows, transferred by a few samples."""
+    names = Counter(one.device for one in samples)
+    if len(names) < 2:
+        raise InputError(
+            f"{UNSEEN_DEVICE} needs rows of two devices or more", "give stores of both, or a device column"
+        )
+    for name in sorted(names):
+        source = max((other for other in names if other != name), key=lambda other: (names[other], other))
+        own = [one for one in samples if one.device == name]
+        given = spread_samples(own, _GIVEN)
+        yield Split(
+            name,
+            [one for one in samples if one.device == source],
+            [one for one in own if not any(one is other for other in given)],
+            given,
+        )
+
+
+def _each(samples: Sequence[Sample], name_of: Callable[[Sample], str]) -> Iterator[Split]:
+    for name in sorted({name_of(one) for one in samples}):
+        yield Split(
+            name,
+            [one for one in samples if name_of(one) != name],
+            [one for one in samples if name_of(one) == name],
+        )
+
+
+PROTOCOLS: dict[str, Callable[[Sequence[Sample]], Iterator[Split]]] = {
+    "random-rows": random_rows,
+    "unseen-levels": unseen_levels,
+    "unseen-networks": unseen_networks,
+    "unseen-families": unseen_families,
+    UNSEEN_DEVICE: unseen_device,
+}
+
+
+def splits(samples: Sequence[Sample], protocol: str) -> list[Split]:
+    """The splits of a protocol; InputError where the samples cannot be split so."""
+    found = list(PROTOCOLS[protocol](samples))
+    if any(not split.seen or not split.asked for split in found):
+        raise InputError(
+            f"too few networks or levels for {protocol}", "add samples, or choose another --protocol"
+        )
+    return found
+
 
 Array = npt.NDArray[np.float64]
 CLOSE = 0.1

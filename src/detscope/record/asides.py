@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from detscope.record.steps.events import ENTER, MARK, WIDTH
 from detscope.record.memory.failures import open_phase
+from detscope.record.steps.events import ENTER, MARK, WIDTH
 
 if TYPE_CHECKING:
     from detscope.record.recorder import Recorder

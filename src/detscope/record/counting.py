@@ -24,10 +24,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from detscope.record.model.borders import BorderScribe
-from detscope.record.steps.events import WIDTH, EventBuffer
-from detscope.record.model.probes import ModelProbes, StageLike
-from detscope.record.steps.nodes import NodeTable
 from detscope.record.model.phases import PhaseProbes
+from detscope.record.model.probes import ModelProbes, StageLike
+from detscope.record.steps.events import WIDTH, EventBuffer
+from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.replay import StepAccount, replay
 
 FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12

@@ -25,21 +25,25 @@ from detscope.errors import UsageError
 from detscope.machine.facts import environment
 from detscope.record.content import describe_batch
 from detscope.record.device.clock import device_clock_for
+from detscope.record.device.telemetry import Telemetry
 from detscope.record.endings import outcome_of
-from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS
+from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
 from detscope.record.memory.failures import OutOfMemory, open_phase, out_of_memory, place_of_failure
 from detscope.record.memory.spans import SeeingScribe, SpanningBuffer
 from detscope.record.memory.watch import MemoryWatch
-from detscope.record.model.probes import ModelProbes, ObserverLike, StageLike
-from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.tables import Notebook, OpenStep
-from detscope.record.operators.profiler import IN_COMPILED_CODE, OpenSpans, inside_compiled_code
-from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.model.phases import PhaseProbes, Phases
+from detscope.record.model.probes import ModelProbes, ObserverLike, StageLike
+from detscope.record.operators.profiler import (
+    IN_COMPILED_CODE,
+    OpenSpans,
+    OperatorWindow,
+    inside_compiled_code,
+)
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS
+from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
-from detscope.record.device.telemetry import Telemetry
-from detscope.record.foreign import WeakObjects
+from detscope.record.steps.tables import Notebook, OpenStep
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 from detscope.zoo.recognise import recognise

@@ -1,12 +1,19 @@
-"""What a page is made of: sections of charts, tables, cards and pictures, as plain data."""
+"""What can be told, as data: sections of facts, tables, charts, cards and findings.
+
+A section says what is told and what of it is brief; renderers say how it looks. No renderer knows a figure, no
+section knows a renderer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 Kind = Literal["text", "code", "ms", "share", "count", "bytes", "number", "sentence"]
+Tone = Literal["", "good", "warn", "bad", "strong"]
+Value = str | float | int | None
+BRIEF_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -15,31 +22,115 @@ class Column:
 
     title: str
     kind: Kind = "text"
+    brief: bool = True  # whether a terminal shows it
+    bar: bool = False  # a share that is drawn as well, laid end to end with those above it
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of figures; `bar` names a share column that is drawn behind its text."""
+    """Rows of figures."""
 
     id: str
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Value]]
     searchable: bool = False  # also sortable; for tables that nobody reads from top to bottom
     depth: Sequence[int] = ()  # indentation of the first column
+    brief_rows: int = 0  # how many a terminal shows; of 0 it shows nothing
     template: str = "table"
 
 
 @dataclass(frozen=True)
+class Fact:
+    """A word, and what is to be said about it."""
+
+    label: str
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts, one beneath the other; `brief` says whether a terminal shows them, `full` whether a page does."""
+
+    facts: Sequence[Fact]
+    brief: bool = True
+    full: bool = True
+    template: str = "facts"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is measured along one side of a chart."""
+
+    title: str = ""
+    scale: Literal["linear", "log", "names"] = "linear"
+    lowest: float | None = None
+    highest: float | None = None
+    ticks: Sequence[float] = ()  # values to write, else round ones
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values that belong together; of bars, `x` holds the values and `y` the names."""
+
+    name: str
+    x: Sequence[float | str]
+    y: Sequence[float | str | None]
+    colour: str
+    look: Literal["lines", "points", "both", "bars", "area"] = "lines"
+    symbol: Literal["circle", "cross", "diamond", "triangle"] = "circle"
+    dash: Literal["solid", "dot", "dash"] = "solid"
+    texts: Sequence[str] = ()  # written beside each value
+    details: Sequence[str] = ()  # said of each value when one points at it
+    error_up: Sequence[float] = ()
+    error_down: Sequence[float] = ()
+    steps: bool = False  # a value holds until the next one
+    on_right: bool = False  # measured by the axis on the right
+    silent: bool = False  # neither in the legend nor pointed at
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Parts of a whole and their parts; a value is a part's own, without those below it."""
+
+    name: str
+    ids: Sequence[str]
+    labels: Sequence[str]
+    parents: Sequence[str]
+    values: Sequence[float]
+    colours: Sequence[str]
+    unit: str = ""
+    shape: Literal["icicle", "treemap"] = "icicle"
+    details: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line across the whole chart, with its word."""
+
+    at: float
+    text: str = ""
+    across: bool = False  # else upright
+
+
+@dataclass(frozen=True)
 class Chart:
-    """A plotly figure; its table stands beneath it."""
+    """A picture of figures; the table with them stands beneath it.
+
+    With several trees a page lets one choose, a picture shows the first.
+    """
 
     id: str
     label: str  # what it shows, for those who cannot see it
-    traces: Sequence[Mapping[str, Any]]
-    layout: Mapping[str, Any] = field(default_factory=dict)
+    series: Sequence[Series] = ()
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    right: Axis | None = None
+    bars: Literal["stack", "group"] = "stack"
+    marks: Sequence[Mark] = ()
+    trees: Sequence[Tree] = ()
     height: int = 320
-    choices: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = ()  # other traces to switch to
     template: str = "chart"
 
 
@@ -50,7 +141,7 @@ class Card:
     label: str
     value: str
     detail: str = ""
-    tone: Literal["", "good", "warn", "bad"] = ""
+    tone: Tone = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +149,7 @@ class Cards:
     """The figures that are read first."""
 
     cards: Sequence[Card]
+    brief: bool = False
     template: str = "cards"
 
 
@@ -112,10 +204,11 @@ class Notes:
     """Sentences, one beneath the other."""
 
     sentences: Sequence[str]
+    brief: bool = False
     template: str = "notes"
 
 
-Block = Table | Chart | Cards | Findings | Pipeline | Pictures | Notes
+Block = Table | Chart | Facts | Cards | Findings | Pipeline | Pictures | Notes
 
 
 @dataclass(frozen=True)
@@ -127,6 +220,7 @@ class Section:
     title: str  # the answer
     definition: str
     blocks: Sequence[Block]
+    brief_title: bool = False  # whether a terminal prints the answer too
 
 
 @dataclass(frozen=True)

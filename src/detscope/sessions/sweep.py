@@ -11,14 +11,13 @@ from typing import Any, Protocol
 
 from detscope.errors import InterruptedRun
 from detscope.sweep.keys import environment_facts
-from detscope.sweep.lock import locked
 from detscope.sweep.outcome import Outcome, is_open
 from detscope.sweep.plan import Plan
 from detscope.sweep.prepare import Prepared, identity_of, labels_of, one_machine, prepare
 from detscope.sweep.process import TRIAL_COMMAND, ProcessRunner
 from detscope.sweep.schedule import Ended, FirstFailures, Rules, Runner, Started, StopSignals, run_queues
 from detscope.sweep.status import accepted_kinds, refuse_other_identity, refuse_unfinished, status_of
-from detscope.sweep.store import Store
+from detscope.sweep.store import Store, locked
 
 ROW_BYTES = 3_000
 STORE_BYTES = 60_000
@@ -125,7 +124,7 @@ def run_sweep(plan: Plan, options: Options, watcher: Watcher) -> dict[str, Any]:
 def _machines(plan: Plan, options: Options) -> Machines:
     if options.on is None:
         return ThisMachine(plan, options)
-    from detscope.sweep.ray_backend import RayMachines
+    from detscope.sweep.cluster import RayMachines
 
     isolation = options.isolation or plan.isolation
     return RayMachines(plan, options.on, options.command, reuse=isolation == "batch")

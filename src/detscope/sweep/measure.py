@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from detscope.sweep.limits import (
@@ -14,19 +18,218 @@ from detscope.sweep.limits import (
     resident_bytes,
     resident_peak_bytes,
 )
-from detscope.sweep.plan_settings import Measure
-from detscope.sweep.samples import (
-    UNSTABLE_SPREAD,
-    check_durations,
-    enough,
-    figures,
-    middle_of,
-    spread_of,
-    warmup_length,
-)
+from detscope.sweep.settings import Measure
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from detscope.zoo.networks.contract import Batch, Network
+
+# DOC detscope.sweep.measure: When a series of durations is enough: the median's interval, warm-up, steadiness. Plain Python.
+# DOC detscope.sweep.measure: Peak of the bytes that torch's CPU allocator has given out: what is held, and what one step adds.
+# DOC detscope.sweep.measure: Batches from loader workers, for trials whose steps wait for their data.
+LEAST_SECONDS = 0.3  # of quick steps: six of them could all be slow ones
+UNSTABLE_SPREAD = 0.10
+_EXACT = 1000
+_OUTLIER_WIDTHS, _OUTLIER_LEAST = 5.0, 0.25
+
+
+@dataclass(frozen=True)
+class Middle:
+    """A median with its 95 % interval; None where there are too few samples for one."""
+
+    median: float
+    low: float | None
+    high: float | None
+    count: int
+
+    @property
+    def width(self) -> float | None:
+        """The interval's width as a share of the median."""
+        if self.low is None or self.high is None or self.median <= 0:
+            return None
+        return (self.high - self.low) / self.median
+
+
+def middle_of(values: Sequence[float]) -> Middle:
+    """The median and its distribution-free interval by order statistics; six samples have one."""
+    ordered = sorted(values)
+    count = len(ordered)
+    rank = _rank(count)
+    median = statistics.median(ordered)
+    if rank is None:
+        return Middle(median, None, None, count)
+    return Middle(median, ordered[rank], ordered[count - 1 - rank], count)
+
+
+def _rank(count: int) -> int | None:
+    if count > _EXACT:
+        return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
+    # of at most 1000 fair coins: how few heads are still not surprising
+    total, below, rank = 2**count, 0, -1
+    while 2 * (below + math.comb(count, rank + 1)) <= 0.05 * total:
+        rank += 1
+        below += math.comb(count, rank)
+    return rank if rank >= 0 else None
+
+
+def warmup_length(values: Sequence[float]) -> int:
+    """Slow samples at the very beginning that the later half does not share."""
+    if len(values) < 12:
+        return 0
+    settled = values[len(values) // 2 :]
+    middle = statistics.median(settled)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in settled)
+    limit = middle + max(_OUTLIER_WIDTHS * deviation, _OUTLIER_LEAST * middle)
+    count = 0
+    while count < len(values) // 2 and values[count] > limit:
+        count += 1
+    return count
+
+
+def enough(seconds: Sequence[float], rules: Measure) -> str | None:
+    """Why measuring may stop: "interval", "steps" or "time"; None: go on."""
+    count, spent = len(seconds), sum(seconds)
+    if count >= rules.max_steps:
+        return "steps"
+    if count >= rules.min_steps and spent >= LEAST_SECONDS:
+        width = middle_of(seconds[warmup_length(seconds) :]).width
+        if width is not None and width <= rules.target_interval:
+            return "interval"
+    # a step that is slower than the whole time allowed is measured twice
+    return "time" if spent >= rules.max_seconds and count >= min(2, rules.min_steps) else None
+
+
+def check_durations(seconds: Sequence[float]) -> None:
+    """Durations that cannot be are an error and never a result."""
+    wrong = [value for value in seconds if not math.isfinite(value) or value <= 0]
+    if wrong:
+        raise ValueError(f"{len(wrong)} of {len(seconds)} durations are not positive numbers")
+
+
+def figures(seconds: Sequence[float], name: str) -> dict[str, Any]:
+    """Milliseconds of a part of the step, as columns."""
+    middle = middle_of(seconds)
+    return {
+        f"{name}_ms": middle.median * 1e3,
+        f"{name}_low_ms": None if middle.low is None else middle.low * 1e3,
+        f"{name}_high_ms": None if middle.high is None else middle.high * 1e3,
+    }
+
+
+def spread_of(values: Sequence[float]) -> float | None:
+    """Width of the middle half as that of a normal distribution, over the median; needs four samples."""
+    if len(values) < 4:
+        return None
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 1.349 / middle if middle > 0 else None
+
+
+_MEMORY = "[memory]"
+
+
+def held_bytes(module: nn.Module, optimizer: Any, batch: Any) -> int:
+    """Bytes of weights, gradients, optimizer state and batch between two steps; shared memory once."""
+    storages: dict[int, int] = {}
+    for tensor in _tensors((module, optimizer, batch)):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+        if value.grad is not None:
+            yield value.grad
+    elif isinstance(value, torch.nn.Module):
+        yield from _tensors([*value.parameters(), *value.buffers()])
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from _tensors(list(value.state.values()))
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif is_dataclass(value):
+        yield from _tensors([getattr(value, part.name) for part in fields(value)])
+
+
+def allocated_peak(step: Callable[[], object]) -> int:
+    """The most bytes alive at a moment of `step` above those alive at its beginning."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+        step()
+    events = session.profiler.kineto_results.events()
+    changes = sorted(
+        (event.start_ns(), index, event.nbytes())
+        for index, event in enumerate(events)
+        if event.name() == _MEMORY and event.device_type().name == "CPU"
+    )
+    live = peak = 0
+    for _, _, size in changes:
+        live += size
+        peak = max(peak, live)
+    return peak
+
+
+_ENOUGH = 10**9
+
+
+class RandomBatches:
+    """A data set whose items are whole random batches, each of its own seed."""
+
+    def __init__(self, network: Network, batch_size: int, seed: int) -> None:
+        self._network, self._batch_size, self._seed = network, batch_size, seed
+
+    def __len__(self) -> int:
+        return _ENOUGH
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._network.random_batch(self._batch_size, seed=self._seed + index)
+
+
+@contextmanager
+def loaded_batches(
+    network: Network, batch_size: int, workers: int, prefetch: int | None, seed: int, device: str
+) -> Iterator[Iterator[Batch]]:
+    """Batches that `workers` processes make ahead; the processes end with the block."""
+    from torch.utils.data import DataLoader
+
+    loader: Any = DataLoader(
+        RandomBatches(network, batch_size, seed),  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=range(_ENOUGH),
+        num_workers=workers,
+        prefetch_factor=prefetch,
+    )
+    iterator = iter(loader)
+
+    def moved() -> Iterator[Batch]:
+        for batch in iterator:
+            yield _on(batch, device)
+
+    try:
+        yield moved()
+    finally:
+        iterator._shutdown_workers()
+
+
+def _on(value: Any, device: str) -> Any:
+    if hasattr(value, "to"):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {name: _on(item, device) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_on(item, device) for item in value]
+    if hasattr(value, "inputs"):
+        return type(value)(_on(value.inputs, device), _on(value.targets, device))
+    return value
+
 
 _RATE = 1e-6  # weights stay as they are: every step is the same work
 
@@ -168,7 +371,7 @@ def _batches(
     network: Network, values: Mapping[str, Any], seed: int, device: str
 ) -> Iterator[Iterator[Batch]]:
     """The same batch again and again, or new ones from loader workers."""
-    from detscope.sweep.loading import loaded_batches
+    from detscope.sweep.measure import loaded_batches
 
     size, workers = int(values["batch_size"]), int(values["num_workers"])
     if workers:
@@ -211,7 +414,7 @@ def _latency(step: _Step, batches: Iterator[Batch], rules: Measure, images: int)
 
 
 def _memory(torch: Any, step: _Step, batch: Batch, device: str) -> dict[str, Any]:
-    from detscope.sweep.allocated import allocated_peak, held_bytes
+    from detscope.sweep.measure import allocated_peak, held_bytes
 
     if device.startswith("cuda"):
         free, total = torch.cuda.mem_get_info(device)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import DetscopeError, InputError, UsageError
-from detscope.sweep.axes import AXES, split_device
 from detscope.sweep.keys import key_of, located_network, network_fingerprint, network_path
 from detscope.sweep.plan import Plan, Trial
-from detscope.sweep.plan_settings import Limits
+from detscope.sweep.settings import AXES, Limits, split_device
 
 Facts = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from detscope.sweep.limits import memory_killer_count
 from detscope.sweep.outcome import Outcome, ended_process, one_line, where_it_was
-from detscope.sweep.plan_settings import Limits
+from detscope.sweep.settings import Limits
 
 TRIAL_COMMAND = (sys.executable, "-m", "detscope.sweep.trial")
 _TICK_S = 0.1

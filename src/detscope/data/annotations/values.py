@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError
-from detscope.limits import require_within
+from detscope.limits import read_within_limit
 
 LARGEST_SIDE = 1_000_000  # of an image, in pixels; formats end at 65,535
 _LARGEST = 2**62
 _LONGEST_NAME, _LONGEST_PART = 2000, 255  # what file systems take, in bytes
 
 
-def whole_number(value: Any) -> int:
+def parse_whole(value: Any) -> int:
     """A whole number, also as `1.0` or `"1"`; ValueError for anything else: 1.5 is no id."""
     if isinstance(value, str) and len(value) < 20 and value.isascii():
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int or abs(value) >= _LARGEST:
-        raise ValueError(f"{shown(value)} is not a whole number")
+        raise ValueError(f"{shorten_value(value)} is not a whole number")
     return value
 
 
-def finite_number(value: Any) -> float:
+def parse_number(value: Any) -> float:
     """A number as float; infinity and NaN pass, so that they are told of where they stand."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{shown(value)} is not a number")
+        raise ValueError(f"{shorten_value(value)} is not a number")
     try:
         return float(value)
     except OverflowError:
@@ -39,7 +39,7 @@ def finite_number(value: Any) -> float:
 def require_name(value: Any) -> str:
     """A text that can be printed, and be the name of a file; ValueError for anything else."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{shown(value)} is not a name")
+        raise ValueError(f"{shorten_value(value)} is not a name")
     try:
         raw = value.encode("utf-8")
     except UnicodeEncodeError:
@@ -59,7 +59,12 @@ def leads_out(name: str, start: Path, homes: tuple[Path, ...]) -> bool:
     return not any(place.is_relative_to(os.path.normpath(home.absolute())) for home in homes)
 
 
-def shown(value: Any) -> str:
+def relative_name(path: Path, folder: Path) -> str:
+    """The name of a file below a folder; its whole path where it lies elsewhere."""
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+
+
+def shorten_value(value: Any) -> str:
     """A value in a few characters; of a list or a table its kind alone, for it may be endless."""
     if isinstance(value, list | tuple | dict):
         return "a list" if isinstance(value, list | tuple) else "a table"
@@ -72,10 +77,7 @@ def shown(value: Any) -> str:
 def read_lines(path: Path, limit_name: str = "label_bytes") -> list[str]:
     """Lines of a text file with something in them."""
     try:
-        require_within(limit_name, path.stat().st_size, f"{path}")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        text = read_within_limit(limit_name, path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not text", "save it as UTF-8") from None
     if "\0" in text:

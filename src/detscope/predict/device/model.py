@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
-from detscope.predict.models.choice import Reach, TargetModel
-from detscope.predict.memory.limit import learn_limit, with_outcome
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.layers.table import LayerTable, fit_layers
 from detscope.predict.layers.times import LayerTime, layer_fingerprint
+from detscope.predict.memory.limit import learn_limit, with_outcome
 from detscope.predict.memory.model import MemoryModel
+from detscope.predict.models.choice import Reach, TargetModel
 from detscope.predict.models.methods import LAYERS, fit_method
 from detscope.predict.samples import Case, Sample, fingerprint, with_target
 

@@ -15,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
-from detscope.predict.models.choice import TargetModel
 from detscope.predict.device.model import DeviceModel
-from detscope.predict.models.hybrid import HybridModel
-from detscope.predict.models.intervals import COVERAGE
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.model import MemoryModel
+from detscope.predict.models.choice import COVERAGE, TargetModel
+from detscope.predict.models.methods import HybridModel
 from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.models.residual import least_squares, student_quantile
 from detscope.predict.samples import Case, Sample, fingerprint, with_target
-from detscope.predict.models.solvers import least_squares, student_quantile
 
 Array = npt.NDArray[np.float64]
 FEWEST = 3

@@ -6,20 +6,39 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import ceil, log, prod
 
-from detscope.predict.layers.graph import ADD, CONVOLUTION, DROPOUT, LINEAR, RELU, Beside, LayerGraph, Operation
+from detscope.predict.layers.graph import (
+    ACTIVATION,
+    ADD,
+    CONCATENATE,
+    CONVOLUTION,
+    DROPOUT,
+    LINEAR,
+    RELU,
+    Beside,
+    LayerGraph,
+    Operation,
+)
 from detscope.predict.layers.times import (
     ADAM,
+    ARITHMETIC,
+    BESIDE,
     CLAMP_IN_PLACE,
     FIRST,
+    INDEX,
     INFERENCE,
+    LOSS,
+    NMS,
     PARAMETER,
+    REDUCTION,
+    SORTING,
     STEP,
     TRAINING,
     UPDATE,
 )
 
+# DOC detscope.predict.layers.calls: Kernel classes of single layers, the terms of their roofline and the features of what it leaves over.
 GRADIENT_SUM = "gradient sum"  # no row of a microbench: an addition, measured as such
 OPTIMIZERS = {"sgd": PARAMETER, "adam": ADAM}  # and the kind of their updates
 
@@ -147,3 +166,134 @@ def _gradient_sums(
 
 def _sum(operation: Operation, shape: tuple[int, ...]) -> Operation:
     return Operation(ADD, (0, 1), (shape, shape), 0, shape, stage=operation.stage)
+
+
+VECTOR = 16  # channels that matrix kernels work on at once; fewer cost as much
+FEW_IMAGES = 16  # below it, torch multiplies 1x1 convolutions image by image on one thread
+OTHER = "other operations"  # of kinds that were never measured: by their memory traffic
+ACCUMULATION = "gradient sums"  # of tensors that several layers read
+FORWARD_ALONE = ", forward alone"  # in a training step, but nobody asks for a gradient
+_GIGA = 1e9
+_IMAGE_DIMENSIONS = 4
+
+
+_ARITHMETIC = (
+    "abs", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy_", "div", "div_", "exp",
+    "floor", "full_like", "log", "log2", "masked_fill", "masked_fill_", "maximum", "minimum", "neg",
+    "new_full", "new_zeros", "ones_like", "pow", "reciprocal", "round", "rsqrt", "rsub", "sqrt", "sub",
+    "sub_", "where", "zeros_like",
+)  # fmt: skip
+# torch's operators -> the kind that was measured for all of them
+SHARED_KINDS = {
+    **dict.fromkeys(_ARITHMETIC, ARITHMETIC),
+    **dict.fromkeys(("amax", "amin", "linalg_vector_norm", "max", "min", "prod", "sum"), REDUCTION),
+    **dict.fromkeys(("gather", "index_put_", "index_put", "index_select", "scatter", "scatter_"), INDEX),
+    **dict.fromkeys(("sort", "topk"), SORTING),
+    **dict.fromkeys(("binary_cross_entropy_with_logits", "smooth_l1_loss", "mse_loss", "huber_loss"), LOSS),
+    "stack": CONCATENATE,
+}
+
+
+def class_of(call: LayerCall, *, training: bool) -> str:
+    """The kernel class; training and inference have models of their own."""
+    if call.stage == GRADIENT_SUM:
+        return ACCUMULATION
+    alone = training and call.stage == INFERENCE and call.operation.kind not in BESIDE
+    return _kernel_class(call) + (FORWARD_ALONE if alone else "")
+
+
+def stand_ins(name: str) -> tuple[str, ...]:
+    """A class, and those that answer where it was never measured: the same layer in the other way."""
+    plain = name.removesuffix(FORWARD_ALONE)
+    return (name, plain, plain + FORWARD_ALONE)
+
+
+def _kernel_class(call: LayerCall) -> str:
+    operation, layer = call.operation, call.operation.convolution
+    if layer is None:
+        if operation.kind == ACTIVATION and len(operation.inputs) > 1:
+            return "multiply"
+        return SHARED_KINDS.get(operation.kind, operation.kind)
+    if call.stage == FIRST:
+        return "first convolution"
+    if layer.groups > 1:
+        return "depthwise convolution" if layer.depthwise else "grouped convolution"
+    if layer.stride != (1, 1) or layer.dilation != (1, 1):
+        return "strided 1x1 convolution" if prod(layer.kernel) == 1 else "strided convolution"
+    if prod(layer.kernel) == 1:
+        return "1x1 convolution, few images" if call.batch < FEW_IMAGES else "1x1 convolution"
+    return "3x3 convolution" if layer.kernel == (3, 3) else "large-window convolution"
+
+
+def terms_of(call: LayerCall) -> tuple[float, ...]:
+    """What the roofline adds up: multiplications, memory traffic and the call itself."""
+    operation, batch = call.operation, call.batch
+    into, out = batch * operation.input_elements / _GIGA, batch * operation.output_elements / _GIGA
+    weights = weight_elements(operation) / _GIGA
+    if operation.convolution is not None:
+        plain, rounded = _multiplications(call)
+        return (rounded, plain, into, out, weights, 1.0)
+    if operation.kind == LINEAR:
+        return (batch * weights, into, out, weights, 1.0)
+    if operation.kind == NMS:  # every box is compared with every other
+        return (out, out * operation.output_elements, 1.0)
+    fresh = 0.0 if operation.in_place else out
+    return (into, out, fresh, weights, 1.0)
+
+
+def widths_of(name: str) -> tuple[int, int]:
+    """How many terms and features layers of a class have, by its name."""
+    plain = name.removesuffix(FORWARD_ALONE)
+    if plain.endswith(("convolution", "convolution, few images")):
+        return 6, 9
+    return (3, 6) if plain == NMS else (5, 6)
+
+
+def traffic_terms(call: LayerCall) -> tuple[float, ...]:
+    """Terms where features say nothing (never measured, or many at once): what is moved, and the call."""
+    operation = call.operation
+    return (call.batch * (operation.input_elements + operation.output_elements) / _GIGA, 1.0)
+
+
+def _multiplications(call: LayerCall) -> tuple[float, float]:
+    layer = call.operation.convolution
+    assert layer is not None
+    passes = {TRAINING: 3, FIRST: 2}.get(call.stage, 1)
+    places = passes * call.batch * prod(call.operation.output_shape[2:]) * prod(layer.kernel) / _GIGA
+    if layer.depthwise:
+        return places * layer.out_channels, places * _up(layer.out_channels)
+    inside, outside = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    deep = inside if call.stage == FIRST else _up(inside)  # kernels for images do not pad their channels
+    return places * layer.groups * inside * outside, places * layer.groups * deep * _up(outside)
+
+
+def features_of(call: LayerCall) -> tuple[float, ...]:
+    """Logarithms of a layer's sizes: where it lies among those that were measured."""
+    operation, layer, batch = call.operation, call.operation.convolution, call.batch
+    if layer is not None:
+        inside, outside = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+        return (
+            log(inside),
+            log(outside),
+            log(layer.groups),
+            0.5 * log(prod(operation.output_shape[2:])),
+            log(batch),
+            0.5 * log(prod(layer.kernel)),
+            0.5 * log(prod(layer.stride)),
+            2 * inside / _up(inside),
+            2 * outside / _up(outside),
+        )
+    shape = operation.output_shape
+    inner = prod(operation.input_shapes[0][2:]) if operation.input_shapes else 1
+    return (
+        log(max(1, batch * operation.input_elements)),
+        log(max(1, batch * operation.output_elements)),
+        log(shape[1] if len(shape) == _IMAGE_DIMENSIONS else 1),
+        0.5 * log(max(1, inner)),
+        log(batch),
+        1.0 if operation.in_place else 0.0,
+    )
+
+
+def _up(value: int) -> int:
+    return ceil(value / VECTOR) * VECTOR

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detscope.predict.layers.calls import stand_ins
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.layers.features import stand_ins
 from detscope.predict.layers.table import LayerTable
+from detscope.predict.models.residual import least_squares
 from detscope.predict.samples import Case, Sample
-from detscope.predict.models.solvers import least_squares
 
 Array = npt.NDArray[np.float64]
 

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
-from detscope.predict.layers.graph import ADD, CONVOLUTION, LINEAR, LayerGraph
-from detscope.predict.layers.calls import OPTIMIZERS, LayerCall, calls_of
-from detscope.predict.layers.features import (
+from detscope.predict.layers.calls import (
     ACCUMULATION,
+    OPTIMIZERS,
     OTHER,
+    LayerCall,
+    calls_of,
     class_of,
     features_of,
     stand_ins,
@@ -22,7 +23,7 @@ from detscope.predict.layers.features import (
     traffic_terms,
     widths_of,
 )
-from detscope.predict.models.layer_residual import LayerResidual, fit_layer_residual
+from detscope.predict.layers.graph import ADD, CONVOLUTION, LINEAR, LayerGraph
 from detscope.predict.layers.times import (
     BESIDE,
     INFERENCE,
@@ -37,8 +38,8 @@ from detscope.predict.layers.times import (
     VIEW,
     LayerTime,
 )
+from detscope.predict.models.residual import LayerResidual, fit_layer_residual, non_negative_least_squares
 from detscope.predict.samples import Case
-from detscope.predict.models.solvers import non_negative_least_squares
 
 Array = npt.NDArray[np.float64]
 _ROWS_FOR_RESIDUAL = 8

@@ -9,10 +9,11 @@ operation without a rule keeps input and output, which errs on the side of too m
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
+from typing import NamedTuple
 
-from detscope.predict.memory.events import EventLog, MemoryEvent
 from detscope.predict.layers.graph import (
     ACTIVATION,
     ADD,
@@ -28,7 +29,95 @@ from detscope.predict.layers.graph import (
     Operation,
     Shape,
 )
-from detscope.predict.memory.workspace import workspace_bytes
+
+# DOC detscope.predict.memory.lifetimes: Allocations and frees in the order of a step: what tensor lifetimes are replayed as.
+# DOC detscope.predict.memory.lifetimes: The scratch memory a convolution asks for: an assumption about which algorithm the library picks.
+CATEGORIES = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "inputs",
+    "activations",
+    "temporary",
+    "workspace",
+)
+
+
+class MemoryEvent(NamedTuple):
+    """A block comes (`bytes` > 0) or goes (`bytes` = 0); a tuple, because a simulation makes thousands."""
+
+    key: int
+    bytes: int
+    category: str = "temporary"
+    stage: str = ""
+
+
+class EventLog:
+    """Collects events; keys are given out in order."""
+
+    def __init__(self) -> None:
+        self.events: list[MemoryEvent] = []
+        self._next_key = 0
+        self._empty: set[int] = set()
+
+    def allocate(self, size_bytes: int, category: str, stage: str = "") -> int:
+        """A new block; returns its key. A block of nothing is a key without an event."""
+        self._next_key += 1
+        if size_bytes > 0:
+            self.events.append(MemoryEvent(self._next_key, size_bytes, category, stage))
+        else:
+            self._empty.add(self._next_key)
+        return self._next_key
+
+    def release(self, key: int) -> None:
+        """The block goes."""
+        if key not in self._empty:
+            self.events.append(MemoryEvent(key, 0))
+
+    def take(self) -> list[MemoryEvent]:
+        """The events so far; the log goes on empty."""
+        taken, self.events = self.events, []
+        return taken
+
+
+def live_by_category(events: Iterable[MemoryEvent]) -> dict[str, int]:
+    """Bytes that are live after the events, by category, without any rounding."""
+    live: dict[int, MemoryEvent] = {}
+    for event in events:
+        if event.bytes:
+            live[event.key] = event
+        else:
+            del live[event.key]
+    totals = dict.fromkeys(CATEGORIES, 0)
+    for event in live.values():
+        totals[event.category] += event.bytes
+    return totals
+
+
+RULES = ("backward", "both", "none")  # the passes in which Winograd scratch memory is asked for
+_FLOAT = 4
+_WINOGRAD_OUTPUT = 4  # tiles of 4 x 4 outputs,
+_WINOGRAD_AREA = 36  # transformed as 6 x 6
+
+
+def workspace_bytes(rule: str, operation: Operation, batch: int, *, backward: bool) -> int:
+    """Scratch memory of one pass of one operation under a rule."""
+    wanted = rule == "both" or (rule == "backward" and backward)
+    return winograd_bytes(operation, batch) if wanted else 0
+
+
+def winograd_bytes(operation: Operation, batch: int) -> int:
+    """Transformed input, output and weights of a dense 3 x 3 convolution of stride 1; 0 for any other."""
+    layer = operation.convolution
+    if layer is None or layer.kernel != (3, 3) or layer.stride != (1, 1) or layer.groups != 1:
+        return 0
+    if layer.dilation != (1, 1):
+        return 0
+    height, width = operation.output_shape[-2:]
+    tiles = batch * ceil(height / _WINOGRAD_OUTPUT) * ceil(width / _WINOGRAD_OUTPUT)
+    channels = layer.in_channels + layer.out_channels
+    return _FLOAT * _WINOGRAD_AREA * (tiles * channels + layer.in_channels * layer.out_channels)
+
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 8

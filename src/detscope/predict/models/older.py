@@ -7,13 +7,20 @@ the baseline to beat. A rectangular kernel or image counts by its geometric mean
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, log2, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.samples import Case, Sample
 
+# DOC detscope.predict.models.older: The older toolflow's method, unchanged: 300 extremely randomised trees on 56 (inference: 15) features.
+# DOC detscope.predict.models.older: What the 56 training features of the older method are about, for people: `extrapolated` names them.
 TRAINING_FEATURES = 56
 INFERENCE_FEATURES = 15
 _TILES = ((4, 3), (3, 2))
@@ -158,3 +165,66 @@ def _with_sums(forward: float, to_input: float, to_weights: float) -> list[float
         to_input + to_weights,
         forward + to_input + to_weights,
     ]
+
+
+Array = npt.NDArray[np.float64]
+TREES = 300
+
+
+@lru_cache(maxsize=20000)
+def _features(graph: LayerGraph, batch: int, training: bool) -> Array:
+    return training_features(graph, batch) if training else inference_features(graph, batch)
+
+
+def older_matrix(cases: Sequence[Case], *, training: bool = True) -> Array:
+    """One row of the older features per case."""
+    return np.array([_features(case.graph, case.batch, training) for case in cases])
+
+
+@dataclass(frozen=True)
+class TreesModel:
+    """A fitted forest; `forest` is scikit-learn's."""
+
+    forest: Any
+    training: bool = True
+
+    def predict(self, cases: Sequence[Case]) -> Array:
+        """The target of each case."""
+        return np.asarray(self.forest.predict(older_matrix(cases, training=self.training)))
+
+
+def fit_trees(
+    samples: Sequence[Sample], target: str, *, training: bool = True, seed: int = 0, count: int = TREES
+) -> TreesModel:
+    """ExtraTreesRegressor(300), otherwise its defaults; the seed is fixed."""
+    from sklearn.ensemble import ExtraTreesRegressor  # type: ignore[import-untyped]
+
+    forest = ExtraTreesRegressor(n_estimators=count, random_state=seed)
+    forest.fit(
+        older_matrix([one.case for one in samples], training=training),
+        np.array([one.value(target) for one in samples], dtype=float),
+    )
+    return TreesModel(forest, training)
+
+
+_GROUPS = (  # how many, what
+    (5, "size of weights, inputs and outputs"),
+    (7, "im2col columns"),
+    (3, "multiplications"),
+    (9, "FFT memory"),
+    (4, "FFT operations"),
+    (14, "Winograd memory"),
+    (14, "Winograd operations"),
+)
+
+
+def feature_groups(numbers: Iterable[int]) -> list[str]:
+    """The groups that features belong to, with how many of each: `multiplications (2 of 3)`."""
+    wanted = set(numbers)
+    found, first = [], 0
+    for count, what in _GROUPS:
+        inside = len(wanted & set(range(first, first + count)))
+        if inside:
+            found.append(f"{what} ({inside} of {count})")
+        first += count
+    return found

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.allocator import AllocatorSettings
+from detscope.predict.memory.lifetimes import MemoryEvent, winograd_bytes
+from detscope.predict.memory.simulation import Replay, StepMemory
+from detscope.predict.trace.graph import beside_of, graph_of_step
 from detscope.predict.trace.peaks import (
     CpuPeak,
     category_of,
@@ -16,19 +20,13 @@ from detscope.predict.trace.peaks import (
     peak_at,
     timelines,
 )
-from detscope.predict.memory.events import MemoryEvent
-from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.memory.simulation import Replay, StepMemory
-from detscope.predict.trace.step import TracedStep, trace_step
-from detscope.predict.trace.beside import beside_of
-from detscope.predict.trace.graph import graph_of_step
-from detscope.predict.trace.log import FORWARD
 from detscope.predict.trace.scratch import ScratchBook
-from detscope.predict.memory.workspace import winograd_bytes
+from detscope.predict.trace.step import BACKWARD, FORWARD, Block, StepLog, TracedStep, trace_step
 
 if TYPE_CHECKING:
     from detscope.zoo.networks.contract import Network
 
+# DOC detscope.predict.trace.network: A traced step in a loop that forgets gradients after forward: the last step's are still there in it.
 _FIRST = 2  # batch norm of a single pixel needs two images
 
 
@@ -152,3 +150,23 @@ def _with_workspace(without: StepMemory, workspace: int) -> StepMemory:
     # a workspace comes and goes with its convolution; at worst that is where the peak is
     categories = {**without.categories, "workspace": without.categories["workspace"] + workspace}
     return StepMemory(without.allocated + workspace, without.reserved + workspace, categories)
+
+
+def keeping_gradients(traced: TracedNetwork) -> TracedNetwork:
+    """As `detscope train` runs it: `zero_grad` comes between forward and backward."""
+    one, other = traced.steps
+    return replace(traced, steps=(_keeping(one), _keeping(other)))
+
+
+def _keeping(step: TracedStep) -> TracedStep:
+    log = step.log
+    backward = next((place for place, call in enumerate(log.calls) if call.phase == BACKWARD), len(log.calls))
+    earlier = [log.blocks[number] for number in sorted(step.gradients)]
+    first = len(log.blocks)
+    blocks = [*log.blocks, *(Block(one.size_bytes, "", one.stage, "gradients") for one in earlier)]
+    numbers = range(first, len(blocks))
+    events = [(0, number, True) for number in numbers]
+    events += [event for event in log.events if event[0] < backward]
+    events += [(backward, number, False) for number in numbers]
+    events += [event for event in log.events if event[0] >= backward]
+    return replace(step, log=StepLog(blocks, log.calls, events))

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from detscope.predict.memory.events import CATEGORIES, MemoryEvent
-from detscope.predict.trace.step import TracedStep
-from detscope.predict.trace.log import BACKWARD, FORWARD, Block
+from detscope.predict.memory.lifetimes import CATEGORIES, MemoryEvent
 from detscope.predict.trace.scratch import ScratchBook, at_most
+from detscope.predict.trace.step import BACKWARD, FORWARD, Block, TracedStep
 
 OPTIMIZERS = ("sgd", "adam")
 FLOAT_BYTES = 4

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from detscope.predict.trace.log import OperatorCall, Seen
+from detscope.predict.trace.step import OperatorCall, Seen
 
 MEASURED = frozenset(
     {

@@ -6,17 +6,194 @@ and little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from detscope.predict.trace.log import BACKWARD, FORWARD, StepLog, TensorLog
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
     from detscope.zoo.networks.contract import Network
+
+# DOC detscope.predict.trace.step: What a step's operators allocate and when it goes: storages by identity, freed by weak reference.
+#
+# The log stands between autograd and the kernels, so it sees every operator of forward and backward with its
+# tensors, whether they hold numbers or only shapes. What a kernel allocates for itself is not seen here.
+Shape = tuple[int, ...]
+FORWARD, BACKWARD = "forward", "backward"
+Call = Callable[..., Any]
+
+
+@dataclass(slots=True)
+class Block:
+    """One storage: when it came (the number of the operator), in which phase, and what it is."""
+
+    size_bytes: int
+    phase: str
+    stage: str
+    category: str = ""  # filled for what was there before the step
+    until: str = ""  # phase in which it went; empty: still there at the end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorCall:
+    """One operator as it was called; equal only to itself, so that it is a quick key."""
+
+    name: str  # as in "aten.convolution"
+    function: Any
+    phase: str
+    stage: str
+    module: str
+    arguments: tuple[Any, ...]  # tensors as `Seen`, all else as it was
+    outputs: tuple[Seen, ...]
+    keywords: tuple[str, ...] = ()  # names of the last arguments
+
+    def arguments_without_blocks(self) -> Any:
+        """What tells two calls apart: shapes, strides, kinds and settings."""
+        return tuple(map(_without_block, self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor of an operator."""
+
+    block: int
+    shape: Shape
+    stride: Shape
+    dtype: Any
+
+
+@cache
+def _name_of(function: Any) -> str:
+    return f"{function.namespace}.{function._schema.name.partition('::')[2]}"
+
+
+def _as_always(_: str, function: Any, args: Any, named: Mapping[str, Any], __: str) -> Any:
+    return function(*args, **named)
+
+
+def _without_block(value: Any) -> Any:
+    if isinstance(value, Seen):
+        return (value.shape, value.stride, str(value.dtype))
+    return tuple(map(_without_block, value)) if isinstance(value, tuple) else str(value)
+
+
+@dataclass
+class StepLog:
+    """Blocks by number; `events`: (operator number, block, comes or goes) in order."""
+
+    blocks: list[Block] = field(default_factory=list)
+    calls: list[OperatorCall] = field(default_factory=list)
+    events: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+class TensorLog(TorchDispatchMode):
+    """Writes a `StepLog` while it is entered; `run` is what runs an operator (None: as always)."""
+
+    def __init__(self, paths: Mapping[int, str], run: Call | None = None, wrapper: str = "") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.log = StepLog()
+        self.phase = ""
+        self._paths = paths
+        self._wrapper = wrapper  # path of the module whose parts are the stages, with its last dot
+        self._modules: list[str] = [""]
+        self._run = run or _as_always
+        self._numbers: dict[int, int] = {}  # storage -> block
+        self._references: dict[int, Any] = {}
+        self._open = True
+
+    def hold(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Blocks that are there before the step."""
+        for tensor in tensors:
+            number = self._block(tensor, "")
+            self.log.blocks[number].category = category
+
+    def block_of(self, tensor: Tensor) -> int | None:
+        """The number of a tensor's block, where it is known."""
+        return self._numbers.get(tensor.untyped_storage()._cdata)
+
+    def close(self) -> None:
+        """What goes from now on is no part of the step."""
+        self._open = False
+
+    @contextmanager
+    def modules(self) -> Iterator[None]:
+        """Know which module is running."""
+        from torch.nn.modules.module import (
+            register_module_forward_hook,
+            register_module_forward_pre_hook,
+        )
+
+        def enter(module: nn.Module, _: object) -> None:
+            self._modules.append(self._paths.get(id(module), self._modules[-1]))
+
+        def leave(_: nn.Module, __: object, ___: object) -> None:
+            self._modules.pop()
+
+        hooks = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator and note what it made."""
+        named = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor, no operator
+            return func(*args, **named)
+        seen = tuple(self._seen(value) for value in (*args, *named.values()))
+        name = _name_of(func)
+        outputs = self._run(name, func, args, named, self.phase)
+        module = self._modules[-1] if self.phase == FORWARD else ""
+        stage = module.removeprefix(self._wrapper).partition(".")[0]
+        leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)
+        made = tuple(self._seen(value, stage) for value in leaves if isinstance(value, Tensor))
+        self.log.calls.append(OperatorCall(name, func, self.phase, stage, module, seen, made, tuple(named)))
+        return outputs
+
+    def _seen(self, value: Any, stage: str = "") -> Any:
+        if isinstance(value, Tensor):
+            return Seen(self._block(value, stage), tuple(value.shape), value.stride(), value.dtype)
+        if isinstance(value, list | tuple):
+            return tuple(self._seen(item) for item in value)
+        return value
+
+    def _block(self, tensor: Tensor, stage: str) -> int:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.log.blocks)
+            self.log.blocks.append(Block(storage.nbytes(), self.phase, stage))
+            self.log.events.append((len(self.log.calls), number, True))
+            self._references[key] = weakref.ref(storage, partial(self._gone, key))
+        return number
+
+    def _gone(self, key: int, _: object) -> None:
+        number = self._numbers.pop(key)
+        del self._references[key]
+        if self._open:
+            self.log.blocks[number].until = self.phase
+            self.log.events.append((len(self.log.calls), number, False))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,17 +7,17 @@ process count in the `rss_bytes` of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, NamedTuple
-from detscope.machine.gpus import open_nvml
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import NamedTuple, Protocol, TypeVar
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple, Protocol, TypeVar
+
 import psutil
+
+from detscope.machine.gpus import open_nvml
+
 
 class Reading(NamedTuple):
     """One value of one source; the sampler adds the time."""

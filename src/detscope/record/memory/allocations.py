@@ -15,10 +15,10 @@ from typing import Any
 from torch import nn
 
 from detscope.record.model.borders import BorderScribe
-from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
 from detscope.record.model.probes import ModelProbes, StageLike
-from detscope.record.steps.nodes import Node, NodeTable, innermost_stage
 from detscope.record.operators.profiler import no_garbage_collection
+from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
+from detscope.record.steps.nodes import Node, NodeTable, innermost_stage
 
 PASS_NAME = "detscope pass"
 MEMORY = "[memory]"

@@ -10,20 +10,18 @@ from __future__ import annotations
 import ast
 import gc
 import inspect
+import os
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice, pairwise
 from pathlib import Path
+from statistics import median
 from types import FrameType, ModuleType
 from typing import Any
+
 import torch
-import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from statistics import median
 
 _OWN = str(Path(__file__).parents[2])
 _GROWING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}

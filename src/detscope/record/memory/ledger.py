@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from detscope.record.memory.trace import NO_OPERATOR, Place
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
-from detscope.record.operators.attribution import NOBODY
+
 from detscope.record.memory.live import INPUTS, Held, dtype_text, shape_text
 from detscope.record.memory.spans import SeenTensor
-from detscope.record.memory.trace import NO_OPERATOR, Change, Trace
+from detscope.record.memory.trace import NO_OPERATOR, Change, Place, Trace
+from detscope.record.operators.attribution import NOBODY
 from detscope.record.steps.nodes import NodeTable
 
 ACTIVATIONS, TEMPORARY, WORKSPACE, UNKNOWN = "activations", "temporary", "workspace", "unknown"

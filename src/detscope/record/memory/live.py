@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, UserDict
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
-import torch
-from torch import nn
-from detscope.record.model.borders import attributes_of, items_of
-from detscope.record.foreign import WeakObjects
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from detscope.record.foreign import WeakObjects
+from detscope.record.model.borders import attributes_of, items_of
 
 PARAMETERS, GRADIENTS, OPTIMIZER, INPUTS = "parameters", "gradients", "optimizer", "inputs"
 _DEEPEST = 6  # nesting of a batch or an optimizer's state that is followed

@@ -5,24 +5,22 @@ Read from the profiler's own tree: only there an event has its address, and nest
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from time import perf_counter_ns
 from typing import Any, NamedTuple
+
 from torch import Size
 from torch._C._profiler import _TensorMetadata
-from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Ownership
-from detscope.record.steps.events import SPAN_PREFIX
-from detscope.record.memory.spans import MARK_PREFIX, SeenTensor
-from detscope.record.steps.nodes import NodeTable
-from detscope.record.operators.profiler import AUTOGRAD
-import os
-from dataclasses import dataclass
-from time import perf_counter_ns
-from typing import Any
+
 from detscope.record.memory.live import process_levels
-from detscope.record.memory.spans import SeeingScribe, SeenTensor, SpanningBuffer, write_mark
-from detscope.record.operators.profiler import OpenSpans
+from detscope.record.memory.spans import MARK_PREFIX, SeeingScribe, SeenTensor, SpanningBuffer, write_mark
+from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Ownership
+from detscope.record.operators.profiler import AUTOGRAD, OpenSpans
+from detscope.record.steps.events import SPAN_PREFIX
+from detscope.record.steps.nodes import NodeTable
 
 MEMORY = "[memory]"  # the profiler's name for a change of memory
 _SPAN, _MARK, _NODE, _ACCUMULATE, _OPTIMIZER, _OPERATOR, _OTHER = range(7)

@@ -6,6 +6,8 @@ reported its allocation. Rows are kept of measured steps; of a warm-up step only
 
 from __future__ import annotations
 
+import io
+import mmap
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,28 +17,69 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.record.operators.attribution import NOBODY, ownership
-from detscope.record.steps.events import SPAN_PREFIX
+from detscope.record.foreign import WeakObjects
 from detscope.record.memory.ledger import Holders, MemoryLedger, Row, StepObservations
-from detscope.record.memory.live import Level, block_sizes, read_levels
 from detscope.record.memory.live import (
     GRADIENTS,
     OPTIMIZER,
     PARAMETERS,
+    Level,
     LiveObjects,
+    block_sizes,
     bytes_by_category,
     held_inputs,
+    read_levels,
 )
-from detscope.record.memory_reserve import Reserve
-from detscope.record.memory.trace import MemorySession, Recorded
 from detscope.record.memory.spans import SeeingScribe, SpanningBuffer, close_span, open_span
-from detscope.record.memory.trace import Trace, read_trace
+from detscope.record.memory.trace import MemorySession, Recorded, Trace, read_trace
+from detscope.record.operators.attribution import NOBODY, ownership
+from detscope.record.operators.profiler import OpenSpans, no_garbage_collection
+from detscope.record.steps.events import SPAN_PREFIX
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.tables import OpenStep
-from detscope.record.operators.profiler import OpenSpans
-from detscope.record.operators.profiler import no_garbage_collection
-from detscope.record.foreign import WeakObjects
 from detscope.runs.writer import RunWriter
+
+RESERVE_BYTES = 128 << 20
+
+
+class Reserve:
+    """Address space kept back while steps run. Its pages are never touched: they cost addresses alone."""
+
+    def __init__(self) -> None:
+        self._kept: mmap.mmap | None = None
+        self._threads_started = False
+
+    def keep(self) -> None:
+        """From now on there is room to come back to; nothing where even that does not fit."""
+        if not self._threads_started:
+            start_table_threads()
+            self._threads_started = True
+        if self._kept is None:
+            try:
+                self._kept = mmap.mmap(-1, RESERVE_BYTES)
+            except OSError:
+                self._kept = None
+
+    def give_up(self) -> None:
+        """A step has failed, or the run ends: the room is needed now."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+
+def start_table_threads() -> None:
+    """Let polars start its threads now: once memory is used up it cannot, and the account would be lost."""
+    import polars as pl
+
+    frame = pl.DataFrame({"key": ["a", "b"], "value": [1, 2]})
+    frame.lazy().group_by("key").agg(pl.col("value").sum()).collect()
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    buffer.seek(0)
+    pl.read_parquet(buffer)
+    stream = io.BytesIO()
+    frame.write_ipc_stream(stream, compression="lz4")
+
 
 DEFINITION = (
     "bytes of blocks between torch's allocation and release events, and of parameters, buffers, gradients,"

@@ -12,19 +12,18 @@ import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import get_ident
-from types import FunctionType, MethodType
-from typing import Any
-from torch.compiler import is_dynamo_compiling
-from detscope.record.model.borders import Calls, Pair, is_traced
-from detscope.record.patches import Patches
 from threading import Lock, get_ident
+from types import FunctionType, MethodType
 from typing import Any, Protocol
+
 import torch
 import torch.fx  # keeps the plain call for its tracers when it is imported, so that has to come first
 from torch import nn
-from torch.compiler import is_compiling
-from detscope.record.model.borders import BorderScribe, Calls, is_traced
+from torch.compiler import is_compiling, is_dynamo_compiling
+
+from detscope.record.foreign import Patches
+from detscope.record.model.borders import BorderScribe, Calls, Pair, is_traced
+
 
 @dataclass(frozen=True)
 class CallTarget:

@@ -15,13 +15,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.model.borders import Calls
 from detscope.record.model.calls import Outside, OwnCalls
-from detscope.record.steps.events import EventBuffer
 from detscope.record.model.probes import Listener
+from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.patches import Patches
-from detscope.record.foreign import WeakObjects
 
 
 class Phases(Listener, Protocol):

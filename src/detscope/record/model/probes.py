@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import Any
-from torch import nn
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
-from detscope.record.model.borders import BorderScribe, Calls
-from detscope.record.model.calls import Door, Outside, OwnCalls
-from detscope.record.steps.nodes import Node, NodeTable
-from detscope.record.model.calls import CallTarget
+
+from torch import nn
+
 from detscope.record.foreign import WeakObjects
+from detscope.record.model.borders import BorderScribe, Calls
+from detscope.record.model.calls import CallTarget, Door, Outside, OwnCalls
+from detscope.record.steps.nodes import Node, NodeTable
+
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
     """What a target names: its kind ("module", "method", "function"), its owner, and its path or name."""

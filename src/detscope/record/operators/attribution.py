@@ -16,9 +16,9 @@ from statistics import median
 import numpy as np
 import polars as pl
 
+from detscope.record.operators.profiler import AUTOGRAD, OperatorEvents
 from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, WIDTH
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.operators.profiler import AUTOGRAD, OperatorEvents
 
 OPTIMIZER = "Optimizer."
 NOBODY = -1

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 
 from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Attribution
+from detscope.record.operators.profiler import DEVICE_KINDS, DeviceSide, OperatorEvents
 from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, WIDTH
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.operators.profiler import DEVICE_KINDS, DeviceSide, OperatorEvents
 from detscope.runs.writer import polars_schema
 
 LOADER = "DataLoader.__next__"

@@ -6,20 +6,21 @@ Read from raw events: building the profiler's Python event tree takes a hundred 
 from __future__ import annotations
 
 import functools
+import gc
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
+
 import torch
 from torch.autograd.profiler import record_function
 from torch.compiler import is_compiling
-from detscope.record.patches import Patches
-import gc
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
 from detscope.machine.limits import status_bytes
+from detscope.record.foreign import Patches
 from detscope.record.steps.events import SPAN_PREFIX
 
 _functions = torch.ops.profiler

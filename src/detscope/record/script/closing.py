@@ -12,18 +12,32 @@ import polars as pl
 
 from detscope.faults import text_of
 from detscope.machine.facts import environment
-from detscope.record.steps.schedule import RECORDED
+from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.pacing import Pacer
 from detscope.record.script.recorder import EVALUATION
-from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.words import NO_STEP
+from detscope.record.steps.schedule import RECORDED
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 
 if TYPE_CHECKING:
     from detscope.record.script.recording import Recording
 
+COMPILED = "torch.compile: modules inside compiled code cannot be told apart, so only phases are recorded"
+SCRIPTED = (
+    "TorchScript: modules inside cannot be told apart, so only phases are recorded, and no memory by blocks"
+)
+NEW_MODULES = (
+    "modules of the model were added or replaced while it ran: the new ones' time is part of what they are in"
+)
+NO_MODULE = (
+    "cannot tell forward from other: no module was called from Python (compiled code, or plain functions)"
+)
+NO_STEP = "no step was seen: the script ended before it had called a model and gone on"
+OWN_PROFILER = (
+    "the script has a profiler of its own, and only one can run at a time: operators and memory by blocks are"
+    " not recorded from then on"
+)
 _LARGE = 0.05  # share of the step from which `other` is worth a word
 _ENOUGH_LOOKS = 10
 _RARE = 0.5  # share of the steps up to which it is said in how many something was seen

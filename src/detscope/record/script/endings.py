@@ -6,6 +6,14 @@ import re
 from pathlib import Path
 from types import TracebackType
 
+
+class ScriptStopped(SystemExit):
+    """`--max-steps` is reached: `finally` blocks and `atexit` handlers run, threads end in silence."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
 _OWN = str(Path(__file__).parents[1])  # the room `record`
 # three lines at most per frame: place, source, markers under it
 _IN_TEXT = re.compile(rf'  File "{re.escape(_OWN)}[^\n]*\n(?:    [^\n]*\n)*')

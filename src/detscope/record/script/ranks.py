@@ -12,8 +12,7 @@ from detscope.record.asides import asides_of
 from detscope.record.script.options import ScriptOptions
 
 if TYPE_CHECKING:
-    from detscope.record.collectives import Put
-    from detscope.record.communication import CommunicationWatch
+    from detscope.record.communication import CommunicationWatch, Put
     from detscope.record.script.recorder import ScriptRecorder
 
 

@@ -3,35 +3,66 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import polars as pl
 import torch
 from torch import nn
 
-from detscope.record.model.borders import Pair
-from detscope.record.content import BatchContent
-from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
+from detscope.record.content import BatchContent, together
+from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming
 from detscope.record.memory.watch import MemoryWatch
-from detscope.record.model.probes import ModelProbes
-from detscope.record.steps.tables import Notebook, OpenStep
+from detscope.record.model.borders import Calls, Pair
+from detscope.record.model.calls import Outside
 from detscope.record.model.phases import Phases
+from detscope.record.model.probes import ModelProbes
 from detscope.record.recorder import Recorder
-from detscope.record.steps.replay import replay
-from detscope.record.steps.rows import loader_rows, step_rows
-from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP
-from detscope.record.script.content import together
 from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import Anatomy
-from detscope.record.script.watched import GlobalPhases, Watched
-from detscope.record.foreign import WeakObjects
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
+from detscope.record.steps.replay import replay
+from detscope.record.steps.rows import loader_rows, step_rows
+from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP
+from detscope.record.steps.tables import Notebook, OpenStep
 from detscope.runs.writer import write_table
+
+
+class Watched(Calls, Protocol):
+    """What the script is doing now; hears of calls that no recorded call encloses."""
+
+    module_call: Callable[..., Any] | None  # what stands in nn.Module while no model is known
+
+    @property
+    def root_call(self) -> Outside:
+        """A module is called by no other."""
+
+
+class GlobalPhases:
+    """Phases of a script come from global hooks, which ask whether to write; nothing is attached."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.calls: Calls = watched
+        self.outside: Outside | None = watched.root_call
+        self.replaces = watched.module_call
+
+    def around(self, module: nn.Module) -> None:
+        """Never asked: the script's tracker writes the forward phase."""
+
+    def attach(self) -> None:
+        """Nothing is to be done."""
+
+    def detach(self) -> None:
+        """Nothing is to be done."""
+
+    def remove(self) -> None:
+        """Nothing is to be done."""
+
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
 _OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels")

@@ -5,15 +5,20 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from detscope.record.model.borders import Pair
-from detscope.record.steps.events import EventBuffer
+from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming
-from detscope.record.steps.schedule import RECORDED
+from detscope.record.model.borders import Pair
 from detscope.record.script.closing import (
+    COMPILED,
+    NEW_MODULES,
+    NO_MODULE,
+    OWN_PROFILER,
+    SCRIPTED,
     empty_run,
     other_notes,
     outcome,
@@ -24,8 +29,8 @@ from detscope.record.script.closing import (
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Pacer
-from detscope.record.script.parts import Part
 from detscope.record.script.ranks import ScriptRanks
+from detscope.record.script.recorder import FinishedStep, ScriptRecorder, Watched
 from detscope.record.script.roots import (
     Anatomy,
     Root,
@@ -34,11 +39,37 @@ from detscope.record.script.roots import (
     compiled_parts,
     frames_compiled,
 )
-from detscope.record.script.recorder import FinishedStep, ScriptRecorder
-from detscope.record.script.watched import Watched
-from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, OWN_PROFILER, SCRIPTED
-from detscope.record.foreign import WeakObjects
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import PHASES
+from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
+
+
+class Part:
+    """Training or evaluation: how many steps, how long."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.batches = 0
+        self.wall_ns: list[int] = []
+        self.phases_ns: dict[str, int] = dict.fromkeys(PHASES, 0)
+
+    def add(self, done: FinishedStep, phases_ns: dict[str, int] | None = None) -> None:
+        """Take a step in."""
+        self.steps += 1
+        self.batches += done.batches
+        self.wall_ns.append(done.end_ns - done.start_ns)
+        for phase, spent_ns in (phases_ns or {}).items():
+            self.phases_ns[phase] += spent_ns
+
+    def describe(self) -> dict[str, Any]:
+        """For `run.json`."""
+        return {
+            "steps": self.steps,
+            "batches": self.batches,
+            "total_s": sum(self.wall_ns) / 1e9,
+            "step_p50_ms": median(self.wall_ns) / 1e6 if self.wall_ns else None,
+        }
 
 
 class Recording:

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.record.steps.events import EventBuffer
-from detscope.record.steps.nodes import PHASES
-from detscope.record.script.batches import Batches
+from detscope.record.script.endings import ScriptStopped
+from detscope.record.script.loading import Batches
 from detscope.record.script.losses import LossKeeper, StepLosses
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Ended, Pacer
+from detscope.record.script.recorder import FinishedStep
 from detscope.record.script.recording import Recording
 from detscope.record.script.roots import Root, Roots, precision_of
-from detscope.record.script.recorder import FinishedStep
-from detscope.record.script.stopping import ScriptStopped
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import PHASES
 
 Call = Callable[..., Any]
 TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[1:5])

@@ -7,18 +7,18 @@ many steps are one matrix: a row of moments per step. The figures are those of `
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from detscope.record.steps.events import WIDTH
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.record.steps.replay import BACKWARD, FORWARD, Structure, structure
-from collections import OrderedDict
-from collections.abc import Sequence
-from detscope.record.steps.events import WIDTH
 
 Matrix = NDArray[np.int64]
 Places = NDArray[np.intp]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+
 from detscope.record.loader import BatchTiming
+from detscope.record.steps.events import BATCH_ARRIVED, ENTER, EXIT, STEP_BEGINS, STEP_ENDS
 from detscope.record.steps.nodes import PHASES, NodeTable, innermost_stage
 from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
-from collections.abc import Sequence
-from detscope.record.steps.events import BATCH_ARRIVED, ENTER, EXIT, STEP_BEGINS, STEP_ENDS
-from detscope.record.steps.nodes import NodeTable
 
 Row = tuple[Any, ...]
 MODEL_PHASES = ("forward", "backward")

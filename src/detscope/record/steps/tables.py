@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.record.operators.attribution import attribute
 from detscope.record.content import BatchContent
-from detscope.record.operators.device_rows import StepSpan, device_tables
-from detscope.record.steps.events import DeviceClock
-from detscope.record.memory.growth import GrowthWatch
 from detscope.record.loader import BatchTiming
-from detscope.record.steps.nodes import NodeTable
+from detscope.record.memory.growth import GrowthWatch
+from detscope.record.operators.attribution import attribute
+from detscope.record.operators.device_rows import StepSpan, device_tables
 from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
-from detscope.record.steps.rows import processor_rows
+from detscope.record.steps.events import DeviceClock
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, events_of, moments_of
+from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.replay import StepAccount, replay
-from detscope.record.steps.rows import loader_rows, span_rows, step_rows, timeline_rows
+from detscope.record.steps.rows import loader_rows, processor_rows, span_rows, step_rows, timeline_rows
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.device.model import STAGES, DeviceModel, fit_device
-from detscope.predict.models.intervals import WIDEST
-from detscope.predict.layers.times import LayerTime, read_layer_times
-from detscope.predict.models.methods import METHODS, TARGETS
 from detscope.predict.device.file import load_model, save_model
-from detscope.predict.samples import Sample, with_target
+from detscope.predict.device.model import STAGES, DeviceModel, fit_device
 from detscope.predict.device.transfer import FEWEST, transfer_device
+from detscope.predict.layers.times import LayerTime, read_layer_times
+from detscope.predict.models.choice import WIDEST
+from detscope.predict.models.methods import METHODS, TARGETS
+from detscope.predict.samples import Sample, with_target
 from detscope.sessions.fit.sources import Measured, parse_where, read_measured
 
 FEWEST_ROWS = 9  # of fewer, no share says what nine in ten are

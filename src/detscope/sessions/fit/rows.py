@@ -11,8 +11,7 @@ from typing import Any
 
 from detscope.errors import InputError
 from detscope.sweep.outcome import OUT_OF_MEMORY
-from detscope.sweep.store import read_rows
-from detscope.sweep.store_schema import COLUMNS
+from detscope.sweep.store import COLUMNS, read_rows
 
 _OLDER = "older:"  # how the fingerprint begins of what was imported from files of the older toolflow
 _SEEN_BY_EXPORT = {"network", "stage", "batch_size", "kind", "step_ms"}

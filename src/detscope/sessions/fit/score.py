@@ -9,14 +9,21 @@ from typing import Any
 
 from detscope.errors import InputError
 from detscope.predict.device.model import STAGES
-from detscope.predict.memory.limit import with_outcome
 from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import read_layer_times
+from detscope.predict.memory.limit import with_outcome
 from detscope.predict.models.methods import METHODS, TARGETS
-from detscope.predict.noise import measured_interval, noise_floor
-from detscope.predict.protocols import PROTOCOLS, UNSEEN_DEVICE, splits
 from detscope.predict.samples import Sample, with_target
-from detscope.predict.score import asked_and_found, figures, score_decisions
+from detscope.predict.score import (
+    PROTOCOLS,
+    UNSEEN_DEVICE,
+    asked_and_found,
+    figures,
+    measured_interval,
+    noise_floor,
+    score_decisions,
+    splits,
+)
 from detscope.sessions.fit.fitting import FEWEST_ROWS, Told, chosen
 from detscope.sessions.fit.sources import parse_where, read_measured
 

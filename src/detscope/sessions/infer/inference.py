@@ -98,8 +98,8 @@ def _measure(
 ) -> None:
     """Run the loop with the recorder listening."""
     from detscope.loops.infer import InferHooks, infer
-    from detscope.record.memory.failures import out_of_memory
     from detscope.record.device.nsight import watch_window
+    from detscope.record.memory.failures import out_of_memory
     from detscope.sessions.endings import closing_words
     from detscope.sessions.infer.images import loader_over
     from detscope.sessions.infer.plan import batches_of, order_of_steps

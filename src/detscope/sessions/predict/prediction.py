@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
 from detscope.machine.sizes import parse_size
-from detscope.predict.answer import answer, simulated_row
-from detscope.predict.garbage import young_garbage_alone
-from detscope.predict.device.model import DeviceModel
-from detscope.predict.expected import stage_shares
-from detscope.predict.models.feature_names import feature_groups
-from detscope.predict.memory.limit import DOES_NOT_FIT, FITS
-from detscope.predict.memory.forward import ASSUMED as ASSUMED_FORWARD
-from detscope.predict.memory.forward import simulate_inference
-from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.answer import answer, simulated_row, stage_shares
 from detscope.predict.device.file import load_model
+from detscope.predict.device.model import DeviceModel
+from detscope.predict.garbage import young_garbage_alone
+from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
+from detscope.predict.memory.limit import DOES_NOT_FIT, FITS
+from detscope.predict.memory.simulation import ASSUMED as ASSUMED_FORWARD
+from detscope.predict.memory.simulation import simulate_inference
+from detscope.predict.models.older import feature_groups
 from detscope.predict.samples import Case
 from detscope.runs.folder import find_run
 

@@ -42,8 +42,7 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
         )
     limit = limit_of(request.memory_limit)
     device = open_model(request.device_model, row.stage)
-    from detscope.predict.trace.kept_gradients import keeping_gradients
-    from detscope.predict.trace.network import trace_network
+    from detscope.predict.trace.network import keeping_gradients, trace_network
 
     training = row.stage == "training"
     network = _own_network(run, row)

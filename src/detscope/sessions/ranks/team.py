@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import UsageError
-from detscope.record.patches import Patches
+from detscope.record.foreign import Patches
 from detscope.runs.reader import load_run
 from detscope.sessions.ranks.exchange import ClockReading, Exchange, RankPlace, clock_as_plain, device_of
 from detscope.sessions.ranks.merge import about_rank, finish_rank

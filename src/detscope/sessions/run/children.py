@@ -22,10 +22,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from detscope.record.patches import Patches
+from detscope.record.foreign import Patches
+from detscope.record.script.endings import ScriptStopped, clean_error
 from detscope.record.script.options import ScriptOptions
-from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.endings import clean_error
 
 _HELPERS = ("torch.utils.data", "multiprocessing", "concurrent.futures", "joblib", "detscope")
 _MOST_NAMED = 3

@@ -17,9 +17,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from detscope.record.script.endings import ScriptStopped, clean_error
 from detscope.record.script.options import ScriptOptions, make_options
-from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.endings import clean_error
 from detscope.sessions.run import script as script_main
 from detscope.sessions.run.children import Children, when_group_comes
 from detscope.sessions.run.script import ScriptTarget, execute

@@ -5,16 +5,55 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError, UsageError
-from detscope.runs.atomic import write_text
-from detscope.sweep.axes import STAGES
-from detscope.sweep.keys import key_of
+from detscope.runs.atomic import storage_error, write_atomically, write_text
+from detscope.sweep.keys import canonical, key_of
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.store import Store, attempt_row
+from detscope.sweep.settings import STAGES
+from detscope.sweep.store import COLUMNS, Store, attempt_row, read_rows
+
+# DOC detscope.sweep.exchange: Results out of a store: CSV and Parquet with every column, or the files of the older toolflow.
+# DOC detscope.sweep.exchange: Stores of several machines become one: every attempt once, one accepted result per trial.
+_TYPES = {"TEXT": "String", "INTEGER": "Int64", "REAL": "Float64"}
+
+
+def export(store: Path, form: str, out: Path | None = None) -> list[Path]:
+    """Write the accepted rows; the paths written. What exists already is not overwritten."""
+    rows = read_rows(store)
+    if not rows:
+        raise InputError(f"{store}: no results to export", "run the sweep first")
+    if form == "older":
+        from detscope.sweep.exchange import write_older
+
+        return write_older(rows, out or store.with_name(f"{store.stem}-older"))
+    path = out or store.with_suffix(f".{form}")
+    if path.exists():
+        raise UsageError(f"{path}: exists already", "give another name with --out, or remove it")
+    frame = _frame(rows)
+    try:
+        write = frame.write_csv if form == "csv" else frame.write_parquet
+        write_atomically(path, write)
+    except FileNotFoundError as error:
+        raise storage_error(path, error) from error
+    return [path]
+
+
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    import polars
+
+    kinds = {name: getattr(polars, _TYPES[kind.split()[0]]) for name, kind in COLUMNS.items()}
+    kinds["environment_facts"] = polars.String
+    plain = [
+        {**row, "more": canonical(row["more"]), "environment_facts": canonical(row["environment_facts"])}
+        for row in rows
+    ]
+    return polars.DataFrame(plain, schema=kinds)
+
 
 MEMORY_COLUMNS = (
     "passed", "mem_alloc", "mem_reserved", "mem_used", "mem_avail", "free", "capacity",
@@ -231,3 +270,44 @@ def _line(values: Sequence[str]) -> str:
 
 def _safe(name: str) -> str:
     return re.sub(r"[^\w.-]+", "_", name) or "network"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of merging."""
+
+    path: Path
+    rows: int
+    duplicates: int  # results of trials that another store had measured already; kept apart
+    known: int  # attempts that several stores had
+
+
+def merge(sources: Sequence[Path], out: Path) -> Merged:
+    """Merge stores into a new one; where two measured the same trial, the first named is accepted."""
+    if out.exists():
+        raise UsageError(f"{out}: exists already", "give --out the name of a new file")
+    if len({source.resolve() for source in sources}) < 2:
+        raise UsageError("merging needs at least two stores", "detscope sweep merge A.db B.db --out C.db")
+    for source in sources:
+        Store(source).close()  # all are readable, or nothing is begun
+    temporary = out.with_name(f".{out.name}.part")
+    temporary.unlink(missing_ok=True)
+    try:
+        with Store(temporary, create=True) as target:
+            counts = [_copy(source, target) for source in sources]
+        temporary.replace(out)
+    finally:
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{temporary}{ending}").unlink(missing_ok=True)
+    return Merged(out, *(sum(column) for column in zip(*counts, strict=True)))
+
+
+def _copy(source: Path, target: Store) -> tuple[int, int, int]:
+    with Store(source) as store:
+        target.copy_plans(store)
+        have = {row["attempt_id"] for row in target.query("SELECT attempt_id FROM attempts")}
+        found = store.query("SELECT * FROM attempts ORDER BY rowid")
+    new = [(row, row["role"]) for row in found if row["attempt_id"] not in have]
+    roles = target.insert(new)
+    duplicates = sum(role != row["role"] for role, (row, _) in zip(roles, new, strict=True))
+    return len(new), duplicates, len(found) - len(new)

@@ -13,14 +13,13 @@ from dataclasses import asdict
 from typing import Any
 
 from detscope.errors import MachineError, UsageError
-from detscope.sweep.axes import split_device
 from detscope.sweep.keys import differences, environment_facts
 from detscope.sweep.outcome import LOST, NO_NODE, Outcome, one_line
 from detscope.sweep.plan import Plan
-from detscope.sweep.plan_settings import Limits
 from detscope.sweep.prepare import labels_of
 from detscope.sweep.process import ProcessRunner, Stopped
 from detscope.sweep.schedule import Runner
+from detscope.sweep.settings import Limits, split_device
 
 LOST_RETRIES = 3
 WAIT_FOR_NODE_S = 60.0
