@@ -206,7 +206,8 @@ def _toml_value(value: Any) -> str:
 def device_model(base: Path) -> Subject:
     from detscope.predict.device.file import save_model
     from detscope.predict.device.model import fit_device
-    from detscope.predict.layers.graph import CONVOLUTION, RELU, Convolution, LayerGraph, Operation
+    from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+    from detscope.predict.layers.kinds import CONVOLUTION, RELU
     from detscope.predict.layers.lists import Listed, write_listed
     from detscope.predict.samples import Case, Sample
 

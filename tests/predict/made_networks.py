@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from detscope.predict.layers.graph import (
-    ADD,
-    CONVOLUTION,
-    RELU,
-    Convolution,
-    LayerGraph,
-    Operation,
-)
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.kinds import ADD, CONVOLUTION, RELU
 from detscope.predict.samples import Case, Sample
 
 

@@ -12,22 +12,12 @@ from made_networks import conv, relu
 from detscope.predict.answer import answer
 from detscope.predict.device.model import fit_device
 from detscope.predict.layers.calls import FORWARD_ALONE, GRADIENT_SUM, LayerCall, calls_of, class_of
-from detscope.predict.layers.graph import ADD, Beside, LayerGraph, Operation
+from detscope.predict.layers.graph import Beside, LayerGraph, Operation
+from detscope.predict.layers.kinds import ADAM, ADD, BESIDE, NMS, PARAMETER, SMALL, VIEW
 from detscope.predict.layers.lists import read_layers, write_layers
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.layers.table import fit_layers
-from detscope.predict.layers.times import (
-    ADAM,
-    BESIDE,
-    FIRST,
-    INFERENCE,
-    NMS,
-    PARAMETER,
-    SMALL,
-    TRAINING,
-    VIEW,
-    LayerTime,
-)
+from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, LayerTime
 from detscope.predict.microbench.design import rounds
 from detscope.predict.samples import Case
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from detscope.predict.layers.graph import ADD, CONVOLUTION, RELU, Convolution, LayerGraph, Operation
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.kinds import ADD, CONVOLUTION, RELU
 from detscope.predict.memory.lifetimes import TrainingPlan, live_by_category
 from detscope.predict.memory.simulation import forward_events, simulate_inference, simulate_training
 

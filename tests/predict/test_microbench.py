@@ -13,15 +13,16 @@ import pytest
 from detscope.errors import MachineError, UsageError
 from detscope.predict.device.model import fit_device
 from detscope.predict.layers.calls import LayerCall, class_of
-from detscope.predict.layers.graph import CONVOLUTION, KNOWN_KINDS
-from detscope.predict.layers.times import (
+from detscope.predict.layers.kinds import (
     ADAM,
     ARITHMETIC,
     BESIDE,
     BILINEAR,
     CLAMP_IN_PLACE,
+    CONVOLUTION,
     GROUP_NORM,
     INDEX,
+    KNOWN_KINDS,
     LOSS,
     NEAREST,
     PARAMETER,
@@ -29,8 +30,8 @@ from detscope.predict.layers.times import (
     ROI_ALIGN,
     SORTING,
     STEP,
-    read_layer_times,
 )
+from detscope.predict.layers.times import read_layer_times
 from detscope.predict.microbench.calls import Bench, clock_for, made_call, made_inputs
 from detscope.predict.microbench.design import (
     DETECTION,

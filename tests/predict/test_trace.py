@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from detscope.predict.layers.graph import BATCH_NORM, CONVOLUTION, LINEAR
+from detscope.predict.layers.kinds import BATCH_NORM, CONVOLUTION, LINEAR
 from detscope.predict.memory.lifetimes import TrainingPlan
 from detscope.predict.memory.simulation import simulate_training
 from detscope.predict.trace.graph import beside_of, graph_of_step

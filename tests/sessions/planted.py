@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.data.registry import OpenRequest
 from detscope.data.formats.synthetic import open_synthetic
+from detscope.data.registry import OpenRequest
 
 SECONDS_PER_IMAGE = 0.1
 SLEEP_S = 0.005

@@ -19,8 +19,8 @@ from torch import nn
 import detscope
 from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
-from detscope.data.dataset import open_coco_layout
 from detscope.data.annotations.records import ReadOptions
+from detscope.data.dataset import open_coco_layout
 from detscope.errors import InputError, UsageError
 from detscope.loops.evaluate import evaluate_model
 from detscope.report.progress import QuietProgress

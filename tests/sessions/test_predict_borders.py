@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detscope.predict.device.model import fit_device
-from detscope.predict.layers.graph import CONVOLUTION, Convolution, LayerGraph, Operation
-from detscope.predict.memory.model import simulated_bytes
 from detscope.predict.device.file import save_model
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.kinds import CONVOLUTION
 from detscope.predict.layers.lists import write_layers
+from detscope.predict.memory.model import simulated_bytes
 from detscope.predict.samples import Case, Sample
 from detscope.report.terminal_predict import render
 from detscope.sessions.predict.prediction import PredictRequest, run_predict

@@ -1,46 +1,79 @@
-"""Recorded files that are packed: how much of them is read follows from their size on disk."""
+"""Recorded files, packed or not: their bytes in pieces, and how much of them is read."""
 
 from __future__ import annotations
 
 import gzip
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 import psutil
 
-from detscope.limits import limit
+from detscope.limits import limit, over_limit
 from detscope.machine.limits import memory_limit_bytes
 
 _SMALL_BYTES = 64 << 20  # unpacked: below it the ratio is no matter
 _SHARE_OF_MEMORY = 0.6
 
 
-def is_packed(path: Path) -> bool:
-    """Whether a file is packed with gzip."""
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+class RecordedFile:
+    """A file, unpacked where gzip packed it; after reading, `error` says why a packed one ended early."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error: Exception | None = None
 
-def open_unpacked(path: Path) -> IO[bytes]:
-    """The file, unpacked where it is packed with gzip."""
-    return gzip.open(path, "rb") if is_packed(path) else path.open("rb")  # type: ignore[return-value]
+    @cached_property
+    def is_packed(self) -> bool:
+        """Whether it is packed with gzip."""
+        with self.path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
 
+    def read_pieces(self, size: int) -> Iterator[bytes]:
+        """Pieces of this size; of a file that is damaged or cut, all that can be unpacked."""
+        ended = False
+        with gzip.open(self.path, "rb") if self.is_packed else self.path.open("rb") as file:
+            while not ended:
+                parts, missing = [], size
+                try:
+                    while missing and (part := file.read1(missing)):
+                        parts.append(part)
+                        missing -= len(part)
+                    ended = missing > 0
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    self.error, ended = error, True
+                if parts:
+                    yield b"".join(parts)
 
-def most_unpacked_bytes(path: Path) -> int:
-    """How much of a file is read: all of a plain one; of a packed one what its size can mean."""
-    most = limit("recording_bytes")
-    if not is_packed(path):
-        return most
-    return min(most, max(_SMALL_BYTES, limit("recording_ratio") * path.stat().st_size))
+    def read_whole(self) -> bytes:
+        """All bytes of a file that is not streamed, as memory snapshots are."""
+        whole, unpacked = limit("snapshot_bytes"), self.most_bytes
+        pieces: list[bytes] = []
+        size = 0
+        for piece in self.read_pieces(1 << 22):
+            pieces.append(piece)
+            size += len(piece)
+            if size > min(whole, unpacked):
+                raise over_limit("snapshot_bytes" if whole <= unpacked else "recording_ratio", self.path.name)
+        return b"".join(pieces)
 
+    @property
+    def most_bytes(self) -> int:
+        """How much is read, unpacked: all of a plain file; of a packed one what its size can mean."""
+        most = limit("recording_bytes")
+        if not self.is_packed:
+            return most
+        return min(most, max(_SMALL_BYTES, limit("recording_ratio") * self.path.stat().st_size))
 
-def most_events(path: Path) -> tuple[int, str]:
-    """How many events are kept, and the limit that says so."""
-    each = limit("event_memory_bytes")
-    free = min(psutil.virtual_memory().available, memory_limit_bytes() or 1 << 62)
-    limits = [(limit("recording_events"), "recording_events")]
-    limits.append((int(_SHARE_OF_MEMORY * free) // each, "event_memory_bytes"))
-    if is_packed(path):
-        worth = path.stat().st_size // limit("packed_event_bytes")
-        limits.append((max(limit("packed_events"), worth), "packed_events"))
-    return min(limits)
+    def find_event_limit(self) -> tuple[int, str]:
+        """How many events are kept, and the limit that says so."""
+        free = min(psutil.virtual_memory().available, memory_limit_bytes() or 1 << 62)
+        limits = [
+            (limit("recording_events"), "recording_events"),
+            (int(_SHARE_OF_MEMORY * free) // limit("event_memory_bytes"), "event_memory_bytes"),
+        ]
+        if self.is_packed:
+            worth = self.path.stat().st_size // limit("packed_event_bytes")
+            limits.append((max(limit("packed_events"), worth), "packed_events"))
+        return min(limits)

@@ -7,7 +7,7 @@ section knows a renderer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["text", "code", "ms", "share", "count", "bytes", "number", "sentence"]
@@ -67,6 +67,8 @@ class Axis:
     scale: Literal["linear", "log", "names"] = "linear"
     lowest: float | None = None
     highest: float | None = None
+    hidden: bool = False
+    falling: bool = False  # the first name on top
     ticks: Sequence[float] = ()  # values to write, else round ones
 
 
@@ -77,60 +79,59 @@ class Series:
     name: str
     x: Sequence[float | str]
     y: Sequence[float | str | None]
-    colour: str
+    colour: str | Sequence[str]  # several: one per value
     look: Literal["lines", "points", "both", "bars", "area"] = "lines"
     symbol: Literal["circle", "cross", "diamond", "triangle"] = "circle"
-    dash: Literal["solid", "dot", "dash"] = "solid"
-    texts: Sequence[str] = ()  # written beside each value
+    dash: Literal["solid", "dot", "dash", "dashdot"] = "solid"
+    width: float = 2
+    texts: Sequence[str] = ()  # written inside each bar
     details: Sequence[str] = ()  # said of each value when one points at it
     error_up: Sequence[float] = ()
     error_down: Sequence[float] = ()
+    hollow: Sequence[bool] = ()  # points to be read with care
     steps: bool = False  # a value holds until the next one
     on_right: bool = False  # measured by the axis on the right
-    silent: bool = False  # neither in the legend nor pointed at
+    silent: bool = False  # nothing is said when one points at it
 
 
 @dataclass(frozen=True)
 class Tree:
     """Parts of a whole and their parts; a value is a part's own, without those below it."""
 
-    name: str
     ids: Sequence[str]
     labels: Sequence[str]
     parents: Sequence[str]
     values: Sequence[float]
     colours: Sequence[str]
     unit: str = ""
+    whole: str = "the whole"  # what shares are of
     shape: Literal["icicle", "treemap"] = "icicle"
-    details: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A line across the whole chart, with its word."""
+    """An upright line through the chart, with its word."""
 
     at: float
     text: str = ""
-    across: bool = False  # else upright
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of figures; the table with them stands beneath it.
-
-    With several trees a page lets one choose, a picture shows the first.
-    """
+    """A picture of figures; the table with them stands beneath it."""
 
     id: str
     label: str  # what it shows, for those who cannot see it
-    series: Sequence[Series] = ()
-    x: Axis = field(default_factory=Axis)
-    y: Axis = field(default_factory=Axis)
+    content: Sequence[Series] | Tree
+    x: Axis = Axis()
+    y: Axis = Axis()
     right: Axis | None = None
     bars: Literal["stack", "group"] = "stack"
     marks: Sequence[Mark] = ()
-    trees: Sequence[Tree] = ()
     height: int = 320
+    choices: Sequence[tuple[str, Sequence[Series] | Tree]] = ()  # other contents to switch to
+    legend: Literal["top", "bottom", "none"] = "top"
+    file: str = ""  # the name of its picture file, where there is to be one
     template: str = "chart"
 
 

@@ -14,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.limits import limit
+from detscope.run_lengths import unpack_run_lengths
+
+Mask = npt.NDArray[np.uint8]
 
 
-class SegmentationError(Exception):
-    """A segmentation that describes no mask."""
+class BadAnnotationError(Exception):
+    """Why an annotation cannot be used; becomes a problem of its image."""
 
 
 @dataclass(frozen=True)
@@ -35,36 +38,38 @@ def parse_segmentation(value: Any) -> Segmentation:
     if isinstance(value, dict):
         return _parse_run_lengths(value)
     if not isinstance(value, list) or not value:
-        raise SegmentationError("has no segmentation, which this model needs")
+        raise BadAnnotationError("has no segmentation, which this model needs")
     return Segmentation(polygons=tuple(_parse_polygon(polygon) for polygon in value))
 
 
-def require_size(segmentation: Segmentation, height: int, width: int) -> None:
+def require_mask_size(segmentation: Segmentation, height: int, width: int) -> None:
     """Run lengths fit one size of image only."""
     if not segmentation.polygons and (segmentation.height, segmentation.width) != (height, width):
-        raise SegmentationError(
+        raise BadAnnotationError(
             f"mask is {segmentation.width} x {segmentation.height}, its image {width} x {height}"
         )
 
 
 def draw_mask(
     segmentation: Segmentation, height: int, width: int, *, shown: tuple[int, int] | None = None
-) -> npt.NDArray[np.uint8]:
+) -> Mask:
     """The mask of one object, 1 inside, [height, width]; `shown` (height, width): drawn in that size."""
     from pycocotools import mask as coco_mask
 
-    require_size(segmentation, height, width)
+    require_mask_size(segmentation, height, width)
     to_height, to_width = shown or (height, width)
+    encoded: Any = {"size": [height, width], "counts": segmentation.run_lengths}
     if segmentation.polygons:
+        # corners far away are pulled to one image size beyond the border: pycocotools walks every pixel of an edge
+        far = np.array([float(to_width), float(to_height)])
         scale = np.array([to_width / width, to_height / height])
-        polygons = [
-            _near(polygon * np.tile(scale, len(polygon) // 2), to_height, to_width)
-            for polygon in segmentation.polygons
-        ]
+        scaled = (polygon.reshape(-1, 2) * scale for polygon in segmentation.polygons)
+        polygons = [np.clip(polygon, -far, 2 * far).ravel().tolist() for polygon in scaled]
         encoded = coco_mask.merge(coco_mask.frPyObjects(polygons, to_height, to_width))
-        return _decoded(encoded)
-    mask = _decoded({"size": [height, width], "counts": segmentation.run_lengths})
-    return mask if (to_height, to_width) == (height, width) else _nearest(mask, to_height, to_width)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools' way to make arrays, under numpy 2
+        mask: Mask = coco_mask.decode(encoded)
+    return mask if mask.shape == (to_height, to_width) else _resize_nearest(mask, to_height, to_width)
 
 
 def encode_mask(mask: npt.NDArray[np.bool_]) -> Segmentation:
@@ -75,7 +80,7 @@ def encode_mask(mask: npt.NDArray[np.bool_]) -> Segmentation:
     return Segmentation(run_lengths=encoded["counts"], height=mask.shape[0], width=mask.shape[1])
 
 
-def as_coco(segmentation: Segmentation) -> Any:
+def export_segmentation(segmentation: Segmentation) -> Any:
     """The value that an annotation file would have: polygons, or a size with run lengths."""
     if segmentation.polygons:
         return [polygon.tolist() for polygon in segmentation.polygons]
@@ -83,38 +88,22 @@ def as_coco(segmentation: Segmentation) -> Any:
     return {"size": [segmentation.height, segmentation.width], "counts": counts}
 
 
-def _decoded(encoded: Any) -> npt.NDArray[np.uint8]:
-    from pycocotools import mask as coco_mask
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools' way to make arrays, under numpy 2
-        mask: npt.NDArray[np.uint8] = coco_mask.decode(encoded)
-    return mask
-
-
-def _nearest(mask: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+def _resize_nearest(mask: Mask, height: int, width: int) -> Mask:
     rows = ((np.arange(height) + 0.5) * mask.shape[0] / height).astype(np.intp)
     columns = ((np.arange(width) + 0.5) * mask.shape[1] / width).astype(np.intp)
-    shown: npt.NDArray[np.uint8] = mask[rows][:, columns]
+    shown: Mask = mask[rows][:, columns]
     return shown
-
-
-def _near(polygon: npt.NDArray[np.float64], height: int, width: int) -> list[float]:
-    """Pull far-away corners to one image size beyond the border; pycocotools walks every pixel of an edge."""
-    limits = np.tile([float(width), float(height)], len(polygon) // 2)
-    clipped: list[float] = np.clip(polygon, -limits, 2 * limits).tolist()
-    return clipped
 
 
 def _parse_polygon(value: Any) -> npt.NDArray[np.float64]:
     try:
         polygon = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise SegmentationError("polygon is not a list of numbers") from None
+        raise BadAnnotationError("polygon is not a list of numbers") from None
     if polygon.ndim != 1 or len(polygon) < 6 or len(polygon) % 2:
-        raise SegmentationError("polygon is not a list of at least three x, y pairs")
+        raise BadAnnotationError("polygon is not a list of at least three x, y pairs")
     if not np.isfinite(polygon).all():
-        raise SegmentationError("polygon has values that are not finite")
+        raise BadAnnotationError("polygon has values that are not finite")
     return polygon
 
 
@@ -125,34 +114,14 @@ def _parse_run_lengths(value: dict[str, Any]) -> Segmentation:
         height, width = (int(side) for side in value["size"])
         given = value["counts"]
         text = given.encode("ascii") if isinstance(given, str) else given
-        counts = _unpack(text) if isinstance(text, bytes) else [int(count) for count in text]
-    except (KeyError, TypeError, ValueError, OverflowError, UnicodeEncodeError):
-        raise SegmentationError("run lengths need a size and counts") from None
+        packed = isinstance(text, bytes)
+        counts = unpack_run_lengths(text).tolist() if packed and text else [int(count) for count in text]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise BadAnnotationError("run lengths need a size and counts") from None
     if height * width > limit("image_pixels"):
-        raise SegmentationError(f"mask of {width} x {height} is more than an image may have")
+        raise BadAnnotationError(f"mask of {width} x {height} is more than an image may have")
     if height < 1 or width < 1 or any(count < 0 for count in counts) or sum(counts) != height * width:
-        raise SegmentationError(f"run lengths do not fill their {width} x {height} pixels")
-    if not isinstance(text, bytes):
+        raise BadAnnotationError(f"run lengths do not fill their {width} x {height} pixels")
+    if not packed:
         text = coco_mask.frPyObjects({"size": [height, width], "counts": counts}, height, width)["counts"]
     return Segmentation(run_lengths=text, height=height, width=width)
-
-
-def _unpack(text: bytes) -> list[int]:
-    """Run lengths from COCO's compressed form: groups of 5 bits, from the third on as differences."""
-    counts: list[int] = []
-    value = shift = 0
-    for character in text:
-        group = character - 48
-        if not 0 <= group < 64 or shift > 60:
-            raise ValueError("not a run-length text")
-        value |= (group & 0x1F) << shift
-        shift += 5
-        if group & 0x20:
-            continue
-        if group & 0x10:
-            value -= 1 << shift
-        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
-        value = shift = 0
-    if shift:
-        raise ValueError("run-length text ends in the middle")
-    return counts

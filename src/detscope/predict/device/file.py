@@ -23,7 +23,8 @@ import numpy.typing as npt
 from detscope.errors import InputError
 from detscope.limits import limit, require_within
 from detscope.predict.device.model import STAGES, DeviceModel, no_reach
-from detscope.predict.layers.graph import CONVOLUTION, LINEAR, RELU, Convolution, LayerGraph, Operation
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import Predictor, Reach, TargetModel
@@ -110,9 +111,9 @@ def _small_network() -> LayerGraph:
         "small",
         (
             _convolution(0, 1, shapes[0], shapes[1], 3),
-            Operation(RELU, (1,), (shapes[1],), 1, shapes[1]),
+            Operation(kinds.RELU, (1,), (shapes[1],), 1, shapes[1]),
             _convolution(1, 2, shapes[1], shapes[2], 1),
-            Operation(LINEAR, (2,), (shapes[2],), 3, shapes[3], (163_840, 10)),
+            Operation(kinds.LINEAR, (2,), (shapes[2],), 3, shapes[3], (163_840, 10)),
         ),
     )
 
@@ -120,7 +121,7 @@ def _small_network() -> LayerGraph:
 def _convolution(source: int, output: int, given: Any, made: Any, kernel: int) -> Operation:
     layer = Convolution(given[1], made[1], (kernel, kernel), padding=(kernel // 2, kernel // 2))
     weights = given[1] * made[1] * kernel**2
-    return Operation(CONVOLUTION, (source,), (given,), output, made, (weights,), layer)
+    return Operation(kinds.CONVOLUTION, (source,), (given,), output, made, (weights,), layer)
 
 
 FORMAT = "detscope device model"

@@ -8,39 +8,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log, prod
 
-from detscope.predict.layers.graph import (
-    ACTIVATION,
-    ADD,
-    CONCATENATE,
-    CONVOLUTION,
-    DROPOUT,
-    LINEAR,
-    RELU,
-    Beside,
-    LayerGraph,
-    Operation,
-)
-from detscope.predict.layers.times import (
-    ADAM,
-    ARITHMETIC,
-    BESIDE,
-    CLAMP_IN_PLACE,
-    FIRST,
-    INDEX,
-    INFERENCE,
-    LOSS,
-    NMS,
-    PARAMETER,
-    REDUCTION,
-    SORTING,
-    STEP,
-    TRAINING,
-    UPDATE,
-)
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Beside, LayerGraph, Operation
+from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, UPDATE
 
 # DOC detscope.predict.layers.calls: Kernel classes of single layers, the terms of their roofline and the features of what it leaves over.
 GRADIENT_SUM = "gradient sum"  # no row of a microbench: an addition, measured as such
-OPTIMIZERS = {"sgd": PARAMETER, "adam": ADAM}  # and the kind of their updates
+OPTIMIZERS = {"sgd": kinds.PARAMETER, "adam": kinds.ADAM}  # and the kind of their updates
 
 
 @dataclass(frozen=True)
@@ -54,7 +28,7 @@ class LayerCall:
 
 
 def calls_of(
-    graph: LayerGraph, batch: int, *, training: bool, update: str = PARAMETER
+    graph: LayerGraph, batch: int, *, training: bool, update: str = kinds.PARAMETER
 ) -> Iterator[LayerCall]:
     """Everything that one step runs; `update` is the kind of the optimizer's work."""
     operations = as_measured(graph)
@@ -103,16 +77,18 @@ def as_measured(graph: LayerGraph) -> tuple[Operation, ...]:
         elif operation.kind == "empty_like":
             masks.add(operation.output)
         elif operation.kind in ("_log_softmax", "log_softmax"):
-            found.append(replace(operation, kind=STEP, output_shape=(1,)))
-        elif operation.kind == RELU and operation.in_place and before in operation.inputs:
-            found[-1] = replace(operation, kind=CLAMP_IN_PLACE)
+            found.append(replace(operation, kind=kinds.STEP, output_shape=(1,)))
+        elif operation.kind == kinds.RELU and operation.in_place and before in operation.inputs:
+            found[-1] = replace(operation, kind=kinds.CLAMP_IN_PLACE)
         elif masks.isdisjoint(operation.inputs):
             if operation.kind != "nll_loss_forward":
                 found.append(operation)
         elif operation.output not in masks:
             kept = operation.inputs[0]
             found.append(
-                replace(operation, kind=DROPOUT, inputs=(kept,), input_shapes=operation.input_shapes[:1])
+                replace(
+                    operation, kind=kinds.DROPOUT, inputs=(kept,), input_shapes=operation.input_shapes[:1]
+                )
             )
     return tuple(found)
 
@@ -124,7 +100,7 @@ def weight_elements(operation: Operation) -> int:
         return sum(operation.parameters)
     if layer is not None:
         return layer.out_channels * (layer.in_channels // layer.groups) * prod(layer.kernel)
-    if operation.kind == LINEAR:
+    if operation.kind == kinds.LINEAR:
         return operation.input_shapes[0][-1] * operation.output_shape[-1]
     return 0
 
@@ -155,7 +131,7 @@ def _gradient_sums(
                 sums[key] = _sum(operation, shape)
         if operation.in_place:
             versions[operation.output] += 1
-        shared = operation.kind in (CONVOLUTION, LINEAR) and not operation.parameters
+        shared = operation.kind in (kinds.CONVOLUTION, kinds.LINEAR) and not operation.parameters
         if shared and _stage(operation, learning) == TRAINING:
             yield LayerCall(_sum(operation, (1, weight_elements(operation))), 1, GRADIENT_SUM)
     for (tensor, version), count in readers.items():
@@ -165,7 +141,7 @@ def _gradient_sums(
 
 
 def _sum(operation: Operation, shape: tuple[int, ...]) -> Operation:
-    return Operation(ADD, (0, 1), (shape, shape), 0, shape, stage=operation.stage)
+    return Operation(kinds.ADD, (0, 1), (shape, shape), 0, shape, stage=operation.stage)
 
 
 VECTOR = 16  # channels that matrix kernels work on at once; fewer cost as much
@@ -185,12 +161,16 @@ _ARITHMETIC = (
 )  # fmt: skip
 # torch's operators -> the kind that was measured for all of them
 SHARED_KINDS = {
-    **dict.fromkeys(_ARITHMETIC, ARITHMETIC),
-    **dict.fromkeys(("amax", "amin", "linalg_vector_norm", "max", "min", "prod", "sum"), REDUCTION),
-    **dict.fromkeys(("gather", "index_put_", "index_put", "index_select", "scatter", "scatter_"), INDEX),
-    **dict.fromkeys(("sort", "topk"), SORTING),
-    **dict.fromkeys(("binary_cross_entropy_with_logits", "smooth_l1_loss", "mse_loss", "huber_loss"), LOSS),
-    "stack": CONCATENATE,
+    **dict.fromkeys(_ARITHMETIC, kinds.ARITHMETIC),
+    **dict.fromkeys(("amax", "amin", "linalg_vector_norm", "max", "min", "prod", "sum"), kinds.REDUCTION),
+    **dict.fromkeys(
+        ("gather", "index_put_", "index_put", "index_select", "scatter", "scatter_"), kinds.INDEX
+    ),
+    **dict.fromkeys(("sort", "topk"), kinds.SORTING),
+    **dict.fromkeys(
+        ("binary_cross_entropy_with_logits", "smooth_l1_loss", "mse_loss", "huber_loss"), kinds.LOSS
+    ),
+    "stack": kinds.CONCATENATE,
 }
 
 
@@ -198,7 +178,7 @@ def class_of(call: LayerCall, *, training: bool) -> str:
     """The kernel class; training and inference have models of their own."""
     if call.stage == GRADIENT_SUM:
         return ACCUMULATION
-    alone = training and call.stage == INFERENCE and call.operation.kind not in BESIDE
+    alone = training and call.stage == INFERENCE and call.operation.kind not in kinds.BESIDE
     return _kernel_class(call) + (FORWARD_ALONE if alone else "")
 
 
@@ -211,7 +191,7 @@ def stand_ins(name: str) -> tuple[str, ...]:
 def _kernel_class(call: LayerCall) -> str:
     operation, layer = call.operation, call.operation.convolution
     if layer is None:
-        if operation.kind == ACTIVATION and len(operation.inputs) > 1:
+        if operation.kind == kinds.ACTIVATION and len(operation.inputs) > 1:
             return "multiply"
         return SHARED_KINDS.get(operation.kind, operation.kind)
     if call.stage == FIRST:
@@ -233,9 +213,9 @@ def terms_of(call: LayerCall) -> tuple[float, ...]:
     if operation.convolution is not None:
         plain, rounded = _multiplications(call)
         return (rounded, plain, into, out, weights, 1.0)
-    if operation.kind == LINEAR:
+    if operation.kind == kinds.LINEAR:
         return (batch * weights, into, out, weights, 1.0)
-    if operation.kind == NMS:  # every box is compared with every other
+    if operation.kind == kinds.NMS:  # every box is compared with every other
         return (out, out * operation.output_elements, 1.0)
     fresh = 0.0 if operation.in_place else out
     return (into, out, fresh, weights, 1.0)
@@ -246,7 +226,7 @@ def widths_of(name: str) -> tuple[int, int]:
     plain = name.removesuffix(FORWARD_ALONE)
     if plain.endswith(("convolution", "convolution, few images")):
         return 6, 9
-    return (3, 6) if plain == NMS else (5, 6)
+    return (3, 6) if plain == kinds.NMS else (5, 6)
 
 
 def traffic_terms(call: LayerCall) -> tuple[float, ...]:

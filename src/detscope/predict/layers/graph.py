@@ -10,33 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-Shape = tuple[int, ...]
+from detscope.predict.layers import kinds
 
-# kinds whose treatment is known; any other is legal, is treated with care and named as assumed
-CONVOLUTION = "convolution"
-LINEAR = "linear"
-BATCH_NORM = "batch_norm"
-RELU = "relu"
-ADD = "add"
-CONCATENATE = "concatenate"
-MAX_POOL = "max_pool"
-AVERAGE_POOL = "average_pool"
-DROPOUT = "dropout"
-ACTIVATION = "activation"  # any element-wise function whose backward needs its input
-KNOWN_KINDS = frozenset(
-    {
-        CONVOLUTION,
-        LINEAR,
-        BATCH_NORM,
-        RELU,
-        ADD,
-        CONCATENATE,
-        MAX_POOL,
-        AVERAGE_POOL,
-        DROPOUT,
-        ACTIVATION,
-    }
-)
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -123,4 +99,4 @@ class LayerGraph:
     @property
     def unknown_kinds(self) -> tuple[str, ...]:
         """Kinds of operations that no rule was written for."""
-        return tuple(sorted({operation.kind for operation in self.operations} - KNOWN_KINDS))
+        return tuple(sorted({operation.kind for operation in self.operations} - kinds.KNOWN_KINDS))

@@ -15,21 +15,8 @@ from typing import Any
 
 from detscope.errors import InputError
 from detscope.limits import require_within
-from detscope.predict.layers.graph import (
-    ADD,
-    AVERAGE_POOL,
-    BATCH_NORM,
-    CONCATENATE,
-    CONVOLUTION,
-    LINEAR,
-    MAX_POOL,
-    RELU,
-    Beside,
-    Convolution,
-    LayerGraph,
-    Operation,
-    Shape,
-)
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Beside, Convolution, LayerGraph, Operation, Shape
 from detscope.runs.atomic import write_text
 
 FORMAT = "detscope layers"
@@ -39,15 +26,15 @@ _COLUMNS = [
     *("parameters", "convolution", "stage", "module"),
 ]
 _KINDS = {
-    "conv": CONVOLUTION,
-    "bn": BATCH_NORM,
-    "relu_": RELU,
-    "relu6_": RELU,
-    "add": ADD,
-    "cat": CONCATENATE,
-    "avgpool": AVERAGE_POOL,
-    "maxpool": MAX_POOL,
-    "linear": LINEAR,
+    "conv": kinds.CONVOLUTION,
+    "bn": kinds.BATCH_NORM,
+    "relu_": kinds.RELU,
+    "relu6_": kinds.RELU,
+    "add": kinds.ADD,
+    "cat": kinds.CONCATENATE,
+    "avgpool": kinds.AVERAGE_POOL,
+    "maxpool": kinds.MAX_POOL,
+    "linear": kinds.LINEAR,
 }
 
 
@@ -179,9 +166,9 @@ def graph_of(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
         operation = _operation(
             str(kind), source, tuple(source_shape), output, tuple(output_shape), attributes
         )
-        if operation.kind == ADD:
+        if operation.kind == kinds.ADD:
             operation = _with_other_operand(operation, operations)
-        elif operation.kind == CONCATENATE:
+        elif operation.kind == kinds.CONCATENATE:
             operation = _with_all_parts(operation, operations, int(attributes["n"]))
         operations.append(operation)
     return LayerGraph(name, tuple(operations), family=name.rpartition("_")[0])

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
+from detscope.predict.layers import kinds
 from detscope.predict.layers.calls import (
     ACCUMULATION,
     OPTIMIZERS,
@@ -23,21 +24,8 @@ from detscope.predict.layers.calls import (
     traffic_terms,
     widths_of,
 )
-from detscope.predict.layers.graph import ADD, CONVOLUTION, LINEAR, LayerGraph
-from detscope.predict.layers.times import (
-    BESIDE,
-    INFERENCE,
-    LAYER_STAGES,
-    NMS,
-    PARAMETER,
-    ROI_ALIGN,
-    SMALL,
-    SORTING,
-    STEP,
-    TRAINING,
-    VIEW,
-    LayerTime,
-)
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.times import INFERENCE, LAYER_STAGES, TRAINING, LayerTime
 from detscope.predict.models.residual import LayerResidual, fit_layer_residual, non_negative_least_squares
 from detscope.predict.samples import Case
 
@@ -45,9 +33,9 @@ Array = npt.NDArray[np.float64]
 _ROWS_FOR_RESIDUAL = 8
 _SMALLEST_ERROR = 0.05
 _ROUNDS = 6
-_BY_TRAFFIC = (OTHER, VIEW, SMALL)
+_BY_TRAFFIC = (OTHER, kinds.VIEW, kinds.SMALL)
 _TRAFFIC_TERMS = 2
-_ROOFLINE_ALONE = (*_BY_TRAFFIC, NMS)  # no residual
+_ROOFLINE_ALONE = (*_BY_TRAFFIC, kinds.NMS)  # no residual
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +99,9 @@ class LayerTable:
 
     def calls(self, case: Case) -> list[LayerCall]:
         """All that a case runs, as far as it counts: a call beside the layers only where it was measured."""
-        update = OPTIMIZERS[case.optimizer] if self.knows(case.optimizer) else PARAMETER
+        update = OPTIMIZERS[case.optimizer] if self.knows(case.optimizer) else kinds.PARAMETER
         found = calls_of(case.graph, case.batch, training=self.training, update=update)
-        return [call for call in found if call.operation.kind not in BESIDE - set(self.classes)]
+        return [call for call in found if call.operation.kind not in kinds.BESIDE - set(self.classes)]
 
     def knows(self, optimizer: str) -> bool:
         """Whether an optimizer's update was measured."""
@@ -157,13 +145,14 @@ def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTabl
     by_class: dict[str, list[LayerTime]] = {}
     for row in (row for row in rows if row.stage in wanted):
         by_class.setdefault(class_of(_call(row), training=training), []).append(row)
-        if training and row.stage == INFERENCE and row.operation.kind == ADD:
+        if training and row.stage == INFERENCE and row.operation.kind == kinds.ADD:
             by_class.setdefault(ACCUMULATION, []).append(row)
     unmeasured = [
         row
         for row in rows
         if row.stage == (TRAINING if training else INFERENCE)
-        and row.operation.kind not in (CONVOLUTION, LINEAR, STEP, ROI_ALIGN, SORTING, *BESIDE)
+        and row.operation.kind
+        not in (kinds.CONVOLUTION, kinds.LINEAR, kinds.STEP, kinds.ROI_ALIGN, kinds.SORTING, *kinds.BESIDE)
     ]
     if not unmeasured:
         stage = TRAINING if training else INFERENCE

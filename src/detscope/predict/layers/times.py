@@ -22,22 +22,6 @@ INFERENCE = "inference"  # forward alone, no gradients
 UPDATE = "update"  # the optimizer's work on one parameter tensor
 LAYER_STAGES = (TRAINING, FIRST, INFERENCE, UPDATE)
 
-# kinds that no layer graph holds, but every training step has
-STEP = "step"  # what a step costs besides its layers: loss, optimizer's loop, clearing gradients
-PARAMETER = "parameter"
-CLAMP_IN_PLACE = "relu6"  # it keeps a copy of what it overwrites
-ADAM = "parameter, adam"  # AdamW's update, as PARAMETER is that of SGD with momentum
-
-# operators of detectors; several of torch's share a kind (see `layer_features`)
-ROI_ALIGN = "torchvision.roi_align"
-GROUP_NORM = "native_group_norm"
-NEAREST, BILINEAR = "upsample_nearest2d", "upsample_bilinear2d"
-ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS = "arithmetic", "reduction", "index", "sorting", "loss"
-
-# beside the layers: no tensor of the data's way, or no work but the call
-VIEW, SMALL, NMS = "view", "small operator", "torchvision.nms"
-BESIDE = frozenset({VIEW, SMALL, NMS})
-
 COLUMNS = (
     "kind", "stage", "batch", "input_shapes", "output_shape", "in_place", "parameters", "kernel", "stride",
     "padding", "dilation", "groups", "ms", "drift",

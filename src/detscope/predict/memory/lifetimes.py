@@ -14,21 +14,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import NamedTuple
 
-from detscope.predict.layers.graph import (
-    ACTIVATION,
-    ADD,
-    AVERAGE_POOL,
-    BATCH_NORM,
-    CONCATENATE,
-    CONVOLUTION,
-    DROPOUT,
-    LINEAR,
-    MAX_POOL,
-    RELU,
-    LayerGraph,
-    Operation,
-    Shape,
-)
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import LayerGraph, Operation, Shape
 
 # DOC detscope.predict.memory.lifetimes: Allocations and frees in the order of a step: what tensor lifetimes are replayed as.
 # DOC detscope.predict.memory.lifetimes: The scratch memory a convolution asks for: an assumption about which algorithm the library picks.
@@ -121,9 +108,11 @@ def winograd_bytes(operation: Operation, batch: int) -> int:
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 8
-_KEEPS_INPUT = frozenset({CONVOLUTION, LINEAR, BATCH_NORM, MAX_POOL, AVERAGE_POOL, ACTIVATION})
-_KEEPS_OUTPUT = frozenset({RELU})
-_KEEPS_NOTHING = frozenset({ADD, CONCATENATE, DROPOUT})
+_KEEPS_INPUT = frozenset(
+    {kinds.CONVOLUTION, kinds.LINEAR, kinds.BATCH_NORM, kinds.MAX_POOL, kinds.AVERAGE_POOL, kinds.ACTIVATION}
+)
+_KEEPS_OUTPUT = frozenset({kinds.RELU})
+_KEEPS_NOTHING = frozenset({kinds.ADD, kinds.CONCATENATE, kinds.DROPOUT})
 
 
 @dataclass(frozen=True)
@@ -163,7 +152,7 @@ class TrainingStep:
         for operation in self._graph.operations:
             for elements in operation.parameters:
                 self._log.allocate(elements * FLOAT_BYTES, "parameters", operation.stage)
-            if operation.kind == BATCH_NORM and operation.parameters:
+            if operation.kind == kinds.BATCH_NORM and operation.parameters:
                 for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
                     self._log.allocate(size, "parameters", operation.stage)
         first = self._graph.operations[0].inputs[0]
@@ -221,11 +210,11 @@ class TrainingStep:
         if operation.kind in _KEEPS_OUTPUT or not known:
             kept.append(self._hold(self._block_of[operation.output]))
         out_elements = self._plan.batch * prod(operation.output_shape[1:])
-        if operation.kind == MAX_POOL:
+        if operation.kind == kinds.MAX_POOL:
             kept.append(self._new(out_elements * INDEX_BYTES, "activations", operation.stage))
-        elif operation.kind == DROPOUT:
+        elif operation.kind == kinds.DROPOUT:
             kept.append(self._new(out_elements, "activations", operation.stage))
-        elif operation.kind == BATCH_NORM:
+        elif operation.kind == kinds.BATCH_NORM:
             channels = operation.output_shape[1] * FLOAT_BYTES
             kept += [self._new(channels, "activations", operation.stage) for _ in range(2)]
         return kept
@@ -261,7 +250,7 @@ class TrainingStep:
     def _through(self, operation: Operation, gradient: int, place: int) -> None:
         """The gradient of the output becomes those of inputs and parameters."""
         # the operands of an addition share it; parts of a concatenation are views, which keep all of it alive
-        if operation.kind in (ADD, CONCATENATE):
+        if operation.kind in (kinds.ADD, kinds.CONCATENATE):
             for tensor in operation.inputs:
                 self._accumulate(tensor, self._hold(gradient), operation)
             self._drop(gradient)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from detscope.predict.layers.graph import BATCH_NORM, LayerGraph, Shape
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import LayerGraph, Shape
 from detscope.predict.memory.allocator import AllocatorSettings, CachingAllocator
 from detscope.predict.memory.lifetimes import (
     FLOAT_BYTES,
@@ -117,7 +118,7 @@ def forward_events(graph: LayerGraph, batch: int) -> list[MemoryEvent]:
     for operation in graph.operations:
         for elements in operation.parameters:
             log.allocate(elements * FLOAT_BYTES, "parameters", operation.stage)
-        if operation.kind == BATCH_NORM and operation.parameters:  # running mean, variance and count
+        if operation.kind == kinds.BATCH_NORM and operation.parameters:  # running mean, variance and count
             for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
                 log.allocate(size, "parameters", operation.stage)
     first = graph.operations[0].inputs[0]

@@ -6,33 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detscope.predict.layers.graph import (
-    ADD,
-    AVERAGE_POOL,
-    BATCH_NORM,
-    CONCATENATE,
-    CONVOLUTION,
-    DROPOUT,
-    LINEAR,
-    MAX_POOL,
-    Shape,
-)
-from detscope.predict.layers.times import (
-    ADAM,
-    ARITHMETIC,
-    BILINEAR,
-    GROUP_NORM,
-    INDEX,
-    LOSS,
-    NEAREST,
-    NMS,
-    REDUCTION,
-    ROI_ALIGN,
-    SMALL,
-    SORTING,
-    STEP,
-    VIEW,
-)
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Shape
 from detscope.predict.microbench.design import Trial
 
 if TYPE_CHECKING:
@@ -249,18 +224,18 @@ def _small(torch: Any, device: str, trial: Trial) -> Function:
 
 
 _MAKERS: dict[str, Callable[[Any, str, Trial], Function]] = {
-    ROI_ALIGN: _roi_align,
-    NMS: _nms,
-    GROUP_NORM: _group_norm,
-    NEAREST: _nearest,
-    BILINEAR: _bilinear,
-    ARITHMETIC: _arithmetic,
-    REDUCTION: _reduction,
-    INDEX: _index,
-    SORTING: _sorting,
-    LOSS: _loss,
-    VIEW: _views,
-    SMALL: _small,
+    kinds.ROI_ALIGN: _roi_align,
+    kinds.NMS: _nms,
+    kinds.GROUP_NORM: _group_norm,
+    kinds.NEAREST: _nearest,
+    kinds.BILINEAR: _bilinear,
+    kinds.ARITHMETIC: _arithmetic,
+    kinds.REDUCTION: _reduction,
+    kinds.INDEX: _index,
+    kinds.SORTING: _sorting,
+    kinds.LOSS: _loss,
+    kinds.VIEW: _views,
+    kinds.SMALL: _small,
 }
 
 
@@ -318,12 +293,12 @@ def made_call(bench: Bench, trial: Trial, *, training: bool) -> Call:
                     bench.fill(parameter)
         module = module.to(bench.device).train(training)
         return Call(module, module)
-    if operation.kind == STEP:
+    if operation.kind == kinds.STEP:
         targets = bench.torch.zeros(trial.batch, dtype=bench.torch.long, device=bench.device)
         return Call(lambda scores: bench.torch.nn.functional.cross_entropy(scores, targets))
-    if operation.kind == CONCATENATE:
+    if operation.kind == kinds.CONCATENATE:
         return Call(lambda *parts: bench.torch.cat(parts, 1))
-    if operation.kind == ADD:
+    if operation.kind == kinds.ADD:
         return Call(lambda one, other: one.add_(other) if operation.in_place else one + other)
     if trial.variant == "mul":
         return Call(lambda gate, image: gate * image)
@@ -335,7 +310,7 @@ def made_call(bench: Bench, trial: Trial, *, training: bool) -> Call:
 
 def _module(nn: Any, trial: Trial) -> Any:
     operation, layer = trial.operation, trial.operation.convolution
-    if operation.kind == CONVOLUTION and layer is not None:
+    if operation.kind == kinds.CONVOLUTION and layer is not None:
         return nn.Conv2d(
             layer.in_channels,
             layer.out_channels,
@@ -347,13 +322,13 @@ def _module(nn: Any, trial: Trial) -> Any:
             bias=len(operation.parameters) > 1,
             device="meta",  # filled later: drawing weights as a network does takes longer than the layer
         )
-    if operation.kind == LINEAR:
+    if operation.kind == kinds.LINEAR:
         return nn.Linear(operation.input_shapes[0][1], operation.output_shape[1], device="meta")
-    if operation.kind == BATCH_NORM:
+    if operation.kind == kinds.BATCH_NORM:
         return nn.BatchNorm2d(operation.output_shape[1])
-    if operation.kind == DROPOUT:
+    if operation.kind == kinds.DROPOUT:
         return nn.Dropout(0.2)
-    if operation.kind in (MAX_POOL, AVERAGE_POOL):
+    if operation.kind in (kinds.MAX_POOL, kinds.AVERAGE_POOL):
         return _pool(nn, trial)
     made = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}.get(trial.variant)
     if made is not None:
@@ -366,7 +341,7 @@ def _pool(nn: Any, trial: Trial) -> Any:
         return nn.AdaptiveAvgPool2d(1)
     window, stride = map(int, trial.variant.split())
     padding = 1 if window == 3 else 0
-    kind = nn.MaxPool2d if trial.operation.kind == MAX_POOL else nn.AvgPool2d
+    kind = nn.MaxPool2d if trial.operation.kind == kinds.MAX_POOL else nn.AvgPool2d
     return kind(window, stride, padding)
 
 
@@ -388,7 +363,7 @@ def update_call(bench: Bench, trial: Trial) -> Callable[[], float]:
     torch, size = bench.torch, trial.operation.output_shape[0]
     count = max(2, min(_MOST_TENSORS, _UPDATE_ELEMENTS // size))
     parameters = [torch.nn.Parameter(bench.random((size,))) for _ in range(count)]
-    if trial.operation.kind == ADAM:
+    if trial.operation.kind == kinds.ADAM:
         optimizer = torch.optim.AdamW(parameters, lr=1e-6, weight_decay=1e-4)
     else:
         optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, weight_decay=5e-4)

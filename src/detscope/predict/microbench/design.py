@@ -11,43 +11,9 @@ from dataclasses import dataclass
 from math import exp, log, prod
 from random import Random
 
-from detscope.predict.layers.graph import (
-    ACTIVATION,
-    ADD,
-    AVERAGE_POOL,
-    BATCH_NORM,
-    CONCATENATE,
-    CONVOLUTION,
-    DROPOUT,
-    LINEAR,
-    MAX_POOL,
-    RELU,
-    Convolution,
-    Operation,
-    Shape,
-)
-from detscope.predict.layers.times import (
-    ADAM,
-    ARITHMETIC,
-    BILINEAR,
-    CLAMP_IN_PLACE,
-    FIRST,
-    GROUP_NORM,
-    INDEX,
-    INFERENCE,
-    LOSS,
-    NEAREST,
-    NMS,
-    PARAMETER,
-    REDUCTION,
-    ROI_ALIGN,
-    SMALL,
-    SORTING,
-    STEP,
-    TRAINING,
-    UPDATE,
-    VIEW,
-)
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Convolution, Operation, Shape
+from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, UPDATE
 
 # DOC detscope.predict.microbench.design: A layer to measure, and the sizes that layers are drawn from.
 # DOC detscope.predict.microbench.design: What detectors run besides convolutions: draws of their operators for the rounds of a microbench.
@@ -96,7 +62,7 @@ def roi_align(chance: Random) -> Trial:
         batch, image, window = chance.choice(_FEW_BATCHES), _map(chance, 8), chance.choice((5, 7, 7, 14))
         boxes = _log_uniform(chance, 4, 512)
         shape = (boxes, image[1], window, window)
-        operation = Operation(ROI_ALIGN, (0, 1), (image, (boxes, 5)), 2, shape)
+        operation = Operation(kinds.ROI_ALIGN, (0, 1), (image, (boxes, 5)), 2, shape)
         if batch * operation.output_elements <= _ROI_ELEMENTS:
             return Trial(operation, batch, _BOTH)
 
@@ -104,13 +70,13 @@ def roi_align(chance: Random) -> Trial:
 def nms(chance: Random) -> Trial:
     """Boxes of one image."""
     count = _log_uniform(chance, 20, 4000)
-    return Trial(Operation(NMS, (0,), ((count, 4),), 1, (count,)), 1, _FORWARD)
+    return Trial(Operation(kinds.NMS, (0,), ((count, 4),), 1, (count,)), 1, _FORWARD)
 
 
 def group_norm(chance: Random) -> Trial:
     """Eight channels to a group, as heads have it."""
     shape = _map(chance)
-    operation = Operation(GROUP_NORM, (0,), (shape,), 1, shape, (shape[1], shape[1]))
+    operation = Operation(kinds.GROUP_NORM, (0,), (shape,), 1, shape, (shape[1], shape[1]))
     return Trial(operation, chance.choice(BATCHES), _BOTH)
 
 
@@ -118,7 +84,7 @@ def nearest(chance: Random) -> Trial:
     """A level of a pyramid, twice as large."""
     shape = _map(chance)
     larger = (*shape[:2], 2 * shape[2], 2 * shape[3])
-    return Trial(Operation(NEAREST, (0,), (shape,), 1, larger), chance.choice(BATCHES), _BOTH)
+    return Trial(Operation(kinds.NEAREST, (0,), (shape,), 1, larger), chance.choice(BATCHES), _BOTH)
 
 
 def bilinear(chance: Random) -> Trial:
@@ -126,14 +92,16 @@ def bilinear(chance: Random) -> Trial:
     channels, size = chance.choice((1, 3, 3, 17)), _log_uniform(chance, 14, 400)
     made = max(1, round(size * chance.uniform(0.5, 2.0)))
     shapes = ((1, channels, size, size), (1, channels, made, made))
-    return Trial(Operation(BILINEAR, (0,), shapes[:1], 1, shapes[1]), chance.choice(_FEW_BATCHES), _BOTH)
+    return Trial(
+        Operation(kinds.BILINEAR, (0,), shapes[:1], 1, shapes[1]), chance.choice(_FEW_BATCHES), _BOTH
+    )
 
 
 def arithmetic(chance: Random) -> Trial:
     """Boxes or maps, element by element."""
     shape = _boxes(chance) if chance.random() < 0.6 else _map(chance)
     variant, inputs = chance.choice((("sub", 2), ("div", 2), ("exp", 1), ("clamp", 1), ("maximum", 2)))
-    operation = Operation(ARITHMETIC, tuple(range(inputs)), (shape,) * inputs, inputs, shape)
+    operation = Operation(kinds.ARITHMETIC, tuple(range(inputs)), (shape,) * inputs, inputs, shape)
     return Trial(operation, chance.choice(_FEW_BATCHES), _BOTH, variant)
 
 
@@ -141,40 +109,46 @@ def reduction(chance: Random) -> Trial:
     """To one number, or to one per row."""
     shape = _boxes(chance)
     variant, output = chance.choice((("sum", (1,)), ("max", shape[:1])))
-    return Trial(Operation(REDUCTION, (0,), (shape,), 1, output), chance.choice(_FEW_BATCHES), _BOTH, variant)
+    return Trial(
+        Operation(kinds.REDUCTION, (0,), (shape,), 1, output), chance.choice(_FEW_BATCHES), _BOTH, variant
+    )
 
 
 def index(chance: Random) -> Trial:
     """Some of the boxes."""
     shape = _boxes(chance)
     rows = max(1, round(shape[0] * exp(chance.uniform(log(0.01), 0.0))))
-    return Trial(Operation(INDEX, (0,), (shape,), 1, (rows, shape[1])), chance.choice(_FEW_BATCHES), _BOTH)
+    return Trial(
+        Operation(kinds.INDEX, (0,), (shape,), 1, (rows, shape[1])), chance.choice(_FEW_BATCHES), _BOTH
+    )
 
 
 def sorting(chance: Random) -> Trial:
     """Scores of one image, all of them or the best."""
     count = _log_uniform(chance, 100, 100_000)
     variant, kept = chance.choice((("sort", count), ("topk", max(1, min(count, 1000) // 2))))
-    return Trial(Operation(SORTING, (0,), ((count,),), 1, (kept,)), 1, _FORWARD, variant)
+    return Trial(Operation(kinds.SORTING, (0,), ((count,),), 1, (kept,)), 1, _FORWARD, variant)
 
 
 def loss(chance: Random) -> Trial:
     """Of boxes or of class scores: summed up, or one for each (focal losses weigh them)."""
     shape, variant = _boxes(chance), chance.choice(("smooth_l1", "cross_entropy"))
     output = chance.choice(((1,), shape))
-    return Trial(Operation(LOSS, (0,), (shape,), 1, output), chance.choice(_FEW_BATCHES), _BOTH, variant)
+    return Trial(
+        Operation(kinds.LOSS, (0,), (shape,), 1, output), chance.choice(_FEW_BATCHES), _BOTH, variant
+    )
 
 
 def views(_: Random) -> Trial:
     """Other shapes of the same memory: the time of one of several."""
-    return Trial(Operation(VIEW, (), (), 0, (1,)), 1, _FORWARD, parts=VIEWS)
+    return Trial(Operation(kinds.VIEW, (), (), 0, (1,)), 1, _FORWARD, parts=VIEWS)
 
 
 def small(chance: Random) -> Trial:
     """What is done with boxes and targets where no gradient is asked for: the time of one of several."""
     boxes = _log_uniform(chance, 5, 50_000)
     size = max(1, round(boxes * SMALL_ELEMENTS / SMALL_CALLS))
-    return Trial(Operation(SMALL, (), (), 0, (size,)), 1, _FORWARD, str(boxes), parts=SMALL_CALLS)
+    return Trial(Operation(kinds.SMALL, (), (), 0, (size,)), 1, _FORWARD, str(boxes), parts=SMALL_CALLS)
 
 
 DETECTION: tuple[tuple[Callable[[Random], Trial], int], ...] = (
@@ -267,7 +241,7 @@ def _made(
     out = (size + 2 * (kernel // 2) - kernel) // stride + 1
     weight = outside * (inside // groups) * kernel * kernel
     operation = Operation(
-        CONVOLUTION,
+        kinds.CONVOLUTION,
         (0,),
         ((1, inside, size, size),),
         1,
@@ -337,7 +311,7 @@ def _plain(kind: str, *variants: str, in_place: float = 0.0) -> Draw:
     def draw(chance: Random) -> Trial:
         shape = _image_shape(chance)
         variant = chance.choice(variants) if variants else ""
-        parameters = (shape[1], shape[1]) if kind == BATCH_NORM else ()
+        parameters = (shape[1], shape[1]) if kind == kinds.BATCH_NORM else ()
         output = 0 if chance.random() < in_place else 1
         return Trial(
             Operation(kind, (0,), (shape,), output, shape, parameters), _batch(chance), variant=variant
@@ -347,7 +321,7 @@ def _plain(kind: str, *variants: str, in_place: float = 0.0) -> Draw:
 
 
 def _norm(chance: Random) -> Trial:
-    trial = _plain(BATCH_NORM)(chance)
+    trial = _plain(kinds.BATCH_NORM)(chance)
     small = trial.batch * prod(trial.operation.output_shape[2:]) < 2  # nothing to take a variance of
     return Trial(trial.operation, 2, trial.stages) if small else trial
 
@@ -355,21 +329,23 @@ def _norm(chance: Random) -> Trial:
 def _add(chance: Random) -> Trial:
     shape = _image_shape(chance)
     output = 0 if chance.random() < 0.5 else 2
-    return Trial(Operation(ADD, (0, 1), (shape, shape), output, shape), _batch(chance))
+    return Trial(Operation(kinds.ADD, (0, 1), (shape, shape), output, shape), _batch(chance))
 
 
 def _gate(chance: Random) -> Trial:
     """Squeeze and excite: a map times one number per channel."""
     shape = _image_shape(chance)
     gate = (1, shape[1], 1, 1)
-    return Trial(Operation(ACTIVATION, (0, 1), (gate, shape), 2, shape), _batch(chance), variant="mul")
+    return Trial(Operation(kinds.ACTIVATION, (0, 1), (gate, shape), 2, shape), _batch(chance), variant="mul")
 
 
 def _concatenate(chance: Random) -> Trial:
     size, parts = _size(chance), chance.choice((2, 2, 3, 4))
     channels = [_channels(chance, 8, 512) for _ in range(parts)]
     shapes = tuple((1, count, size, size) for count in channels)
-    operation = Operation(CONCATENATE, tuple(range(parts)), shapes, parts, (1, sum(channels), size, size))
+    operation = Operation(
+        kinds.CONCATENATE, tuple(range(parts)), shapes, parts, (1, sum(channels), size, size)
+    )
     return Trial(operation, _batch(chance))
 
 
@@ -389,13 +365,13 @@ def _pool(kind: str) -> Draw:
 def _mean(chance: Random) -> Trial:
     """The pool to one number per channel."""
     shape = _image_shape(chance)
-    operation = Operation(AVERAGE_POOL, (0,), (shape,), 1, (*shape[:2], 1, 1))
+    operation = Operation(kinds.AVERAGE_POOL, (0,), (shape,), 1, (*shape[:2], 1, 1))
     return Trial(operation, _batch(chance), variant="adaptive")
 
 
 def _linear(chance: Random) -> Trial:
     inside, outside = _channels(chance, 16, 2048), _channels(chance, 10, 2048)
-    operation = Operation(LINEAR, (0,), ((1, inside),), 1, (1, outside), (inside * outside, outside))
+    operation = Operation(kinds.LINEAR, (0,), ((1, inside),), 1, (1, outside), (inside * outside, outside))
     return Trial(operation, _batch(chance))
 
 
@@ -409,7 +385,7 @@ def _update(kind: str) -> Draw:
 
 def _loss(chance: Random) -> Trial:
     classes = chance.choice((10, 100, 1000))
-    operation = Operation(STEP, (0,), ((1, classes),), 1, (1,))
+    operation = Operation(kinds.STEP, (0,), ((1, classes),), 1, (1,))
     return Trial(operation, _batch(chance), (TRAINING, INFERENCE))
 
 
@@ -423,19 +399,19 @@ _ROUND: tuple[tuple[Draw, int], ...] = (
     (_grouped, 7),
     (_first, 4),
     (_norm, 5),
-    (_plain(RELU, "relu", in_place=0.8), 4),
-    (_plain(CLAMP_IN_PLACE, "relu6", in_place=1.0), 3),
-    (_plain(ACTIVATION, "silu", "hardswish", "sigmoid", in_place=0.3), 3),
+    (_plain(kinds.RELU, "relu", in_place=0.8), 4),
+    (_plain(kinds.CLAMP_IN_PLACE, "relu6", in_place=1.0), 3),
+    (_plain(kinds.ACTIVATION, "silu", "hardswish", "sigmoid", in_place=0.3), 3),
     (_add, 3),
     (_gate, 3),
     (_concatenate, 3),
-    (_pool(MAX_POOL), 3),
-    (_pool(AVERAGE_POOL), 1),
+    (_pool(kinds.MAX_POOL), 3),
+    (_pool(kinds.AVERAGE_POOL), 1),
     (_mean, 3),
     (_linear, 3),
-    (_plain(DROPOUT), 1),
-    (_update(PARAMETER), 3),
-    (_update(ADAM), 2),
+    (_plain(kinds.DROPOUT), 1),
+    (_update(kinds.PARAMETER), 3),
+    (_update(kinds.ADAM), 2),
     (_loss, 1),
     *DETECTION,
 )

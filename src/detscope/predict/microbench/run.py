@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.layers.graph import ADD, CONVOLUTION, LINEAR, Convolution, Operation
-from detscope.predict.layers.times import INFERENCE, STEP, TRAINING, UPDATE, LayerTime
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Convolution, Operation
+from detscope.predict.layers.times import INFERENCE, TRAINING, UPDATE, LayerTime
 from detscope.predict.microbench.calls import Bench, Clock, clock_for, made_call, made_inputs, update_call
 from detscope.predict.microbench.design import CPU_LIMITS, CUDA_LIMITS, Limits, Trial, rounds
 
@@ -33,11 +34,17 @@ _IMAGE = (1, 64, 28, 28)
 _LARGE = (1, 64, 64, 64)
 _COMPUTE = Trial(
     Operation(
-        CONVOLUTION, (0,), (_IMAGE,), 1, _IMAGE, (64 * 64 * 9,), Convolution(64, 64, (3, 3), padding=(1, 1))
+        kinds.CONVOLUTION,
+        (0,),
+        (_IMAGE,),
+        1,
+        _IMAGE,
+        (64 * 64 * 9,),
+        Convolution(64, 64, (3, 3), padding=(1, 1)),
     ),
     4,
 )
-_MOVE = Trial(Operation(ADD, (0, 1), (_LARGE, _LARGE), 2, _LARGE), 8)
+_MOVE = Trial(Operation(kinds.ADD, (0, 1), (_LARGE, _LARGE), 2, _LARGE), 8)
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ def measure_layers(
 
 
 def _computes(row: LayerTime) -> bool:
-    return row.operation.kind in (CONVOLUTION, LINEAR)
+    return row.operation.kind in (kinds.CONVOLUTION, kinds.LINEAR)
 
 
 def measure(bench: Bench, trial: Trial, stage: str) -> float:
@@ -224,7 +231,7 @@ def _training(bench: Bench, trial: Trial, *, input_gradient: bool) -> Callable[[
             del output
             call.clear()
         backward_ms = clock.total_ms()
-        if trial.operation.kind != STEP:  # the start of the backward pass is a part of it
+        if trial.operation.kind != kinds.STEP:  # the start of the backward pass is a part of it
             backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * _start_ms(clock, *empty))
         return (forward_ms + backward_ms) / len(calls)
 

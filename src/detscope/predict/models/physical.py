@@ -18,17 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.layers.graph import (
-    ADD,
-    AVERAGE_POOL,
-    BATCH_NORM,
-    CONCATENATE,
-    LINEAR,
-    MAX_POOL,
-    RELU,
-    LayerGraph,
-    Operation,
-)
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import LayerGraph, Operation
 from detscope.predict.models.residual import non_negative_least_squares
 from detscope.predict.samples import Case, Sample
 
@@ -167,13 +158,13 @@ def _traffic(operation: Operation, *, training: bool) -> float:
     """Elements read and written per image: batch norm reads its input twice, and so on."""
     into, out = operation.input_elements, operation.output_elements
     forward, backward = {
-        BATCH_NORM: (3 * out, 5 * out),
-        RELU: (2 * out, 3 * out),
-        MAX_POOL: (into + 3 * out, into + 3 * out),
-        AVERAGE_POOL: (into, into),
-        ADD: (3 * out, 3 * out),
-        CONCATENATE: (2 * out, 2 * out),
-        LINEAR: (into + out + sum(operation.parameters), 2 * (into + out + sum(operation.parameters))),
+        kinds.BATCH_NORM: (3 * out, 5 * out),
+        kinds.RELU: (2 * out, 3 * out),
+        kinds.MAX_POOL: (into + 3 * out, into + 3 * out),
+        kinds.AVERAGE_POOL: (into, into),
+        kinds.ADD: (3 * out, 3 * out),
+        kinds.CONCATENATE: (2 * out, 2 * out),
+        kinds.LINEAR: (into + out + sum(operation.parameters), 2 * (into + out + sum(operation.parameters))),
     }.get(operation.kind, (into + out, 2 * (into + out)))
     return float(forward + (backward if training else 0))
 

@@ -5,24 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from detscope.predict.layers.graph import (
-    ACTIVATION,
-    ADD,
-    AVERAGE_POOL,
-    BATCH_NORM,
-    CONCATENATE,
-    CONVOLUTION,
-    DROPOUT,
-    LINEAR,
-    MAX_POOL,
-    RELU,
-    Beside,
-    Convolution,
-    LayerGraph,
-    Operation,
-    Shape,
-)
-from detscope.predict.layers.times import NMS, SMALL, VIEW
+from detscope.predict.layers import kinds
+from detscope.predict.layers.graph import Beside, Convolution, LayerGraph, Operation, Shape
 from detscope.predict.trace.step import BACKWARD, FORWARD, OperatorCall, Seen, TracedStep
 
 # DOC detscope.predict.trace.graph: Operators that are no layers: views, and what detectors do with anchors, boxes and indices.
@@ -30,28 +14,28 @@ from detscope.predict.trace.step import BACKWARD, FORWARD, OperatorCall, Seen, T
 # Each takes a few microseconds, most of them the call itself, and a detector's step has hundreds. They are
 # counted at the two traced batch sizes, which tells how many there are in every step and how many per image.
 _KINDS = {
-    "convolution": CONVOLUTION,
-    "addmm": LINEAR,
-    "mm": LINEAR,
-    "native_batch_norm": BATCH_NORM,
-    "relu": RELU,
-    "relu_": RELU,
-    "hardtanh": RELU,
-    "hardtanh_": RELU,
-    "add": ADD,
-    "add_": ADD,
-    "cat": CONCATENATE,
-    "max_pool2d_with_indices": MAX_POOL,
-    "mean": AVERAGE_POOL,
-    "avg_pool2d": AVERAGE_POOL,
-    "_adaptive_avg_pool2d": AVERAGE_POOL,
-    "native_dropout": DROPOUT,
+    "convolution": kinds.CONVOLUTION,
+    "addmm": kinds.LINEAR,
+    "mm": kinds.LINEAR,
+    "native_batch_norm": kinds.BATCH_NORM,
+    "relu": kinds.RELU,
+    "relu_": kinds.RELU,
+    "hardtanh": kinds.RELU,
+    "hardtanh_": kinds.RELU,
+    "add": kinds.ADD,
+    "add_": kinds.ADD,
+    "cat": kinds.CONCATENATE,
+    "max_pool2d_with_indices": kinds.MAX_POOL,
+    "mean": kinds.AVERAGE_POOL,
+    "avg_pool2d": kinds.AVERAGE_POOL,
+    "_adaptive_avg_pool2d": kinds.AVERAGE_POOL,
+    "native_dropout": kinds.DROPOUT,
 } | dict.fromkeys(
     (
         "silu", "silu_", "gelu", "sigmoid", "sigmoid_", "hardswish", "hardswish_", "hardsigmoid",
         "hardsigmoid_", "tanh", "elu", "leaky_relu", "leaky_relu_", "mul", "mul_",
     ),
-    ACTIVATION,
+    kinds.ACTIVATION,
 )  # fmt: skip
 _PAIR = 2
 
@@ -103,7 +87,7 @@ def _operation(
         makers[output.block],
         _of_one_image(output.shape, batch),
         tuple(trained[one.block] for one in tensors_of(call.arguments) if one.block in trained),
-        _convolution(call, first) if kind == CONVOLUTION else None,
+        _convolution(call, first) if kind == kinds.CONVOLUTION else None,
         call.stage,
         call.module,
     )
@@ -186,9 +170,9 @@ def _beside(step: TracedStep) -> Iterator[tuple[str, str, int]]:
             yield call.stage, *_kind_and_size(call)
     for call in step.log.calls:
         if call.phase == BACKWARD and call.name in _VIEWS_BACKWARD:
-            yield call.stage, VIEW, 1
+            yield call.stage, kinds.VIEW, 1
         elif call.phase == BACKWARD and call.name in _COPIES_BACKWARD:
-            yield call.stage, SMALL, _elements(call.outputs)
+            yield call.stage, kinds.SMALL, _elements(call.outputs)
 
 
 def _part_of_a_layer(call: OperatorCall) -> bool:
@@ -199,12 +183,12 @@ def _part_of_a_layer(call: OperatorCall) -> bool:
 
 def _kind_and_size(call: OperatorCall) -> tuple[str, int]:
     given = tensors_of(call.arguments)
-    if call.name == NMS:
-        return NMS, given[1].shape[0]
+    if call.name == kinds.NMS:
+        return kinds.NMS, given[1].shape[0]
     same = bool(call.outputs) and call.outputs[0].block in (one.block for one in given)
     if (same and not call.name.endswith("_")) or call.name == _READS_ONE_NUMBER:
-        return VIEW, 1
-    return SMALL, _elements(given) + _elements(call.outputs)
+        return kinds.VIEW, 1
+    return kinds.SMALL, _elements(given) + _elements(call.outputs)
 
 
 def _elements(tensors: list[Seen] | tuple[Seen, ...]) -> int:
