@@ -143,7 +143,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     wall_ns = time.perf_counter_ns() - before_ns
     raw = window.stop()
     probes.remove()
-    result = attribute(raw, nodes, buffer.take()[0])
+    result = attribute(raw, nodes, buffer.take_events()[0])
     rows = result.operators.filter(pl.col("module").is_not_null())
     owners = set(rows.select("name", "module").rows())
     assert (AUTOGRAD + "ConvolutionBackward0", "conv") in owners

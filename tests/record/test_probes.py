@@ -276,7 +276,7 @@ def test_a_module_that_is_dropped_dies_and_its_place_is_not_taken_for_it():
     del model
     gc.collect()
     assert seen() is None
-    buffer.take()
+    buffer.take_events()
     for _ in range(50):  # some of them lie where the old one lay
         Block()(torch.rand(1, 4))
     assert buffer.items == []
@@ -298,7 +298,7 @@ def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end():
     with pytest.raises(ValueError, match="mine"):
         model(torch.rand(1, 2))
     assert nn.functional.linear is linear
-    buffer.take()
+    buffer.take_events()
     model.inner(torch.rand(1, 2))
     assert entered(nodes, buffer) == ["inner", "linear()"]
     probes.remove()

@@ -28,8 +28,8 @@ def test_marks_of_a_step_that_was_left_are_forgotten():
 def test_a_buffer_hands_over_the_marks_of_one_step():
     buffer = EventBuffer()
     buffer.mark_processor(STEP_BEGINS)
-    buffer.enter(2)
-    buffer.exit(2)
+    buffer.enter_node(2)
+    buffer.exit_node(2)
     marks = buffer.mark_processor(STEP_ENDS)
     assert marks[::2] == [STEP_BEGINS, 8, 9, STEP_ENDS]
     assert buffer.mark_processor(STEP_BEGINS)[-2] == STEP_BEGINS

@@ -1,25 +1,26 @@
-"""A data set of image files and records; what COCO, VOC, YOLO and Pets layouts are read into."""
+"""A data set of image files and records: what COCO, VOC, YOLO and Pets layouts are read into."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from detscope.data.annotations.records import Annotations, ImageRecord, ReadOptions
-from detscope.data.annotations.values import leads_out
-from detscope.data.coco_annotations import Wanted, read_annotations
-from detscope.data.contract import GroundTruth, Problem, Progress, Target
-from detscope.data.ground_truth import build_ground_truth
+import numpy as np
+import numpy.typing as npt
+
+from detscope.data.annotations.records import Annotations, ImageRecord, Size
+from detscope.data.annotations.segmentation import BadAnnotationError, draw_mask, export_segmentation
+from detscope.data.contract import OpenRequest, Problem, Target, TruthContent, TruthObject, track_progress
 from detscope.data.images.decoding import (
     ImageError,
-    decode_to_annotated_size,
+    decode_image,
     inspect_image,
     read_image_file,
-    size_differs,
+    require_annotated_size,
 )
-from detscope.data.loading.views import AS_IT_IS, Augmentation, ItemKey, resized, to_float
-from detscope.data.targets import make_target
+from detscope.data.loading.views import AS_IT_IS, Augmentation, ItemKey, View, make_float, make_planes
 from detscope.errors import InputError, UsageError
 from detscope.marks import region
 
@@ -28,19 +29,12 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class CocoLayoutDataset:
+class FolderDataset(Annotations):
     """Images and targets; see `contract.DetectionDataset`."""
 
-    name: str
-    classes: tuple[str, ...]
-    images_folder: Path
-    records: tuple[ImageRecord, ...] = field(repr=False)
-    category_ids: tuple[int, ...] = field(default=(), repr=False)
-    problems: tuple[Problem, ...] = field(default=(), repr=False)
-    notes: tuple[str, ...] = ()
-    keypoint_swap: tuple[int, ...] = field(default=(), repr=False)
-    keep_ignored: bool = False
-    augmentation: Augmentation | None = None  # None: every image as it is
+    name: str = field(kw_only=True)
+    images_folder: Path = field(kw_only=True)
+    augmentation: Augmentation | None = field(default=None, kw_only=True)  # None: every image as it is
 
     def __len__(self) -> int:
         return len(self.records)
@@ -48,25 +42,23 @@ class CocoLayoutDataset:
     def __getitem__(self, key: ItemKey) -> tuple[torch.Tensor, Target]:
         pixels, target = self.read(key)
         with region("transform"):
-            return to_float(pixels), target
+            return make_float(pixels), target
 
     def read(self, key: ItemKey) -> tuple[torch.Tensor, Target]:
         """An item with its image as uint8: a quarter of the bytes on the way out of a worker."""
         passes, index = key if isinstance(key, tuple) else (0, key)
         record = self.records[index]
-        view = AS_IT_IS if self.augmentation is None else self.augmentation.view(passes, index)
+        view = AS_IT_IS if self.augmentation is None else self.augmentation.draw_view(passes, index)
         path = self.images_folder / record.file_name
         with region("load"):
             raw = read_image_file(path)
         own = self.image_size(index)
-        shown = view.size_of(*own)
+        shown = view.scale_size(*own)
         with region("decode"):
-            pixels = decode_to_annotated_size(raw, str(path), record.width, record.height, at_least=shown)
+            pixels = decode_image(raw, str(path), record.width, record.height, at_least=shown)
         with region("transform"):
-            target = make_target(
-                record, own, view, keypoint_swap=self.keypoint_swap, keep_ignored=self.keep_ignored
-            )
-            return resized(pixels, shown, view.flip), target
+            target = _make_target(record, own, view, self.keypoint_swap)
+            return make_planes(pixels, shown, view.flip), target
 
     def image_name(self, index: int) -> str:
         """File name of an image, for messages and reports."""
@@ -79,78 +71,55 @@ class CocoLayoutDataset:
             raise InputError(f"{record.file_name}: its size is not known")
         return record.width, record.height
 
-    def ground_truth(self) -> GroundTruth:
+    def ground_truth(self) -> TruthContent:
         """Every image and object as a COCO annotation file holds them; no image is decoded."""
-        return build_ground_truth(self.records, self.classes, self.category_ids)
+        content: TruthContent = {
+            "images": [
+                {"id": one.image_id, "file_name": one.file_name, "width": one.width or 0, "height": one.height or 0}
+                for one in self.records
+            ],
+            "annotations": [],
+            "categories": [
+                {"id": number, "name": name}
+                for number, name in zip(self.category_ids, self.classes[1:], strict=True)
+            ],
+        }
+        objects = content["annotations"]
+        for record in self.records:
+            for row in range(len(record.labels)):  # numbered from 1, because files repeat numbers
+                objects.append(_make_truth_object(record, row, self.category_ids, len(objects) + 1))
+        return content
 
 
-def open_coco_layout(
-    name: str,
-    images_folder: Path,
-    annotation_file: Path,
-    options: ReadOptions,
-    *,
-    progress: Progress | None = None,
-    wanted: Wanted | None = None,
-    augmentation: Augmentation | None = None,
-    content: Any = None,
-    notes: tuple[str, ...] = (),
-    home: Path | None = None,
-) -> CocoLayoutDataset:
-    """Open a folder of images and an annotation file; `wanted` picks images, `content` is the file loaded.
-
-    `home` is the data set's folder, where it is more than that of the images: no file name leads out of it.
-    """
-    homes = (images_folder,) if home is None else (images_folder, home)
-
-    def size_of(file_name: str) -> tuple[int | None, int | None]:
-        return size_of_file(images_folder / file_name)
-
-    annotations = read_annotations(
-        annotation_file,
-        options,
-        size_of,
-        wanted=wanted or (lambda images: images),
-        content=content,
-        leads_out=lambda name: leads_out(name, images_folder, homes),
-    )
-    annotations = replace(annotations, notes=notes)
-    return with_annotations(
-        name, images_folder, annotations, options, progress=progress, augmentation=augmentation
-    )
-
-
-def with_annotations(
-    name: str,
-    images_folder: Path,
-    annotations: Annotations,
-    options: ReadOptions,
-    *,
-    progress: Progress | None = None,
-    augmentation: Augmentation | None = None,
-) -> CocoLayoutDataset:
+def join_images(
+    name: str, images_folder: Path, annotations: Annotations, request: OpenRequest
+) -> FolderDataset:
     """Join annotations and images; every image file is looked at before anything is timed."""
-    _require_targets(name, annotations, options)
-    records, bad_images = annotations.images, list[Problem]()
-    if options.inspect_images:
-        records, bad_images = _usable(annotations.images, images_folder, options.skip_bad, progress)
-    if not records and options.inspect_images:
-        raise InputError(f"data set {name}: none of its images can be used", f"look into {images_folder}")
-    return CocoLayoutDataset(
-        name,
+    records, problems = annotations.records, list(annotations.problems)
+    if request.need_keypoints and not any(one.keypoints is not None and one.keypoints.size for one in records):
+        raise UsageError(
+            f"data set {name} has no keypoints, which this model needs", "choose another data set or model"
+        )
+    if not request.checking:
+        records = tuple(_inspect_images(records, images_folder, request, problems))
+        if not records:
+            raise InputError(
+                f"data set {name}: none of its images can be used", f"look into {images_folder}"
+            )
+    return FolderDataset(
         annotations.classes,
-        images_folder,
-        records,
         annotations.category_ids,
-        (*annotations.problems, *bad_images),
+        records,
+        tuple(problems),
         annotations.notes,
         annotations.keypoint_swap,
-        options.keep_ignored,
-        augmentation,
+        name=name,
+        images_folder=images_folder,
+        augmentation=request.make_augmentation(),
     )
 
 
-def size_of_file(path: Path) -> tuple[int | None, int | None]:
+def read_image_size(path: Path) -> Size:
     """Width and height as shown; nothing where the file cannot be read, which is judged elsewhere."""
     try:
         facts = inspect_image(path)
@@ -159,36 +128,95 @@ def size_of_file(path: Path) -> tuple[int | None, int | None]:
     return facts.width, facts.height
 
 
-def _usable(
-    records: tuple[ImageRecord, ...], folder: Path, skip_bad: bool, progress: Progress | None
-) -> tuple[tuple[ImageRecord, ...], list[Problem]]:
-    good, bad = [], []
-    for done, record in enumerate(records, start=1):
+def _inspect_images(
+    records: Sequence[ImageRecord], folder: Path, request: OpenRequest, problems: list[Problem]
+) -> list[ImageRecord]:
+    good = []
+    for record in track_progress(records, len(records), "checking images", request.progress):
         path = folder / record.file_name
         try:
-            _require_usable(path, record)
+            require_annotated_size(inspect_image(path), str(path), record.width, record.height)
             good.append(record)
         except ImageError as error:
-            if not skip_bad:
+            if not request.skip_bad:
                 raise
-            bad.append(Problem(record.file_name, None, error.message.removeprefix(f"{path}: "), "dropped"))
-        if progress is not None and (done % 16 == 0 or done == len(records)):
-            progress("checking images", done, len(records))
-    return tuple(good), bad
+            reason = error.message.removeprefix(f"{path}: ")
+            problems.append(Problem(record.file_name, None, reason, "dropped"))
+    return good
 
 
-def _require_usable(path: Path, record: ImageRecord) -> None:
-    facts = inspect_image(path)
-    annotated = (record.width, record.height)
-    shown, stored = (facts.width, facts.height), (facts.stored_width, facts.stored_height)
-    if None not in annotated and annotated not in (shown, stored):
-        raise size_differs(str(path), shown, annotated)
+def _make_truth_object(
+    record: ImageRecord, row: int, category_ids: Sequence[int], number: int
+) -> TruthObject:
+    x1, y1, x2, y2 = record.boxes[row].tolist()
+    crowd, difficult = int(record.crowd[row]), int(record.difficult[row])
+    made: TruthObject = {
+        "id": number,
+        "image_id": record.image_id,
+        "category_id": category_ids[int(record.labels[row]) - 1],
+        "bbox": [x1, y1, x2 - x1, y2 - y1],
+        "area": float(record.areas[row]),
+        "iscrowd": crowd,
+        "difficult": difficult,
+        "ignore": crowd | difficult,
+    }
+    if record.segmentations is not None:
+        made["segmentation"] = export_segmentation(record.segmentations[row])
+    if record.keypoints is not None:
+        made["keypoints"] = record.keypoints[row].ravel().tolist()
+        made["num_keypoints"] = int((record.keypoints[row][:, 2] > 0).sum())
+    return made
 
 
-def _require_targets(name: str, annotations: Annotations, options: ReadOptions) -> None:
-    if options.need_keypoints and not any(
-        record.keypoints is not None and record.keypoints.size for record in annotations.images
-    ):
-        raise UsageError(
-            f"data set {name} has no keypoints, which this model needs", "choose another data set or model"
-        )
+def _make_target(
+    record: ImageRecord, size: tuple[int, int], view: View, keypoint_swap: tuple[int, ...]
+) -> Target:
+    """What a detector learns from a view; `size` is (width, height) of the image's own pixels."""
+    import torch
+
+    kept = np.flatnonzero((record.crowd | record.difficult) == 0)
+    shown = view.scale_size(*size)
+    scale = np.array([shown[0] / size[0], shown[1] / size[1]])
+    boxes = record.boxes[kept] * np.tile(scale, 2)
+    if view.flip:
+        boxes[:, [0, 2]] = shown[0] - boxes[:, [2, 0]]
+    target: Target = {
+        "boxes": torch.from_numpy(boxes.astype(np.float32)),
+        "labels": torch.from_numpy(record.labels[kept]),
+        "image_id": record.image_id,
+        "area": torch.from_numpy((record.areas[kept] * scale.prod()).astype(np.float32)),
+        "iscrowd": torch.from_numpy(record.crowd[kept]),
+        "difficult": torch.from_numpy(record.difficult[kept]),
+    }
+    if record.segmentations is not None:
+        target["masks"] = _draw_masks(record, kept, size, shown, view.flip)
+    if record.keypoints is not None:
+        points = record.keypoints[kept].copy()
+        points[..., :2] *= scale.astype(np.float32)
+        if view.flip:
+            points = points[:, list(keypoint_swap)] if keypoint_swap else points
+            points[..., 0] = shown[0] - points[..., 0]
+        points[points[..., 2] == 0] = 0  # COCO writes points that nobody marked as 0, 0, 0
+        target["keypoints"] = torch.from_numpy(np.ascontiguousarray(points))
+    return target
+
+
+def _draw_masks(
+    record: ImageRecord,
+    kept: npt.NDArray[np.intp],
+    size: tuple[int, int],
+    shown: tuple[int, int],
+    flip: bool,
+) -> torch.Tensor:
+    import torch
+
+    masks = torch.empty((len(kept), shown[1], shown[0]), dtype=torch.uint8)
+    segmentations = record.segmentations or ()
+    for row, index in enumerate(kept):
+        try:
+            mask = draw_mask(segmentations[index], size[1], size[0], shown=(shown[1], shown[0]))
+        except BadAnnotationError as error:
+            number = record.annotation_ids[index]
+            raise ImageError(f"image {record.file_name}, annotation {number}: {error}") from error
+        masks[row] = torch.from_numpy(np.ascontiguousarray(mask[:, ::-1]) if flip else mask)
+    return masks

@@ -25,17 +25,17 @@ def asides_of(recorder: Recorder) -> Callable[[str], Callable[[], None]]:
         if recorder._attached != "modules" or phase not in ("forward", "backward"):
             return nothing
         if phase == "forward":
-            buffer.enter(node.number)
+            buffer.enter_node(node.number)
             return lambda: _leave(node.number)
         owner = _last_mark(buffer.items)
-        buffer.add(node.number * 4 + MARK)
+        buffer.add_event(node.number * 4 + MARK)
         return nothing if owner is None else lambda: _give_back(owner)
 
     def _leave(number: int) -> None:
-        buffer.exit(number)
+        buffer.exit_node(number)
 
     def _give_back(code: int) -> None:
-        buffer.add(code)
+        buffer.add_event(code)
 
     return set_aside
 

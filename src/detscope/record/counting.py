@@ -63,7 +63,7 @@ def count_costs(
     finally:
         probes.remove()
         phases.remove()
-    events, _ = buffer.take()
+    events, _ = buffer.take_events()
     moments = events[1::WIDTH]
     accounts = [
         replay(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])

@@ -249,7 +249,7 @@ class Recorder:
                     self._memory.arrived(batch, _worker_of(timing))
                 number, times = self._first_step + self._index, (start_ns, waited_ns, pause_ns)
                 self._step = OpenStep(number, self._epoch, mode, *times, first, timing)
-                self._buffer.take()
+                self._buffer.take_events()
                 if mode != BARE and self._buffer.device_clock is not None:
                     self._step.first_handle = self._buffer.device_clock.record()
                 self._step.content = describe_batch(batch)
@@ -296,7 +296,7 @@ class Recorder:
             return perf_counter_ns()
         step.end_ns = perf_counter_ns() if end_ns is None else end_ns
         step.processor = self._buffer.mark_processor(STEP_ENDS)
-        step.events, step.handles = self._buffer.take()
+        step.events, step.handles = self._buffer.take_events()
         step.counts, self._counts = self._counts, {}
         self._index += 1
         self._last_events = step.events
@@ -335,7 +335,7 @@ class Recorder:
             self._finish_step()
         else:
             self._step = None
-            self._last_events = self._buffer.take()[0]
+            self._last_events = self._buffer.take_events()[0]
             if self._memory:
                 self._memory.abandon(step.index, self._last_events)
 
@@ -358,11 +358,11 @@ class Recorder:
         if self._attached in ("", "nothing"):
             yield
             return
-        self._buffer.enter(number)
+        self._buffer.enter_node(number)
         try:
             yield
         finally:
-            self._buffer.exit(number)
+            self._buffer.exit_node(number)
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """What can be told, as data: sections of facts, tables, charts, cards and findings.
 
-A section says what is told and what of it is brief; renderers say how it looks. No renderer knows a figure, no
-section knows a renderer.
+A section says what is told and what of it is brief; renderers say how it looks. No renderer knows a
+figure, no section knows a renderer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts, one beneath the other; `brief` says whether a terminal shows them, `full` whether a page does."""
+    """Facts, one beneath the other; a terminal shows them if `brief`, a page if `full`."""
 
     facts: Sequence[Fact]
     brief: bool = True

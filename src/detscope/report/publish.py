@@ -61,8 +61,8 @@ def _write_memory_views(run: Run) -> None:
     """memory.csv and the pictures of memory; nothing where no blocks were recorded."""
     if not run.table("memory").height:  # before what draws is imported: a script waits for its end
         return
-    from detscope.analyze.memory_iterations import iteration_rows
-    from detscope.analyze.memory_timeline import peak_tree, step_timeline
+    from detscope.analyze.memory.iterations import iteration_rows
+    from detscope.analyze.memory.timeline import peak_tree, step_timeline
     from detscope.report.memory_csv import write_memory_csv
     from detscope.report.memory_pictures import write_memory_pictures
 

@@ -87,11 +87,11 @@ def _require_readable(path: Path) -> int:
     if status.st_size == 0:
         raise ImageError(f"{path}: is empty (0 bytes)")
     if status.st_size > limit("image_bytes"):
-        raise _beyond("image_bytes", f"{path}", status.st_size)
+        raise _beyond_limit("image_bytes", f"{path}", status.st_size)
     return status.st_size
 
 
-def _beyond(limit_name: str, what: str, amount: int | None = None) -> ImageError:
+def _beyond_limit(limit_name: str, what: str, amount: int | None = None) -> ImageError:
     found = over_limit(limit_name, what, amount)
     return ImageError(found.message, f"{found.hint}; else {_HINT}")
 
@@ -104,19 +104,29 @@ def inspect_image(path: Path) -> ImageFacts:
             start = file.read(_HEADER_BYTES)
             file.seek(max(0, size_bytes - _TAIL_BYTES))
             tail = file.read(_TAIL_BYTES)
-            picture = _opened(start, str(path), rest=file)
+            picture = _open_picture(start, str(path), rest=file)
             file_format = picture.format or ""
             with _one_line_reasons(str(path)):
                 shown = _shown_size(picture)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
-    if not _ends_as_it_should(tail, file_format):
+    if not _is_complete_end(tail, file_format):
         decode_image(read_image_file(path), str(path))  # only the decoder can tell: more may follow the end
     return ImageFacts(*shown, file_format, picture.mode, *picture.size)
 
 
-def decode_image(raw: bytes, name: str, *, apply_orientation: bool = True) -> Pixels:
+def decode_image(
+    raw: bytes,
+    name: str,
+    width: int | None = None,
+    height: int | None = None,
+    at_least: tuple[int, int] | None = None,
+) -> Pixels:
     """Decode the content of an image file to uint8 RGB [H, W, 3]; `name` is for messages.
+
+    Where the annotated `width` and `height` are those of the stored pixels and not of the turned picture,
+    the annotations were made without the EXIF orientation: then it is not applied. `at_least` (width,
+    height) is what will be made of it: a JPEG that is twice as large or more is decoded smaller.
 
     Pillow and not torchvision: up to the float tensor torchvision needs 0.83 to 0.92 of the time at
     320-640 px, but its decoders are deprecated since 0.29 and know fewer formats.
@@ -124,22 +134,28 @@ def decode_image(raw: bytes, name: str, *, apply_orientation: bool = True) -> Pi
     import numpy as np
     from PIL import ImageOps
 
-    picture = _opened(raw, name)
+    picture = _open_picture(raw, name)
     with _one_line_reasons(name):
+        turned = _shown_size(picture)
+        apply = width is None or height is None or turned == (width, height)
+        if not apply and picture.size != (width, height):
+            raise _size_differs(name, turned, (width, height))
+        if at_least is not None and picture.format == "JPEG":
+            picture.draft(None, at_least if not apply or turned == picture.size else at_least[::-1])
         picture.load()
-        if apply_orientation:
+        if apply:
             ImageOps.exif_transpose(picture, in_place=True)
-        return np.asarray(_to_rgb(picture, name))
+        return np.asarray(_convert_to_rgb(picture, name))
 
 
 def verify_image(raw: bytes, name: str) -> ImageFacts:
     """Decode everything and keep nothing: a JPEG at an eighth of its size, which reads all its data too."""
-    picture = _opened(raw, name)
+    picture = _open_picture(raw, name)
     with _one_line_reasons(name):
         facts = ImageFacts(*_shown_size(picture), picture.format or "", picture.mode, *picture.size)
         if picture.format == "JPEG":
             picture.draft(None, (max(1, picture.width // 8), max(1, picture.height // 8)))
-        _to_rgb_possible(picture, name)
+        _require_known_range(picture, name)
         picture.load()
     return facts
 
@@ -148,46 +164,21 @@ def read_label_image(path: Path) -> Pixels:
     """A one-channel picture whose values are classes and not colours, [H, W]; no orientation is applied."""
     import numpy as np
 
-    picture = _opened(read_image_file(path), str(path))
+    picture = _open_picture(read_image_file(path), str(path))
     if picture.mode not in ("L", "P"):
         raise ImageError(f"{path}: is not a picture of class numbers")
     with _one_line_reasons(str(path)):
         return np.asarray(picture)
 
 
-def decode_to_annotated_size(
-    raw: bytes,
-    name: str,
-    width: int | None,
-    height: int | None,
-    at_least: tuple[int, int] | None = None,
-) -> Pixels:
-    """Decode so that pixels and annotations match.
-
-    Where the annotated size is that of the stored pixels and not of the turned picture, the
-    annotations were made without the EXIF orientation: then it is not applied. `at_least` (width,
-    height) is what will be made of it: a JPEG that is twice as large or more is decoded smaller.
-    """
-    import numpy as np
-    from PIL import ImageOps
-
-    picture = _opened(raw, name)
-    with _one_line_reasons(name):
-        turned = _shown_size(picture)
-        apply = width is None or height is None or turned == (width, height)
-        if not apply and picture.size != (width, height):
-            raise size_differs(name, turned, (width, height))
-        if at_least is not None and picture.format == "JPEG":
-            wanted = at_least if not apply or turned == picture.size else at_least[::-1]
-            picture.draft(None, wanted)
-        picture.load()
-        if apply:
-            ImageOps.exif_transpose(picture, in_place=True)
-        return np.asarray(_to_rgb(picture, name))
+def require_annotated_size(facts: ImageFacts, name: str, width: int | None, height: int | None) -> None:
+    """Refuse an image that is not of the size its annotations were made for, turned or not."""
+    shown, stored = (facts.width, facts.height), (facts.stored_width, facts.stored_height)
+    if width is not None and height is not None and (width, height) not in (shown, stored):
+        raise _size_differs(name, shown, (width, height))
 
 
-def size_differs(name: str, shown: tuple[int, int], annotated: tuple[int | None, int | None]) -> ImageError:
-    """The error for an image that is not of the size its annotations were made for."""
+def _size_differs(name: str, shown: tuple[int, int], annotated: tuple[int | None, int | None]) -> ImageError:
     return ImageError(
         f"{name}: is {shown[0]} x {shown[1]}, its annotations say {annotated[0]} x {annotated[1]}"
     )
@@ -198,16 +189,16 @@ def _shown_size(picture: Image) -> tuple[int, int]:
     return (picture.height, picture.width) if turned else (picture.width, picture.height)
 
 
-def _to_rgb_possible(picture: Image, name: str) -> None:
+def _require_known_range(picture: Image, name: str) -> None:
     if picture.mode == "F":
         raise ImageError(f"{name}: has floating-point pixels without a known range")
 
 
-def _to_rgb(picture: Image, name: str) -> Image:
+def _convert_to_rgb(picture: Image, name: str) -> Image:
     import numpy as np
     from PIL import Image
 
-    _to_rgb_possible(picture, name)
+    _require_known_range(picture, name)
     if picture.mode in _SIXTEEN_BIT:
         # Pillow's own conversion clips 16-bit values at 255, which gives a white picture.
         wide = np.asarray(picture).astype(np.int64).clip(0, 65535)
@@ -215,7 +206,7 @@ def _to_rgb(picture: Image, name: str) -> Image:
     return picture if picture.mode == "RGB" else picture.convert("RGB")  # convert always copies
 
 
-def _opened(raw: bytes, name: str, rest: IO[bytes] | None = None) -> Image:
+def _open_picture(raw: bytes, name: str, rest: IO[bytes] | None = None) -> Image:
     """The picture with its header read and judged, and nothing decoded yet; `rest` is the whole file."""
     from PIL import Image
 
@@ -225,7 +216,7 @@ def _opened(raw: bytes, name: str, rest: IO[bytes] | None = None) -> Image:
         picture = Image.open(rest or io.BytesIO(raw), formats=FORMATS)
     width, height = picture.size
     if width * height > limit("image_pixels"):
-        raise _beyond("image_pixels", f"{name}: {width} x {height}", width * height)
+        raise _beyond_limit("image_pixels", f"{name}: {width} x {height}", width * height)
     return picture
 
 
@@ -244,7 +235,7 @@ def _one_line_reasons(name: str) -> Iterator[None]:
     except UnidentifiedImageError:
         raise ImageError(f"{name}: is not an image in a known format") from None
     except Image.DecompressionBombError:
-        raise _beyond("image_pixels", name) from None
+        raise _beyond_limit("image_pixels", name) from None
     except MemoryError:
         raise
     except Exception as error:
@@ -252,7 +243,7 @@ def _one_line_reasons(name: str) -> Iterator[None]:
         raise ImageError(f"{name}: cannot be decoded: {reason}") from error
 
 
-def _ends_as_it_should(tail: bytes, file_format: str) -> bool:
+def _is_complete_end(tail: bytes, file_format: str) -> bool:
     tail = tail.rstrip(b"\0")
     if file_format in ("JPEG", "MPO"):
         return tail.endswith(b"\xff\xd9")

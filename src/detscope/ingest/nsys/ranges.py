@@ -18,11 +18,11 @@ _STEP = re.compile(
 )
 _PHASE = re.compile(r"^detscope:phase[ :](?P<name>\w+)$")
 
-Ints = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Meaning:
+class RangeMeaning:
     """What a range's text says: kind of host event, name, autograd sequence number, step number."""
 
     kind: str
@@ -31,68 +31,53 @@ class Meaning:
     step: int | None = None
 
 
-def meaning_of(text: str) -> Meaning:
+def read_meaning(text: str) -> RangeMeaning:
     """Read the text of a range."""
-    step = _STEP.match(text)
-    if step:
-        return Meaning("step", text, step=int(step["number"]))
-    phase = _PHASE.match(text)
-    if phase:
-        return Meaning("phase", phase["name"])
-    operator = _OPERATOR.match(text) or _SEQUENCE_ONLY.match(text)
-    if operator:
+    if step := _STEP.match(text):
+        return RangeMeaning("step", text, step=int(step["number"]))
+    if phase := _PHASE.match(text):
+        return RangeMeaning("phase", phase["name"])
+    if operator := _OPERATOR.match(text) or _SEQUENCE_ONLY.match(text):
         sequence = operator["sequence"]
-        return Meaning("operator", operator["name"], int(sequence) if sequence else None)
-    return Meaning("annotation", text)
+        return RangeMeaning("operator", operator["name"], int(sequence) if sequence else None)
+    return RangeMeaning("annotation", text)
 
 
 @dataclass
-class Ranges:
+class RangeIndex:
     """Ranges of one kind on all threads, for looking up the innermost one around a moment."""
 
-    threads: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    values: list[int] = field(default_factory=list)  # an index into names, or a step's number
+    numbers: list[int] = field(default_factory=list)  # four of each range, one after the other
 
-    def add(self, thread: int, start_ns: int, end_ns: int, value: int) -> None:
-        """Keep a range."""
-        self.threads.append(thread)
-        self.starts.append(start_ns)
-        self.ends.append(end_ns)
-        self.values.append(value)
+    def add_range(self, thread: int, start_ns: int, end_ns: int, value: int) -> None:
+        """Keep a range; its value is an index into names, or a step's number."""
+        self.numbers += (thread, start_ns, end_ns, value)
 
-    def around(self, threads: Ints, moments: Ints) -> Ints:
-        """The value of the innermost range around each moment on its thread; -1 for none.
-
-        Push/pop ranges of a thread are nested, so the innermost is the last one opened and not yet closed.
-        """
+    def find_around(self, threads: Integers, moments: Integers) -> Integers:
+        """The value of the innermost range around each moment on its thread; -1 for none."""
         found = np.full(len(moments), -1, dtype=np.int64)
-        own_threads = np.array(self.threads, dtype=np.int64)
-        for thread in np.unique(own_threads):
-            ours = np.flatnonzero(own_threads == thread)
+        ranges = np.array(self.numbers, dtype=np.int64).reshape(-1, 4)
+        for thread in np.unique(ranges[:, 0]):
             asked = np.flatnonzero(threads == thread)
             if len(asked):
-                found[asked] = self._on_one_thread(ours, moments[asked])
+                found[asked] = _find_on_thread(ranges[ranges[:, 0] == thread], moments[asked])
         return found
 
-    def _on_one_thread(self, ours: Ints, moments: Ints) -> Ints:
-        starts = np.array(self.starts, dtype=np.int64)[ours]
-        ends = np.array(self.ends, dtype=np.int64)[ours]
-        values = np.array(self.values, dtype=np.int64)[ours]
-        order = np.lexsort((-ends, starts))
-        starts, ends, values = starts[order], ends[order], values[order]
-        parents = _parents(starts.tolist(), ends.tolist())
-        at = np.searchsorted(starts, moments, side="right") - 1
-        # walk outwards, all moments at once, until the range reaches over its moment
+
+def _find_on_thread(ranges: Integers, moments: Integers) -> Integers:
+    """Push/pop ranges of a thread are nested: the innermost is the last one opened and not yet closed."""
+    _, starts, ends, values = ranges[np.lexsort((-ranges[:, 2], ranges[:, 1]))].T
+    parents = _find_parents(starts.tolist(), ends.tolist())
+    at = np.searchsorted(starts, moments, side="right") - 1
+    # walk outwards, all moments at once, until the range reaches over its moment
+    outside = (at >= 0) & (ends[at] < moments)
+    while outside.any():
+        at[outside] = parents[at[outside]]
         outside = (at >= 0) & (ends[at] < moments)
-        while outside.any():
-            at[outside] = parents[at[outside]]
-            outside = (at >= 0) & (ends[at] < moments)
-        return np.where(at >= 0, values[at], -1)
+    return np.where(at >= 0, values[at], -1)
 
 
-def _parents(starts: list[int], ends: list[int]) -> Ints:
+def _find_parents(starts: list[int], ends: list[int]) -> Integers:
     """The range that encloses each range, by position; -1 for the outermost."""
     parents = np.full(len(starts), -1, dtype=np.int64)
     open_ranges: list[int] = []

@@ -83,8 +83,8 @@ class PhaseProbes:
         if not self._on or module is not self._root():
             return None
         buffer, number = self._buffer, self._forward
-        buffer.enter(number)
-        return lambda: _discard(buffer.exit(number))
+        buffer.enter_node(number)
+        return lambda: _discard(buffer.exit_node(number))
 
     def _install(self) -> None:
         self._patches.put(torch.autograd, "_engine_run_backward", self._engine())
@@ -92,11 +92,11 @@ class PhaseProbes:
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
-                buffer.enter(number)
+                buffer.enter_node(number)
 
         def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
-                buffer.exit(number)
+                buffer.exit_node(number)
 
         self._handles += [
             register_optimizer_step_pre_hook(before),
@@ -117,13 +117,13 @@ class PhaseProbes:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if not self._on:
                 return plain(*args, **kwargs)
-            buffer.enter(number)
+            buffer.enter_node(number)
             calls.in_backward += 1
             try:
                 return plain(*args, **kwargs)
             finally:
                 calls.in_backward -= 1
-                buffer.exit(number)
+                buffer.exit_node(number)
 
         return run_backward
 
@@ -134,11 +134,11 @@ class PhaseProbes:
         def zero_grad(self_: Any, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling() or not self._on or self_ not in self._optimizers:
                 return plain(self_, *args, **kwargs)
-            buffer.enter(number)
+            buffer.enter_node(number)
             try:
                 return plain(self_, *args, **kwargs)
             finally:
-                buffer.exit(number)
+                buffer.exit_node(number)
 
         return zero_grad
 

@@ -335,10 +335,10 @@ class Batches:
         """Waiting for data begins; it is written in bare steps too."""
         tracker = self._tracker
         tracker.inside += 1
-        self._waited_ns = tracker.buffer.enter(DATA)
+        self._waited_ns = tracker.buffer.enter_node(DATA)
 
         def end() -> None:
-            self._waited_ns = tracker.buffer.exit(DATA) - self._waited_ns
+            self._waited_ns = tracker.buffer.exit_node(DATA) - self._waited_ns
             tracker.inside -= 1
 
         return end

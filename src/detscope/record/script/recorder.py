@@ -154,7 +154,7 @@ class ScriptRecorder(Recorder):
     def open_step(self) -> None:
         """Bring the probes into the state the coming step wants; bookkeeping ends here."""
         mode = EVALUATION if self.evaluating else self._prepare()
-        self._buffer.take()
+        self._buffer.take_events()
         start_ns = perf_counter_ns()
         self._step = OpenStep(
             self._first_step + self._index,
@@ -214,7 +214,7 @@ class ScriptRecorder(Recorder):
     def end_evaluation(self, done: FinishedStep) -> dict[str, int]:
         """An evaluation step beside the training has ended; its phases."""
         step, self._step = self._step, None
-        events, handles = self._buffer.take()
+        events, handles = self._buffer.take_events()
         self._counts = {}
         recycle = getattr(self._buffer.device_clock, "recycle", None)
         if recycle is not None:
@@ -234,7 +234,7 @@ class ScriptRecorder(Recorder):
     def drop_step(self) -> None:
         """What happened since the last border was no step."""
         self._step = None
-        self._buffer.take()
+        self._buffer.take_events()
         self._counts = {}
         self._pause_ns = perf_counter_ns()
 

@@ -249,12 +249,12 @@ class Recording:
         """The next step begins; where its events go."""
         recorder = self._recorder
         if recorder is None:
-            buffer.take()
+            buffer.take_events()
             buffer.processor = []
             return buffer
         if self._after_window or self._stopped:
             recorder.rest()
-            recorder.event_buffer.take()
+            recorder.event_buffer.take_events()
             return recorder.event_buffer
         if recorder.level != "phases" and frames_compiled() > self._compiled_before:
             recorder.only_phases(COMPILED)

@@ -199,7 +199,7 @@ class Tracker:
         start_ns = perf_counter_ns()
         output = None
         if writing:
-            self.buffer.enter(FORWARD)
+            self.buffer.enter_node(FORWARD)
         if pair:
             pair[0](module, args)
         try:
@@ -212,7 +212,7 @@ class Tracker:
             if pair:
                 pair[1](module, args, output)
             if writing:
-                self.buffer.exit(FORWARD)
+                self.buffer.exit_node(FORWARD)
             self.inside -= 1
             self._last_ns = perf_counter_ns()
             root.add(self._last_ns - start_ns, trains)
@@ -234,12 +234,12 @@ class Tracker:
         self.inside += 1
         self.in_backward += 1
         if writing:
-            self.buffer.enter(BACKWARD)
+            self.buffer.enter_node(BACKWARD)
         try:
             return plain(*args, **kwargs)
         finally:
             if writing:
-                self.buffer.exit(BACKWARD)
+                self.buffer.exit_node(BACKWARD)
             self.in_backward -= 1
             self.inside -= 1
 
@@ -268,12 +268,12 @@ class Tracker:
             self._optimizer_frame = frame
         self.in_optimizer += 1
         if self.writing:
-            self.buffer.enter(OPTIMIZER)
+            self.buffer.enter_node(OPTIMIZER)
         return True
 
     def _exit_optimizer(self) -> None:
         if self.writing:
-            self.buffer.exit(OPTIMIZER)
+            self.buffer.exit_node(OPTIMIZER)
         self.in_optimizer -= 1
         self._last_ns = perf_counter_ns()
         if not self.in_optimizer:
@@ -295,7 +295,7 @@ class Tracker:
         """Something that belongs to the optimizer phase begins: clearing or clipping gradients."""
         if self.inside or not self.writing or not self.listens():
             return _nothing
-        self.buffer.enter(OPTIMIZER)
+        self.buffer.enter_node(OPTIMIZER)
         self.inside += 1
         return self._end_plain(OPTIMIZER)
 
@@ -303,13 +303,13 @@ class Tracker:
         """Data go to a device."""
         if self.inside or self.in_optimizer or not self.writing or not self.listens():
             return _nothing
-        self.buffer.enter(TRANSFER)
+        self.buffer.enter_node(TRANSFER)
         self.inside += 1
         return self._end_plain(TRANSFER)
 
     def _end_plain(self, phase: int) -> Callable[[], None]:
         def end() -> None:
-            self.buffer.exit(phase)
+            self.buffer.exit_node(phase)
             self.inside -= 1
 
         return end

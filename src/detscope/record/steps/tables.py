@@ -1,4 +1,7 @@
-"""The recorder's bookkeeping between steps: accounts, rows, operators, device times that arrive late."""
+"""Rows of finished steps: accounts, operators, and device times that arrive late. Rows go to the writer, in order.
+
+The writer knows nothing of this: whoever wants rows on disk asks here (`flush_rows`, `close_tables`).
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,20 @@ import polars as pl
 from detscope.record.content import BatchContent
 from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
-from detscope.record.operators.attribution import attribute
-from detscope.record.operators.device_rows import StepSpan, device_tables
+from detscope.record.operators.attribution import attribute_operators
+from detscope.record.operators.device_rows import StepSpan, make_device_tables
 from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
-from detscope.record.steps.events import DeviceClock
-from detscope.record.steps.layouts import KeptStep, RepeatedSteps, events_of, moments_of
-from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.replay import StepAccount, replay
+from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, DeviceClock, encode_event
+from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
+from detscope.record.steps.nodes import PHASES, NodeTable
+from detscope.record.steps.replay import StepAccount, replay_events
 from detscope.record.steps.rows import loader_rows, processor_rows, span_rows, step_rows, timeline_rows
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
+
+_COUNTS = ("network_pixels", "padded_pixels", "proposals", "sampled_rois", "detections")
+_DATA = PHASES.index("data")
+_DATA_BEGINS, _DATA_ENDS = encode_event(_DATA, ENTER), encode_event(_DATA, EXIT)
 
 
 @dataclass
@@ -33,9 +40,9 @@ class OpenStep:
     mode: str
     start_ns: int
     waited_ns: int  # when the batch had arrived
-    pause_ns: int
-    first_of_epoch: bool
-    timing: BatchTiming | None
+    pause_ns: int = 0
+    first_of_epoch: bool = False
+    timing: BatchTiming | None = None
     end_ns: int = 0
     first_handle: Any = None
     events: list[int] = field(default_factory=list)
@@ -44,9 +51,16 @@ class OpenStep:
     counts: dict[str, int] = field(default_factory=dict)
     content: BatchContent = field(default_factory=BatchContent)
 
+    def content_row(self) -> tuple[Any, ...]:
+        """Its row of the table `content`."""
+        content = self.content
+        counts = [self.counts.get(name) for name in _COUNTS]
+        found = (content.images, content.boxes, content.pixels, *counts)
+        return (self.index, *found, self.pause_ns, self.first_of_epoch, content.image_ids)
 
-class Notebook:
-    """Turns finished steps into rows, in order; waits for device times without blocking the loop."""
+
+class StepTables:
+    """Turns finished steps into rows; waits for device times without blocking the loop."""
 
     def __init__(
         self, writer: RunWriter, nodes: NodeTable, traced_steps: int, device_clock: DeviceClock | None
@@ -57,120 +71,117 @@ class Notebook:
         self._device_clock = device_clock
         self._waiting: deque[OpenStep] = deque()
         self._repeats = RepeatedSteps(nodes)
-        writer.before_writing = self.hand_over
         self._operator_events: list[int] = []
-        self._operator_steps: list[int] = []
-        self._operator_spans: list[StepSpan] = []
+        self._operator_spans: list[StepSpan] = []  # of the steps of a window
+        self._operator_sums = (0, 0, 0, 0)  # of all windows: steps, backward, of that in modules, unlinked
         self._nodes_written = 0
         self._drawn_until_ns = 0  # end of the first operator step that the trace shows
         self._growth = GrowthWatch()
 
-    def step(self, step: OpenStep) -> None:
+    def add_step(self, step: OpenStep) -> None:
         """Take a finished step; write it now, or when the device has caught up."""
         with no_garbage_collection():
             if step.mode not in (RECORDED, BARE):
                 self._growth.start_again()
             elif not self._traced_left:  # rows of the trace take memory of their own
-                self._growth.ends_step(step.index)
-            self._take(step)
+                self._growth.end_step(step.index)
+            if step.mode == OPERATORS:
+                self._operator_events += step.events
+                self._operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
+            self._waiting.append(step)
+            self._write_ready()
 
-    def _take(self, step: OpenStep) -> None:
-        if step.mode == OPERATORS:
-            self._operator_events += step.events
-            self._operator_steps.append(step.index)
-            self._operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
-        self._waiting.append(step)
-        self._write_ready(wait=False)
+    def flush_rows(self, wait: bool = True) -> None:
+        """Have everything that is ready written to disk."""
+        self._write_repeated()
+        self._writer.flush(wait)
 
-    def close(self, telemetry: list[tuple[Any, ...]]) -> None:
-        """Write what is still waiting."""
+    def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
+        """Give the writer what is still waiting."""
         if self._waiting and self._device_clock is not None:
             self._device_clock.wait()
-        self._write_ready(wait=True)
+        self._write_ready(waited=True)
+        self._write_repeated()
         self._writer.append("telemetry", telemetry)
-        self._writer.info["growth"] = self._growth.describe()
+        self._writer.info["growth"] = self._growth.describe_growth()
 
-    def _write_ready(self, wait: bool) -> None:
+    def _write_ready(self, waited: bool = False) -> None:
+        clock = self._device_clock
         while self._waiting:
             step = self._waiting[0]
-            clock = self._device_clock
-            if clock is not None and step.handles and not wait and not clock.ready(step.handles[-1]):
+            if clock is not None and step.handles and not waited and not clock.ready(step.handles[-1]):
                 return
-            self._waiting.popleft()
-            self._write(step)
+            self._write_step(self._waiting.popleft())
 
-    def _write(self, step: OpenStep) -> None:
-        data = self._nodes.phase("data").number * 4
-        events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
+    def _write_step(self, step: OpenStep) -> None:
+        waiting = (_DATA_BEGINS, step.start_ns, NO_SEQUENCE, _DATA_ENDS, step.waited_ns, NO_SEQUENCE)
+        events = [*waiting, *step.events]
         traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
-        device_times = self._device_times(step)
-        layout = None if traced or step.mode == BARE else self._repeats.layout(events)
+        device_times = self._read_device_times(step)
+        layout = None if traced or step.mode == BARE else self._repeats.find_layout(events)
         if layout is not None:
             moments = moments_of(events, step.start_ns, step.end_ns)
             on_device = None
             if device_times is not None:
                 on_device = np.array([0, *device_times, device_times[-1]], np.int64)
-            spanned = step.mode != WARMUP
-            self._repeats.keep(
-                layout, KeptStep(step.index, step.epoch, step.mode, spanned, moments, on_device)
+            self._repeats.keep_step(
+                layout,
+                KeptStep(step.index, step.epoch, step.mode, step.mode != WARMUP, moments, on_device),
             )
         else:
-            account = replay(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
-            self._account(step.index, step.epoch, step.mode, account, events, device_times)
+            account = replay_events(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
+            self._write_account(step, account, events, device_times)
             if traced:
-                self._trace(step, account)
+                self._traced_left -= 1
+                if step.mode == OPERATORS and not self._drawn_until_ns:
+                    self._drawn_until_ns = step.end_ns
+                self._writer.append("timeline", timeline_rows(step.index, self._nodes, account))
         writer = self._writer
         if step.timing is not None:
             writer.append("loader", loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
         if step.mode != BARE:
             writer.append("telemetry", processor_rows(step.start_ns, step.processor, self._nodes))
-        writer.append("content", [self._content_row(step)])
-        self._write_new_nodes()
+        writer.append("content", [step.content_row()])
+        new = self._nodes.in_order[self._nodes_written :]
+        self._nodes_written = len(self._nodes)
+        named = [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
+        writer.append("nodes", named)
 
-    def _account(
+    def _write_account(
         self,
-        index: int,
-        epoch: int,
-        mode: str,
+        step: OpenStep | KeptStep,
         account: StepAccount,
         events: list[int],
         device_times: list[int] | None,
     ) -> None:
         """Rows of a step that was replayed."""
-        writer = self._writer
-        if mode == BARE:
-            whole = (index, epoch, mode, "step", account.start_ns, account.wall_ns, None)
-            wait = (index, epoch, mode, "data", account.start_ns, account.phases["data"], None)
-            writer.append("steps", [whole, wait])
+        about = (step.index, step.epoch, step.mode)
+        if step.mode == BARE:
+            lengths = {"step": account.wall_ns, "data": account.phases["data"]}
+            rows = [(*about, name, account.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
+            self._writer.append("steps", rows)
             return
         device = None
         if device_times is not None:
-            device = replay(events, self._nodes, 0, device_times[-1], times=device_times)
-        writer.append("steps", step_rows(index, epoch, mode, account, device))
-        if mode != WARMUP and account.self_ns:
-            writer.append("spans", span_rows(index, self._nodes, account, device))
+            device = replay_events(events, self._nodes, 0, device_times[-1], times=device_times)
+        self._writer.append("steps", step_rows(*about, account, device))
+        if step.mode != WARMUP and account.self_ns:
+            self._writer.append("spans", span_rows(step.index, self._nodes, account, device))
 
-    def _trace(self, step: OpenStep, account: StepAccount) -> None:
-        self._traced_left -= 1
-        if step.mode == OPERATORS and not self._drawn_until_ns:
-            self._drawn_until_ns = step.end_ns
-        self._writer.append("timeline", timeline_rows(step.index, self._nodes, account))
-
-    def hand_over(self) -> None:
-        """Give the writer the rows of steps that were kept as arrays."""
+    def _write_repeated(self) -> None:
+        """Rows of steps that were kept as arrays."""
         with no_garbage_collection():
-            step_frames, span_frames, odd = self._repeats.take()
+            frames, odd = self._repeats.take_frames()
             for layout, step in odd:
-                events = events_of(layout, step.moments)
+                events = join_events(layout, step.moments)
                 start_ns, *_, end_ns = step.moments.tolist()
                 times = None if step.device_moments is None else step.device_moments.tolist()[1:-1]
-                account = replay(events, self._nodes, start_ns, end_ns)
-                self._account(step.index, step.epoch, step.mode, account, events, times)
-            for table, frames in (("steps", step_frames), ("spans", span_frames)):
-                for frame in frames:
-                    self._writer.append_frame(table, frame, sorted_by="step")
+                account = replay_events(events, self._nodes, start_ns, end_ns)
+                self._write_account(step, account, events, times)
+            for table, frame in frames:
+                self._writer.append_frame(table, frame, sorted_by="step")
 
-    def _device_times(self, step: OpenStep) -> list[int] | None:
+    def _read_device_times(self, step: OpenStep) -> list[int] | None:
         """Device times of the step's events; waiting for the batch is none of them."""
         clock, first = self._device_clock, step.first_handle
         if clock is None or first is None or not step.handles:
@@ -181,61 +192,48 @@ class Notebook:
             recycle([first, *step.handles])
         return times
 
-    @staticmethod
-    def _content_row(step: OpenStep) -> tuple[Any, ...]:
-        content, counts = step.content, step.counts
-        return (
-            step.index,
-            content.images,
-            content.boxes,
-            content.pixels,
-            counts.get("network_pixels"),
-            counts.get("padded_pixels"),
-            counts.get("proposals"),
-            counts.get("sampled_rois"),
-            counts.get("detections"),
-            step.pause_ns,
-            step.first_of_epoch,
-            content.image_ids,
-        )
+    @property
+    def has_operator_steps(self) -> bool:
+        """Whether a step has ended in the window of operators that is open."""
+        return bool(self._operator_spans)
 
-    def _write_new_nodes(self) -> None:
-        new = [self._nodes[number] for number in range(self._nodes_written, len(self._nodes))]
-        self._nodes_written = len(self._nodes)
-        self._writer.append(
-            "nodes", [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
-        )
-
-    def operators(self, raw: OperatorEvents) -> None:
-        """Take the operators of a window that has just ended."""
+    def add_operators(self, raw: OperatorEvents) -> None:
+        """Take the operators of a window that has just ended; windows that were cut in two are summed up."""
+        spans = self._operator_spans
         with no_garbage_collection():
-            result = attribute(raw, self._nodes, self._operator_events)
+            result = attribute_operators(raw, self._nodes, self._operator_events)
             self._writer.append_frame("ops", result.operators)
-            frames = device_tables(raw, result, self._nodes, self._operator_events, self._operator_spans)
+            frames = make_device_tables(raw, result, self._nodes, self._operator_events, spans)
             for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
                 self._writer.append_frame(table, frame)
             if self._drawn_until_ns:
-                self._draw("operators", result.host)
-                self._draw("kernels", result.device)
+                self._draw_operators("operators", result.host)
+                self._draw_operators("kernels", result.device)
+        backward = (result.backward_ns, result.backward_in_modules_ns)
+        found = (max(1, len(spans)), *backward, result.kernels_unlinked)
+        self._operator_sums = tuple(map(sum, zip(self._operator_sums, found, strict=True)))
+        steps, backward_ns, in_modules_ns, unlinked = self._operator_sums
         self._writer.info["operators"] = {
-            "steps": max(1, len(self._operator_steps)),
-            "backward_attributed": result.backward_share,
-            "backward_ns": result.backward_ns,
-            "kernels_unlinked": result.kernels_unlinked,
+            "steps": steps,
+            "backward_attributed": in_modules_ns / backward_ns if backward_ns else None,
+            "backward_ns": backward_ns,
+            "kernels_unlinked": unlinked,
         }
-        self._operator_events, self._operator_steps, self._operator_spans = [], [], []
+        self.forget_operators()
 
-    def forget_operators(self) -> None:
-        """A window was given up: what its steps noted for it belongs to none."""
-        self._operator_events, self._operator_steps, self._operator_spans = [], [], []
+    def forget_operators(self, all_windows: bool = False) -> None:
+        """A window has ended, or was given up; all of them: what they told is not part of the run."""
+        self._operator_events, self._operator_spans = [], []
+        if all_windows:
+            self._operator_sums = (0, 0, 0, 0)
+            self._writer.info.pop("operators", None)
 
-    def _draw(self, track: str, intervals: pl.DataFrame) -> None:
+    def _draw_operators(self, track: str, intervals: pl.DataFrame) -> None:
         """Put operators of the steps that the trace shows on the time line."""
-        drawn = intervals.filter(pl.col("start_ns") < self._drawn_until_ns)
-        step = self._operator_steps[0] if self._operator_steps else -1
+        step = self._operator_spans[0].index if self._operator_spans else -1
         self._writer.append_frame(
             "timeline",
-            drawn.select(
+            intervals.filter(pl.col("start_ns") < self._drawn_until_ns).select(
                 pl.lit(step, pl.Int64).alias("step"),
                 pl.lit(track).alias("track"),
                 "name",

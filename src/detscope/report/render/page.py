@@ -8,10 +8,10 @@ import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from detscope.report.model import Absent, Chart, Section
 from detscope.report.render.cells import cells_of
+from detscope.report.render.plotly import chart_json
 from detscope.runs.standard_json import as_standard_json
 
 _STATIC = Path(__file__).parent / "static"
@@ -31,9 +31,7 @@ def render_page(
         lstrip_blocks=True,
     )
     library, own = _plotly(), (_STATIC / "report.js").read_text(encoding="utf-8")
-    charts = {
-        block.id: _chart_data(block) for s in sections for block in s.blocks if isinstance(block, Chart)
-    }
+    charts = {block.id: chart_json(block) for s in sections for block in s.blocks if isinstance(block, Chart)}
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
@@ -47,14 +45,6 @@ def render_page(
         data=_json_inside_html(charts),
         policy=_policy(library, own),
     )
-
-
-def _chart_data(chart: Chart) -> dict[str, Any]:
-    return {
-        "traces": chart.traces,
-        "layout": chart.layout,
-        "choices": [{"name": name, "traces": traces} for name, traces in chart.choices],
-    }
 
 
 def _json_inside_html(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Charts for the page: a description becomes traces and a layout of plotly's; its Python part is not needed."""
+"""Charts for the page: a description becomes plotly's traces and layout; its Python part is not needed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def _tree_trace(tree: Tree) -> Trace:
         "values": list(tree.values),
         "branchvalues": "remainder",
         "marker": {"colors": list(tree.colours), "line": {"width": 1, "color": "#ffffff"}},
-        "hovertemplate": f"%{{id}}<br>%{{value:.4s}} {tree.unit}<br>%{{percentRoot}} of {tree.whole}<extra></extra>",
+        "hovertemplate": f"%{{id}}<br>%{{value:.4s}} {tree.unit}<br>"
+        f"%{{percentRoot}} of {tree.whole}<extra></extra>",
     }
     if tree.shape == "icicle":
         trace |= {"tiling": {"orientation": "v"}, "leaf": {"opacity": 1}, "maxdepth": 6}

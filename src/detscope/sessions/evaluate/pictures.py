@@ -118,8 +118,8 @@ def read_pixels(dataset: DetectionDataset, index: int) -> Any:
     if folder is None:
         image, _ = dataset[index]
         return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-    from detscope.data.images.decoding import decode_to_annotated_size, read_image_file
+    from detscope.data.images.decoding import decode_image, read_image_file
 
     path = Path(folder) / dataset.image_name(index)
     width, height = dataset.image_size(index)
-    return np.ascontiguousarray(decode_to_annotated_size(read_image_file(path), str(path), width, height))
+    return np.ascontiguousarray(decode_image(read_image_file(path), str(path), width, height))

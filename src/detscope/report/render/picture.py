@@ -1,0 +1,204 @@
+"""Charts as PNG pictures, drawn by matplotlib (the extra `pictures`) from the page's own description."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from detscope.errors import MachineError
+from detscope.report.model import Axis, Chart, Series, Tree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_INCHES, DOTS_PER_INCH = 12.8, 125
+_MARKERS = {"circle": "o", "cross": "x", "diamond": "D", "triangle": "^"}
+_DASHES = {"solid": "-", "dot": ":", "dash": "--", "dashdot": "-."}
+Box = tuple[float, float, float, float]  # left, bottom, width, height
+
+
+def chart_png(chart: Chart) -> bytes:
+    """The picture of one chart; of several contents the first."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise MachineError(
+            "pictures need matplotlib", hint="install it: pip install 'detscope[pictures]'"
+        ) from missing
+    figure = Figure((WIDTH_INCHES, max(3.2, chart.height / 75)), dpi=DOTS_PER_INCH, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(_literal(chart.label), loc="left", fontsize=14)
+    if isinstance(chart.content, Tree):
+        _draw_tree(axes, chart.content)
+    else:
+        _draw_series(axes, chart, chart.content)
+    target = io.BytesIO()
+    figure.savefig(target, format="png")
+    return target.getvalue()
+
+
+def _draw_series(axes: Axes, chart: Chart, content: Sequence[Series]) -> None:
+    other = axes.twinx() if chart.right is not None else axes
+    bars = [series for series in content if series.look == "bars"]
+    areas = [series for series in content if series.look == "area"]
+    if areas:
+        colours = [series.colour if isinstance(series.colour, str) else series.colour[0] for series in areas]
+        heights = [[float(value or 0) for value in series.y] for series in areas]
+        names = [_literal(series.name) for series in areas]
+        x = [float(value) for value in areas[0].x]
+        axes.stackplot(x, heights, labels=names, colors=colours, step="post" if areas[0].steps else None)
+    _draw_bars(axes, bars, chart.bars)
+    for series in content:
+        if series.look not in ("bars", "area"):
+            _draw_line(other if series.on_right else axes, series)
+    for mark in chart.marks:
+        axes.axvline(mark.at, color="#8A97A6", linestyle=":", linewidth=1)
+        axes.annotate(_literal(mark.text), (mark.at, 1), xycoords=("data", "axes fraction"), va="bottom")
+    _set_axis(axes, chart.x, "x")
+    _set_axis(axes, chart.y, "y")
+    if chart.right is not None:
+        _set_axis(other, chart.right, "y")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(chart.right is not None and side == "right")
+    if chart.legend != "none" and len(content) > 1:
+        handles, labels = axes.get_legend_handles_labels()
+        if other is not axes:
+            more_handles, more_labels = other.get_legend_handles_labels()
+            handles, labels = handles + more_handles, labels + more_labels
+        axes.figure.legend(handles, labels, loc="outside lower left", ncols=5, frameon=False)
+
+
+def _draw_line(axes: Axes, series: Series) -> None:
+    colour = series.colour if isinstance(series.colour, str) else series.colour[0]
+    marker = "" if series.look == "lines" else _MARKERS[series.symbol]
+    line = "" if series.look == "points" else _DASHES[series.dash]
+    x, y = list(series.x), [float("nan") if value is None else value for value in series.y]
+    style = "steps-post" if series.steps else "default"
+    axes.plot(
+        x, y, color=colour, marker=marker, linestyle=line, label=_literal(series.name), drawstyle=style,
+        linewidth=series.width,
+    )  # fmt: skip
+    hollow = [index for index, open_ in enumerate(series.hollow) if open_]
+    if hollow:
+        axes.plot(
+            [x[index] for index in hollow], [y[index] for index in hollow], "o", color=colour, mfc="white"
+        )
+    if series.error_up:
+        ends = [list(series.error_down), list(series.error_up)]
+        axes.errorbar(x, y, ends, fmt="none", ecolor=colour)
+
+
+def _draw_bars(axes: Axes, bars: Sequence[Series], together: str) -> None:
+    names = list(dict.fromkeys(str(name) for series in bars for name in series.y))
+    left = dict.fromkeys(names, 0.0)
+    thick = 0.8 if together == "stack" else 0.8 / max(1, len(bars))
+    for number, series in enumerate(bars):
+        places = [names.index(str(name)) for name in series.y]
+        values = [float(value) for value in series.x]
+        if together == "group":
+            places_at = [place - 0.4 + thick * (number + 0.5) for place in places]
+            begin = [0.0] * len(values)
+        else:
+            places_at = [float(place) for place in places]
+            begin = [left[str(name)] for name in series.y]
+        drawn = axes.barh(
+            places_at, values, thick, left=begin, color=series.colour, label=_literal(series.name)
+        )
+        if series.texts:
+            axes.bar_label(drawn, [_literal(text) for text in series.texts], label_type="center")
+        for name, value in zip(series.y, values, strict=True):
+            left[str(name)] += value
+    if names:
+        axes.set_yticks(range(len(names)), [_literal(name) for name in names])
+
+
+def _draw_tree(axes: Axes, tree: Tree) -> None:
+    """Boxes in their parent's box, cut along its longer side for a treemap, row by row for an icicle."""
+    below: dict[str, list[int]] = {}
+    for index, parent in enumerate(tree.parents):
+        below.setdefault(parent, []).append(index)
+    whole = [float(value) for value in tree.values]
+    for index in reversed(range(len(tree.ids))):  # children stand behind their parents
+        whole[index] += sum(whole[child] for child in below.get(tree.ids[index], ()))
+    depth = 1 + max((_depth_of(tree, index) for index in range(len(tree.ids))), default=0)
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+
+    def place(index: int, box: Box, level: int) -> None:
+        left, bottom, width, height = box
+        own = (left, bottom + height - 1 / depth, width, 1 / depth) if tree.shape == "icicle" else box
+        if min(own[2], own[3]) < 0.002:
+            return
+        axes.add_patch(_rectangle(own, tree.colours[index]))
+        if own[2] > 0.012 * len(tree.labels[index]) * 0.7 and own[3] > 0.02:
+            axes.text(
+                own[0] + 0.004, own[1] + own[3] - 0.008, _literal(tree.labels[index]), va="top", fontsize=8
+            )
+        inner = (
+            (left, bottom, width, height - 1 / depth)
+            if tree.shape == "icicle"
+            else (left + 0.002, bottom + 0.002, width - 0.004, height - 0.034)
+        )
+        lay(below.get(tree.ids[index], []), inner, level + 1, whole[index])
+
+    def lay(children: list[int], box: Box, level: int, total: float) -> None:
+        left, bottom, width, height = box
+        ordered = children if tree.shape == "icicle" else sorted(children, key=lambda one: -whole[one])
+        for position, index in enumerate(ordered):
+            share = whole[index] / total if total else 0.0
+            if tree.shape == "icicle":
+                place(index, (left, bottom, width * share, height), level)
+                left += width * share
+                continue
+            rest = sum(whole[one] for one in ordered[position:]) or 1.0
+            part = whole[index] / rest
+            if width > height:
+                place(index, (left, bottom, width * part, height), level)
+                left, width = left + width * part, width * (1 - part)
+            else:
+                place(index, (left, bottom + height * (1 - part), width, height * part), level)
+                height *= 1 - part
+
+    roots = below.get("", [])
+    lay(roots, (0.0, 0.0, 1.0, 1.0), 0, sum(whole[index] for index in roots))
+
+
+def _rectangle(box: Box, colour: str):  # type: ignore[no-untyped-def]
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(box[:2], box[2], box[3], facecolor=colour, edgecolor="white", linewidth=0.8)
+
+
+def _depth_of(tree: Tree, index: int) -> int:
+    parents = dict(zip(tree.ids, tree.parents, strict=True))
+    depth, parent = 0, tree.parents[index]
+    while parent:
+        depth, parent = depth + 1, parents.get(parent, "")
+    return depth
+
+
+def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
+    set_label, set_scale, set_limits, own = (
+        (axes.set_xlabel, axes.set_xscale, axes.set_xlim, axes.xaxis)
+        if which == "x"
+        else (axes.set_ylabel, axes.set_yscale, axes.set_ylim, axes.yaxis)
+    )
+    set_label(_literal(axis.title))
+    if axis.scale == "log":
+        set_scale("log")
+    if axis.hidden:
+        own.set_visible(False)
+    if axis.lowest is not None or axis.highest is not None:
+        set_limits(axis.lowest, axis.highest)
+    if axis.ticks:
+        own.set_ticks(list(axis.ticks), [f"{tick:,g}" for tick in axis.ticks])
+        own.set_ticks([], minor=True)
+    if axis.falling:
+        own.set_inverted(True)
+
+
+def _literal(text: str) -> str:
+    """Names stay names: matplotlib reads formulas between dollar signs."""
+    return text.replace("$", r"\$")
