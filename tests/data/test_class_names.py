@@ -28,7 +28,7 @@ def test_the_names_of_coco_are_those_that_torchvision_gives_its_weights() -> Non
 
 
 def test_effdets_labels_are_coco_ids_with_or_without_the_background_counted(tmp_path: Path) -> None:
-    from detscope.zoo.efficientdet import effdet_config, quiet_effdet
+    from detscope.zoo.families.efficientdet import effdet_config, quiet_effdet
 
     with quiet_effdet():
         from effdet.data.parsers.parser_coco import CocoParser

@@ -15,7 +15,7 @@ from detscope.data.download.fetch import RemoteFile, fetch
 from detscope.data.first_use import RECORD, remember
 from detscope.errors import DetscopeError
 from detscope.web import shown
-from detscope.zoo.weight_download import DownloadFailed, Published, download
+from detscope.zoo.weights.download import DownloadFailed, Published, download
 
 SECRET = "pass\u0301word".encode("ascii", "ignore").decode() + "-1234"
 

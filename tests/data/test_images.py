@@ -13,7 +13,6 @@ from PIL import Image
 from detscope.data.images.decoding import (
     ImageError,
     decode_image,
-    decode_image,
     inspect_image,
     open_image,
     read_label_image,

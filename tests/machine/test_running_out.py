@@ -22,7 +22,7 @@ from detscope.sweep.outcome import of_exception
 import detscope.record.memory.failures as failures
 
 def tell(error):
-    found = failures.out_of_memory(error, "cpu")
+    found = failures.find_out_of_memory(error, "cpu")
     row = {
         "said": str(error).splitlines()[0],
         "status": found and found.status,

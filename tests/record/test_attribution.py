@@ -12,7 +12,7 @@ from torch import nn
 
 from detscope.record.model.borders import BorderScribe
 from detscope.record.model.probes import ModelProbes
-from detscope.record.operators.attribution import NOBODY, attribute, ownership
+from detscope.record.operators.attribution import NOBODY, attribute_operators, find_owners
 from detscope.record.operators.profiler import OperatorEvents, OperatorWindow
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
@@ -52,7 +52,7 @@ def forward_events(nodes: NodeTable) -> list[int]:
 
 
 def test_every_sequence_number_belongs_to_the_innermost_module_that_created_it(table):
-    owners = ownership(forward_events(table), table)
+    owners = find_owners(forward_events(table), table)
     paths = {
         s: table[o].path if (o := owners.at(s)[0]) != NOBODY else None for s in (9, 10, 11, 12, 13, 14, 15)
     }
@@ -67,7 +67,7 @@ def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_foll
         (AUTOGRAD + "torch::autograd::AccumulateGrad", 131, 4),
         (AUTOGRAD + "ConvolutionBackward0", 140, 50, 11),
     )
-    result = attribute(raw, table, forward_events(table))
+    result = attribute_operators(raw, table, forward_events(table))
     rows = {(r["name"].removeprefix(AUTOGRAD), r["module"]): r for r in result.operators.to_dicts()}
     assert rows["AddmmBackward0", "head"]["self_ns"] == 12
     assert rows["aten::mm", "head"]["direction"] == "backward"
@@ -85,7 +85,7 @@ def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_
         ("implicit_gemm", 200, 400, -1, 7, True),
         ("orphan", 700, 10, -1, 99, True),
     )
-    result = attribute(raw, table, [])
+    result = attribute_operators(raw, table, [])
     (row,) = result.operators.to_dicts()
     assert (row["module"], row["device_ns"], row["kernels"]) == ("conv", 400, 1)
     assert result.kernels_unlinked == 1
@@ -94,14 +94,14 @@ def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_
 
 def test_without_a_device_there_is_no_device_time_rather_than_zero(table):
     raw = OperatorEvents(["aten::add"], [0], [10], [1], [-1])
-    assert attribute(raw, table, []).operators["device_ns"].to_list() == [None]
+    assert attribute_operators(raw, table, []).operators["device_ns"].to_list() == [None]
 
 
 def test_self_times_of_nested_operators_add_up_to_the_outermost(table):
     raw = events_of(
         ("outer", 0, 100), ("middle", 10, 60), ("inner", 20, 30), ("inner", 55, 10), ("other", 100, 7)
     )
-    rows = {row["name"]: row for row in attribute(raw, table, []).operators.to_dicts()}
+    rows = {row["name"]: row for row in attribute_operators(raw, table, []).operators.to_dicts()}
     assert {name: row["self_ns"] for name, row in rows.items()} == {
         "outer": 40,
         "middle": 20,
@@ -143,7 +143,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     wall_ns = time.perf_counter_ns() - before_ns
     raw = window.stop()
     probes.remove()
-    result = attribute(raw, nodes, buffer.take_events()[0])
+    result = attribute_operators(raw, nodes, buffer.take_events()[0])
     rows = result.operators.filter(pl.col("module").is_not_null())
     owners = set(rows.select("name", "module").rows())
     assert (AUTOGRAD + "ConvolutionBackward0", "conv") in owners

@@ -16,7 +16,7 @@ from detscope.record.model.borders import BorderScribe, tensors_in
 from detscope.record.model.probes import ModelProbes, resolve_target, select_modules
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.replay import replay
+from detscope.record.steps.replay import replay_events
 
 
 class Block(nn.Module):
@@ -302,7 +302,7 @@ def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end():
     model.inner(torch.rand(1, 2))
     assert entered(nodes, buffer) == ["inner", "linear()"]
     probes.remove()
-    account = replay(buffer.items, nodes, 0, buffer.items[-2])
+    account = replay_events(buffer.items, nodes, 0, buffer.items[-2])
     assert account.problems == []
 
 

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.record.steps.layouts import KeptStep, RepeatedSteps, events_of, moments_of
+from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.replay import replay
+from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import span_rows, step_rows
-from detscope.record.steps.tables import Notebook, OpenStep
+from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 
@@ -90,19 +90,19 @@ def both_ways(codes, steps_gaps, device_gaps):
     for index, gaps in enumerate(steps_gaps):
         events = as_events(codes, gaps[:-1])
         end = max([1_000, *events[1::3]]) + gaps[-1]
-        account = replay(events, NODES, 1_000, end)
+        account = replay_events(events, NODES, 1_000, end)
         device, device_moments = None, None
         if device_gaps is not None and codes:
             times = as_events(codes, device_gaps[:-1], 0)[1::3]
-            device = replay(events, NODES, 0, times[-1], times=times)
+            device = replay_events(events, NODES, 0, times[-1], times=times)
             device_moments = np.array([0, *times, times[-1]], np.int64)
         general_steps += step_rows(index, 0, "recorded", account, device)
         general_spans += span_rows(index, NODES, account, device) if account.self_ns else []
-        layout = repeats.layout(events) or repeats.layout(events)
+        layout = repeats.find_layout(events) or repeats.find_layout(events)
         moments = moments_of(events, 1_000, end)
-        assert events_of(layout, moments) == events
-        repeats.keep(layout, KeptStep(index, 0, "recorded", True, moments, device_moments))
-    return general_steps, general_spans, repeats.take()
+        assert join_events(layout, moments) == events
+        repeats.keep_step(layout, KeptStep(index, 0, "recorded", True, moments, device_moments))
+    return general_steps, general_spans, repeats.take_frames()
 
 
 def assert_the_same(codes, steps_gaps, device_gaps):
@@ -138,16 +138,16 @@ def test_where_every_interval_takes_time_no_step_has_to_be_replayed(found):
 
 def test_the_first_appearance_of_a_sequence_has_no_layout():
     repeats = RepeatedSteps(NODES)
-    assert repeats.layout([24, 1, -1]) is None
-    assert repeats.layout([28, 1, -1]) is None
-    assert repeats.layout([24, 2, -1]) is not None
+    assert repeats.find_layout([24, 1, -1]) is None
+    assert repeats.find_layout([28, 1, -1]) is None
+    assert repeats.find_layout([24, 2, -1]) is not None
 
 
 def test_of_many_sequences_the_ones_used_last_are_kept():
     repeats = RepeatedSteps(NODES)
     for number in range(100):
         for _ in range(2):
-            repeats.layout([24, 1, -1] * (number + 1))
+            repeats.find_layout([24, 1, -1] * (number + 1))
     assert len(repeats._layouts) == 32
     assert tuple([24] * 100) in repeats._layouts
 
@@ -165,20 +165,20 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
     other = [forward, head, head + 1, head, head + 1, forward + 1]
     kinds = [plain, other, plain, plain, other, [], plain, other]
     writer = RunWriter(tmp_path, "test", "model", {})
-    notebook = Notebook(writer, NODES, 0, None)
+    tables = StepTables(writer, NODES, 0, None)
     expected_steps, expected_spans = [], []
     for index, codes in enumerate(kinds):
         step = opened(index, codes, gap=7 + index, mode="bare" if not codes else "recorded")
-        notebook.step(step)
+        tables.step(step)
         data = NODES.phase("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
-        account = replay(events, NODES, step.start_ns, step.end_ns)
+        account = replay_events(events, NODES, step.start_ns, step.end_ns)
         rows = step_rows(index, 0, step.mode, account, None)
         expected_steps += [rows[0], rows[1]] if not codes else rows
         expected_spans += span_rows(index, NODES, account, None) if codes else []
         if index == 4:
             writer.flush()
-    notebook.close([])
+    tables.close([])
     writer.close("ok")
     run = load_run(writer.folder)
     assert run.table("steps").rows() == expected_steps
@@ -190,16 +190,16 @@ def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
     backward = NODES.phase("backward").number * 4
     codes = [forward, head, head + 1, forward + 1, backward, head + 2, backward + 1]
     writer = RunWriter(tmp_path, "test", "model", {})
-    notebook = Notebook(writer, NODES, 0, None)
+    tables = StepTables(writer, NODES, 0, None)
     expected = []
     for index, gap in enumerate((5, 5, 5, 5)):
         step = opened(index, codes, gap)
         if index == 2:  # the mark and the end of backward at the same moment
             step.events[-2] = step.events[-5]
-        notebook.step(step)
-        account = replay(step.events, NODES, step.start_ns, step.end_ns)
+        tables.step(step)
+        account = replay_events(step.events, NODES, step.start_ns, step.end_ns)
         expected += span_rows(index, NODES, account, None)
-    notebook.close([])
+    tables.close([])
     writer.close("ok")
     found = load_run(writer.folder).table("spans")
     assert found.rows() == expected

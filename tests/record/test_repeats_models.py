@@ -7,7 +7,7 @@ import torch
 
 from detscope.loops.train import TrainHooks, TrainPlan, train
 from detscope.record.recorder import Recorder
-from detscope.record.steps.replay import replay
+from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import span_rows, step_rows
 from detscope.record.steps.tables import Notebook
 from detscope.runs.reader import load_run
@@ -34,7 +34,7 @@ def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, mon
         nodes = notebook._nodes
         data = nodes.phase("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
-        account = replay(events, nodes, step.start_ns, step.end_ns)
+        account = replay_events(events, nodes, step.start_ns, step.end_ns)
         expected_steps.extend(step_rows(step.index, step.epoch, step.mode, account, None))
         expected_spans.extend(span_rows(step.index, nodes, account, None))
         plain(notebook, step)

@@ -19,7 +19,7 @@ from detscope.zoo.pruning.apply import find_layer
 from detscope.zoo.pruning.folder import cuts_to_json, own_tensors, read_folder, write_folder
 from detscope.zoo.pruning.layers import sides_of, widths_of
 from detscope.zoo.pruning.plan import Mode, Plan
-from detscope.zoo.pruning.prune import Pruner
+from detscope.zoo.pruning.pruner import Pruner
 from detscope.zoo.pruning.running import forward_flops, identical
 from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images
 from detscope.zoo.seeding import seeded

@@ -9,7 +9,7 @@ from zoo_samples import make_images, make_targets
 from detscope import zoo
 from detscope.errors import UsageError
 from detscope.zoo import BuildOptions
-from detscope.zoo.efficientdet import effdet_config, quiet_effdet
+from detscope.zoo.families.efficientdet import effdet_config, quiet_effdet
 
 SOME = ["efficientdet_d0", "efficientdet_lite0", "tf_efficientdet_d1_ap", "tf_efficientdet_lite3x"]
 

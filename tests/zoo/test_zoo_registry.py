@@ -34,7 +34,7 @@ def test_all_twelve_torchvision_detectors_are_listed() -> None:
 
 
 def test_all_efficientdet_sizes_of_effdet_are_listed() -> None:
-    from detscope.zoo.efficientdet import quiet_effdet
+    from detscope.zoo.families.efficientdet import quiet_effdet
 
     with quiet_effdet():
         from effdet.config.model_config import efficientdet_model_param_dict as offered

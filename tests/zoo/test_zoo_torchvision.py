@@ -11,7 +11,8 @@ from zoo_samples import make_images, make_targets
 
 from detscope import zoo
 from detscope.errors import InputError, UsageError
-from detscope.zoo import BuildOptions, torchvision_models
+from detscope.zoo import BuildOptions
+from detscope.zoo.families import _torchvision as torchvision_models
 from detscope.zoo.backbones import train_only_last
 
 CARDS = [card for card in zoo.list_cards() if card.source == "torchvision"]

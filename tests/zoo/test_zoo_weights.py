@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 
 from detscope import zoo
 from detscope.errors import InputError, MachineError, UsageError
-from detscope.zoo import BuildOptions, weight_download
-from detscope.zoo.weight_download import Published
-from detscope.zoo.weights import find_weights, load_into
+from detscope.zoo import BuildOptions
+from detscope.zoo.weights import download as weight_download
+from detscope.zoo.weights.download import Published
+from detscope.zoo.weights.choice import find_weights, load_into
 
 NAME = "tiny_fasterrcnn"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -188,3 +188,7 @@ class Settings(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     record: RecordSettings = RecordSettings()
     output: OutputSettings = OutputSettings()
+
+    def with_section(self, name: str, **changes: Any) -> Settings:
+        """The same settings with some keys of a section changed, unchecked."""
+        return self.model_copy(update={name: getattr(self, name).model_copy(update=changes)})

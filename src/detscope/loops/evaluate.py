@@ -21,7 +21,7 @@ from detscope.errors import OwnCodeError
 from detscope.loops.infer import to_host
 from detscope.loops.train import AUTOCAST
 from detscope.marks import phase
-from detscope.zoo.model_outputs import DETECTIONS, forward_place, is_detection
+from detscope.zoo.outputs import DETECTIONS, forward_place, is_detection
 
 Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 RunLengths = dict[str, Any]  # COCO's compressed form: {"size": [height, width], "counts": bytes}

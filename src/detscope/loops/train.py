@@ -13,7 +13,7 @@ from detscope.loops.ema import WeightAverage
 from detscope.loops.losses import LossWatch
 from detscope.loops.schedules import Schedule, set_rates
 from detscope.marks import phase
-from detscope.zoo.model_outputs import check_losses
+from detscope.zoo.outputs import check_losses
 
 Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

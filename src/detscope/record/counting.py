@@ -26,9 +26,9 @@ from torch.utils.flop_counter import flop_registry
 from detscope.record.model.borders import BorderScribe
 from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes, StageLike
-from detscope.record.steps.events import WIDTH, EventBuffer
+from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.replay import StepAccount, replay
+from detscope.record.steps.replay import StepAccount, replay_events
 
 FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12
 
@@ -64,9 +64,9 @@ def count_costs(
         probes.remove()
         phases.remove()
     events, _ = buffer.take_events()
-    moments = events[1::WIDTH]
+    moments = events[TIME::WIDTH]
     accounts = [
-        replay(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
+        replay_events(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
         for counted in (counter.flops, counter.bytes)
     ]
     return _costs(nodes, *accounts)

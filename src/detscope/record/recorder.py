@@ -29,7 +29,7 @@ from detscope.record.device.telemetry import Telemetry
 from detscope.record.endings import outcome_of
 from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
-from detscope.record.memory.failures import OutOfMemory, open_phase, out_of_memory, place_of_failure
+from detscope.record.memory.failures import OutOfMemory, open_phase, find_out_of_memory, place_of_failure
 from detscope.record.memory.spans import SeeingScribe, SpanningBuffer
 from detscope.record.memory.watch import MemoryWatch
 from detscope.record.model.phases import PhaseProbes, Phases
@@ -161,7 +161,7 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         status, reason = outcome_of(kind, error)
-        failure = out_of_memory(error, self._device)
+        failure = find_out_of_memory(error, self._device)
         try:
             self._abandon_step()
             self._attach("nothing")

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.versions import package_version
 from detscope.sessions.prune_folder import place_folder
-from detscope.zoo.networks.build import build_network
+from detscope.zoo.networks.loading import build_network
 from detscope.zoo.networks.names import find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder
 from detscope.zoo.pruning.layers import widths_of
 from detscope.zoo.pruning.plan import Mode
-from detscope.zoo.pruning.prune import Pruner
+from detscope.zoo.pruning.pruner import Pruner
 from detscope.zoo.pruning.running import forward_flops, try_out
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress
-    from detscope.zoo.networks.contract import Base, Network
+    from detscope.zoo.networks.network import Base, Network
     from detscope.zoo.pruning.plan import Plan
 
 _MADE_BY = ("detscope", "torch", "torchvision", "timm", "effdet", "torch-pruning")

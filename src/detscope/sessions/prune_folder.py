@@ -12,7 +12,7 @@ from detscope.runs.atomic import storage_error
 from detscope.zoo.pruning.folder import write_folder
 
 if TYPE_CHECKING:
-    from detscope.zoo.networks.contract import Network
+    from detscope.zoo.networks.network import Network
 
 
 def place_folder(

@@ -14,7 +14,7 @@ from detscope.zoo.contract import BuildOptions, BuiltModel
 if TYPE_CHECKING:
     import torch
 
-    from detscope.data.contract import DetectionDataset
+    from detscope.data.contract import DetectionDataset, Split
     from detscope.record.recorder import Recorder
     from detscope.report.progress import Progress
     from detscope.runs.writer import RunWriter
@@ -37,7 +37,7 @@ def download_progress(progress: Progress) -> Callable[[str, int, int | None], No
 
 
 def open_data(
-    settings: Settings, data: DataSettings, needs: Collection[str], progress: Progress, split: str = "train"
+    settings: Settings, data: DataSettings, needs: Collection[str], progress: Progress, split: Split = "train"
 ) -> DetectionDataset:
     """A data set with the masks and keypoints that are needed."""
     return open_dataset(
@@ -128,7 +128,7 @@ def add_costs(
     import polars as pl
     import torch
 
-    from detscope.analyze.steps import typical_steps
+    from detscope.analyze.step.steps import typical_steps
     from detscope.machine.peak import machine_peak
     from detscope.record.counting import count_costs
     from detscope.runs.reader import load_run

@@ -23,7 +23,7 @@ from detscope.sweep.settings import Measure
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from detscope.zoo.networks.contract import Batch, Network
+    from detscope.zoo.networks.network import Batch, Network
 
 # DOC detscope.sweep.measure: When a series of durations is enough: the median's interval, warm-up, steadiness. Plain Python.
 # DOC detscope.sweep.measure: Peak of the bytes that torch's CPU allocator has given out: what is held, and what one step adds.

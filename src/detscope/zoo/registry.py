@@ -14,7 +14,7 @@ from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard
 Builder = Callable[[ModelCard, BuildOptions], BuiltModel]
 
 # A new source of models is one new file and one line here.
-_SOURCES = ("detscope.zoo.torchvision_models", "detscope.zoo.efficientdet", "detscope.zoo.tiny")
+_SOURCES = ("detscope.zoo.families._torchvision", "detscope.zoo.families.efficientdet", "detscope.zoo.tiny")
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ def build_tiny(card: ModelCard, options: BuildOptions) -> BuiltModel:
     from detscope.zoo.assemble import assembled
     from detscope.zoo.backbones import train_only_last
     from detscope.zoo.seeding import seeded
-    from detscope.zoo.torchvision_models import CLASS_HEADS
-    from detscope.zoo.weights import find_weights, load_into
+    from detscope.zoo.families._torchvision import CLASS_HEADS
+    from detscope.zoo.weights.choice import find_weights, load_into
 
     found = find_weights(options, card.name, published=None)
     with seeded(options.seed):
@@ -92,7 +92,7 @@ def _rcnn_settings() -> dict[str, Any]:
 
 
 def _rcnn_backbone() -> Any:
-    from detscope.zoo.tiny_backbones import resnet_with_fpn
+    from detscope.zoo.families._tiny_backbones import resnet_with_fpn
 
     return resnet_with_fpn(_WIDTH, _CHANNELS, levels=(1, 2, 3, 4), deeper=False)
 
@@ -146,7 +146,7 @@ def _retinanet(num_classes: int) -> nn.Module:
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.retinanet import RetinaNet
 
-    from detscope.zoo.tiny_backbones import resnet_with_fpn
+    from detscope.zoo.families._tiny_backbones import resnet_with_fpn
 
     bases = (12, 24, 48, 96, 160)
     sizes = tuple(tuple(round(base * 2 ** (octave / 3)) for octave in range(3)) for base in bases)
@@ -164,7 +164,7 @@ def _fcos(num_classes: int) -> nn.Module:
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.fcos import FCOS
 
-    from detscope.zoo.tiny_backbones import resnet_with_fpn
+    from detscope.zoo.families._tiny_backbones import resnet_with_fpn
 
     sizes = ((8,), (16,), (32,), (64,), (128,))  # one per level, equal to its stride
     module: nn.Module = FCOS(
@@ -181,7 +181,7 @@ def _ssd(num_classes: int) -> nn.Module:
     from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
     from torchvision.models.detection.ssd import SSD
 
-    from detscope.zoo.tiny_backbones import SmallVgg
+    from detscope.zoo.families._tiny_backbones import SmallVgg
 
     anchors = DefaultBoxGenerator(
         [[2], [2, 3], [2, 3], [2]], scales=[0.1, 0.2, 0.4, 0.7, 1.0], steps=[8, 16, 32, 64]
@@ -199,7 +199,7 @@ def _ssdlite(num_classes: int) -> nn.Module:
     from torchvision.models.detection.ssd import SSD
     from torchvision.models.detection.ssdlite import SSDLiteHead
 
-    from detscope.zoo.tiny_backbones import small_ssdlite_extractor
+    from detscope.zoo.families._tiny_backbones import small_ssdlite_extractor
 
     norm_layer = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)
     backbone = small_ssdlite_extractor(norm_layer)
@@ -228,8 +228,8 @@ _EFFICIENTDET_CARD = _card("efficientdet", 600_472, str(_SIZE), single_pixel_siz
 @register(_EFFICIENTDET_CARD)
 def build_tiny_efficientdet(card: ModelCard, options: BuildOptions) -> BuiltModel:
     """EfficientDet with two narrow BiFPN cells on TinyNet-E, a shrunk EfficientNet, levels 3 to 6."""
-    from detscope.zoo.efficientdet import check_options, effdet_config, finish
-    from detscope.zoo.weights import find_weights
+    from detscope.zoo.families.efficientdet import check_options, effdet_config, finish
+    from detscope.zoo.weights.choice import find_weights
 
     check_options(card, options)
     found = find_weights(options, card.name, published=None)

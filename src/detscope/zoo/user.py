@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import OwnCodeError, UsageError
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage, WeightsUsed
-from detscope.zoo.model_outputs import kind_of
+from detscope.zoo.outputs import kind_of
 from detscope.zoo.user_import import import_named, imports_possible, own_code_failed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def card_of(spec: str) -> ModelCard:
 def build(spec: str, options: BuildOptions) -> BuiltModel:
     """Import, call the factory, and describe what it gave."""
     from detscope.zoo.seeding import seeded
-    from detscope.zoo.weights import check_choice
+    from detscope.zoo.weights.choice import check_choice
 
     card = card_of(spec)
     _check_options(spec, options)
@@ -143,7 +143,7 @@ def known_family(module: nn.Module) -> str:
         family = _torchvision_family(module)
         if family is not None:
             return family
-    efficientdet = sys.modules.get("detscope.zoo.efficientdet_module")  # effdet is slow to import
+    efficientdet = sys.modules.get("detscope.zoo.families._effdet_module")  # effdet is slow to import
     if efficientdet is not None and isinstance(module, efficientdet.EfficientDetector):
         return "efficientdet"
     return "user"
@@ -189,8 +189,8 @@ def _stages(given: Any, module: nn.Module, spec: str) -> tuple[Stage, ...]:
 
 
 def _with_weights(built: BuiltModel, options: BuildOptions) -> BuiltModel:
-    from detscope.zoo.torchvision_models import CLASS_HEADS
-    from detscope.zoo.weights import find_weights, load_into
+    from detscope.zoo.families._torchvision import CLASS_HEADS
+    from detscope.zoo.weights.choice import find_weights, load_into
 
     if options.weights in ("auto", "none"):
         return built

@@ -24,7 +24,7 @@ from detscope.predict.trace.scratch import ScratchBook
 from detscope.predict.trace.step import BACKWARD, FORWARD, Block, StepLog, TracedStep, trace_step
 
 if TYPE_CHECKING:
-    from detscope.zoo.networks.contract import Network
+    from detscope.zoo.networks.network import Network
 
 # DOC detscope.predict.trace.network: A traced step in a loop that forgets gradients after forward: the last step's are still there in it.
 _FIRST = 2  # batch norm of a single pixel needs two images

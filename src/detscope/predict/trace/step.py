@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from detscope.zoo.networks.contract import Network
+    from detscope.zoo.networks.network import Network
 
 # DOC detscope.predict.trace.step: What a step's operators allocate and when it goes: storages by identity, freed by weak reference.
 #

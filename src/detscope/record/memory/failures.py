@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from detscope.faults import text_of
 from detscope.machine.running_out import host_memory_ran_out
-from detscope.record.steps.events import ENTER, MARK, WIDTH
+from detscope.record.steps.events import ENTER, MARK, decode_events
 from detscope.record.steps.nodes import NodeTable
 
 _PLAIN_REQUEST = re.compile(r"tried to allocate (\d+) bytes")
@@ -28,15 +28,15 @@ class OutOfMemory:
     message: str
 
 
-def out_of_memory(error: BaseException | None, device: str) -> OutOfMemory | None:
+def find_out_of_memory(error: BaseException | None, device: str) -> OutOfMemory | None:
     """What ran out, if that is what the error says or was caused by."""
-    for link in _chain(error):
-        told = _told(link)
-        if told is not None:
-            status, text = told
+    for link in _chain_of(error):
+        found = _read_error(link)
+        if found is not None:
+            status, text = found
             where = device if status == "oom_device" else "cpu"
             first = next((line for line in text.splitlines() if _is_request(line)), text)
-            return OutOfMemory(status, where, requested_bytes(text), first[:_MESSAGE_LENGTH])
+            return OutOfMemory(status, where, read_requested_bytes(text), first[:_MESSAGE_LENGTH])
     return None
 
 
@@ -44,7 +44,7 @@ def _is_request(line: str) -> bool:
     return bool(_PLAIN_REQUEST.search(line) or _ROUNDED_REQUEST.search(line))
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -52,7 +52,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _told(error: BaseException) -> tuple[str, str] | None:
+def _read_error(error: BaseException) -> tuple[str, str] | None:
     """Which memory ran out and the words that say so."""
     text = text_of(error)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
@@ -68,7 +68,7 @@ def _told(error: BaseException) -> tuple[str, str] | None:
     return ("oom_host", words) if words is not None else None
 
 
-def requested_bytes(message: str) -> int | None:
+def read_requested_bytes(message: str) -> int | None:
     """The bytes an allocator's message names; those of CUDA and numpy are rounded to two or three digits."""
     plain = _PLAIN_REQUEST.search(message)
     if plain:
@@ -79,12 +79,12 @@ def requested_bytes(message: str) -> int | None:
     return round(float(rounded[1].rstrip(".")) * 1024.0 ** _POWERS.get(rounded[2][0], 0))
 
 
-def place_of_failure(events: Sequence[int], nodes: NodeTable, failed_in: int | None) -> dict[str, str | None]:
+def locate_failure(events: Sequence[int], nodes: NodeTable, failed_in: int | None) -> dict[str, str | None]:
     """Phase and module in which a step ended by an exception; `failed_in` is the module it left first."""
-    phase = open_phase(events, nodes)
+    phase = find_open_phase(events, nodes)
     marked = None
-    for index in range(len(events) - WIDTH, -1, -WIDTH):
-        node, what = nodes[events[index] >> 2], events[index] & 3
+    for number, what, _, _ in decode_events(events, backwards=True):
+        node = nodes[number]
         if what == MARK and marked is None:
             marked = node.path
         if node.kind == "phase":  # the exception ended it: nothing of the step came after
@@ -96,10 +96,9 @@ def place_of_failure(events: Sequence[int], nodes: NodeTable, failed_in: int | N
     return {"phase": phase or "other", "module": module}
 
 
-def open_phase(events: Sequence[int], nodes: NodeTable) -> str | None:
+def find_open_phase(events: Sequence[int], nodes: NodeTable) -> str | None:
     """A phase that began and whose end nobody saw: optimizers say nothing when they fail."""
-    for index in range(len(events) - WIDTH, -1, -WIDTH):
-        node, what = nodes[events[index] >> 2], events[index] & 3
-        if node.kind == "phase":
-            return node.path if what == ENTER else None
+    for number, what, _, _ in decode_events(events, backwards=True):
+        if nodes[number].kind == "phase":
+            return nodes[number].path if what == ENTER else None
     return None

@@ -150,7 +150,7 @@ class _Walk:
         thread = event.start_tid
         sequence = event.extra_fields.sequence_number
         if kind == _NODE and sequence >= 0:
-            self.last_owner[thread] = self.owners.at(sequence)
+            self.last_owner[thread] = self.owners.owner_at(sequence)
         owner, stage = self.last_owner.get(thread, (NOBODY, ""))
         return Place(owner, stage, "backward")
 

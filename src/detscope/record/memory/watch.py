@@ -32,7 +32,7 @@ from detscope.record.memory.live import (
 )
 from detscope.record.memory.spans import SeeingScribe, SpanningBuffer, close_span, open_span
 from detscope.record.memory.trace import MemorySession, Recorded, Trace, read_trace
-from detscope.record.operators.attribution import NOBODY, ownership
+from detscope.record.operators.attribution import NOBODY, find_owners
 from detscope.record.operators.profiler import OpenSpans, no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX
 from detscope.record.steps.nodes import NodeTable
@@ -294,7 +294,7 @@ class MemoryWatch:
         ledger = self._opened()
         cuda = self._device.startswith("cuda")
         with no_garbage_collection():
-            owners = ownership(events, self._nodes)
+            owners = find_owners(events, self._nodes)
             trace = read_trace(recorded.roots, self._nodes, owners, cuda)
             offset_ns = observed.offset_ns = recorded.offset_ns(trace)
             observed.seen = recorded.seen + [

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from detscope.record.operators.profiler import AUTOGRAD, OperatorEvents
-from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, WIDTH
+from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, decode_events
 from detscope.record.steps.nodes import NodeTable
 
 OPTIMIZER = "Optimizer."
@@ -33,19 +33,17 @@ class Ownership:
     sequences: tuple[int, ...]
     owners: tuple[tuple[int, str], ...]  # node number (NOBODY outside of the model) and stage
 
-    def at(self, sequence: int) -> tuple[int, str]:
+    def owner_at(self, sequence: int) -> tuple[int, str]:
         """Owner and stage of the autograd node with this number."""
         index = bisect_right(self.sequences, sequence) - 1
         return (NOBODY, "") if index < 0 else self.owners[index]
 
 
-def ownership(events: Sequence[int], nodes: NodeTable) -> Ownership:
+def find_owners(events: Sequence[int], nodes: NodeTable) -> Ownership:
     """Change points from the events of one or more steps, in order."""
     stack: list[tuple[int, str]] = []
     points: dict[int, tuple[int, str]] = {}
-    for index in range(0, len(events), WIDTH):
-        code, sequence = events[index], events[index + 2]
-        number, what = code >> 2, code & 3
+    for number, what, _, sequence in decode_events(events):
         if sequence < 0 or what not in (ENTER, EXIT):
             continue
         if what == ENTER:
@@ -79,14 +77,14 @@ class Attribution:
         return self.backward_in_modules_ns / self.backward_ns if self.backward_ns else None
 
 
-def attribute(raw: OperatorEvents, nodes: NodeTable, events: Sequence[int]) -> Attribution:
+def attribute_operators(raw: OperatorEvents, nodes: NodeTable, events: Sequence[int]) -> Attribution:
     """Give every operator of the window a module, a stage, a phase and a direction."""
     starts, durations = np.asarray(raw.starts_ns), np.asarray(raw.durations_ns)
     on_device = np.zeros(len(raw), bool) if raw.on_device is None else np.asarray(raw.on_device)
     waits = np.zeros(len(raw), bool) if raw.device is None else np.asarray(raw.device.kinds) == "sync"
     order = np.lexsort((-durations, starts, np.asarray(raw.threads)))
     order = order[~(on_device | waits)[order]]
-    sweep = _Sweep(raw, nodes, ownership(events, nodes))
+    sweep = _Sweep(raw, nodes, find_owners(events, nodes))
     sweep.run(order.tolist())
     offset_ns = _clock_offset(raw, sweep.span_indices, events)
     table = _operator_table(raw, sweep, nodes, on_device)
@@ -173,7 +171,7 @@ class _Sweep:
             return self._number((owner, stage, "optimizer", direction)), last_owner
         sequence = self.raw.sequences[index]
         if kind == _NODE and sequence >= 0:
-            last_owner = self.owners.at(sequence)
+            last_owner = self.owners.owner_at(sequence)
         self.backward_ns += self.raw.durations_ns[index]
         if last_owner[0] != NOBODY:
             self.backward_in_modules_ns += self.raw.durations_ns[index]
@@ -281,7 +279,7 @@ def _intervals(
 def _clock_offset(raw: OperatorEvents, spans: list[int], events: Sequence[int]) -> int:
     """The profiler's clock less ours, from the module spans that both wrote."""
     ours = [
-        events[i + 1] for i in range(0, len(events), WIDTH) if events[i] & 3 == ENTER and events[i + 2] >= 0
+        time_ns for _, what, time_ns, sequence in decode_events(events) if what == ENTER and sequence >= 0
     ]
     theirs = sorted(raw.starts_ns[index] for index in spans)
     if not ours or not theirs:

@@ -11,7 +11,7 @@ import polars as pl
 
 from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Attribution
 from detscope.record.operators.profiler import DEVICE_KINDS, DeviceSide, OperatorEvents
-from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, WIDTH
+from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, decode_events
 from detscope.record.steps.nodes import NodeTable
 from detscope.runs.writer import polars_schema
 
@@ -36,7 +36,7 @@ class StepSpan:
     end_ns: int
 
 
-def device_tables(
+def make_device_tables(
     raw: OperatorEvents,
     found: Attribution,
     nodes: NodeTable,
@@ -47,7 +47,7 @@ def device_tables(
     """The two tables of a window; None where no device was recorded."""
     if raw.device is None or raw.correlations is None:
         return None
-    phases = phase_spans(events, nodes)
+    phases = find_phase_spans(events, nodes)
     device = _device_rows(raw, raw.device, raw.correlations, found, nodes, phases, steps)
     host = [*_step_rows(steps), *_host_rows(raw, raw.device, found, nodes)]
     return (
@@ -56,18 +56,17 @@ def device_tables(
     )
 
 
-def phase_spans(events: Sequence[int], nodes: NodeTable) -> list[tuple[int, int, str]]:
+def find_phase_spans(events: Sequence[int], nodes: NodeTable) -> list[tuple[int, int, str]]:
     """Begin, end and name of every phase, in order of its end."""
     begun: dict[int, int] = {}
     spans = []
-    for index in range(0, len(events), WIDTH):
-        number, what = events[index] >> 2, events[index] & 3
+    for number, what, time_ns, _ in decode_events(events):
         if nodes[number].kind != "phase":
             continue
         if what == ENTER:
-            begun[number] = events[index + 1]
+            begun[number] = time_ns
         elif what == EXIT and number in begun:
-            spans.append((begun.pop(number), events[index + 1], nodes[number].path))
+            spans.append((begun.pop(number), time_ns, nodes[number].path))
     return spans
 
 

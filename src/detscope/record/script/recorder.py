@@ -26,7 +26,7 @@ from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import Anatomy
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
-from detscope.record.steps.replay import replay
+from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import loader_rows, step_rows
 from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP
 from detscope.record.steps.tables import Notebook, OpenStep
@@ -219,7 +219,7 @@ class ScriptRecorder(Recorder):
         recycle = getattr(self._buffer.device_clock, "recycle", None)
         if recycle is not None:
             recycle(handles)
-        account = replay(events, self.nodes, done.start_ns, done.end_ns)
+        account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
         self._first_step += 1
         self.writer.append("steps", step_rows(number, max(0, self._epoch), EVALUATION, account, None))

@@ -16,13 +16,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from detscope.record.steps.events import WIDTH
+from detscope.record.steps.events import CODE, NO_SEQUENCE, TIME, WIDTH
 from detscope.record.steps.nodes import PHASES, NodeTable
-from detscope.record.steps.replay import BACKWARD, FORWARD, Structure, structure
+from detscope.record.steps.replay import BACKWARD, FORWARD, Structure, replay_codes
 
 Matrix = NDArray[np.int64]
 Places = NDArray[np.intp]
-MODEL_PHASES = ("forward", "backward")
 _NAMES = pl.String
 
 
@@ -33,14 +32,14 @@ class Groups:
     members: Places  # columns, set after set
     begins: Places  # where each set begins
 
-    def of(self, values: Matrix) -> Matrix:
+    def sum_columns(self, values: Matrix) -> Matrix:
         """One column per set."""
         if not len(self.begins):
             return np.zeros((len(values), 0), np.int64)
         return np.asarray(np.add.reduceat(values[:, self.members], self.begins, axis=1))
 
 
-def groups(sets: Sequence[Sequence[int]]) -> Groups:
+def make_groups(sets: Sequence[Sequence[int]]) -> Groups:
     """Groups of sets, none of which is empty."""
     sizes = [len(members) for members in sets]
     begins = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0)
@@ -64,13 +63,13 @@ class SpanRows:
 
 
 class Layout:
-    """One sequence of events; `figures` of many steps at once, and the rows made of them."""
+    """One sequence of events; `sum_figures` of many steps at once, and the rows made of them."""
 
     def __init__(self, codes: Sequence[int], nodes: NodeTable) -> None:
         self.codes = tuple(codes)
-        found = structure(self.codes, nodes)
+        found = replay_codes(self.codes, nodes)
         self._owners, quantities = _owners_and_quantities(found)
-        self._quantities = groups(list(quantities.values()))
+        self._quantities = make_groups(list(quantities.values()))
         calls: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
         for key, begin, end in found.calls:
             calls[key].append((begin, end))
@@ -78,25 +77,25 @@ class Layout:
         self._begins = np.array([begin for begin, _ in borders], np.intp)
         self._ends = np.array([end for _, end in borders], np.intp)
         numbers = iter(range(len(borders)))
-        self._calls = groups([[next(numbers) for _ in of_node] for of_node in calls.values()])
+        self._calls = make_groups([[next(numbers) for _ in of_node] for of_node in calls.values()])
         self._place: dict[Any, int] = {key: place for place, key in enumerate(quantities)}
         self._place |= {("calls", *key): len(quantities) + place for place, key in enumerate(calls)}
         self._nothing = len(self._place)  # a last column of zeros
-        self.phases = np.array([self._at("phase", phase) for phase in PHASES], np.intp)
+        self.phases = np.array([self._column_of("phase", phase) for phase in PHASES], np.intp)
         self.spans = self._span_rows(found, nodes)
 
-    def _at(self, *key: object) -> int:
+    def _column_of(self, *key: object) -> int:
         return self._place.get(key, self._nothing)
 
-    def figures(self, moments: Matrix) -> Matrix:
+    def sum_figures(self, moments: Matrix) -> Matrix:
         """All sums, from the moments of each step: its begin, its events and its end."""
         # a clock that goes back makes no time, as in `replay`
         lengths = np.diff(np.maximum.accumulate(moments, axis=1), axis=1)
-        sums = self._quantities.of(self._owners.of(lengths))
-        calls = self._calls.of(moments[:, self._ends] - moments[:, self._begins])
+        sums = self._quantities.sum_columns(self._owners.sum_columns(lengths))
+        calls = self._calls.sum_columns(moments[:, self._ends] - moments[:, self._begins])
         return np.hstack([sums, calls, np.zeros((len(moments), 1), np.int64)])
 
-    def fits(self, figures: Matrix) -> NDArray[np.bool_]:
+    def find_fitting(self, figures: Matrix) -> NDArray[np.bool_]:
         """Steps whose rows are these: a node that took no time at all would have none."""
         return np.asarray((figures[:, self.spans.positive] > 0).all(axis=1))
 
@@ -105,21 +104,21 @@ class Layout:
         rows: list[tuple[str, str, str, int, int, int]] = []
         positive: list[int] = []
         for number, direction in sorted(set(account.total_ns) | set(account.self_ns)):
-            own = self._at("self", number, direction)
-            total = self._at("calls", number, direction)
+            own = self._column_of("self", number, direction)
+            total = self._column_of("calls", number, direction)
             if direction == BACKWARD:
-                total = self._at("total", number)
+                total = self._column_of("total", number)
             if ("calls", number, direction) not in self._place:
                 positive.append(total if direction == BACKWARD else own)
             calls = account.calls.get((number, direction), 0)
             rows.append((nodes[number].kind, nodes[number].path, direction, calls, total, own))
         for stage, direction in sorted(account.stages):
-            place = self._at("stage", stage, direction)
+            place = self._column_of("stage", stage, direction)
             positive.append(place)
             rows.append(("stage", stage, direction, 1, place, place))
-        for phase, direction in zip(MODEL_PHASES, (FORWARD, BACKWARD), strict=True):
-            place = self._at("outside", phase)
-            rows.append(("outside", phase, direction, 1, place, place))
+        for direction in (FORWARD, BACKWARD):  # which are the names of their phases too
+            place = self._column_of("outside", direction)
+            rows.append(("outside", direction, direction, 1, place, place))
         if not account.self_ns:
             rows = []
         kinds, paths, directions, calls_, totals, selves = zip(*rows, strict=True) if rows else [()] * 6
@@ -135,7 +134,7 @@ class Layout:
 
 
 def _owners_and_quantities(found: Structure) -> tuple[Groups, Mapping[Any, list[int]]]:
-    """Intervals by owner, and owners by what they add to: `_share_out` of a replay as sets."""
+    """Intervals by owner, and owners by what they add to: `_share_time` of a replay as sets."""
     intervals: dict[Any, list[int]] = defaultdict(list)
     for place, piece in enumerate(found.account.slices):
         intervals[piece.phase, piece.direction, piece.ancestors, piece.stage].append(place)
@@ -150,10 +149,10 @@ def _owners_and_quantities(found: Structure) -> tuple[Groups, Mapping[Any, list[
         if direction == BACKWARD:
             for ancestor in set(ancestors):
                 sets["total", ancestor].append(owner)
-    return groups(list(intervals.values())), sets
+    return make_groups(list(intervals.values())), sets
 
 
-def span_frame(layout: Layout, steps: Sequence[int], host: Matrix, device: Matrix | None) -> pl.DataFrame:
+def make_span_frame(layout: Layout, steps: Sequence[int], host: Matrix, device: Matrix | None) -> pl.DataFrame:
     """Rows of table `spans` for steps with these figures."""
     rows = layout.spans
     again = np.tile(np.arange(len(rows), dtype=np.uint32), len(steps))
@@ -198,9 +197,9 @@ class RepeatedSteps:
         self._seen: set[int] = set()
         self._kept: dict[int, tuple[Layout, list[KeptStep]]] = {}
 
-    def layout(self, events: Sequence[int]) -> Layout | None:
+    def find_layout(self, events: Sequence[int]) -> Layout | None:
         """The layout of a sequence of events; None at its first appearance, which may be its only one."""
-        codes = tuple(events[::WIDTH])
+        codes = tuple(events[CODE::WIDTH])
         found = self._layouts.get(codes)
         if found is not None:
             self._layouts.move_to_end(codes)
@@ -216,14 +215,13 @@ class RepeatedSteps:
             self._layouts.popitem(last=False)
         return found
 
-    def keep(self, layout: Layout, step: KeptStep) -> None:
-        """Take a step; its rows come with the next `take`."""
+    def keep_step(self, layout: Layout, step: KeptStep) -> None:
+        """Take a step; its rows come with the next `take_frames`."""
         self._kept.setdefault(id(layout), (layout, []))[1].append(step)
 
-    def take(self) -> tuple[list[pl.DataFrame], list[pl.DataFrame], list[tuple[Layout, KeptStep]]]:
-        """Frames of `steps` and of `spans`, and the steps that must be replayed because they do not fit."""
-        step_frames: list[pl.DataFrame] = []
-        span_frames: list[pl.DataFrame] = []
+    def take_frames(self) -> tuple[list[tuple[str, pl.DataFrame]], list[tuple[Layout, KeptStep]]]:
+        """Frames of the tables `steps` and `spans`, and steps that must be replayed: they do not fit."""
+        frames: list[tuple[str, pl.DataFrame]] = []
         odd: list[tuple[Layout, KeptStep]] = []
         kept, self._kept = self._kept, {}
         for layout, all_steps in kept.values():
@@ -231,48 +229,45 @@ class RepeatedSteps:
                 steps = [step for step in all_steps if (step.device_moments is not None) is on_device]
                 if not steps:
                     continue
-                host = layout.figures(np.stack([step.moments for step in steps]))
-                fits = layout.fits(host)
+                host = layout.sum_figures(np.stack([step.moments for step in steps]))
+                fits = layout.find_fitting(host)
                 odd += [(layout, step) for step, good in zip(steps, fits.tolist(), strict=True) if not good]
                 steps = [step for step, good in zip(steps, fits.tolist(), strict=True) if good]
                 if not steps:
                     continue
                 host = host[fits]
-                device = layout.figures(np.stack(_device_moments(steps))) if on_device else None
-                step_frames.append(_step_frame(layout, steps, host, device))
+                device = layout.sum_figures(np.stack(_device_moments(steps))) if on_device else None
+                frames.append(("steps", _make_step_frame(layout, steps, host, device)))
                 spanned = np.array([step.with_spans for step in steps])
                 if spanned.any() and len(layout.spans):
                     numbers = [step.index for step in steps if step.with_spans]
                     below = None if device is None else device[spanned]
-                    span_frames.append(span_frame(layout, numbers, host[spanned], below))
-        return step_frames, span_frames, odd
+                    frames.append(("spans", make_span_frame(layout, numbers, host[spanned], below)))
+        return frames, odd
 
 
 def moments_of(events: Sequence[int], start_ns: int, end_ns: int) -> Matrix:
     """The begin of a step, the times of its events and its end."""
-    return np.array([start_ns, *events[1::WIDTH], end_ns], np.int64)
+    return np.array([start_ns, *events[TIME::WIDTH], end_ns], np.int64)
 
 
-def events_of(layout: Layout, moments: Matrix) -> list[int]:
+def join_events(layout: Layout, moments: Matrix) -> list[int]:
     """The events again."""
     inner = moments[1:-1].tolist()
-    return [number for pair in zip(layout.codes, inner, strict=True) for number in (*pair, -1)]
+    return [number for pair in zip(layout.codes, inner, strict=True) for number in (*pair, NO_SEQUENCE)]
 
 
 def _device_moments(steps: Sequence[KeptStep]) -> list[Matrix]:
     return [step.device_moments for step in steps if step.device_moments is not None]
 
 
-def _step_frame(
+def _make_step_frame(
     layout: Layout, steps: Sequence[KeptStep], host: Matrix, device: Matrix | None
 ) -> pl.DataFrame:
     """Rows of table `steps`: the whole step and each of its phases."""
     width = 1 + len(PHASES)
 
-    def each(values: list[Any]) -> list[Any]:
-        return [value for value in values for _ in range(width)]
-
-    def figures(found: Matrix, moments: list[Matrix]) -> Matrix:
+    def join_figures(found: Matrix, moments: list[Matrix]) -> Matrix:
         whole = np.array([step[-1] - step[0] for step in moments], np.int64)
         return np.hstack([whole[:, None], found[:, layout.phases]]).ravel()
 
@@ -280,11 +275,11 @@ def _step_frame(
         {
             "step": np.repeat(np.array([step.index for step in steps], np.int64), width),
             "epoch": np.repeat(np.array([step.epoch for step in steps], np.int64), width),
-            "mode": each([step.mode for step in steps]),
+            "mode": [step.mode for step in steps for _ in range(width)],
             "phase": ["step", *PHASES] * len(steps),
             "start_ns": np.repeat(np.array([step.moments[0] for step in steps], np.int64), width),
-            "wall_ns": figures(host, [step.moments for step in steps]),
-            "device_ns": None if device is None else figures(device, _device_moments(steps)),
+            "wall_ns": join_figures(host, [step.moments for step in steps]),
+            "device_ns": None if device is None else join_figures(device, _device_moments(steps)),
         },
         schema_overrides={"device_ns": pl.Int64},
     )

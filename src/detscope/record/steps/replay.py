@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from detscope.record.steps.events import ENTER, EXIT, WIDTH
+from detscope.record.steps.events import ACTION_MASK, ENTER, EXIT, NODE_SHIFT, NO_SEQUENCE, WIDTH
 from detscope.record.steps.nodes import NodeTable
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
@@ -57,7 +57,7 @@ _NOBODY: _Owner = ("other", "other", (), None)
 _OUTERMOST = (-1, 0, True, _NOBODY)
 
 
-def replay(
+def replay_events(
     events: Sequence[int],
     nodes: NodeTable,
     start_ns: int,
@@ -66,7 +66,7 @@ def replay(
     times: Sequence[int] | None = None,
 ) -> StepAccount:
     """Account for one step. `times` replaces host times (one per event) by device times."""
-    return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices).run(events, times)
+    return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices).run_events(events, times)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Structure:
     calls: list[tuple[tuple[int, str], int, int]]  # node and direction, moments of begin and end
 
 
-def structure(codes: Sequence[int], nodes: NodeTable) -> Structure:
+def replay_codes(codes: Sequence[int], nodes: NodeTable) -> Structure:
     """Replay events by their codes alone: every moment comes one unit after the one before."""
-    events = [number for code in codes for number in (code, 0, -1)]
+    events = [number for code in codes for number in (code, 0, NO_SEQUENCE)]
     walk = _Replay(nodes, StepAccount(0, len(codes) + 1), keep_slices=True)
     walk.closed = []
-    account = walk.run(events, range(1, len(codes) + 1))
+    account = walk.run_events(events, range(1, len(codes) + 1))
     return Structure(account, walk.closed)
 
 
@@ -98,7 +98,7 @@ class _Replay:
         self.way: dict[int, tuple[tuple[int, ...], str | None]] = {}
         self.closed: list[tuple[tuple[int, str], int, int]] | None = None  # calls one by one, if wanted
 
-    def run(self, events: Sequence[int], times: Sequence[int] | None) -> StepAccount:
+    def run_events(self, events: Sequence[int], times: Sequence[int] | None) -> StepAccount:
         """Walk over all events, then close what is still open. This loop runs after every step: lean."""
         spent: dict[_Owner, int] = {}
         slices = self.account.slices if self.keep_slices else None
@@ -111,13 +111,13 @@ class _Replay:
                 if slices is not None:
                     slices.append(Slice(last_ns, time_ns, *owner))
                 last_ns = time_ns
-            what = code & 3
-            if what == ENTER:
-                owner = self._enter(code >> 2, time_ns)
-            elif what == EXIT:
-                owner = self._exit(code >> 2, time_ns)
+            action = code & ACTION_MASK
+            if action == ENTER:
+                owner = self._enter_node(code >> NODE_SHIFT, time_ns)
+            elif action == EXIT:
+                owner = self._exit_node(code >> NODE_SHIFT, time_ns)
             else:
-                owner = self._mark(code >> 2)
+                owner = self._mark_node(code >> NODE_SHIFT)
         end_ns = self.account.end_ns
         if end_ns > last_ns:
             spent[owner] = spent.get(owner, 0) + end_ns - last_ns
@@ -126,11 +126,11 @@ class _Replay:
         while self.stack:
             number = self.stack[-1][0]
             self.account.problems.append(f"{self.nodes[number].path} began and did not end")
-            self._exit(number, end_ns)
-        self._share_out(spent)
+            self._exit_node(number, end_ns)
+        self._share_time(spent)
         return self.account
 
-    def _enter(self, number: int, time_ns: int) -> _Owner:
+    def _enter_node(self, number: int, time_ns: int) -> _Owner:
         node = self.nodes[number]
         if node.kind == "phase":
             owner: _Owner = (node.path, node.path, (), None)
@@ -148,7 +148,7 @@ class _Replay:
         self.stack.append((number, time_ns, node.kind == "phase", owner))
         return owner
 
-    def _exit(self, number: int, time_ns: int) -> _Owner:
+    def _exit_node(self, number: int, time_ns: int) -> _Owner:
         stack, account = self.stack, self.account
         if not stack or (stack[-1][0] != number and all(frame[0] != number for frame in stack)):
             account.problems.append(f"{self.nodes[number].path} ended and had not begun")
@@ -165,7 +165,7 @@ class _Replay:
             if closed == number:
                 return stack[-1][3] if stack else _NOBODY
 
-    def _mark(self, number: int) -> _Owner:
+    def _mark_node(self, number: int) -> _Owner:
         """From here on the backward pass belongs to this node."""
         if not self.stack or self.stack[-1][3][0] != "backward" or not self.stack[-1][2]:
             return self.stack[-1][3] if self.stack else _NOBODY
@@ -175,7 +175,7 @@ class _Replay:
         self.stack[-1] = (frame[0], frame[1], True, owner)  # a module that recomputes gives it back
         return owner
 
-    def _share_out(self, spent: dict[_Owner, int]) -> None:
+    def _share_time(self, spent: dict[_Owner, int]) -> None:
         """Phases, self times, stages and backward totals from the time of every owner."""
         account = self.account
         for (phase, direction, ancestors, stage), duration in spent.items():

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detscope.record.loader import BatchTiming
-from detscope.record.steps.events import BATCH_ARRIVED, ENTER, EXIT, STEP_BEGINS, STEP_ENDS
+from detscope.record.steps.events import ACTION_MASK, BATCH_ARRIVED, ENTER, EXIT, NODE_SHIFT, STEP_BEGINS, STEP_ENDS
 from detscope.record.steps.nodes import PHASES, NodeTable, innermost_stage
 from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
 
 Row = tuple[Any, ...]
-MODEL_PHASES = ("forward", "backward")
 
 
 def step_rows(
@@ -50,10 +49,10 @@ def span_rows(step: int, nodes: NodeTable, account: StepAccount, device: StepAcc
     for (stage, direction), duration in sorted(account.stages.items()):
         on_device = device.stages.get((stage, direction), 0) if device else None
         rows.append((step, "stage", stage, direction, 1, duration, duration, on_device, on_device))
-    for phase, direction in zip(MODEL_PHASES, (FORWARD, BACKWARD), strict=True):
+    for phase in (FORWARD, BACKWARD):
         duration = account.outside.get(phase, 0)
         on_device = device.outside.get(phase, 0) if device else None
-        rows.append((step, "outside", phase, direction, 1, duration, duration, on_device, on_device))
+        rows.append((step, "outside", phase, phase, 1, duration, duration, on_device, on_device))
     return rows
 
 
@@ -73,7 +72,7 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
     """Intervals for the trace: phases, stages and modules, nested as they ran."""
     slices = account.slices
     rows: list[Row] = [(step, "steps", f"step {step}", "", account.start_ns, account.wall_ns)]
-    for phase, start_ns, end_ns in _runs((s, s.phase) for s in slices):
+    for phase, start_ns, end_ns in _join_slices((s, s.phase) for s in slices):
         rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
     rows += _module_intervals(step, nodes, slices)
     stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
@@ -81,7 +80,7 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
         if piece.ancestors not in stages:
             stages[piece.ancestors] = innermost_stage(nodes[number] for number in piece.ancestors)
     keyed = ((s, (stages[s.ancestors], s.direction)) for s in slices)
-    for (stage, direction), start_ns, end_ns in _runs(keyed):
+    for (stage, direction), start_ns, end_ns in _join_slices(keyed):
         if stage is not None:
             rows.append((step, "stages", stage, direction, start_ns, end_ns - start_ns))
     return rows
@@ -97,7 +96,7 @@ def _module_intervals(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> l
         coming = () if piece is None else piece.ancestors
         kept = 0
         if piece is not None and piece.direction == direction and piece.start_ns == end_ns:
-            kept = _shared(stack, coming)
+            kept = _count_shared(stack, coming)
         for depth in range(kept, len(stack)):
             node = nodes[stack[depth]]
             begun_ns = since[depth]
@@ -112,7 +111,7 @@ def _module_intervals(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> l
     return [row for level in levels for row in level]
 
 
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _count_shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     """How many numbers both begin with."""
     if one == other:
         return len(one)
@@ -120,7 +119,7 @@ def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return next(places, min(len(one), len(other)))
 
 
-def _runs(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:
+def _join_slices(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:
     """Neighbouring slices with the same key, joined."""
     current: Any = None
     start_ns = end_ns = 0
@@ -139,7 +138,7 @@ def _runs(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:
 SOURCE, METRIC = "step", "processor_ns"
 
 
-def processor_account(marks: Sequence[int], nodes: NodeTable) -> dict[str, int]:
+def sum_processor_time(marks: Sequence[int], nodes: NodeTable) -> dict[str, int]:
     """Processor time by phase, and of the whole "step"; between two marks one phase runs."""
     spent: dict[str, int] = {}
     stack: list[str] = []
@@ -159,9 +158,9 @@ def processor_account(marks: Sequence[int], nodes: NodeTable) -> dict[str, int]:
             stack = []
         elif code == STEP_ENDS:
             spent["step"] = now_ns - first_ns
-        elif code & 3 == ENTER:
-            stack.append(nodes[code >> 2].path)
-        elif code & 3 == EXIT and stack:
+        elif code & ACTION_MASK == ENTER:
+            stack.append(nodes[code >> NODE_SHIFT].path)
+        elif code & ACTION_MASK == EXIT and stack:
             stack.pop()
     return spent if "step" in spent else {}
 
@@ -170,5 +169,5 @@ def processor_rows(start_ns: int, marks: Sequence[int], nodes: NodeTable) -> lis
     """Rows of `telemetry` that belong to the step which began at `start_ns`."""
     return [
         (start_ns, SOURCE, f"{METRIC} {phase}", float(spent), "ns")
-        for phase, spent in processor_account(marks, nodes).items()
+        for phase, spent in sum_processor_time(marks, nodes).items()
     ]

@@ -146,13 +146,14 @@ def _draw_tree(axes: Axes, tree: Tree) -> None:
     def lay(children: list[int], box: Box, level: int, total: float) -> None:
         left, bottom, width, height = box
         ordered = children if tree.shape == "icicle" else sorted(children, key=lambda one: -whole[one])
+        own = total - sum(whole[one] for one in children)
         for position, index in enumerate(ordered):
             share = whole[index] / total if total else 0.0
             if tree.shape == "icicle":
                 place(index, (left, bottom, width * share, height), level)
                 left += width * share
                 continue
-            rest = sum(whole[one] for one in ordered[position:]) or 1.0
+            rest = own + sum(whole[one] for one in ordered[position:]) or 1.0
             part = whole[index] / rest
             if width > height:
                 place(index, (left, bottom, width * part, height), level)

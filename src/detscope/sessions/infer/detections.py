@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from detscope.zoo.model_outputs import is_detection
+from detscope.zoo.outputs import is_detection
 
 if TYPE_CHECKING:
     import numpy.typing as npt

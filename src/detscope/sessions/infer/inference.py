@@ -99,7 +99,7 @@ def _measure(
     """Run the loop with the recorder listening."""
     from detscope.loops.infer import InferHooks, infer
     from detscope.record.device.nsight import watch_window
-    from detscope.record.memory.failures import out_of_memory
+    from detscope.record.memory.failures import find_out_of_memory
     from detscope.sessions.endings import closing_words
     from detscope.sessions.infer.images import loader_over
     from detscope.sessions.infer.plan import batches_of, order_of_steps
@@ -121,7 +121,7 @@ def _measure(
             raise
         except Exception as error:
             # what our own lines raised is ours; running out says enough of itself
-            if frames_of(error)[-1].is_ours or out_of_memory(error, plan.device):
+            if frames_of(error)[-1].is_ours or find_out_of_memory(error, plan.device):
                 raise
             raise _failed_on(recorder, source, order, error) from error
         if not keeper.understood:

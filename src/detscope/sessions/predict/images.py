@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from detscope.runs.reader import Run
-from detscope.zoo.networks.contract import Batch, Network
+from detscope.zoo.networks.network import Batch, Network
 
 if TYPE_CHECKING:
     from torch import Tensor

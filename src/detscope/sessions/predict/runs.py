@@ -88,7 +88,7 @@ def _with_classes(network: Network, info: Mapping[str, Any], image_size: int | N
     if network.kind != "detector" or not isinstance(classes, int) or recorded == network.parameters:
         return network
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.networks.build import parameter_count
+    from detscope.zoo.networks.loading import parameter_count
     from detscope.zoo.registry import build
 
     options = BuildOptions(num_classes=classes + 1, weights="none", image_size=image_size)

@@ -1,4 +1,4 @@
-"""The parts of a training, made from settings: optimizer, schedule, plan, description."""
+"""The parts of a training, made from settings: model and optimizer, schedule, plan, description and notes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.config.schema import Settings, TrainingSettings
+from detscope.config.schema import DataSettings, Settings, TrainingSettings
 from detscope.errors import OwnCodeError
-from detscope.sessions.about import about_model
-from detscope.zoo.contract import BuildOptions, BuiltModel
-from detscope.zoo.model_outputs import forward_place
+from detscope.sessions.recording import describe_model
+from detscope.zoo.contract import BuiltModel
+from detscope.zoo.outputs import forward_place
 
 if TYPE_CHECKING:
     import torch
 
     from detscope.data.contract import DetectionDataset
-    from detscope.loops.schedules import Schedule
-    from detscope.loops.train import Position, TrainPlan
+    from detscope.loops.train import LearningRate, Position, TrainPlan
+    from detscope.sessions.train.checkpoints import TrainingParts
+
+
+def make_parts(built: BuiltModel, training: TrainingSettings, device: str) -> TrainingParts:
+    """Model, optimizer, loss scaling and averaged weights, on their device."""
+    import torch
+
+    from detscope.loops.ema import WeightAverage
+    from detscope.loops.train import Position, make_scaler
+    from detscope.sessions.train.checkpoints import TrainingParts
+    from detscope.zoo.recompute import recompute_in_backward
+
+    recompute_in_backward(built.module, training.recompute)
+    model = built.module.to(device)
+    if training.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    average = WeightAverage(model, training.ema_decay) if training.ema_decay is not None else None
+    scaler = make_scaler(make_plan(training, device, None, Position()))
+    return TrainingParts(model, make_optimizer(model, training), scaler, average)
 
 
 def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.optim.Optimizer:
@@ -30,27 +48,21 @@ def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.
             f"{forward_place(model)}: the model has no parameters that are trained",
             "give it nn.Parameters or layers that have some, with requires_grad",
         )
+    shared: dict[str, Any] = {
+        "lr": training.learning_rate,
+        "weight_decay": training.weight_decay,
+        "fused": training.fused_optimizer or None,
+    }
     if training.optimizer == "adamw":
-        return torch.optim.AdamW(
-            parameters,
-            lr=training.learning_rate,
-            weight_decay=training.weight_decay,
-            fused=training.fused_optimizer or None,
-        )
-    return torch.optim.SGD(
-        parameters,
-        lr=training.learning_rate,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
-        fused=training.fused_optimizer or None,
-    )
+        return torch.optim.AdamW(parameters, **shared)
+    return torch.optim.SGD(parameters, momentum=training.momentum, **shared)
 
 
-def make_schedule(training: TrainingSettings, steps_per_epoch: int, total_steps: int) -> Schedule:
+def make_schedule(training: TrainingSettings, steps_per_epoch: int, total_steps: int) -> LearningRate:
     """The learning rate over the whole training."""
-    from detscope.loops.schedules import Schedule
+    from detscope.loops.train import LearningRate
 
-    return Schedule(
+    return LearningRate(
         kind=training.schedule,
         warmup_steps=training.lr_warmup_steps,
         steps_per_epoch=steps_per_epoch,
@@ -81,13 +93,27 @@ def let_model_bring_data(settings: Settings) -> None:
     from detscope.data.registry import list_datasets
     from detscope.zoo import user
 
-    known = {entry.name for entry in list_datasets()}
-    if (
-        ":" in settings.model.name
-        and settings.data.name not in known
-        and not Path(settings.data.name).exists()
-    ):
+    name = settings.data.name
+    if ":" not in settings.model.name or Path(name).exists():
+        return
+    if name not in {entry.name for entry in list_datasets()}:
         user.load(settings.model.name)
+
+
+def keep_drawn_sizes(module: Any, data: DataSettings) -> list[str]:
+    """Multi-scale training: stop a model from resizing what it trains on. Tells what it did.
+
+    Images come in the sizes the data settings draw; evaluation resizes as ever.
+    """
+    if not data.scales:
+        return []
+    transform = getattr(module, "transform", None)
+    resizes = hasattr(transform, "_skip_resize") and getattr(transform, "fixed_size", None) is None
+    if not resizes:
+        return ["data.scales: this model resizes every image to one size of its own, so scales only blur"]
+    vars(transform)["_skip_resize"] = True  # torchvision's own switch, looked at in training only
+    sides = ", ".join(str(side) for side in sorted(data.scales))
+    return [f"data.scales: images train at short sides of {sides}; the model's own resize is off"]
 
 
 def busy_machine_notes(device: str) -> tuple[str, ...]:
@@ -114,23 +140,13 @@ def data_notes(dataset: DetectionDataset, held_out: DetectionDataset | None) -> 
     return (*notes, *(note for note in (held_out.notes if held_out else ()) if note not in notes))
 
 
-def build_options(settings: Settings, dataset: DetectionDataset) -> BuildOptions:
-    """What the settings and the data set want of the model."""
-    model = settings.model
-    return BuildOptions(
-        num_classes=model.num_classes or len(dataset.classes),
-        weights=model.weights,
-        image_size=model.image_size,
-        trainable_layers=model.trainable_layers,
-        seed=settings.training.seed,
-    )
-
-
-def run_info(settings: Settings, device: str, dataset: DetectionDataset, built: BuiltModel) -> dict[str, Any]:
+def describe_training(
+    settings: Settings, device: str, dataset: DetectionDataset, built: BuiltModel
+) -> dict[str, Any]:
     """What `run.json` says of a training."""
     training = settings.training
     return {
-        **about_model(built),
+        **describe_model(built),
         "data": {"name": dataset.name, "images": len(dataset), "classes": len(dataset.classes) - 1},
         "device": device,
         "batch_size": training.batch_size,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, InputError, InterruptedRun, MachineError, UsageError
-from detscope.record.memory.failures import out_of_memory
+from detscope.record.memory.failures import find_out_of_memory
 from detscope.runs.folder import find_run
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.train.checkpoints import Checkpoint, latest_checkpoint, share_checkpoints
@@ -123,7 +123,7 @@ def resumable(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterato
         raise again from None
     except (DetscopeError, RuntimeError, MemoryError, OSError) as error:
         how = _how_to_resume(recorder)
-        failure = out_of_memory(error, device) if recorder.begun else None
+        failure = find_out_of_memory(error, device) if recorder.begun else None
         if failure is not None:
             kept = f"; or free memory and go on from the last checkpoint: {how}" if how else ""
             raise MachineError(

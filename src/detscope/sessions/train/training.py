@@ -6,75 +6,68 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings
-from detscope.data.registry import open_dataset
 from detscope.machine.devices import resolve_device
-from detscope.sessions.memory_views import (
-    running_out_is_an_answer,
-    write_memory_views,
-)
-from detscope.sessions.recording import make_recorder
+from detscope.sessions.endings import name_kept_run, show_out_of_memory
+from detscope.sessions.recording import add_costs, build_options, make_recorder, open_data
 from detscope.sessions.train.parts import (
-    build_options,
     busy_machine_notes,
     data_notes,
+    describe_training,
+    keep_drawn_sizes,
     let_model_bring_data,
-    make_optimizer,
+    make_parts,
     make_plan,
     make_schedule,
-    run_info,
 )
-from detscope.sessions.train.recipe import for_real, keeps_checkpoints, recipe_note, with_recipe
-from detscope.sessions.train.resume import Earlier, continue_curve, find_earlier, resumable
-from detscope.zoo.contract import BuiltModel, ModelCard
+from detscope.sessions.train.recipe import apply_recipe, keeps_checkpoints, recipe_note, trains_for_real
+from detscope.sessions.train.resume import EarlierRun, continue_curve, find_earlier, tell_how_to_resume
+from detscope.zoo.contract import ModelCard
 from detscope.zoo.registry import build, check_trainable, get_card
 
 if TYPE_CHECKING:
     from torch import nn
 
     from detscope.data.contract import DetectionDataset
-    from detscope.data.loading.loader import LoaderPlan
+    from detscope.data.loader import LoaderPlan
     from detscope.loops.train import Batch, Position
     from detscope.record.recorder import Recorder
+    from detscope.report.progress import Progress
     from detscope.sessions.ranks.team import Team
     from detscope.sessions.train.checkpoints import TrainingParts
-    from detscope.sessions.train.course import Course
-    from detscope.sessions.train.held_out import HeldOut
-
-__all__ = ["Progress", "download_progress", "make_optimizer", "run_training"]
+    from detscope.sessions.train.held_out import HeldOutImages
 
 Made = TypeVar("Made")
 
 
-class Progress(Protocol):
-    """What a session tells while it runs."""
-
-    def start(self, total: int | None, label: str) -> None: ...
-    def advance(self, n: int = 1, **info: object) -> None: ...
-    def note(self, text: str) -> None: ...
-    def finish(self) -> None: ...
-
-
 @dataclass(frozen=True)
-class _Wanted:
+class TrainingJob:
     """What is to be trained, on what and from where, before anything is built."""
 
     settings: Settings
     device: str
     card: ModelCard
     dataset: DetectionDataset
-    held_out: HeldOut | None
-    earlier: Earlier | None
+    held_out: HeldOutImages | None
+    earlier: EarlierRun | None
     notes: tuple[str, ...]
     recipe: dict[str, Any]
-    team: Team | None = None  # the other ranks, where this is one of several
+    team: Team | None  # the other ranks, where this is one of several
 
     @property
-    def leads(self) -> bool:
+    def leads_ranks(self) -> bool:
         """Whether this process is the one that evaluates and keeps what is common."""
-        return self.team is None or self.team.leads
+        return self.team is None or self.team.leads_ranks
+
+    def read_first_batch(self) -> Batch:
+        """The first images of the data set, as many as a step has."""
+        from detscope.data.late_float import collate
+
+        images = min(self.settings.training.batch_size, len(self.dataset))
+        batch: Batch = collate([self.dataset[index] for index in range(images)])
+        return batch
 
 
 def run_training(
@@ -83,7 +76,7 @@ def run_training(
     """Profile a training; what cannot work is said before anything is downloaded or built."""
     device = team.device if team else resolve_device(settings.training.device)
     card = get_card(settings.model.name)
-    settings, recipe = with_recipe(settings, card)
+    settings, recipe = apply_recipe(settings, card)
     training = settings.training
     check_trainable(card, training.batch_size, settings.model.image_size)
     earlier = find_earlier(settings)
@@ -91,106 +84,79 @@ def run_training(
     for note in said:
         progress.note(note)
     let_model_bring_data(settings)
-    dataset = _in_turn(
-        team,
-        lambda: open_dataset(
-            settings.data,
-            need_masks="masks" in card.needs,
-            need_keypoints="keypoints" in card.needs,
-            seed=training.seed,
-            progress=download_progress(progress),
-        ),
-    )
+    dataset = _take_turn(team, lambda: open_data(settings, settings.data, card.needs, progress))
     check_trainable(card, min(training.batch_size, len(dataset)), settings.model.image_size)
-    evaluates = for_real(settings) and (team is None or team.leads)
-    held_out = _held_out(settings, card, device, progress) if evaluates else None
-    return _train(_Wanted(settings, device, card, dataset, held_out, earlier, said, recipe, team), progress)
+    held_out = None
+    if trains_for_real(settings) and (team is None or team.leads_ranks):
+        from detscope.sessions.train.held_out import open_held_out
+
+        held_out = open_held_out(settings, card, device, progress)
+    job = TrainingJob(settings, device, card, dataset, held_out, earlier, said, recipe, team)
+    return _train(job, progress)
 
 
-def _in_turn(team: Team | None, make: Callable[[], Made]) -> Made:
+def _take_turn(team: Team | None, make: Callable[[], Made]) -> Made:
     """Ranks of a host do not download the same file at the same time."""
-    return make() if team is None else team.in_turn(make)
+    return make() if team is None else team.take_turn(make)
 
 
-def _held_out(settings: Settings, card: ModelCard, device: str, progress: Progress) -> HeldOut:
-    from detscope.sessions.train.held_out import open_held_out
-
-    return open_held_out(settings, card, device, download_progress(progress))
-
-
-def _train(wanted: _Wanted, progress: Progress) -> Path:
+def _train(job: TrainingJob, progress: Progress) -> Path:
     import torch
 
-    from detscope.data.loading.loader import build_loader
-    from detscope.sessions.endings import closing_words
-    from detscope.sessions.train.multi_scale import keep_drawn_sizes
+    from detscope.data.loader import build_loader
+    from detscope.loops.train import Position, run_forward_backward
+    from detscope.report.publish import publish_run
 
-    settings, training = wanted.settings, wanted.settings.training
+    settings, training, team, dataset = job.settings, job.settings.training, job.team, job.dataset
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
+    share = (0, 1) if team is None else (team.place.rank, team.place.ranks)
     loading = build_loader(
-        wanted.dataset,
-        training,
-        wanted.device,
-        seed=training.seed,
-        data=settings.data,
-        share=(0, 1) if wanted.team is None else (wanted.team.place.rank, wanted.team.place.ranks),
+        dataset, training, job.device, seed=training.seed, data=settings.data, share=share
     )
-    built = _in_turn(wanted.team, lambda: build(settings.model.name, build_options(settings, wanted.dataset)))
-    parts = _parts(built, settings, wanted.device)
-    model = parts.model if wanted.team is None else wanted.team.wrap(parts.model, training)
-    recorder = make_recorder(settings, built, parts.optimizer, _info(wanted, built, loading), "train")
-    about_data = data_notes(wanted.dataset, wanted.held_out.dataset if wanted.held_out else None)
+    options = build_options(settings, settings.model.num_classes or len(dataset.classes))
+    built = _take_turn(team, lambda: build(settings.model.name, options))
+    parts = make_parts(built, training, job.device)
+    model = parts.model if team is None else team.wrap_model(parts.model, training)
+    info = {
+        **describe_training(settings, job.device, dataset, built),
+        "steps_per_epoch": len(loading.loader),
+        "recipe": job.recipe,
+        "held_out": None if job.held_out is None else {"images": len(job.held_out.dataset)},
+    }
+    recorder = make_recorder(settings, built, parts.optimizer, info, "train")
+    about_data = data_notes(dataset, job.held_out.dataset if job.held_out else None)
     scaled = keep_drawn_sizes(built.module, settings.data)
-    own = (*wanted.notes, *about_data, *loading.notes, *built.notes, *scaled)
-    for text in (*own, *busy_machine_notes(wanted.device)):
+    own = (*job.notes, *about_data, *loading.notes, *built.notes, *scaled)
+    for text in (*own, *busy_machine_notes(job.device)):
         recorder.note(text)
     progress.note(built.weights.note)
     stopped_by: list[int] = []
-    ends = running_out_is_an_answer(recorder)
-    with ends, resumable(recorder, wanted.device, stopped_by), closing_words(recorder), recorder:
-        _run(wanted, parts, model, recorder, loading, progress, stopped_by)
+    ends = show_out_of_memory(recorder)
+    with ends, tell_how_to_resume(recorder, job.device, stopped_by), name_kept_run(recorder), recorder:
+        _run_loop(job, parts, model, recorder, loading, progress, stopped_by)
     progress.finish()
-    if wanted.team is not None:
-        wanted.team.finish(recorder)
-    if wanted.leads:
-        _count(recorder, wanted, parts, built)
-        _after(recorder, settings)
+    if team is not None:
+        team.finish_run(recorder)
+    if not job.leads_ranks:
+        return recorder.run
+    if settings.record.level != "phases":  # one more step; nothing of it reaches a checkpoint
+        batch, plan = job.read_first_batch(), make_plan(training, job.device, None, Position())
+        add_costs(
+            recorder.writer,
+            built,
+            lambda: run_forward_backward(parts.model, batch, plan),
+            images=len(batch[0]),
+            modules=settings.record.modules,
+            device=job.device,
+        )
+    publish_run(recorder.run)
     return recorder.run
 
 
-def _count(recorder: Recorder, wanted: _Wanted, parts: TrainingParts, built: BuiltModel) -> None:
-    """One more step, whose arithmetic is counted; nothing of it reaches a checkpoint."""
-    from detscope.loops.train import Position, forward_and_backward
-    from detscope.sessions.counting import add_costs
-
-    if wanted.settings.record.level == "phases":
-        return
-    batch = _first_batch(wanted)
-    images = len(batch[0])
-    plan = make_plan(wanted.settings.training, wanted.device, None, Position())
-    add_costs(
-        recorder.writer,
-        parts.model,
-        lambda: forward_and_backward(parts.model, batch, plan),
-        built.stages,
-        images=images,
-        modules=wanted.settings.record.modules,
-        device=wanted.device,
-    )
-
-
-def _first_batch(wanted: _Wanted) -> Batch:
-    from detscope.data.late_float import collate
-
-    images = min(wanted.settings.training.batch_size, len(wanted.dataset))
-    batch: Batch = collate([wanted.dataset[index] for index in range(images)])
-    return batch
-
-
-def _run(
-    wanted: _Wanted,
+def _run_loop(
+    job: TrainingJob,
     parts: TrainingParts,
     model: nn.Module,
     recorder: Recorder,
@@ -199,27 +165,25 @@ def _run(
     stopped_by: list[int],
 ) -> None:
     """The loop, with everybody who listens to it."""
-    from detscope.loops.train import Position, TrainHooks, train
-    from detscope.record.device.nsight import watch_window
-    from detscope.sessions.train.checkpoints import restore
-    from detscope.sessions.train.course import Course
-    from detscope.sessions.train.pass_order import PassOrder
-    from detscope.sessions.train.stop_request import StopRequest
+    from detscope.loops.train import Position, TrainHooks, train_model
+    from detscope.record.nsight_window import watch_window
+    from detscope.sessions.train.checkpoints import restore_parts
+    from detscope.sessions.train.course import PassOrder, StopRequest, TrainingCourse
 
-    training, earlier = wanted.settings.training, wanted.earlier
+    training, earlier, team = job.settings.training, job.earlier, job.team
     total = recorder.schedule.total_steps(training.steps) if training.steps else None
     per_epoch = max(1, len(loading.loader))
     expected = total or training.num_epochs * per_epoch
     with StopRequest() as stop:
-        course = Course(
+        course = TrainingCourse(
             recorder=recorder,
             parts=parts,
             order=PassOrder(loading.loader, training.seed),
             stop=stop,
-            held_out=wanted.held_out,
-            eval_every=wanted.settings.evaluation.every,
+            held_out=job.held_out,
+            eval_every=job.settings.evaluation.every,
             epochs=math.ceil(expected / per_epoch),
-            keep_checkpoints=keeps_checkpoints(wanted.settings) and wanted.leads,
+            keep_checkpoints=keeps_checkpoints(job.settings) and job.leads_ranks,
             say=progress.note,
             say_passes=total is None and training.num_epochs > 1,
         )
@@ -228,37 +192,47 @@ def _run(
             start = earlier.checkpoint.position
             recorder.continue_from(start.steps, start.epochs)
             continue_curve(recorder, earlier)
-            restore(earlier.checkpoint, parts)
-            course.resume(start, earlier.checkpoint.state)
-        team = wanted.team
-        recorder.between_steps = lambda done: _between(done, recorder, progress, team, start.steps)
+            restore_parts(earlier.checkpoint, parts)
+            course.resume_from(start, earlier.checkpoint.state)
+
+        def after_step(done: int) -> None:
+            if team is not None:
+                team.keep_collectives(recorder, start.steps + done - 1)
+            progress.advance(1, loss=recorder.last_loss)
+
+        def after_pass(position: Position) -> None:
+            course.end_pass(position)
+            if team is not None:
+                team.wait_for_evaluation()
+
+        recorder.between_steps = after_step
         watch_window(recorder)
         if team is not None:
-            team.begin(recorder)
-        progress.start(max(0, expected - start.steps), wanted.card.name)
+            team.begin_steps(recorder)
+        progress.start(max(0, expected - start.steps), job.card.name)
         hooks = TrainHooks(
             each_batch=recorder.steps,
             on_losses=recorder.losses,
             on_epoch=course.begin_pass,
-            after_epoch=lambda position: _end_pass(position, course, team),
+            after_epoch=after_pass,
             should_stop=lambda: stop.asked is not None,
         )
         try:
-            done = train(
+            done = train_model(
                 model,
                 loading.loader,
                 parts.optimizer,
-                make_plan(training, wanted.device, total, start),
+                make_plan(training, job.device, total, start),
                 make_schedule(training, per_epoch, expected),
                 hooks,
                 scaler=parts.scaler,
                 average=parts.average,
             )
             if done.stopped:
-                course.keep(done.position)
+                course.keep_checkpoint(done.position)
                 raise KeyboardInterrupt
             if team is not None:
-                team.end(recorder, parts.model, _first_batch(wanted), training.seed)
+                team.end_steps(recorder, parts.model, job.read_first_batch(), training.seed)
         except RuntimeError:
             if stop.asked is None:
                 raise
@@ -266,78 +240,3 @@ def _run(
             raise KeyboardInterrupt from None
         finally:
             stopped_by.extend([stop.asked] if stop.asked is not None else [])
-
-
-def _between(done: int, recorder: Recorder, progress: Progress, team: Team | None, first: int) -> None:
-    """After every step, outside of it."""
-    if team is not None:
-        team.after_step(recorder, first + done - 1)
-    progress.advance(1, loss=recorder.last_loss)
-
-
-def _end_pass(position: Position, course: Course, team: Team | None) -> None:
-    course.end_pass(position)
-    if team is not None:
-        team.after_pass()
-
-
-def _parts(built: BuiltModel, settings: Settings, device: str) -> TrainingParts:
-    """Model, optimizer, loss scaling and averaged weights, on their device."""
-    import torch
-
-    from detscope.loops.ema import WeightAverage
-    from detscope.loops.train import Position, make_scaler
-    from detscope.sessions.train.checkpoints import TrainingParts
-    from detscope.zoo.recompute import recompute_in_backward
-
-    training = settings.training
-    recompute_in_backward(built.module, training.recompute)
-    model = built.module.to(device)
-    if training.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    average = WeightAverage(model, training.ema_decay) if training.ema_decay is not None else None
-    scaler = make_scaler(make_plan(training, device, None, Position()))
-    return TrainingParts(model, make_optimizer(model, training), scaler, average)
-
-
-def _info(wanted: _Wanted, built: BuiltModel, loading: LoaderPlan) -> dict[str, Any]:
-    held_out = wanted.held_out
-    return {
-        **run_info(wanted.settings, wanted.device, wanted.dataset, built),
-        "steps_per_epoch": len(loading.loader),
-        "recipe": wanted.recipe,
-        "held_out": None if held_out is None else {"images": len(held_out.dataset)},
-    }
-
-
-def _after(recorder: Recorder, settings: Settings) -> None:
-    """What is made once the run is safe on disk: trace, curve, TensorBoard."""
-    from detscope.report.trace import write_trace
-    from detscope.runs.reader import load_run
-
-    run = load_run(recorder.run)
-    write_trace(run)
-    write_memory_views(recorder.run)
-    if for_real(settings) or settings.training.num_epochs > 1:
-        from detscope.report.curve import write_curve
-
-        write_curve(run)
-    if settings.training.tensorboard:
-        from detscope.analyze.summary import summarize
-        from detscope.report.render.tensorboard import write_tensorboard
-
-        write_tensorboard(recorder.run, summarize(recorder.run), ())
-
-
-def download_progress(progress: Progress) -> Callable[[str, int, int | None], None]:
-    """Downloads and generation speak of (label, done, total): one bar each."""
-    state: dict[str, int] = {}
-
-    def tell(label: str, done: int, total: int | None) -> None:
-        if label not in state:
-            progress.start(total, label)
-            state[label] = 0
-        progress.advance(done - state[label])
-        state[label] = done
-
-    return tell

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
-from detscope.zoo.model_outputs import check_losses
-from detscope.zoo.networks.contract import Batch, Network
+from detscope.zoo.outputs import check_losses
+from detscope.zoo.networks.network import Batch, Network
 
 if TYPE_CHECKING:
     from torch import Tensor

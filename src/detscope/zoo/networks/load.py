@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detscope.zoo.networks.contract import Network
+from detscope.zoo.networks.network import Network
 
 
 def load_network(name_or_folder: str | Path, *, seed: int = 0, image_size: int | None = None) -> Network:
@@ -18,10 +18,10 @@ def load_network(name_or_folder: str | Path, *, seed: int = 0, image_size: int |
     given = str(name_or_folder)
     path = Path(given)
     if isinstance(name_or_folder, Path) or is_network_folder(path) or (path.is_dir() and "/" in given):
-        from detscope.zoo.pruning.prune import rebuild
+        from detscope.zoo.pruning.pruner import rebuild
 
         return rebuild(read_folder(path), image_size)
-    from detscope.zoo.networks.build import build_network
+    from detscope.zoo.networks.loading import build_network
     from detscope.zoo.networks.names import find_base
 
     return build_network(find_base(given), seed=seed, image_size=image_size)

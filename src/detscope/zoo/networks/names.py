@@ -7,7 +7,7 @@ import warnings
 from functools import cache
 
 from detscope.errors import UsageError
-from detscope.zoo.networks.contract import Base
+from detscope.zoo.networks.network import Base
 
 _TIMM = "timm/"
 
@@ -47,7 +47,7 @@ def timm_models() -> list[str]:
 
 
 def _is_timm(name: str) -> bool:
-    from detscope.zoo.efficientdet import quiet_effdet
+    from detscope.zoo.families.efficientdet import quiet_effdet
 
     with quiet_effdet(), warnings.catch_warnings():
         import timm

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, UsageError
-from detscope.zoo.networks.contract import Base
+from detscope.zoo.networks.network import Base
 from detscope.zoo.networks.names import find_base
 from detscope.zoo.pruning.plan import LayerCut
 from detscope.zoo.pruning.ranges import from_text, to_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from detscope.errors import InputError
-from detscope.zoo.networks.contract import Network
+from detscope.zoo.networks.network import Network
 from detscope.zoo.pruning.channels import Layer, Member
 from detscope.zoo.pruning.layers import sides_of
 from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError
-from detscope.zoo.networks.contract import Network
+from detscope.zoo.networks.network import Network
 
 _CHECK_BATCH = 2  # batch norm of a classifier may see one pixel: one image would be too few
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError
-from detscope.zoo.networks.contract import Network
+from detscope.zoo.networks.network import Network
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.networks.contract import Base, Network
+from detscope.zoo.networks.network import Base, Network
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ def _torchvision_module(name: str) -> nn.Module:
 
 
 def _timm_module(name: str) -> nn.Module:
-    from detscope.zoo.efficientdet import quiet_effdet
+    from detscope.zoo.families.efficientdet import quiet_effdet
 
     with quiet_effdet(), warnings.catch_warnings():
         import timm

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from detscope.zoo.efficientdet import quiet_effdet
+from detscope.zoo.families.efficientdet import quiet_effdet
 
 with quiet_effdet():
     from effdet import EfficientDet

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError
-from detscope.zoo.networks.build import build_network, parameter_count
-from detscope.zoo.networks.contract import Network
+from detscope.zoo.networks.loading import build_network, parameter_count
+from detscope.zoo.networks.network import Network
 from detscope.zoo.networks.unfilled import weights_left_unfilled
 from detscope.zoo.pruning.apply import cut
 from detscope.zoo.pruning.channels import ParameterCount, bundle

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from detscope.errors import UsageError
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Recipe
 from detscope.zoo.registry import register
-from detscope.zoo.weight_download import Published
+from detscope.zoo.weights.download import Published
 
 if TYPE_CHECKING:
-    from detscope.zoo.weights import FoundWeights
+    from detscope.zoo.weights.choice import FoundWeights
 
 _LICENCE = "Apache-2.0 (effdet); trained on COCO 2017, whose terms apply"
 _PORTED = "Apache-2.0 (Google AutoML, ported by effdet); trained on COCO 2017, whose terms apply"
@@ -89,7 +89,7 @@ def build_efficientdet(
     card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
 ) -> BuiltModel:
     """Build an EfficientDet and put its weights in."""
-    from detscope.zoo.weights import find_weights
+    from detscope.zoo.weights.choice import find_weights
 
     check_options(card, options)
     config = effdet_config(card.name)
@@ -120,11 +120,11 @@ def check_options(card: ModelCard, options: BuildOptions) -> None:
 
 def finish(card: ModelCard, config: Any, options: BuildOptions, found: FoundWeights) -> BuiltModel:
     """From settings to a built model: classes and size set, weights in, parts named."""
-    from detscope.zoo.efficientdet_module import EfficientDetector
+    from detscope.zoo.families._effdet_module import EfficientDetector
     from detscope.zoo.observers import observers_for
     from detscope.zoo.seeding import seeded
     from detscope.zoo.stages import stages_for
-    from detscope.zoo.weights import FoundWeights, load_into
+    from detscope.zoo.weights.choice import FoundWeights, load_into
 
     if options.num_classes is not None:
         config.num_classes = options.num_classes - 1  # effdet does not count the background

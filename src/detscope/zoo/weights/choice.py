@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.zoo.contract import BuildOptions, WeightsUsed
-from detscope.zoo.weight_download import DownloadFailed, Published, cache_folder, check_hash, download
-from detscope.zoo.weight_files import read_state_dict
+from detscope.zoo.weights.download import DownloadFailed, Published, cache_folder, check_hash, download
+from detscope.zoo.weights.files import read_state_dict
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -21,7 +21,7 @@ from typing import IO
 
 from detscope.errors import DetscopeError, InputError
 from detscope.web import check_address, open_url, shown
-from detscope.zoo.weight_files import sha256_of
+from detscope.zoo.weights.files import sha256_of
 
 CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0

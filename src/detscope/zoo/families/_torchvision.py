@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from detscope.errors import UsageError
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Recipe
 from detscope.zoo.registry import register
-from detscope.zoo.weight_download import Published
+from detscope.zoo.weights.download import Published
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from detscope.zoo.weights import FoundWeights
+    from detscope.zoo.weights.choice import FoundWeights
 
 _LICENCE = "BSD-3-Clause (torchvision); trained on COCO 2017, whose terms apply"
 _FROZEN_EPS = 1e-5
@@ -160,7 +160,7 @@ def build_torchvision(
     from detscope.zoo.assemble import assembled
     from detscope.zoo.backbones import train_only_last
     from detscope.zoo.seeding import seeded
-    from detscope.zoo.weights import check_choice, find_weights, load_into
+    from detscope.zoo.weights.choice import check_choice, find_weights, load_into
 
     recipe = _RECIPES[card.name]
     _check_image_size(card, options.image_size, recipe)
