@@ -15,10 +15,10 @@ from detscope.analyze.step.overhead import overhead_ratio
 from detscope.config.schema import DataSettings
 from detscope.data.images.files import DatasetImages
 from detscope.data.registry import open_dataset
-from detscope.loops.infer import InferHooks, InferPlan, infer
+from detscope.loops.infer import InferHooks, InferPlan, infer_batches
 from detscope.record.recorder import Recorder
 from detscope.runs.reader import load_run
-from detscope.sessions.infer.images import loader_over
+from detscope.sessions.infer.images import make_loader
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import build
 
@@ -41,11 +41,11 @@ class Workbench:
 
     def loader(self, images: int = IMAGES) -> Any:
         """Reads and decodes in the loop."""
-        return loader_over(self.source, [[number % IMAGES] for number in range(images)])
+        return make_loader(self.source, [[number % IMAGES] for number in range(images)])
 
     def bare(self, images: int = IMAGES) -> None:
         """Our loop, nobody listens."""
-        infer(self.model, self.loader(images), InferPlan())
+        infer_batches(self.model, self.loader(images), InferPlan())
 
     def recorder(self, warmup_steps: int = 0, bare_every: int = 0) -> Recorder:
         """A recorder as `detscope infer` makes it; by default without bare steps between."""
@@ -67,7 +67,7 @@ def recorded(bench: Workbench) -> Callable[[], None]:
     recorder.__enter__()
 
     def run() -> None:
-        infer(bench.model, bench.loader(), InferPlan(), InferHooks(recorder.steps))
+        infer_batches(bench.model, bench.loader(), InferPlan(), InferHooks(recorder.steps))
         recorder._attach("nothing")  # the other variant shares the model
 
     return run
@@ -77,7 +77,7 @@ def image_ratio(bench: Workbench) -> Ratio:
     """An image's own time, recorded against bare neighbours; the pauses between images are apart."""
     recorder = bench.recorder(warmup_steps=3, bare_every=2)
     with recorder:
-        infer(bench.model, bench.loader(ROUNDS * IMAGES), InferPlan(), InferHooks(recorder.steps))
+        infer_batches(bench.model, bench.loader(ROUNDS * IMAGES), InferPlan(), InferHooks(recorder.steps))
     found = overhead_ratio(load_run(recorder.run).table("steps"))
     return Ratio(found["value"], *found["ci95"])
 
@@ -95,7 +95,7 @@ def memory_growth_bytes(bench: Workbench) -> tuple[int, int]:
                 seen.append(psutil.Process().memory_info().rss)
 
         images = [0]
-        infer(bench.model, bench.loader(GROWTH_TO), InferPlan(), InferHooks(each_batch, watch))
+        infer_batches(bench.model, bench.loader(GROWTH_TO), InferPlan(), InferHooks(each_batch, watch))
         return seen[1] - seen[0]
 
     bare = growth(iter)

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _measured(file: Path) -> Path:
-    from detscope.sessions.fit.microbench import run_microbench
+    from detscope.sessions.fit.fitting import run_microbench
 
     run_microbench("cpu", _SECONDS, file, threads=1)
     return file

@@ -119,7 +119,7 @@ def table_of_families() -> None:
 
 def live(names: Sequence[str], seconds: float = _LIVE_SECONDS) -> None:
     """Measure layers now, then run networks that no recorded file holds; both by the same clock and hour."""
-    from detscope.sessions.fit.microbench import run_microbench
+    from detscope.sessions.fit.fitting import run_microbench
 
     model = LayerModel(fit_layers(run_microbench("cpu", seconds, None, threads=1)))
     print(f"\nlayers measured for {seconds:.0f} s, then whole training steps at {_LIVE_SIZE} px, one thread")

@@ -28,7 +28,7 @@ from bench.training_cost import Workbench
 from detscope import marks
 from detscope.analyze.stats import bootstrap_interval
 from detscope.config.schema import TrainingSettings
-from detscope.loops.train import Batch, TrainHooks, TrainPlan, train
+from detscope.loops.train import Batch, TrainHooks, TrainPlan, train_model
 from detscope.record.communication import CommunicationWatch
 from detscope.record.device.telemetry import Reading, Source, Telemetry, default_sources
 from detscope.runs import writer
@@ -50,7 +50,7 @@ def without(bench: Workbench) -> Step:
     optimizer = make_optimizer(model, TrainingSettings(learning_rate=1e-5))
 
     def run(batch: Batch) -> None:
-        train(wrapped, [batch], optimizer, TrainPlan())
+        train_model(wrapped, [batch], optimizer, TrainPlan())
 
     return run
 
@@ -93,7 +93,7 @@ def recorded(bench: Workbench, rank: int, level: Any) -> Step:
     def run(batch: Batch) -> None:
         _switch(sources, True)
         with marks.listening(recorder):
-            train(wrapped, [batch], bench.optimizer, TrainPlan(), hooks=hooks)
+            train_model(wrapped, [batch], bench.optimizer, TrainPlan(), hooks=hooks)
         recorder.rest()
         _switch(sources, False)
 

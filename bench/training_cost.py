@@ -17,7 +17,7 @@ from detscope.analyze.summary import summarize
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.loading.loader import collate
 from detscope.data.registry import open_dataset
-from detscope.loops.train import TrainHooks, TrainPlan, train
+from detscope.loops.train import TrainHooks, TrainPlan, train_model
 from detscope.record.model.borders import BorderScribe
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import OperatorWindow
@@ -57,7 +57,7 @@ class Workbench:
 
     def bare(self) -> None:
         """Our loop, nobody listens."""
-        train(self.model, self.batches, self.optimizer, TrainPlan())
+        train_model(self.model, self.batches, self.optimizer, TrainPlan())
 
     def recorder(self, level: Any) -> Recorder:
         """A recorder as `detscope train` makes it, without bare steps between."""
@@ -80,7 +80,7 @@ def recorded(bench: Workbench, level: str) -> Callable[[], None]:
     recorder.__enter__()
 
     def run() -> None:
-        train(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+        train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
         recorder._attach("nothing")  # the other variants share the model
 
     return run
@@ -93,7 +93,7 @@ def operators(bench: Workbench) -> Callable[[], None]:
         recorder = bench.recorder("ops")
         recorder.schedule = type(recorder.schedule)(0, 0, STEPS, operators_after=0)
         with recorder:
-            train(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+            train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
         write_trace(load_run(recorder.run))
         summarize(recorder.run)
         shutil.rmtree(recorder.run)

@@ -13,7 +13,7 @@ from detscope.analyze.ranks.talk import talk_of
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
-from detscope.sessions.ranks.merge import RankTables, merge, tables_of
+from detscope.sessions.ranks.merge import RankTables, merge_ranks, tables_of
 
 MS = 1_000_000
 NOTHING_CALLED = {"phase": None, "group": None, "blocked_after_ns": None, "blocked_ns": None}
@@ -55,7 +55,7 @@ def phases(data: int, forward: int, backward: int) -> dict[str, int]:
 
 def merged(tmp_path: Path, first: Path, second: Path, **facts: Any) -> dict[str, Any]:
     members = [tables_of(load_run(run), rank, facts) for rank, run in enumerate((first, second))]
-    merge(first, members, 2)
+    merge_ranks(first, members, 2)
     return summarize(first)
 
 
@@ -151,7 +151,7 @@ def test_times_of_a_rank_on_another_host_are_put_on_rank_0s_clock_with_its_drift
         tables_of(load_run(first), 0, {"boot": "a", "host": "one"}),
         tables_of(load_run(second), 1, {"boot": "b", "host": "two", "clocks": clocks}),
     ]
-    merge(first, members, 2)
+    merge_ranks(first, members, 2)
     steps = load_run(first).table("rank_steps").filter((pl.col("rank") == 1) & (pl.col("phase") == "step"))
     assert steps["start_ns"].to_list() == [5000 * MS + step * 101 * MS for step in range(8)]
     found = summarize(first)["clocks"]
@@ -160,18 +160,18 @@ def test_times_of_a_rank_on_another_host_are_put_on_rank_0s_clock_with_its_drift
 
 def test_a_rank_that_delivered_nothing_is_said_to_be_missing_and_the_run_is_partial(tmp_path):
     first = write_rank(tmp_path, 0, phases(0, 30, 60), [("gradients", 50, 90)])
-    merge(first, [tables_of(load_run(first), 0, {})], 2)
+    merge_ranks(first, [tables_of(load_run(first), 0, {})], 2)
     run = load_run(first)
     assert (run.status, run.info["reason"]) == ("partial", "rank 1 delivered nothing")
     assert "cannot tell" in summarize(first)["straggler"]["why"]
 
 
 def test_tables_of_a_rank_travel_as_bytes(tmp_path):
-    from detscope.sessions.ranks.merge import pack, unpack
+    from detscope.sessions.ranks.merge import pack_tables, unpack_tables
 
     run = write_rank(tmp_path, 1, phases(0, 30, 60), [("gradients", 50, 90)])
     sent = tables_of(load_run(run), 1, {"host": "zwei", "clocks": []})
-    came = unpack(pack(sent))
+    came = unpack_tables(pack_tables(sent))
     assert isinstance(came, RankTables)
     assert (came.rank, came.facts) == (1, sent.facts)
     assert all(came.frames[name].equals(frame) for name, frame in sent.frames.items())

@@ -79,13 +79,13 @@ def test_there_is_one_line_per_device_with_what_is_left_and_the_failures() -> No
     stream = io.StringIO()
     lines = SweepLines(stream, clock=lambda: now[0])
     first, second = Thing("cpu"), Thing("cuda:0")
-    lines.begin({"cpu": [first] * 4, "cuda:0": [second]})
+    lines.begin_sweep({"cpu": [first] * 4, "cuda:0": [second]})
     for ending in ("ok", "timeout"):
-        lines.started(first)
+        lines.start_trial(first)
         now[0] += 10
         first.kind = first.status = ending
-        lines.ended(first, first, True)
-    lines.finish()
+        lines.end_trial(first, first, True)
+    lines.finish_sweep()
     shown = stream.getvalue().splitlines()
     assert shown[:2] == [
         "cpu: 0/4  0 ok  0 failed  0 skipped  4 left",

@@ -15,7 +15,7 @@ from detscope.data.loading.loader import build_loader
 from detscope.data.loading.order import BatchOrder, grouped_batches, shape_of
 from detscope.data.loading.views import Augmentation, View, resized, to_float
 from detscope.data.registry import open_dataset
-from detscope.sessions.train.pass_order import PassOrder
+from detscope.sessions.train.course import PassOrder
 
 
 def always(**options: Any) -> Any:
@@ -146,7 +146,7 @@ def loaded(folder: Path, workers: int = 0, passes: int = 1, **settings: Any) -> 
     order = PassOrder(loader, 1)  # as a training does
     batches = []
     for number in range(passes):
-        order.begin(number)
+        order.begin_pass(number)
         batches += list(loader)
     return batches
 
@@ -204,7 +204,7 @@ def test_bytes_become_shares_of_one_exactly() -> None:
 def test_multi_scale_training_gives_the_network_the_drawn_sizes() -> None:
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-    from detscope.sessions.train.multi_scale import keep_drawn_sizes
+    from detscope.sessions.train.parts import keep_drawn_sizes
 
     class Model:
         transform = GeneralizedRCNNTransform(800, 1333, [0.5] * 3, [0.5] * 3)

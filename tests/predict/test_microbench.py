@@ -44,7 +44,7 @@ from detscope.predict.microbench.design import (
     views,
 )
 from detscope.predict.microbench.run import Drift, measure, measure_layers
-from detscope.sessions.fit.microbench import run_microbench
+from detscope.sessions.fit.fitting import run_microbench
 
 DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}
 DETECTION_KINDS |= {ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS}

@@ -106,12 +106,12 @@ def both_ways(codes, steps_gaps, device_gaps):
 
 
 def assert_the_same(codes, steps_gaps, device_gaps):
-    general_steps, general_spans, (steps, spans, odd) = both_ways(codes, steps_gaps, device_gaps)
+    general_steps, general_spans, (frames, odd) = both_ways(codes, steps_gaps, device_gaps)
     replayed = {step.index for _, step in odd}
-    assert [row for frame in steps for row in frame.iter_rows()] == [
+    assert [row for table, frame in frames if table == "steps" for row in frame.iter_rows()] == [
         row for row in general_steps if row[0] not in replayed
     ]
-    assert [row for frame in spans for row in frame.iter_rows()] == [
+    assert [row for table, frame in frames if table == "spans" for row in frame.iter_rows()] == [
         row for row in general_spans if row[0] not in replayed
     ]
     return replayed
@@ -169,7 +169,7 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
     expected_steps, expected_spans = [], []
     for index, codes in enumerate(kinds):
         step = opened(index, codes, gap=7 + index, mode="bare" if not codes else "recorded")
-        tables.step(step)
+        tables.add_step(step)
         data = NODES.phase("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         account = replay_events(events, NODES, step.start_ns, step.end_ns)
@@ -177,8 +177,8 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
         expected_steps += [rows[0], rows[1]] if not codes else rows
         expected_spans += span_rows(index, NODES, account, None) if codes else []
         if index == 4:
-            writer.flush()
-    tables.close([])
+            tables.flush_rows()
+    tables.close_tables([])
     writer.close("ok")
     run = load_run(writer.folder)
     assert run.table("steps").rows() == expected_steps
@@ -196,10 +196,10 @@ def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
         step = opened(index, codes, gap)
         if index == 2:  # the mark and the end of backward at the same moment
             step.events[-2] = step.events[-5]
-        tables.step(step)
+        tables.add_step(step)
         account = replay_events(step.events, NODES, step.start_ns, step.end_ns)
         expected += span_rows(index, NODES, account, None)
-    tables.close([])
+    tables.close_tables([])
     writer.close("ok")
     found = load_run(writer.folder).table("spans")
     assert found.rows() == expected

@@ -299,7 +299,7 @@ def test_our_own_failure_does_not_become_the_script_s(listen: Any) -> None:
                 def full(*_: Any) -> None:
                     raise RuntimeError("no more room")
 
-                recorder._notebook.step = full
+                recorder.tables.add_step = full
     assert steps == 9
     assert heard.info["status"] == "partial"
     assert "no more room" in heard.info["reason"]

@@ -18,7 +18,7 @@ from detscope.errors import InputError
 from detscope.runs.folder import find_run
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
-from detscope.sessions.fit.sources import Measured, _sources
+from detscope.sessions.fit.sources import MeasuredSamples, _read_path
 
 INFO = {
     "device": "cpu",
@@ -156,8 +156,8 @@ def test_a_damaged_run_json_is_named_and_the_other_runs_are_listed(tmp_path, dam
     rows = {row["name"]: row for row in list_runs(tmp_path)}
     assert rows[good.name]["status"] == "ok"
     assert rows[bad.name]["status"] == "damaged"
-    found = Measured()
-    assert len(list(_sources(tmp_path, found))) + sum(found.left_out.values()) == 2
+    found = MeasuredSamples()
+    assert len(list(_read_path(tmp_path, found))) + sum(found.left_out.values()) == 2
     assert any("is damaged" in why for why in found.left_out)
     for verb in (["show", str(bad)], ["report", str(bad)], ["compare", str(good), str(bad)]):
         with pytest.raises(SystemExit) as ended:
@@ -182,8 +182,8 @@ def test_a_damaged_table_is_named_with_its_reason(tmp_path, damage):
             read(bad)
     with pytest.raises(InputError, match=r"steps\.parquet"):
         compare_runs(load_run(good), [load_run(bad)])
-    found = Measured()
-    list(_sources(tmp_path, found))
+    found = MeasuredSamples()
+    list(_read_path(tmp_path, found))
     assert any("steps.parquet is damaged" in why for why in found.left_out)
 
 

@@ -24,7 +24,7 @@ from detscope.machine.nsight import METRICS, failure, unknown_metrics
 from detscope.machine.tool_process import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window, watch_window
 from detscope.runs.reader import load_run
-from detscope.sessions.nsight import child_settings, make_plan
+from detscope.sessions.nsight import child_settings, make_nsight_plan
 
 WIDE = '"ID","Process ID","Kernel Name","Device",' + ",".join(f'"{metric}"' for metric in METRICS[:5])
 NSYS = """
@@ -236,10 +236,10 @@ def test_wrong_flags_are_exit_2(tools: Callable[..., Path], args: list[str], wor
 
 
 def test_the_plan_of_the_flags() -> None:
-    assert make_plan("compute", None, None, 2).window == StepWindow(1, 2)
-    assert make_plan("systems", None, "8,4,8", 2).batch_sizes == (8, 4)
+    assert make_nsight_plan("compute", None, None, 2).window == StepWindow(1, 2)
+    assert make_nsight_plan("systems", None, "8,4,8", 2).batch_sizes == (8, 4)
     with pytest.raises(UsageError):
-        make_plan("systems", None, ",", 2)
+        make_nsight_plan("systems", None, ",", 2)
 
 
 def test_the_child_does_the_same_work_and_listens_as_little_as_it_can() -> None:

@@ -16,8 +16,8 @@ from detscope.data.loading.order import BatchOrder
 from detscope.data.registry import open_dataset
 from detscope.errors import UsageError
 from detscope.sessions.ranks import exchange as ranks
-from detscope.sessions.ranks.baseline import one_rank_run
-from detscope.sessions.ranks.exchange import Exchange, RankPlace, rank_place
+from detscope.sessions.ranks.team import one_rank_run
+from detscope.sessions.ranks.exchange import RankExchange, RankPlace, rank_place
 from detscope.sessions.ranks.launch import lost_connection, root_cause
 from detscope.sessions.ranks.team import check_plan
 
@@ -67,11 +67,11 @@ def test_a_place_is_read_from_torchruns_words_and_one_rank_has_none():
 
 
 @pytest.fixture
-def pair() -> tuple[Exchange, Exchange]:
+def pair() -> tuple[RankExchange, RankExchange]:
     server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=900))
     client = TCPStore("localhost", server.port, is_master=False, timeout=timedelta(seconds=900))
     first, second = (PrefixStore("t", store) for store in (server, client))
-    return Exchange(RankPlace(0, 2, 0, 2), first), Exchange(RankPlace(1, 2, 1, 2), second)
+    return RankExchange(RankPlace(0, 2, 0, 2), first), RankExchange(RankPlace(1, 2, 1, 2), second)
 
 
 def test_bytes_larger_than_a_piece_arrive_whole_and_none_in_time_is_none(pair, monkeypatch):

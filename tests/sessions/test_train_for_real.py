@@ -14,7 +14,7 @@ from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
 from detscope.sessions.train.checkpoints import latest_checkpoint, weights_of_run
-from detscope.sessions.train.recipe import keeps_checkpoints, with_recipe
+from detscope.sessions.train.recipe import keeps_checkpoints, apply_recipe
 from detscope.sessions.train.training import run_training
 from detscope.zoo.registry import get_card
 
@@ -118,7 +118,7 @@ def test_picture_tensorboard_and_best_weights_are_there(masks):
 def test_the_recipe_fills_only_what_the_user_left_open(tmp_path):
     card = get_card("tiny_efficientdet")
     chosen = load_settings(None, ["training.learning_rate=0.5"], {"evaluation.every": 1}).settings
-    completed, changed = with_recipe(chosen, card)
+    completed, changed = apply_recipe(chosen, card)
     assert completed.training.learning_rate == 0.5
     assert completed.training.optimizer == "adamw"
     assert (completed.data.images, completed.evaluation.images) == (256, 64)
@@ -128,7 +128,7 @@ def test_the_recipe_fills_only_what_the_user_left_open(tmp_path):
 
 def test_without_evaluation_a_run_is_a_measurement_and_no_recipe_touches_it():
     plain = load_settings(None, [], {}).settings
-    assert with_recipe(plain, get_card("tiny_ssd")) == (plain, {})
+    assert apply_recipe(plain, get_card("tiny_ssd")) == (plain, {})
     assert not keeps_checkpoints(plain)
     assert keeps_checkpoints(load_settings(None, [], {"training.num_epochs": 2}).settings)
     assert not keeps_checkpoints(load_settings(None, [], {"training.steps": 9}).settings)

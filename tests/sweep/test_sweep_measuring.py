@@ -17,7 +17,7 @@ from sweep_samples import write_plan
 from test_trial_endings import until
 
 from detscope.report.terminal_sweep import SweepLines
-from detscope.sessions.sweep import Options, run_sweep
+from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep import measure
 from detscope.sweep.keys import environment_facts
 from detscope.sweep.measure import enough, middle_of, warmup_length
@@ -102,7 +102,7 @@ def test_a_memory_limit_gives_oom_host_then_skips_and_the_next_network_goes_on(t
     )
     more = "[[exclude]]\nnetwork = 'tiny_ssd'\nbatch_size = '> 1'\n[limits]\nmemory = '400MiB'\n" + QUICK
     plan = load_plan(write_plan(tmp_path, axes, more))
-    run_sweep(plan, Options(till_first_fail=True, isolation="batch"), SweepLines(quiet=True))
+    run_sweep(plan, SweepOptions(till_first_fail=True, isolation="batch"), SweepLines(quiet=True))
     rows = read_rows(tmp_path / "plan.db")
     assert [(row["network"], row["batch_size"], row["status"]) for row in rows] == [
         ("squeezenet1_1", 1, "ok"),

@@ -43,19 +43,19 @@ def measure(
 ) -> None:
     """Record under the tool and show the table; batch sizes that failed are an error at the end."""
     from detscope.report.progress import make_progress
-    from detscope.sessions.nsight import make_plan, run_under_nsight
-    from detscope.sessions.nsight_runs import rows_of
+    from detscope.sessions.nsight import make_nsight_plan, run_under_nsight
+    from detscope.sessions.nsight import make_trial_rows
 
     nsight, window, batch_sizes = flags
     section = loaded.settings.training if verb == "train" else loaded.settings.inference
-    plan = make_plan(str(nsight), window, batch_sizes, section.batch_size)
+    plan = make_nsight_plan(str(nsight), window, batch_sizes, section.batch_size)
     progress = make_progress(quiet=quiet)
     with stdout_kept_clean(as_json or quiet):
         try:
             trials = run_under_nsight(loaded.settings, verb, plan, progress=progress)
         finally:
             progress.finish()
-    rows = rows_of(trials)
+    rows = make_trial_rows(trials)
     if as_json:
         print_json({"nsight": plan.kind, "window": str(plan.window), "batch_sizes": rows})
     elif quiet:

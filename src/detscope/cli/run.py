@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """Run a training script as it is and show where its time goes; its output and exit code stay its own."""
     from detscope.record.script.options import make_options
-    from detscope.sessions.run.lookup import find_target
+    from detscope.sessions.run.script import find_target
 
     given = command or []
     if module is None and not given:

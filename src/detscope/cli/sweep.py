@@ -65,18 +65,18 @@ def run(
     if on is not None and on != "ray" and not on.startswith("ray://"):
         raise UsageError(f"--on {on!r} is neither ray nor ray://ADDRESS", "try --on ray")
     from detscope.report.terminal_sweep import SweepLines, render_dry_run
-    from detscope.sessions.sweep import Options, describe, run_sweep
+    from detscope.sessions.sweep import SweepOptions, describe_sweep, run_sweep
     from detscope.sweep.plan import load_plan
 
     loaded = load_plan(plan, store)
     if dry_run:
-        found = describe(loaded)
+        found = describe_sweep(loaded)
         if json:
             print_json(found)
         else:
             render_dry_run(found, table_console())
         return
-    options = Options(resume, till_first_fail, isolation, on)
+    options = SweepOptions(resume, till_first_fail, isolation, on)
     result = run_sweep(loaded, options, SweepLines(quiet=quiet))
     _present(loaded.store, result, json, pictures=True)
     if result["failed"]:

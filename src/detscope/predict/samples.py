@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from detscope.errors import InputError
 from detscope.predict.layers.graph import LayerGraph
 
+Array = npt.NDArray[np.float64]
 MIB = 1 << 20
 TARGETS = ("allocated_bytes", "reserved_bytes", "process_bytes", "latency_ms")
 
@@ -49,6 +53,13 @@ class Sample:
 def with_target(samples: Sequence[Sample], target: str) -> list[Sample]:
     """The samples that ran and in which the target was measured."""
     return [one for one in samples if one.passed and one.value(target) is not None]
+
+
+def spread_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """`count` of them, spread over batch sizes from the smallest to the largest."""
+    ordered = sorted(samples, key=lambda one: one.case.batch)
+    places = np.unique(np.linspace(0, len(ordered) - 1, count).round().astype(int))
+    return [ordered[place] for place in places]
 
 
 _COLUMNS = {  # ours <- theirs, factor

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.errors import InputError
 from detscope.predict.device.transfer import transfer_target
@@ -19,7 +18,7 @@ from detscope.predict.memory.model import MemoryModel, fit_memory
 from detscope.predict.models.choice import Estimate
 from detscope.predict.models.methods import TARGETS, fit_method
 from detscope.predict.models.physical import spread_samples
-from detscope.predict.samples import Sample, with_target
+from detscope.predict.samples import Array, Sample, with_target
 
 
 # DOC detscope.predict.score: How well the data itself is known: no predictor can be expected to do better.
@@ -147,7 +146,6 @@ def splits(samples: Sequence[Sample], protocol: str) -> list[Split]:
     return found
 
 
-Array = npt.NDArray[np.float64]
 CLOSE = 0.1
 
 

@@ -87,22 +87,22 @@ class SweepLines:
     _drawn: int = 0
     _said: str = ""
 
-    def begin(self, devices: Mapping[str, Sequence[PreparedLike]]) -> None:
+    def begin_sweep(self, devices: Mapping[str, Sequence[PreparedLike]]) -> None:
         """What is to be run, by device."""
         now = self.clock()
         self._lines = {device: _Line(len(trials), began=now) for device, trials in devices.items()}
         self._show(now)
 
-    def started(self, prepared: PreparedLike) -> None:
+    def start_trial(self, prepared: PreparedLike) -> None:
         """A trial begins."""
         self._lines[prepared.device].now = printable(prepared.trial.words())
-        self.tick()
+        self.redraw_lines()
 
-    def ended(self, prepared: PreparedLike, outcome: OutcomeLike, final: bool) -> None:
+    def end_trial(self, prepared: PreparedLike, outcome: OutcomeLike, final: bool) -> None:
         """An attempt has ended."""
         line = self._lines[prepared.device]
         if not final:
-            self.note(f"{prepared.trial.words()}: {outcome.status}; tried again")
+            self.add_note(f"{prepared.trial.words()}: {outcome.status}; tried again")
             return
         if outcome.kind == "ok":
             line.done += 1
@@ -113,19 +113,19 @@ class SweepLines:
             words = printable(f"{prepared.trial.words()}: {outcome.status}")
             self._failures = [*self._failures, words][-_FAILURES_SHOWN:]
             self._say(f"failed: {words}")
-        self.tick()
+        self.redraw_lines()
 
-    def tick(self) -> None:
+    def redraw_lines(self) -> None:
         """Draw if it is time to."""
         now = self.clock()
         if now >= self._next:
             self._show(now)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """A line of its own."""
         self._say(f"note: {printable(text)}")
 
-    def finish(self) -> None:
+    def finish_sweep(self) -> None:
         """The last state stays."""
         self._show(self.clock())
         self._drawn = 0

@@ -27,7 +27,7 @@ from detscope.machine.nsight import (
 )
 from detscope.machine.tool_process import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
-from detscope.sessions.nsight_runs import keep_recording
+from detscope.sessions.nsight import keep_recording
 
 if TYPE_CHECKING:
     from detscope.sessions.train.training import Progress
@@ -49,7 +49,7 @@ class NsightPlan:
 
 
 @dataclass(frozen=True)
-class Trial:
+class NsightTrial:
     """One batch size: the run that came out, or why none did."""
 
     batch_size: int
@@ -57,7 +57,7 @@ class Trial:
     error: DetscopeError | None = None
 
 
-def make_plan(kind: str, window: str | None, batch_sizes: str | None, default_batch: int) -> NsightPlan:
+def make_nsight_plan(kind: str, window: str | None, batch_sizes: str | None, default_batch: int) -> NsightPlan:
     """The plan of the flags, checked."""
     known = next((name for name in KINDS if name == kind), None)
     if known is None:
@@ -72,7 +72,7 @@ def make_plan(kind: str, window: str | None, batch_sizes: str | None, default_ba
     )
 
 
-def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progress: Progress) -> list[Trial]:
+def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progress: Progress) -> list[NsightTrial]:
     """Record every batch size, one after the other; what no batch size can have is raised at once."""
     section = getattr(settings, _SECTIONS[verb])
     if section.device == "cpu":
@@ -80,7 +80,7 @@ def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progres
             f"--nsight measures a CUDA device, and {_SECTIONS[verb]}.device is cpu", "leave --device out"
         )
     tool = require_tool(plan.kind)
-    trials: list[Trial] = []
+    trials: list[NsightTrial] = []
     progress.start(len(plan.batch_sizes), NAMES[plan.kind])
     for batch_size in plan.batch_sizes:
         progress.note(f"{NAMES[plan.kind]}: batch size {batch_size}, steps {plan.window}")
@@ -100,7 +100,7 @@ def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progres
 
 def _one(
     settings: Settings, verb: str, plan: NsightPlan, tool: Path, batch_size: int, progress: Progress
-) -> Trial:
+) -> NsightTrial:
     """One batch size; that it does not fit or run is its own result and not the others'."""
     with tempfile.TemporaryDirectory(prefix="detscope-nsight-") as name:
         folder = Path(name)
@@ -122,8 +122,8 @@ def _one(
             run = keep_recording(recorded, Path(settings.output.runs), settings.model.name, about)
         except (CommandFailed, InputError) as error:
             progress.note(f"batch size {batch_size}: {error.message}")
-            return Trial(batch_size, error=error)
-    return Trial(batch_size, run=run)
+            return NsightTrial(batch_size, error=error)
+    return NsightTrial(batch_size, run=run)
 
 
 def child_settings(

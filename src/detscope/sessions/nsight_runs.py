@@ -13,7 +13,7 @@ from detscope.machine.facts import environment
 from detscope.runs.atomic import write_text
 
 if TYPE_CHECKING:
-    from detscope.sessions.nsight import Trial
+    from detscope.sessions.nsight import NsightTrial
 
 
 def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any]) -> Path:
@@ -25,7 +25,7 @@ def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any
     return run
 
 
-def rows_of(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+def make_trial_rows(trials: Sequence[NsightTrial]) -> list[dict[str, Any]]:
     """One row per batch size: the figures that the tools are asked for, or why there are none."""
     rows: list[dict[str, Any]] = []
     for trial in trials:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.versions import package_version
-from detscope.sessions.prune_folder import place_folder
+from detscope.sessions.prune import place_folder
 from detscope.zoo.networks.loading import build_network
 from detscope.zoo.networks.names import find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder

@@ -24,30 +24,30 @@ STORE_BYTES = 60_000
 ASSUMED_START_S = 8.0  # a process, torch and torchvision
 
 
-class Watcher(Protocol):
+class SweepWatcher(Protocol):
     """Whoever shows how a sweep goes on."""
 
-    def begin(self, devices: Mapping[str, Sequence[Prepared]]) -> None:
+    def begin_sweep(self, devices: Mapping[str, Sequence[Prepared]]) -> None:
         """What is to be run, by device."""
 
-    def started(self, prepared: Prepared) -> None:
+    def start_trial(self, prepared: Prepared) -> None:
         """A trial begins."""
 
-    def ended(self, prepared: Prepared, outcome: Outcome, final: bool) -> None:
+    def end_trial(self, prepared: Prepared, outcome: Outcome, final: bool) -> None:
         """An attempt has ended."""
 
-    def tick(self) -> None:
+    def pass_moment(self) -> None:
         """A moment has passed."""
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """A line of its own."""
 
-    def finish(self) -> None:
+    def finish_sweep(self) -> None:
         """It is over."""
 
 
 @dataclass(frozen=True)
-class Options:
+class SweepOptions:
     """How a plan is run this time."""
 
     resume: bool = False
@@ -57,21 +57,21 @@ class Options:
     command: Sequence[str] = TRIAL_COMMAND  # tests bring trials of their own
 
 
-class Machines(Protocol):
+class TrialMachines(Protocol):
     """Where trials run: the environments of a plan's labels, runners, trials at a time per device."""
 
     facts: Mapping[str, Mapping[str, Any]]
 
-    def runner(self, device: str) -> Runner:
+    def make_runner(self, device: str) -> Runner:
         """A runner for a device."""
 
-    def lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
+    def count_lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
         """How many trials may run at a time on each."""
 
-    def retries(self, planned: int) -> int:
+    def limit_retries(self, planned: int) -> int:
         """How often what can be luck is tried again."""
 
-    def late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
+    def take_late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
         """Results of trials that were believed lost, with the requests they answer."""
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Machines(Protocol):
 class ThisMachine:
     """Processes here."""
 
-    def __init__(self, plan: Plan, options: Options) -> None:
+    def __init__(self, plan: Plan, options: SweepOptions) -> None:
         labels = labels_of(plan)
         one_machine(labels)
         self.facts: Mapping[str, Mapping[str, Any]] = {labels[0]: environment_facts()}
@@ -108,7 +108,7 @@ class ThisMachine:
         """Runners end their own processes."""
 
 
-def run_sweep(plan: Plan, options: Options, watcher: Watcher) -> dict[str, Any]:
+def run_sweep(plan: Plan, options: SweepOptions, watcher: SweepWatcher) -> dict[str, Any]:
     """Run what the store does not have yet; the store's status afterwards."""
     with ExitStack() as stack:
         machines = _machines(plan, options)
@@ -121,7 +121,7 @@ def run_sweep(plan: Plan, options: Options, watcher: Watcher) -> dict[str, Any]:
     return {"plan": plan.name, "planned": len(trials), "ran": ran, **found}
 
 
-def _machines(plan: Plan, options: Options) -> Machines:
+def _machines(plan: Plan, options: SweepOptions) -> TrialMachines:
     if options.on is None:
         return ThisMachine(plan, options)
     from detscope.sweep.cluster import RayMachines
@@ -131,7 +131,7 @@ def _machines(plan: Plan, options: Options) -> Machines:
 
 
 def _begin(
-    plan: Plan, options: Options, facts: Mapping[str, Mapping[str, Any]], store: Store
+    plan: Plan, options: SweepOptions, facts: Mapping[str, Mapping[str, Any]], store: Store
 ) -> tuple[list[Prepared], list[Prepared]]:
     """All trials of the plan, and those without a result yet; refuses what would mix figures."""
     identity = identity_of(plan, facts)
@@ -153,57 +153,57 @@ def _begin(
 
 def _run(
     plan: Plan,
-    options: Options,
-    machines: Machines,
+    options: SweepOptions,
+    machines: TrialMachines,
     store: Store,
     waiting: Sequence[Prepared],
-    watcher: Watcher,
+    watcher: SweepWatcher,
 ) -> int:
     isolation = options.isolation or plan.isolation
     runnable = [one for one in waiting if not one.cannot_run]
     for one in waiting:
         if one.cannot_run:
             store.record(one.identity, Outcome("skipped", f"cannot run: {one.cannot_run}"))
-            watcher.note(f"{one.trial.words()}: cannot run: {one.cannot_run}")
+            watcher.add_note(f"{one.trial.words()}: cannot run: {one.cannot_run}")
     queues: dict[str, list[Prepared]] = {}
     for one in runnable:
         queues.setdefault(one.device, []).append(one)
     rules = Rules(
-        machines.retries(plan.limits.retries),
+        machines.limit_retries(plan.limits.retries),
         options.till_first_fail or plan.till_first_fail,
         _earlier_failures(plan, machines, store, waiting),
     )
     by_request = {id(one.request): one for one in runnable}
     ran = 0
-    watcher.begin(queues)
+    watcher.begin_sweep(queues)
     try:
         with StopSignals() as signals:
-            lanes = machines.lanes(list(queues))
-            for event in run_queues(queues, machines.runner, rules, signals.stop, lanes):
+            lanes = machines.count_lanes(list(queues))
+            for event in run_queues(queues, machines.make_runner, rules, signals.stop, lanes):
                 if isinstance(event, Started):
-                    watcher.started(event.prepared)
+                    watcher.start_trial(event.prepared)
                 elif isinstance(event, Ended):
                     ran += _keep(store, event, isolation, watcher)
                 else:
-                    watcher.tick()
-            for request, outcome in machines.late():
+                    watcher.pass_moment()
+            for request, outcome in machines.take_late():
                 store.record(by_request[id(request)].identity, outcome, isolation=isolation)
     finally:
-        watcher.finish()
+        watcher.finish_sweep()
     _raise_if_stopped(signals, plan)
     return ran
 
 
-def _keep(store: Store, event: Ended, isolation: str, watcher: Watcher) -> bool:
+def _keep(store: Store, event: Ended, isolation: str, watcher: SweepWatcher) -> bool:
     store.record(
         event.prepared.identity, event.outcome, attempt=event.attempt, final=event.final, isolation=isolation
     )
-    watcher.ended(event.prepared, event.outcome, event.final)
+    watcher.end_trial(event.prepared, event.outcome, event.final)
     return event.final and event.outcome.kind != "skipped"
 
 
 def _earlier_failures(
-    plan: Plan, machines: Machines, store: Store, waiting: Sequence[Prepared]
+    plan: Plan, machines: TrialMachines, store: Store, waiting: Sequence[Prepared]
 ) -> FirstFailures:
     """What earlier parts of this sweep ran into counts when it is resumed."""
     found = FirstFailures()
@@ -226,7 +226,7 @@ def _raise_if_stopped(signals: StopSignals, plan: Plan) -> None:
     raise error
 
 
-def describe(plan: Plan, store: Path | None = None) -> dict[str, Any]:
+def describe_sweep(plan: Plan, store: Path | None = None) -> dict[str, Any]:
     """`--dry-run`: how many trials, how long, how much disk; nothing is run, nothing is written."""
     labels = labels_of(plan)
     facts = {label: environment_facts() for label in labels}

@@ -65,18 +65,18 @@ class RayMachines:
         found: dict[str, Any] = self._ray.get(task.options(resources={label: 0.001}).remote())
         return found
 
-    def runner(self, device: str) -> Runner:
+    def make_runner(self, device: str) -> Runner:
         """A runner whose trials need the device's label."""
         label = split_device(device)[0]
         assert label is not None
         return _TaskRunner(self, label)
 
-    def lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
+    def count_lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
         """As many trials at a time as nodes have the label; each node has one."""
         have = self._ray.cluster_resources()
         return {device: max(1, int(have.get(split_device(device)[0], 1))) for device in devices}
 
-    def retries(self, planned: int) -> int:
+    def limit_retries(self, planned: int) -> int:
         """Nodes come and go: what was lost is tried more often than what was killed."""
         return max(planned, LOST_RETRIES)
 
@@ -125,7 +125,7 @@ class RayMachines:
             return Outcome("error", f"another environment on this node: {other[0]}", "; ".join(other))
         return outcome
 
-    def late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
+    def take_late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
         """Results that came after their trial was given up."""
         found = []
         for reference, request in self._overdue:
@@ -139,7 +139,7 @@ class RayMachines:
                 self._ray.cancel(reference, force=True)
         return found
 
-    def close(self) -> None:
+    def close_machines(self) -> None:
         """The cluster belongs to whoever started it; one that we started ends with us."""
         if self._ray.started_here:
             self._ray.shutdown()

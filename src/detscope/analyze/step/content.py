@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 
 from detscope.analyze.curve import RATE
+from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import mean, total
 
 
-def content_figures(content: pl.DataFrame, steps: list[int]) -> dict[str, Any]:
+class ContentFigures(Figure):
+    """What was in an image of the measured steps; None where it was not recorded."""
+
+    boxes_per_image: float | None
+    proposals_per_image: float | None
+    sampled_rois_per_image: float | None
+    pixels_per_image: float | None
+    padding_share: float | None  # of the pixels in the network's input
+
+
+class LossPart(Figure):
+    """One of the losses that are added up."""
+
+    name: str
+    value: float
+
+
+class LossFigures(Figure):
+    """The first and the last loss; None where the loop did not say."""
+
+    first: float | None = None
+    last: float | None = None
+    parts: list[LossPart] = []  # of the last
+
+
+def content_figures(content: pl.DataFrame, steps: list[int]) -> ContentFigures:
     """Per image, over the measured steps; None where it was not recorded."""
     chosen = content.filter(pl.col("step").is_in(steps))
 
@@ -21,13 +45,13 @@ def content_figures(content: pl.DataFrame, steps: list[int]) -> dict[str, Any]:
 
     padding = chosen.filter(pl.col("padded_pixels").is_not_null() & pl.col("network_pixels").is_not_null())
     padded = total(padding["padded_pixels"])
-    return {
-        "boxes_per_image": per_image("boxes"),
-        "proposals_per_image": per_image("proposals"),
-        "sampled_rois_per_image": per_image("sampled_rois"),
-        "pixels_per_image": per_image("pixels"),
-        "padding_share": 1 - total(padding["network_pixels"]) / padded if padded else None,
-    }
+    return ContentFigures(
+        boxes_per_image=per_image("boxes"),
+        proposals_per_image=per_image("proposals"),
+        sampled_rois_per_image=per_image("sampled_rois"),
+        pixels_per_image=per_image("pixels"),
+        padding_share=1 - total(padding["network_pixels"]) / padded if padded else None,
+    )
 
 
 def images_per_step(content: pl.DataFrame, steps: list[int]) -> float | None:
@@ -35,12 +59,11 @@ def images_per_step(content: pl.DataFrame, steps: list[int]) -> float | None:
     return mean(content.filter(pl.col("step").is_in(steps))["images"].drop_nulls())
 
 
-def loss_figures(losses: pl.DataFrame) -> dict[str, Any]:
-    """The first and the last loss and their parts; None where the loop did not say."""
+def loss_figures(losses: pl.DataFrame) -> LossFigures:
+    """The first and the last loss and the parts of the last."""
     whole = losses.filter(pl.col("name") == "loss").sort("step")
     if whole.height == 0:
-        return {"first": None, "last": None, "parts": {}}
-    last = losses.filter(pl.col("step") == whole["step"][-1])
-    # the learning rate is kept beside the losses
-    parts = {row["name"]: row["value"] for row in last.to_dicts() if row["name"] not in ("loss", RATE)}
-    return {"first": whole["value"][0], "last": whole["value"][-1], "parts": parts}
+        return LossFigures()
+    last = losses.filter((pl.col("step") == whole["step"][-1]) & ~pl.col("name").is_in(["loss", RATE]))
+    parts = [LossPart(name=row["name"], value=row["value"]) for row in last.to_dicts()]
+    return LossFigures(first=whole["value"][0], last=whole["value"][-1], parts=parts)

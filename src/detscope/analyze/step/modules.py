@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import polars as pl
 
+from detscope.analyze.figure import Figure
+from detscope.analyze.stats import Interval
 from detscope.analyze.step.columns import total
 from detscope.analyze.step.steps import TypicalSteps
 
@@ -14,6 +15,52 @@ REST = "(rest of the model)"
 OUTSIDE = "(outside modules)"
 ROOT = "(model)"
 DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backward"}  # direction -> phase
+
+
+class ModuleFigures(Figure):
+    """A module, method, function or region in the typical step; self times add up to their phase."""
+
+    path: str
+    kind: str  # module, method, function, region or outside
+    type: str  # its class
+    stage: str | None
+    parameters: int
+    calls: float  # per step, forward
+    forward_ms: float
+    backward_ms: float
+    self_forward_ms: float  # without the modules below it
+    self_backward_ms: float
+    recompute_ms: float  # of backward: running forward again under checkpointing
+    total_ms: float
+    share: float  # of the step
+    memory_bytes: int | None = None  # alive at the peak
+    flops_forward: int | None = None
+    flops_backward: int | None = None
+    self_flops_forward: int | None = None
+    self_flops_backward: int | None = None
+
+    @property
+    def self_ms(self) -> float:
+        """Its own time, forward and backward."""
+        return self.self_forward_ms + self.self_backward_ms
+
+
+class StageFigures(Figure):
+    """A stage of the detector in the typical step; a parent holds its parts."""
+
+    name: str  # with its parents: roi_heads.box_head
+    depth: int
+    forward_ms: float
+    backward_ms: float
+    total_ms: float
+    self_ms: float  # without its parts
+    share: float  # of the step
+    p50: float | None = None  # median of its own durations; of an inference
+    ci95: Interval | None = None
+    p95: float | None = None
+    n: int | None = None
+    in_model_ms: float | None = None  # of `other`: inside the model, but in no stage
+    in_loop_ms: float | None = None  # of `other`: around the model
 
 
 def _scales(spans: pl.DataFrame, phases_ms: dict[str, float]) -> dict[str, float]:
@@ -27,63 +74,57 @@ def _scales(spans: pl.DataFrame, phases_ms: dict[str, float]) -> dict[str, float
     return scales
 
 
-def module_rows(
+def module_figures(
     spans: pl.DataFrame, nodes: pl.DataFrame, typical: TypicalSteps, phases_ms: dict[str, float]
-) -> list[dict[str, Any]]:
+) -> list[ModuleFigures]:
     """One row per module, method, function and region, most expensive first."""
     spans = spans.filter(pl.col("step").is_in(typical.steps) & pl.col("direction").is_in(list(DIRECTIONS)))
     scales = _scales(spans, phases_ms)
     count = max(1, spans["step"].n_unique())
     known = {(row["kind"], row["path"]): row for row in nodes.to_dicts()}
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    grouped = (
-        spans.filter(pl.col("kind") != "stage")
-        .group_by("kind", "path", "direction")
-        .agg(
-            pl.col("total_ns").sum(),
-            pl.col("self_ns").sum(),
-            pl.col("calls").sum(),
-            pl.col("device_self_ns").sum(),
-        )
-    )
-    for item in grouped.sort("kind", "path", "direction").to_dicts():
-        kind, path, direction = item["kind"], item["path"], item["direction"]
-        key = ("outside", OUTSIDE) if kind == "outside" else (kind, path)
-        about = known.get((kind, path), {})
-        row = rows.setdefault(
-            key,
-            {
-                "path": OUTSIDE if kind == "outside" else path or ROOT,
-                "kind": kind,
-                "type": about.get("type") or "",
-                "stage": about.get("stage"),
-                "parameters": about.get("parameters") or 0,
-                "calls": 0.0,
-                "forward_ms": 0.0,
-                "backward_ms": 0.0,
-                "self_forward_ms": 0.0,
-                "self_backward_ms": 0.0,
-                "recompute_ms": 0.0,
-            },
-        )
-        phase = DIRECTIONS[direction]
-        whole, own = item["total_ns"] * scales[phase], item["self_ns"] * scales[phase]
-        row[f"{phase}_ms"] += own if kind == "outside" else whole
-        row[f"self_{phase}_ms"] += own
+    summed: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    columns = ("kind", "path", "direction", "total_ns", "self_ns", "calls")
+    grouped = spans.filter(pl.col("kind") != "stage").group_by("kind", "path", "direction")
+    found = grouped.agg(pl.col("total_ns").sum(), pl.col("self_ns").sum(), pl.col("calls").sum())
+    for kind, path, direction, total_ns, self_ns, calls in (
+        found.sort("kind", "path", "direction").select(columns).iter_rows()
+    ):
+        outside, phase = kind == "outside", DIRECTIONS[direction]
+        own = summed["outside" if outside else kind, OUTSIDE if outside else path]
+        whole_ms, self_ms = total_ns * scales[phase], self_ns * scales[phase]
+        own[f"{phase}_ms"] += self_ms if outside else whole_ms
+        own[f"self_{phase}_ms"] += self_ms
         if direction == "recompute":
-            row["recompute_ms"] += whole
-        if direction == "forward" and kind != "outside":
-            row["calls"] += item["calls"] / count
+            own["recompute_ms"] += whole_ms
+        if direction == "forward" and not outside:
+            own["calls"] += calls / count
     step_ms = typical.p50_ms or 0.0
-    for row in rows.values():
-        row["total_ms"] = row["forward_ms"] + row["backward_ms"]
-        row["share"] = row["total_ms"] / step_ms if step_ms else 0.0
-    return sorted(rows.values(), key=lambda row: -row["total_ms"])
+    rows = []
+    for (kind, path), own in summed.items():
+        about, whole_ms = known.get((kind, path), {}), own["forward_ms"] + own["backward_ms"]
+        rows.append(
+            ModuleFigures(
+                path=path or ROOT,
+                kind=kind,
+                type=about.get("type") or "",
+                stage=about.get("stage"),
+                parameters=about.get("parameters") or 0,
+                calls=own["calls"],
+                forward_ms=own["forward_ms"],
+                backward_ms=own["backward_ms"],
+                self_forward_ms=own["self_forward_ms"],
+                self_backward_ms=own["self_backward_ms"],
+                recompute_ms=own["recompute_ms"],
+                total_ms=whole_ms,
+                share=whole_ms / step_ms if step_ms else 0.0,
+            )
+        )
+    return sorted(rows, key=lambda row: -row.total_ms)
 
 
-def stage_rows(
-    spans: pl.DataFrame, typical: TypicalSteps, phases_ms: dict[str, float]
-) -> list[dict[str, Any]]:
+def stage_figures(
+    spans: pl.DataFrame, typical: TypicalSteps, phases_ms: dict[str, float], order: list[str]
+) -> list[StageFigures]:
     """Stages as a tree in the order of the model: a parent holds its parts and its own time."""
     spans = spans.filter(pl.col("step").is_in(typical.steps) & pl.col("direction").is_in(list(DIRECTIONS)))
     scales = _scales(spans, phases_ms)
@@ -109,29 +150,24 @@ def stage_rows(
         forward = sum(own[part]["forward"] for part in below)
         backward = sum(own[part]["backward"] for part in below)
         rows.append(
-            {
-                "name": name,
-                "depth": 0 if name == REST else name.count("."),
-                "forward_ms": forward,
-                "backward_ms": backward,
-                "total_ms": forward + backward,
-                "self_ms": sum(own[name].values()) if name in own else 0.0,
-                "share": (forward + backward) / step_ms if step_ms else 0.0,
-            }
+            StageFigures(
+                name=name,
+                depth=0 if name == REST else name.count("."),
+                forward_ms=forward,
+                backward_ms=backward,
+                total_ms=forward + backward,
+                self_ms=sum(own[name].values()) if name in own else 0.0,
+                share=(forward + backward) / step_ms if step_ms else 0.0,
+            )
         )
-    return rows
-
-
-def in_model_order(rows: list[dict[str, Any]], order: list[str]) -> list[dict[str, Any]]:
-    """Stages in the order in which a detector passes through them; unknown ones last."""
     rank = {name: index for index, name in enumerate(order)}
 
-    def key(row: dict[str, Any]) -> list[tuple[int, str]]:
-        parts = row["name"].split(".") if row["name"] != REST else [row["name"]]
+    def place_of(row: StageFigures) -> list[tuple[int, str]]:
+        parts = row.name.split(".") if row.name != REST else [row.name]
         prefixes = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
         return [(rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in prefixes]
 
-    return sorted(rows, key=key)
+    return sorted(rows, key=place_of)  # as a detector passes through them; unknown ones last
 
 
 def backward_attributed(spans: pl.DataFrame, typical: TypicalSteps) -> float | None:

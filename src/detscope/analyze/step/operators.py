@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 
+from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import total
 
 
-def operator_rows(ops: pl.DataFrame, window_steps: int, most: int = 200) -> list[dict[str, Any]]:
+class OperatorFigures(Figure):
+    """An operator by module and direction, per step of the recorded window."""
+
+    name: str
+    direction: str
+    module: str
+    stage: str | None
+    phase: str | None
+    count: float  # per step
+    self_ms: float  # without the operators it calls
+    share: float  # of all operators' self time
+    device_ms: float | None  # of its kernels
+
+
+def operator_figures(ops: pl.DataFrame, window_steps: int, most: int = 200) -> list[OperatorFigures]:
     """Self time per step of the window, most expensive first; equal ones by name and place."""
     if ops.height == 0:
         return []
@@ -25,16 +38,16 @@ def operator_rows(ops: pl.DataFrame, window_steps: int, most: int = 200) -> list
     )
     has_device = ops["device_ns"].null_count() < ops.height
     return [
-        {
-            "name": row["name"],
-            "direction": row["direction"],
-            "module": row["module"],
-            "stage": row["stage"] or None,
-            "phase": row["phase"],
-            "count": row["count"] / window_steps,
-            "self_ms": row["self_ns"] / 1e6 / window_steps,
-            "share": row["self_ns"] / whole if whole else 0.0,
-            "device_ms": row["device_ns"] / 1e6 / window_steps if has_device else None,
-        }
+        OperatorFigures(
+            name=row["name"],
+            direction=row["direction"],
+            module=row["module"],
+            stage=row["stage"] or None,
+            phase=row["phase"],
+            count=row["count"] / window_steps,
+            self_ms=row["self_ns"] / 1e6 / window_steps,
+            share=row["self_ns"] / whole if whole else 0.0,
+            device_ms=row["device_ns"] / 1e6 / window_steps if has_device else None,
+        )
         for row in grouped.to_dicts()
     ]

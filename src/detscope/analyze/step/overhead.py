@@ -6,14 +6,25 @@ from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.stats import bootstrap_interval
+from detscope.analyze.figure import Figure
+from detscope.analyze.stats import Interval, bootstrap_interval
 
 LEAST_BARE = 5  # one or two bare steps give any number: 0.0008 and 2.37 were seen
+
+
+class OwnCost(Figure):
+    """What a step of this run took over what it would have taken without a recorder."""
+
+    value: float | None  # a ratio: 1.02 is 2 % longer
+    ci95: Interval | None
+    n: int  # bare steps with recorded ones beside them
+    recorded_over_bare: float | None = None  # of the steps alone, in the median
+    between_steps_ms: float | None = None  # the recorder's own work between steps
+    why: str | None = None
 
 
 @dataclass(frozen=True)
@@ -27,12 +38,12 @@ class _Step:
     absorbed_ns: float  # waiting in which loader workers caught up with whatever we took
 
 
-def overhead_ratio(
+def measure_own_cost(
     steps: pl.DataFrame,
     between: pl.DataFrame | None = None,
     loader: pl.DataFrame | None = None,
     alike: Mapping[int, object] | None = None,
-) -> dict[str, Any]:
+) -> OwnCost:
     """What a step of this run took over what it would have taken without a recorder.
 
     Recorded over bare step time comes from neighbours, so that drift cancels; with `alike` (what was in each
@@ -49,7 +60,7 @@ def overhead_ratio(
             ratios.append(fmean(found[n].work_ns for n in beside) / found[number].work_ns)
     if len(ratios) < LEAST_BARE:
         why = f"needs {LEAST_BARE} bare steps with recorded ones beside them, this run has {len(ratios)}"
-        return {"value": None, "ci95": None, "n": len(ratios), "why": why}
+        return OwnCost(value=None, ci95=None, n=len(ratios), why=why)
     values = np.asarray(ratios)
     interval = bootstrap_interval(values, lambda sample: float(np.median(sample)))
     assert interval is not None
@@ -66,13 +77,13 @@ def overhead_ratio(
         absorbed = min(max(extra_ns, 0.0), absorbed_ns)
         return (plain_ns + wait_ns + extra_ns) / (plain_ns + wait_ns + absorbed)
 
-    return {
-        "value": whole(float(np.median(values))),
-        "ci95": [whole(interval.low), whole(interval.high)],
-        "n": len(ratios),
-        "recorded_over_bare": float(np.median(values)),
-        "between_steps_ms": pause_ns / 1e6,
-    }
+    return OwnCost(
+        value=whole(float(np.median(values))),
+        ci95=Interval(whole(interval.low), whole(interval.high)),
+        n=len(ratios),
+        recorded_over_bare=float(np.median(values)),
+        between_steps_ms=pause_ns / 1e6,
+    )
 
 
 def _measured(

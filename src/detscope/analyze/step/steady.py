@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from detscope.analyze.figure import Figure
 from detscope.analyze.stats import percent, robust_spread
 
 UNSTABLE_SPREAD = 0.10
@@ -16,13 +17,12 @@ OUTLIER_WIDTHS = 5.0  # robust standard deviations from the median
 OUTLIER_LEAST = 0.25  # and at least this share above the median
 
 
-@dataclass(frozen=True)
-class Steadiness:
+class Steadiness(Figure):
     """How far a series of durations can be trusted."""
 
-    verdict: str  # "stable", "unstable", "error" or "too few"
-    reason: str
-    spread: float | None
+    verdict: Literal["stable", "unstable", "error", "too few"]
+    reason: str  # in words
+    spread: float | None  # relative, around the median
 
 
 def warmup_length(durations: Sequence[float]) -> int:
@@ -52,24 +52,32 @@ def _upper_limit(values: np.typing.NDArray[np.float64]) -> float:
     return middle + max(OUTLIER_WIDTHS * deviation, OUTLIER_LEAST * middle)
 
 
-def steadiness(durations: Sequence[float]) -> Steadiness:
+def judge_steadiness(durations: Sequence[float]) -> Steadiness:
     """The verdict on a series of step durations."""
     wrong = [value for value in durations if not math.isfinite(value) or value <= 0]
     if wrong:
         return Steadiness(
-            "error", f"{len(wrong)} of {len(durations)} durations are not positive numbers", None
+            verdict="error",
+            reason=f"{len(wrong)} of {len(durations)} durations are not positive numbers",
+            spread=None,
         )
     spread = robust_spread(durations)
     if spread is None:
-        return Steadiness("too few", f"{len(durations)} steps; four are the least to speak of a spread", None)
+        return Steadiness(
+            verdict="too few",
+            reason=f"{len(durations)} steps; four are the least to speak of a spread",
+            spread=None,
+        )
     if spread > UNSTABLE_SPREAD:
         reason = (
             f"steps spread by {percent(spread)} around the median; {percent(UNSTABLE_SPREAD)} is the limit"
         )
-        return Steadiness("unstable", reason, spread)
+        return Steadiness(verdict="unstable", reason=reason, spread=spread)
     if (part := _unsteady_part(durations, spread)) is not None:
-        return Steadiness("unstable", part, spread)
-    return Steadiness("stable", f"steps spread by {percent(spread, 1)} around the median", spread)
+        return Steadiness(verdict="unstable", reason=part, spread=spread)
+    return Steadiness(
+        verdict="stable", reason=f"steps spread by {percent(spread, 1)} around the median", spread=spread
+    )
 
 
 def _unsteady_part(durations: Sequence[float], spread: float) -> str | None:

@@ -3,15 +3,72 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
-from detscope.analyze.stats import median_interval, percentile_or_why, robust_spread
+from detscope.analyze.figure import Figure
+from detscope.analyze.stats import Interval, median_interval, percentile_or_why, robust_spread
 from detscope.analyze.step.columns import mean, median, total
-from detscope.analyze.step.steady import Steadiness, outlier_indices, steadiness, warmup_length
+from detscope.analyze.step.steady import Steadiness, judge_steadiness, outlier_indices, warmup_length
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+
+
+class TimeFigures(Figure):
+    """Durations of something that happened again and again, in milliseconds of wall time."""
+
+    p50: float | None = None  # the median
+    ci95: Interval | None = None  # of the median; needs six samples
+    n: int = 0  # samples
+    mean: float | None = None
+    spread: float | None = None  # the middle half's width as that of a normal law, over the median
+    p95: float | None = None
+    p95_why: str | None = None  # why there is none
+    p99: float | None = None
+    p99_why: str | None = None
+
+
+class StepFigures(TimeFigures):
+    """Wall time from asking for a batch to asking for the next; the mean is that of bare steps too."""
+
+    mean_n: int = 0  # steps of the mean
+
+
+class PhaseFigures(Figure):
+    """A phase of the typical step; phases add up to the median step."""
+
+    name: str
+    ms: float  # its share times the median step
+    share: float  # of the typical steps' time
+    device_ms: float | None = None  # mean time of the device's own clock
+    p50: float | None = None  # median of its own durations
+    ci95: Interval | None = None
+    n: int = 0
+
+
+class Outlier(Figure):
+    """A step far above the median."""
+
+    step: int
+    ms: float
+    times_median: float | None
+    phase: str  # the one that grew most
+    growth_ms: float  # of that phase, over its median
+    first_of_epoch: bool
+    boxes: int | None  # annotated where it trained, found where it inferred
+    file: str | None = None  # of an inference: the images in it
+    size: str | None = None  # and their width and height
+    proposals: int | None = None
+    special: list[str] = []  # what is larger about them than about the median image
+    why: str  # all that in words
+
+
+class WarmupFigures(Figure):
+    """Steps before measuring began."""
+
+    n: int
+    first_ms: float | None
+    p50: float | None
 
 
 @dataclass(frozen=True)
@@ -28,7 +85,7 @@ class TypicalSteps:
     timed: list[int] = field(default_factory=list)  # measured and bare: mean and speed are taken from these
 
 
-def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
+def choose_typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
     """Choose the steps that count; a slow start is only looked for where all steps do the same work."""
     whole = steps.filter(pl.col("phase") == "step").sort("step")
     kinds = set(whole["mode"].to_list())
@@ -47,29 +104,32 @@ def typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalS
         bare = whole.filter((pl.col("mode") == "bare") & (pl.col("step") >= numbers[0]))
         kept.update(bare["step"].to_list())
     return TypicalSteps(
-        mode, typical, numbers, warmup, outliers, steadiness(durations), median(durations), sorted(kept)
+        mode, typical, numbers, warmup, outliers, judge_steadiness(durations), median(durations), sorted(kept)
     )
 
 
-def figures(durations: list[float]) -> dict[str, Any]:
+def time_figures(durations: list[float]) -> TimeFigures:
     """Median, interval, mean, spread and the percentiles the samples support."""
-    interval = median_interval(durations)
-    return {
-        "p50": median(durations),
-        "ci95": [interval.low, interval.high] if interval else None,
-        "n": len(durations),
-        "mean": sum(durations) / len(durations) if durations else None,
-        "spread": robust_spread(durations),
-        "p95": percentile_or_why(durations, 95),
-        "p99": percentile_or_why(durations, 99),
-    }
+    (p95, p95_why), (p99, p99_why) = (percentile_or_why(durations, percentile) for percentile in (95, 99))
+    return TimeFigures(
+        p50=median(durations),
+        ci95=median_interval(durations),
+        n=len(durations),
+        mean=sum(durations) / len(durations) if durations else None,
+        spread=robust_spread(durations),
+        p95=p95,
+        p95_why=p95_why,
+        p99=p99,
+        p99_why=p99_why,
+    )
 
 
-def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> dict[str, Any]:
-    """The headline: wall time of a step; the mean is that of all steps, bare ones as well."""
-    timed = _durations(steps, "step", typical.timed)
-    found = figures(_durations(steps, "step", typical.measured))
-    return {**found, "mean": sum(timed) / len(timed) if timed else None, "mean_n": len(timed)}
+def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> StepFigures:
+    """The headline: wall time of a step."""
+    timed = _durations_of(steps, "step", typical.timed)
+    found = time_figures(_durations_of(steps, "step", typical.measured))
+    own = {name: getattr(found, name) for name in found.__struct_fields__ if name != "mean"}
+    return StepFigures(**own, mean=sum(timed) / len(timed) if timed else None, mean_n=len(timed))
 
 
 def images_per_second(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> float | None:
@@ -81,60 +141,69 @@ def images_per_second(steps: pl.DataFrame, content: pl.DataFrame, typical: Typic
     return sum(images[step] for step in timed["step"].to_list()) / spent_ns * 1e9 if spent_ns else None
 
 
-def phase_rows(steps: pl.DataFrame, typical: TypicalSteps) -> list[dict[str, Any]]:
+def phase_figures(steps: pl.DataFrame, typical: TypicalSteps) -> list[PhaseFigures]:
     """Phases of a typical step: share of the time, times the median step, so that they add up to it."""
-    wall = sum(_durations(steps, "step", typical.steps))
-    rows = []
-    for phase in PHASES:
-        durations = _durations(steps, phase, typical.steps)
+    wall = sum(_durations_of(steps, "step", typical.steps))
+    found = []
+    for phase in PHASES if typical.steps else ():
+        durations = _durations_of(steps, phase, typical.steps)
         share = sum(durations) / wall if wall else 0.0
-        row = {"name": phase, "ms": share * (typical.p50_ms or 0.0), "share": share}
         device = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(typical.steps))["device_ns"]
-        if device.null_count() < len(device):
-            row["device_ms"] = (mean(device) or 0.0) / 1e6
-        detail = figures(durations)
-        rows.append({**row, **{key: detail[key] for key in ("p50", "ci95", "n")}})
-    return rows
+        found.append(
+            PhaseFigures(
+                name=phase,
+                ms=share * (typical.p50_ms or 0.0),
+                share=share,
+                device_ms=(mean(device) or 0.0) / 1e6 if device.null_count() < len(device) else None,
+                p50=median(durations),
+                ci95=median_interval(durations),
+                n=len(durations),
+            )
+        )
+    return found
 
 
-def outlier_rows(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> list[dict[str, Any]]:
+def find_outliers(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> list[Outlier]:
     """Steps far above the median, with the phase that grew most and what was in them."""
     middle = typical.p50_ms or 0.0
-    usual = {phase: median(_durations(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
+    usual = {phase: median(_durations_of(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
     times: dict[int, dict[str, float]] = {number: {} for number in typical.outliers}
     slow = steps.filter(pl.col("step").is_in(typical.outliers))
     for number, phase, wall_ns in slow.select("step", "phase", "wall_ns").iter_rows():
         times[number][phase] = times[number].get(phase, 0.0) + wall_ns / 1e6
     contents = {row["step"]: row for row in content.filter(pl.col("step").is_in(typical.outliers)).to_dicts()}
-    rows = []
+    found = []
     for number in typical.outliers:
         duration = times[number]["step"]
         growth = {phase: times[number].get(phase, 0.0) - usual[phase] for phase in PHASES}
         phase = max(growth, key=lambda name: growth[name])
-        why = f"{phase} took {growth[phase]:.1f} ms more than usual"
         inside = contents.get(number, {})
-        if inside.get("first_of_epoch"):
-            why += "; first step of a pass"
-        if inside.get("boxes") is not None:
-            why += f"; {inside['boxes']} boxes"
-        rows.append(
-            {
-                "step": number,
-                "ms": duration,
-                "times_median": duration / middle if middle else None,
-                "why": why,
-            }
+        first, boxes = bool(inside.get("first_of_epoch")), inside.get("boxes")
+        why = f"{phase} took {growth[phase]:.1f} ms more than usual"
+        why += "; first step of a pass" if first else ""
+        why += f"; {boxes} boxes" if boxes is not None else ""
+        found.append(
+            Outlier(
+                step=number,
+                ms=duration,
+                times_median=duration / middle if middle else None,
+                phase=phase,
+                growth_ms=growth[phase],
+                first_of_epoch=first,
+                boxes=boxes,
+                why=why,
+            )
         )
-    return rows
+    return found
 
 
-def warmup_figures(steps: pl.DataFrame, typical: TypicalSteps) -> dict[str, Any]:
+def warmup_figures(steps: pl.DataFrame, typical: TypicalSteps) -> WarmupFigures:
     """The steps before measuring began."""
-    durations = _durations(steps, "step", typical.warmup)
+    durations = _durations_of(steps, "step", typical.warmup)
     first = durations[0] if durations else None
-    return {"n": len(durations), "first_ms": first, "p50": median(durations)}
+    return WarmupFigures(n=len(durations), first_ms=first, p50=median(durations))
 
 
-def _durations(steps: pl.DataFrame, phase: str, numbers: list[int]) -> list[float]:
+def _durations_of(steps: pl.DataFrame, phase: str, numbers: list[int]) -> list[float]:
     chosen = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(numbers)).sort("step")
     return [ns / 1e6 for ns in chosen["wall_ns"].to_list()]

@@ -126,11 +126,11 @@ def open_coco_file(
     judge = Judge(request.skip_bad)
     try:
         classes = sorted(_read_classes(categories, judge).items())
-        points = _read_point_names(categories)
         known = _find_usable_images(images, judge, images_folder, home or images_folder)
         chosen = sorted(wanted(known) if wanted else known, key=lambda image: parse_whole(image["id"]))
         by_image = _group_by_image(annotations, chosen[: request.settings.images], path)
         _note_strays(annotations, known, judge)
+        points = _read_point_names(categories)
         labels = {category_id: label for label, (category_id, _) in enumerate(classes, start=1)}
         reader = _CocoReader(labels, len(points), request, images_folder, judge)
         records = tuple(reader.read_image(image, rows) for image, rows in by_image)

@@ -9,70 +9,54 @@ listing's meaning but not its prefixes: times are in ns, sizes in byte, rates pe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from detscope.errors import InputError
 from detscope.ingest.ncu.kernels import KernelTable
-from detscope.ingest.ncu.listings import Listing, decode, listings, open_text
-from detscope.ingest.sink import Sink
+from detscope.ingest.ncu.listings import PERMISSION, ListingReader, decode_head
+from detscope.ingest.sink import Format, Sink
 
 _LONG = re.compile(r'"?ID"?\s*[,;\t]\s*"?Process ID"?')
 _PIVOT = re.compile(r'^\s*"?Metric Name"?\s*[,;\t].*\b\w+__\w+\.', re.MULTILINE)
 _TOOL = re.compile(r"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
-PERMISSION = "ERR_NVGPUCTRPERM"
 
 
-def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001
+def recognize_head(head: bytes, path: Path) -> bool:  # noqa: ARG001
     """Whether the text has a listing's header, or the tool's own lines before one."""
     if head[:1] in b"{[" or head.startswith(b"SQLite"):
         return False
-    text = decode(head)
+    text = decode_head(head)
     return bool(_LONG.search(text) or _PIVOT.search(text) or _TOOL.search(text))
 
 
-def read(path: Path, sink: Sink) -> None:
+def read_listings(path: Path, sink: Sink) -> None:
     """Put the metrics of every kernel into the sink."""
-    table = KernelTable(sink)
-    logs = {"permission": False, "lines": 0}
-    with open_text(path) as lines:
-        for listing in listings(_watched(lines, logs)):
-            if listing.summary:
-                raise InputError(
-                    f"{path.name} sums kernels up (--print-summary): it does not list them one by one",
-                    "export again without --print-summary",
-                )
-            table.add(listing)
-            _count(listing, sink)
-    if logs["permission"]:
-        sink.note(f"Nsight Compute reported {PERMISSION}: it was not allowed to read counters")
-    table.finish()
-    if not sink.rows:
-        raise _nothing(path, bool(logs["permission"]))
-    sink.info.update(format="Nsight Compute CSV", kernels=table.kernels, layouts=sorted(table.layouts))
-    sink.cannot_tell("device use over time: Nsight Compute serialises kernels and lists no times")
-
-
-def _watched(lines: Iterator[str], logs: dict[str, int]) -> Iterator[str]:
-    for line in lines:
-        if PERMISSION in line and line.startswith("=="):
-            logs["permission"] = True
-        yield line
-
-
-def _count(listing: Listing, sink: Sink) -> None:
-    sink.count("lines that are no part of a listing", listing.log_lines)
-    sink.count("rows of rules, without a metric", listing.rule_rows)
-    sink.count("rows that are cut or damaged", listing.bad_rows)
-
-
-def _nothing(path: Path, permission: bool) -> InputError:
-    if permission:
-        return InputError(
+    table, reader = KernelTable(sink), ListingReader(path)
+    for listing in reader.read_listings():
+        if listing.is_summary:
+            raise InputError(
+                f"{path.name} sums kernels up (--print-summary): it does not list them one by one",
+                "export again without --print-summary",
+            )
+        table.add_listing(listing)
+        sink.add_count("lines that are no part of a listing", listing.log_lines)
+        sink.add_count("rows of rules, without a metric", listing.rule_rows)
+        sink.add_count("rows that are cut or damaged", listing.bad_rows)
+    if reader.is_forbidden:
+        sink.add_note(f"Nsight Compute reported {PERMISSION}: it was not allowed to read counters")
+    table.write_rows()
+    if not sink.rows and reader.is_forbidden:
+        raise InputError(
             f"{path.name} has no kernel: Nsight Compute was not allowed to read counters ({PERMISSION})",
             "let an administrator set NVreg_RestrictProfilingToAdminUsers=0, or record as root",
         )
-    return InputError(
-        f"{path.name} has no kernel with metrics",
-        "export with: ncu --csv --page raw --print-units base -i REPORT.ncu-rep",
-    )
+    if not sink.rows:
+        raise InputError(
+            f"{path.name} has no kernel with metrics",
+            "export with: ncu --csv --page raw --print-units base -i REPORT.ncu-rep",
+        )
+    sink.info.update(format="Nsight Compute CSV", kernels=table.kernel_count, layouts=sorted(table.layouts))
+    sink.cannot_tell("device use over time: Nsight Compute serialises kernels and lists no times")
+
+
+PART = Format("Nsight Compute listing", recognize_head, read_listings, order=40)

@@ -19,11 +19,12 @@ import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.ingest.snapshot.blocks import DeviceMemory, place_of, read_device, whole
+from detscope.ingest.files import RecordedFile
+from detscope.ingest.sink import Format, Sink
+from detscope.ingest.snapshot.blocks import DeviceMemory, find_code_line, read_device, to_int
 from detscope.ingest.snapshot.unpickle import load_plain
-from detscope.ingest.snapshot.whole_file import read_whole
-from detscope.ingest.sink import Sink
 from detscope.limits import require_within
+from detscope.runs.writer import polars_schema
 
 _PICKLE_HEAD = re.compile(rb"\x80[\x02-\x05]")
 _PAGE = re.compile(rb"add_local_files|MemoryViz\.js")
@@ -31,7 +32,7 @@ _EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\s]+)"')
 _AGAIN = "record it again: torch.cuda.memory._dump_snapshot(file)"
 
 
-def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001
+def recognize_head(head: bytes, path: Path) -> bool:  # noqa: ARG001
     """A pickle, a page of torch's memory viewer, or the same data as JSON."""
     if _PICKLE_HEAD.match(head) or (_PAGE.search(head) and b"<" in head[:100]):
         return True
@@ -42,49 +43,45 @@ def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001
     )
 
 
-def read(path: Path, sink: Sink) -> None:
+def read_snapshot(path: Path, sink: Sink) -> None:
     """Put blocks, reserved memory and what cannot be known into the sink."""
-    data, cut = read_whole(path)
-    if cut:
+    recorded = RecordedFile(path)
+    data = recorded.read_whole()
+    if recorded.error:
         raise InputError(f"{path.name} is packed and cut", "copy the file again")
-    segments, traces = _parts(path, _load(path, data))
-    devices = sorted({*(whole(s.get("device")) or 0 for s in segments), *range(len(traces))})
+    segments, traces = _split_snapshot(path, _load_data(path, data))
+    by_device: dict[int, list[dict[str, Any]]] = {device: [] for device in range(len(traces))}
+    for segment in segments:
+        by_device.setdefault(to_int(segment.get("device")) or 0, []).append(segment)
     found = [
-        read_device(
-            device,
-            [segment for segment in segments if (whole(segment.get("device")) or 0) == device],
-            traces[device] if device < len(traces) else [],
-        )
-        for device in devices[:1024]
+        read_device(device, by_device[device], traces[device] if 0 <= device < len(traces) else [])
+        for device in sorted(by_device)[:1024]
     ]
     found = [memory for memory in found if memory.segments or memory.entries]
     if not found:
         raise InputError(f"{path.name} is a snapshot without any segment or history", _AGAIN)
-    sink.info.update(format="CUDA allocator snapshot", memory=[_facts(memory) for memory in found])
+    sink.info.update(format="CUDA allocator snapshot", memory=[_facts_of(memory) for memory in found])
     for memory in found:
-        _add(memory, sink)
-        _say(memory, sink, len(found) > 1)
+        _add_memory(memory, sink)
+        _note_limits(memory, sink, f"cuda:{memory.device}: " if len(found) > 1 else "")
     sink.cannot_tell("categories and modules: a snapshot knows blocks and stacks, not what they are for")
 
 
-def _load(path: Path, data: bytes) -> Any:
+def _load_data(path: Path, data: bytes) -> Any:
     if _PICKLE_HEAD.match(data):
         return load_plain(data)
-    if data.lstrip()[:1] in (b"{", b"["):
-        try:
-            return msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InputError(f"{path.name} is damaged: {str(error)[:120]}", _AGAIN) from error
-    embedded = _EMBEDDED.search(data)
-    if embedded is None:
-        raise InputError(f"{path.name} is a page without its snapshot", "give the pickle it was made of")
     try:
+        if data.lstrip()[:1] in (b"{", b"["):
+            return msgspec.json.decode(data)
+        embedded = _EMBEDDED.search(data)
+        if embedded is None:
+            raise InputError(f"{path.name} is a page without its snapshot", "give the pickle it was made of")
         return load_plain(base64.b64decode(embedded[1]))
-    except binascii.Error as error:
-        raise InputError(f"{path.name} is damaged: {error}", _AGAIN) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, binascii.Error) as error:
+        raise InputError(f"{path.name} is damaged: {str(error)[:120]}", _AGAIN) from error
 
 
-def _parts(path: Path, value: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+def _split_snapshot(path: Path, value: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
     """Segments and histories; a bare list of segments is what `torch.cuda.memory_snapshot()` returns."""
     raw = {"segments": value} if isinstance(value, list) else value
     if not isinstance(raw, dict) or not isinstance(raw.get("segments"), list):
@@ -99,7 +96,7 @@ def _parts(path: Path, value: Any) -> tuple[list[dict[str, Any]], list[list[Any]
     return segments, traces
 
 
-def _facts(memory: DeviceMemory) -> dict[str, Any]:
+def _facts_of(memory: DeviceMemory) -> dict[str, Any]:
     return {
         "device": f"cuda:{memory.device}",
         "segments": memory.segments,
@@ -114,18 +111,18 @@ def _facts(memory: DeviceMemory) -> dict[str, Any]:
         "history_peak_bytes": memory.history_peak_bytes,
         "history_peak_is": "a lower bound: the history alone, without blocks allocated before it began",
         "out_of_memory": memory.failed,
-        "verdict": late_verdict(memory),
+        "verdict": _explain_late_start(memory),
     }
 
 
-def late_verdict(memory: DeviceMemory) -> str | None:
+def _explain_late_start(memory: DeviceMemory) -> str | None:
     """The words for a history that does not reach back to the first allocation."""
     if memory.unknown_frees:
         return (
             f"recording began late: {memory.unknown_frees} frees of unknown blocks; "
             "the true peak cannot be known from this file"
         )
-    older = sum(1 for block in memory.blocks if block.alloc_ns is None)
+    older = sum(block.alloc_ns is None for block in memory.blocks)
     if memory.entries and older:
         return (
             f"recording began late: {older} blocks were allocated before; "
@@ -134,59 +131,48 @@ def late_verdict(memory: DeviceMemory) -> str | None:
     return None if memory.entries else "no history: the peak cannot be known from this file, only its end"
 
 
-def _add(memory: DeviceMemory, sink: Sink) -> None:
-    places: dict[int, tuple[str | None, str | None]] = {}
-    stacks, operators = [], []
+def _add_memory(memory: DeviceMemory, sink: Sink) -> None:
+    lines: dict[int, tuple[str | None, str | None]] = {}
     for block in memory.blocks:
-        key = id(block.frames)  # the same stack is one object, however many blocks it made
-        if key not in places:
-            places[key] = place_of(block.frames)
-        stacks.append(places[key][0])
-        operators.append(places[key][1])
-    count, device = len(memory.blocks), f"cuda:{memory.device}"
-    sink.add(
-        "memory",
-        pl.DataFrame(
-            {
-                "block": pl.Series(range(sink.rows.get("memory", 0), sink.rows.get("memory", 0) + count)),
-                "device": [device] * count,
-                "bytes": pl.Series([block.size for block in memory.blocks], dtype=pl.Int64),
-                "alloc_ns": pl.Series([block.alloc_ns for block in memory.blocks], dtype=pl.Int64),
-                "free_ns": pl.Series([block.free_ns for block in memory.blocks], dtype=pl.Int64),
-                "operator": pl.Series(operators, dtype=pl.String),
-                "category": ["unknown"] * count,
-                "stack": pl.Series(stacks, dtype=pl.String),
-            }
-        ),
+        if id(block.frames) not in lines:  # the same stack is one object, however many blocks it made
+            lines[id(block.frames)] = find_code_line(block.frames)
+    blocks, first, device = memory.blocks, sink.rows.get("memory", 0), f"cuda:{memory.device}"
+    columns = {
+        "bytes": [block.size for block in blocks],
+        "alloc_ns": [block.alloc_ns for block in blocks],
+        "free_ns": [block.free_ns for block in blocks],
+        "operator": [lines[id(block.frames)][1] for block in blocks],
+        "stack": [lines[id(block.frames)][0] for block in blocks],
+    }
+    schema = polars_schema("memory")
+    frame = pl.DataFrame(columns, schema={name: schema[name] for name in columns})
+    numbers = pl.int_range(first, first + len(blocks))
+    sink.add_rows(
+        "memory", frame.with_columns(block=numbers, device=pl.lit(device), category=pl.lit("unknown"))
     )
-    moments = [(time_ns, "reserved", size) for time_ns, size in memory.reserved]
+    moments = [(time_ns, device, "reserved", size) for time_ns, size in memory.reserved]
     last_ns = memory.reserved[-1][0]
-    moments += [(last_ns, "largest_free", size) for size in memory.free_blocks]
-    sink.add(
-        "memory_levels",
-        {
-            "time_ns": [row[0] for row in moments],
-            "device": [device] * len(moments),
-            "level": [row[1] for row in moments],
-            "bytes": [row[2] for row in moments],
-        },
-    )
+    moments += [(last_ns, device, "largest_free", size) for size in memory.free_blocks]
+    names = ("time_ns", "device", "level", "bytes")
+    sink.add_rows("memory_levels", dict(zip(names, zip(*moments, strict=True), strict=True)))
 
 
-def _say(memory: DeviceMemory, sink: Sink, several: bool) -> None:
-    where = f"cuda:{memory.device}: " if several else ""
-    verdict = late_verdict(memory)
+def _note_limits(memory: DeviceMemory, sink: Sink, where: str) -> None:
+    verdict = _explain_late_start(memory)
     if verdict:
-        sink.note(where + verdict)
+        sink.add_note(where + verdict)
         sink.cannot_tell(f"true peak: {where}{verdict}")
     if memory.unknown_frees:
-        sink.note(
+        sink.add_note(
             f"{where}lower bound from the history alone: {memory.history_peak_bytes} B; "
             "it leaves out what was allocated before"
         )
     for failed in memory.failed[:3]:
-        sink.note(
+        sink.add_note(
             f"{where}ran out of memory: a request of {failed['bytes']} B failed with "
             f"{failed['device_free_bytes']} B free on the device"
         )
-    sink.count("history entries that do not fit together", memory.odd_entries)
+    sink.add_count("history entries that do not fit together", memory.odd_entries)
+
+
+PART = Format("memory snapshot", recognize_head, read_snapshot, order=20)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from detscope.ingest.ncu.listings import Listing
-from detscope.ingest.ncu.names import metric_name
-from detscope.ingest.ncu.numbers import base_unit, decimal_mark, parse_number
+from detscope.ingest.ncu.numbers import base_unit, find_decimal_mark, parse_number
 from detscope.ingest.sink import Sink
 
 ROWS_AT_ONCE = 100_000
+COLUMNS = ("process", "device", "kernel", "name", "metric", "unit", "value")
 # columns that say which kernel it is; all others of a wide listing are metrics
 _DESCRIPTION = {
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream",
@@ -18,7 +19,50 @@ _DESCRIPTION = {
 }  # fmt: skip
 _RANGE_COLUMNS = ("Thread Domain", "Id:Domain", "<default domain>")
 _ABSENT = {"", "n/a", "nan", "no data", "-", "none", "inf", "-inf"}
-Key = tuple[int, str, str]  # listing, process, id
+_SM_THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+
+# (name on the details page, unit without prefix or "" for any) -> metric
+_METRICS = {
+    ("Compute (SM) Throughput", ""): _SM_THROUGHPUT,
+    ("SM Throughput", ""): _SM_THROUGHPUT,
+    ("SM [%]", ""): _SM_THROUGHPUT,
+    ("Elapsed Cycles", ""): "gpc__cycles_elapsed.max",
+    ("SM Active Cycles", ""): "sm__cycles_active.avg",
+    ("SM Frequency", ""): "gpc__cycles_elapsed.avg.per_second",
+    ("DRAM Frequency", ""): "dram__cycles_elapsed.avg.per_second",
+    ("Duration", ""): "gpu__time_duration.sum",
+    ("Memory Throughput", "%"): "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    ("Memory [%]", ""): "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    ("Memory Throughput", "byte/second"): "dram__bytes.sum.per_second",
+    ("DRAM Throughput", "%"): "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    ("L1/TEX Cache Throughput", ""): "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    ("L2 Cache Throughput", ""): "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    ("L1/TEX Hit Rate", ""): "l1tex__t_sector_hit_rate.pct",
+    ("L2 Hit Rate", ""): "lts__t_sector_hit_rate.pct",
+    ("Executed Ipc Active", ""): "sm__inst_executed.avg.per_cycle_active",
+    ("Executed Ipc Elapsed", ""): "sm__inst_executed.avg.per_cycle_elapsed",
+    ("Issued Ipc Active", ""): "sm__inst_issued.avg.per_cycle_active",
+    ("Issue Slots Busy", ""): "sm__inst_issued.avg.pct_of_peak_sustained_active",
+    ("Achieved Occupancy", ""): "sm__warps_active.avg.pct_of_peak_sustained_active",
+    ("Theoretical Occupancy", ""): "sm__maximum_warps_per_active_cycle_pct",
+    ("Achieved Active Warps Per SM", ""): "sm__warps_active.avg.per_cycle_active",
+    ("Registers Per Thread", ""): "launch__registers_per_thread",
+    ("Block Size", ""): "launch__block_size",
+    ("Grid Size", ""): "launch__grid_size",
+    ("Threads", ""): "launch__thread_count",
+    ("Waves Per SM", ""): "launch__waves_per_multiprocessor",
+}
+
+
+@dataclass
+class _Kernel:
+    """One launch: its number in the file, what the listing says of it, and the metrics seen so far."""
+
+    number: int
+    process: int | None
+    device: int | None
+    name: str
+    metrics: set[str] = field(default_factory=set)
 
 
 class KernelTable:
@@ -26,149 +70,114 @@ class KernelTable:
 
     def __init__(self, sink: Sink) -> None:
         self.layouts: set[str] = set()
+        self.kernel_count = 0
         self._sink = sink
-        self._numbers: dict[Key, int] = {}
-        self._listing = 0
-        self._metrics: dict[str, str | None] = {}  # all metrics of the listing, with their unit
-        self._seen: dict[int, tuple[int | None, int | None, str, set[str]]] = {}
-        self._columns: dict[str, list[object]] = {}
-        self._clear()
+        self._kernels: dict[tuple[str, str], _Kernel] = {}  # of the listing, by process and id
+        self._units: dict[str, str | None] = {}  # of all metrics of the listing
+        self._rows: list[tuple[object, ...]] = []
 
-    @property
-    def kernels(self) -> int:
-        """How many so far."""
-        return len(self._numbers)
-
-    def add(self, listing: Listing) -> None:
-        """Take all rows of a listing."""
-        self._listing += 1
-        self._metrics, self._seen = {}, {}
-        if listing.long:
+    def add_listing(self, listing: Listing) -> None:
+        """Take all rows of a listing; a metric that a kernel lacks is a row without value, and counted."""
+        self._kernels, self._units = {}, {}
+        if listing.is_long:
             self._add_long(listing)
         else:
             self._add_wide(listing)
-        self._fill_missing()
+        for kernel in self._kernels.values():
+            for metric, unit in self._units.items():
+                if metric not in kernel.metrics:
+                    self._sink.add_count("metrics missing for a kernel")
+                    self._add_row(kernel, metric, unit, None)
 
-    def finish(self) -> None:
+    def write_rows(self) -> None:
         """Hand over what is left."""
-        if self._columns["metric"]:
-            self._sink.add("kernel_metrics", self._columns)
-        self._clear()
-
-    def _clear(self) -> None:
-        names = ("process", "device", "kernel", "name", "metric", "unit", "value")
-        self._columns = {name: [] for name in names}
-
-    # ---- one row per kernel and metric
+        if self._rows:
+            self._sink.add_rows(
+                "kernel_metrics", dict(zip(COLUMNS, zip(*self._rows, strict=True), strict=True))
+            )
+        self._rows = []
 
     def _add_long(self, listing: Listing) -> None:
+        """One row per kernel and metric."""
         self.layouts.add("details" if "Section Name" in listing.names else "long")
-        columns = listing.names
-        metric_at, value_at = columns["Metric Name"], columns["Metric Value"]
-        unit_at = columns.get("Metric Unit")
-        pending: list[tuple[int, str, str, str]] = []
+        metric_at, value_at = listing.names["Metric Name"], listing.names["Metric Value"]
+        unit_at = listing.names.get("Metric Unit")
+        cells = []
         for row in listing.rows:
             if len(row) <= value_at:
                 listing.bad_rows += 1
                 continue
-            kernel = self._kernel(listing, row)
-            if not row[metric_at].strip():
+            kernel = self._find_kernel(listing, row)
+            if row[metric_at].strip():
+                unit = row[unit_at] if unit_at is not None else ""
+                cells.append((kernel, row[metric_at], unit, row[value_at]))
+            else:
                 listing.rule_rows += 1
-                continue
-            pending.append(
-                (kernel, row[metric_at], row[unit_at] if unit_at is not None else "", row[value_at])
-            )
-        mark = decimal_mark(value for *_, value in pending)
-        for kernel, name, unit, value in pending:
-            self._put(kernel, name, unit, value, mark)
-
-    # ---- one row per kernel
+        self._add_values(cells, find_decimal_mark(text for *_, text in cells))
 
     def _add_wide(self, listing: Listing) -> None:
-        self.layouts.add("pivot" if listing.pivot else "wide")
+        """One row per kernel."""
+        self.layouts.add("pivot" if listing.is_pivot else "wide")
         metrics = [
             (position, name)
             for position, name in enumerate(listing.header)
             if name and name not in _DESCRIPTION and not name.startswith(_RANGE_COLUMNS)
         ]
-        units: dict[int, str] = {}
-        pending: list[tuple[int, list[str]]] = []
+        units: list[str] = []
+        rows: list[tuple[_Kernel, list[str]]] = []
         for row in listing.rows:
-            if not row[0].strip():
-                if not pending and not units:
-                    units = {position: text.strip() for position, text in enumerate(row)}
-                else:
-                    listing.bad_rows += 1
-                continue
-            if len(row) < len(listing.header):
+            if row[0].strip():
+                listing.bad_rows += len(row) < len(listing.header)
+                rows.append((self._find_kernel(listing, row), row))
+            elif not rows and not units:
+                units = row
+            else:
                 listing.bad_rows += 1
-            pending.append((self._kernel(listing, row), row))
-        mark = decimal_mark(_cells_of(pending, metrics))
-        for kernel, row in pending:
-            for position, name in metrics:
-                if position < len(row):
-                    self._put(kernel, name, units.get(position, ""), row[position], mark)
 
-    # ---- kernels and values
+        def read_cells() -> Iterator[tuple[_Kernel, str, str, str]]:
+            for kernel, row in rows:
+                for position, name in metrics:
+                    if position < len(row):
+                        yield kernel, name, units[position] if position < len(units) else "", row[position]
 
-    def _kernel(self, listing: Listing, row: list[str]) -> int:
-        """The kernel's number over the whole file; its description is kept when it is first seen."""
+        self._add_values(read_cells(), find_decimal_mark(text for *_, text in read_cells()))
 
-        def cell(column: str) -> str:
-            position = listing.names.get(column)
-            return row[position].strip() if position is not None and position < len(row) else ""
+    def _find_kernel(self, listing: Listing, row: list[str]) -> _Kernel:
+        process, device, name = (
+            row[position].strip() if (position := listing.names.get(column, len(row))) < len(row) else ""
+            for column in ("Process ID", "Device", "Kernel Name")
+        )
+        key = (process, row[0].strip())
+        if key not in self._kernels:
+            self._kernels[key] = _Kernel(self.kernel_count, _as_number(process), _as_number(device), name)
+            self.kernel_count += 1
+        return self._kernels[key]
 
-        key = (self._listing, cell("Process ID"), row[0].strip())
-        number = self._numbers.setdefault(key, len(self._numbers))
-        if number not in self._seen:
-            self._seen[number] = (
-                _whole(cell("Process ID")),
-                _whole(cell("Device")),
-                cell("Kernel Name"),
-                set(),
-            )
-        return number
+    def _add_values(self, cells: Iterable[tuple[_Kernel, str, str, str]], mark: str) -> None:
+        """Kernel, metric, unit and value of cells; what a section repeats of another is passed over."""
+        for kernel, name, unit, text in cells:
+            base, factor = base_unit(unit)
+            name = name.strip()
+            metric = _METRICS.get((name, "")) or _METRICS.get((name, base)) or name
+            if metric in kernel.metrics:
+                continue
+            value = parse_number(text, mark)
+            if value is not None:
+                self._units.setdefault(metric, base or None)
+                self._add_row(kernel, metric, base or None, value * factor)
+            elif text.strip().lower().removeprefix("(!) ") in _ABSENT:
+                continue
+            else:
+                self._sink.add_count("metrics whose value is a text")
+            kernel.metrics.add(metric)
 
-    def _put(self, kernel: int, name: str, unit: str, text: str, mark: str) -> None:
-        base, factor = base_unit(unit)
-        metric = metric_name(name, base)
-        seen = self._seen[kernel][3]
-        if metric in seen:
-            return  # sections repeat what another section says
-        value = parse_number(text, mark)
-        if value is None:
-            if text.strip().lower().removeprefix("(!) ") not in _ABSENT:
-                self._sink.count("metrics whose value is a text")
-                seen.add(metric)
-                return
-            return
-        seen.add(metric)
-        self._metrics.setdefault(metric, base or None)
-        self._row(kernel, metric, base or None, value * factor)
-
-    def _fill_missing(self) -> None:
-        """A metric that other kernels have and this one has not is a row without value, and counted."""
-        for kernel, (_, _, _, seen) in self._seen.items():
-            for metric, unit in self._metrics.items():
-                if metric not in seen:
-                    self._sink.count("metrics missing for a kernel")
-                    self._row(kernel, metric, unit, None)
-
-    def _row(self, kernel: int, metric: str, unit: str | None, value: float | None) -> None:
-        process, device, name, _ = self._seen[kernel]
-        values = (process, device, kernel, name or None, metric, unit, value)
-        for column, item in zip(self._columns.values(), values, strict=True):
-            column.append(item)
-        if len(self._columns["metric"]) >= ROWS_AT_ONCE:
-            self.finish()
+    def _add_row(self, kernel: _Kernel, metric: str, unit: str | None, value: float | None) -> None:
+        self._rows.append(
+            (kernel.process, kernel.device, kernel.number, kernel.name or None, metric, unit, value)
+        )
+        if len(self._rows) >= ROWS_AT_ONCE:
+            self.write_rows()
 
 
-def _cells_of(rows: list[tuple[int, list[str]]], metrics: list[tuple[int, str]]) -> Iterator[str]:
-    for _, row in rows:
-        for position, _ in metrics:
-            if position < len(row):
-                yield row[position]
-
-
-def _whole(text: str) -> int | None:
+def _as_number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 18 else None

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import IO
 
 from detscope.errors import InputError
-from detscope.ingest.files import most_unpacked_bytes, open_unpacked
+from detscope.ingest.files import RecordedFile
 from detscope.limits import limit, over_limit
 
+PERMISSION = "ERR_NVGPUCTRPERM"
 MAX_LINES_OF_A_ROW = 50
+_HEAD_BYTES = 4096
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -41,22 +40,27 @@ class Listing:
             self.names.setdefault(name, position)
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         """One row per kernel and metric."""
         return "Metric Name" in self.names and "Metric Value" in self.names
 
     @property
-    def pivot(self) -> bool:
+    def is_pivot(self) -> bool:
         """One row per kernel, numbered, without a word about the kernel."""
-        return self.header[0] == "Metric Name" and not self.long
+        return self.header[0] == "Metric Name" and not self.is_long
 
     @property
-    def summary(self) -> bool:
+    def is_summary(self) -> bool:
         """Rows about all kernels of a name together."""
         return "Invocations" in self.names and "Average" in self.names
 
 
-def encoding_of(head: bytes) -> str:
+def decode_head(head: bytes) -> str:
+    """The beginning of a file as text."""
+    return head.decode(_find_encoding(head), "replace")
+
+
+def _find_encoding(head: bytes) -> str:
     """By byte order mark; without one, text full of zero bytes is UTF-16."""
     for mark, name in _MARKS:
         if head.startswith(mark):
@@ -67,37 +71,24 @@ def encoding_of(head: bytes) -> str:
     return "utf-8"
 
 
-def decode(head: bytes) -> str:
-    """The beginning of a file as text."""
-    return head.decode(encoding_of(head), "replace")
+def _read_lines(path: Path) -> Iterator[str]:
+    """Lines without their ends; a line without end is cut into pieces, so that memory stays bounded.
 
-
-@contextmanager
-def open_text(path: Path) -> Iterator[Iterator[str]]:
-    """The lines of a file, packed or not, in whatever encoding."""
-    with open_unpacked(path) as file:
-        try:
-            encoding = encoding_of(file.read(4096))
-            file.seek(0)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(f"{path.name} cannot be unpacked: {error}", "copy the file again") from error
-        yield _lines(file, encoding, path)
-
-
-def _lines(file: IO[bytes], encoding: str, path: Path) -> Iterator[str]:
-    """Lines without their ends; a line without end is cut into pieces, so that memory stays bounded."""
-    most, longest = most_unpacked_bytes(path), limit("listing_line_bytes")
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    rest, ended = "", False
-    while not ended:
-        try:
-            piece = file.read(1 << 18)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            piece = b""  # packed and cut: what came until here counts
-        ended = not piece
-        if file.tell() > most:
+    Of a file that is packed and cut, what came until there counts.
+    """
+    recorded = RecordedFile(path)
+    most, longest = recorded.most_bytes, limit("listing_line_bytes")
+    pieces = recorded.read_pieces(1 << 18)
+    head = next(pieces, b"")
+    if recorded.error and len(head) < _HEAD_BYTES:
+        raise InputError(f"{path.name} cannot be unpacked: {recorded.error}", "copy the file again")
+    decoder = codecs.getincrementaldecoder(_find_encoding(head))("replace")
+    rest, size = "", 0
+    for piece in chain([head], pieces, [b""]):
+        size += len(piece)
+        if size > most:
             raise over_limit("recording_ratio", path.name)
-        *whole, rest = (rest + decoder.decode(piece, ended)).split("\n")
+        *whole, rest = (rest + decoder.decode(piece, final=not piece)).split("\n")
         for line in whole:
             yield line.rstrip("\r")
         if len(rest) > longest:
@@ -107,85 +98,78 @@ def _lines(file: IO[bytes], encoding: str, path: Path) -> Iterator[str]:
         yield rest
 
 
-def listings(lines: Iterator[str]) -> Iterator[Listing]:
-    """Every listing of a file, one after the other; its rows must be read before the next is asked for."""
-    source = _Source(lines)
-    skipped = 0
-    while (line := source.next()) is not None:
-        header = header_of(line)
-        if header is None:
-            skipped += 1
-            continue
-        listing = Listing(header[0], iter(()), log_lines=skipped)
-        listing.rows = _rows(source, listing, header[1])
-        yield listing
+class ListingReader:
+    """The listings of a file, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.is_forbidden = False  # the tool says that it was not allowed to read counters
+        self._lines = _read_lines(path)
+        self._put_back: list[str] = []
+
+    def read_listings(self) -> Iterator[Listing]:
+        """Every listing; its rows must be read before the next is asked for."""
         skipped = 0
+        while (line := self._next_line()) is not None:
+            header = _read_header(line)
+            if header is None:
+                skipped += 1
+                continue
+            listing = Listing(header[0], iter(()), log_lines=skipped)
+            listing.rows = self._read_rows(listing, header[1])
+            yield listing
+            skipped = 0
+
+    def _next_line(self) -> str | None:
+        line = self._put_back.pop() if self._put_back else next(self._lines, None)
+        if line is not None and line.startswith("==") and PERMISSION in line:
+            self.is_forbidden = True
+        return line
+
+    def _read_rows(self, listing: Listing, delimiter: str) -> Iterator[list[str]]:
+        """Rows with an id, and the row of units whose id is empty."""
+        while (line := self._next_line()) is not None:
+            if _read_header(line) is not None:
+                self._put_back.append(line)
+                return
+            start = line.lstrip()[:1]
+            if not (start == '"' or start.isdigit() or start == delimiter):
+                listing.log_lines += bool(line.strip())
+                continue
+            cells = self._read_row(line, delimiter)
+            if cells is None:
+                listing.bad_rows += 1
+            elif cells[0].strip().isdigit() or (cells[0].strip() == "" and len(cells) > 2):
+                yield cells
+            else:
+                listing.log_lines += 1
+
+    def _read_row(self, line: str, delimiter: str) -> list[str] | None:
+        """A row whose last cell may go on over several lines; None if it never ends."""
+        taken = [line]
+        while sum(text.count('"') for text in taken) % 2:
+            more = self._next_line()
+            if more is not None:
+                taken.append(more)
+            if more is None or len(taken) > MAX_LINES_OF_A_ROW + 1 or _begins_row(more):
+                self._put_back += reversed(taken[1:])
+                return None
+        return _split_cells("\n".join(taken), delimiter)
 
 
-class _Source:
-    """Lines, one of which can be put back."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines = lines
-        self._again: list[str] = []
-
-    def next(self) -> str | None:
-        return self._again.pop() if self._again else next(self._lines, None)
-
-    def put_back(self, line: str) -> None:
-        self._again.append(line)
-
-
-def header_of(line: str) -> tuple[list[str], str] | None:
+def _read_header(line: str) -> tuple[list[str], str] | None:
     """The columns and the delimiter of a header, also where a program's last words stand right before it."""
-    if len(line) > limit("listing_line_bytes") or ("Metric Name" not in line and "Kernel Name" not in line):
+    if ("Metric Name" not in line and "Kernel Name" not in line) or len(line) > limit("listing_line_bytes"):
         return None
     at = max(line.find('"ID"'), 0)
     for delimiter in _DELIMITERS:
-        cells = _cells(line[at:], delimiter)
-        if cells and len(cells) > 2:
-            names = [cell.strip().lstrip("\ufeff") for cell in cells]
-            if names[0] == "ID" and "Kernel Name" in names:
-                return names, delimiter
-            if names[0] == "Metric Name" and any("__" in name for name in names):
-                return names, delimiter
-            if "Kernel Name" in names and "Invocations" in names:
-                return names, delimiter
+        names = [cell.strip().lstrip("\ufeff") for cell in _split_cells(line[at:], delimiter) or []]
+        if len(names) > 2 and (
+            (names[0] == "ID" and "Kernel Name" in names)
+            or (names[0] == "Metric Name" and any("__" in name for name in names))
+            or ("Kernel Name" in names and "Invocations" in names)
+        ):
+            return names, delimiter
     return None
-
-
-def _rows(source: _Source, listing: Listing, delimiter: str) -> Iterator[list[str]]:
-    """Rows with an id, and the row of units whose id is empty."""
-    while (line := source.next()) is not None:
-        if ("Metric Name" in line or "Kernel Name" in line) and header_of(line) is not None:
-            source.put_back(line)
-            return
-        start = line.lstrip()[:1]
-        if not (start == '"' or start.isdigit() or start == delimiter):
-            listing.log_lines += bool(line.strip())
-            continue
-        cells = _whole_row(line, source, delimiter)
-        if cells is None:
-            listing.bad_rows += 1
-        elif cells[0].strip().isdigit() or (cells[0].strip() == "" and len(cells) > 2):
-            yield cells
-        else:
-            listing.log_lines += 1
-
-
-def _whole_row(line: str, source: _Source, delimiter: str) -> list[str] | None:
-    """A row whose last cell may go on over several lines; None if it never ends."""
-    taken: list[str] = []
-    whole = line
-    while whole.count('"') % 2:
-        more = source.next()
-        if more is None or len(taken) >= MAX_LINES_OF_A_ROW or _begins_row(more):
-            for text in reversed(taken if more is None else [*taken, more]):
-                source.put_back(text)
-            return None
-        taken.append(more)
-        whole += "\n" + more
-    return _cells(whole, delimiter)
 
 
 def _begins_row(line: str) -> bool:
@@ -194,7 +178,7 @@ def _begins_row(line: str) -> bool:
     return len(cells) > 2 and cells[0].startswith('"') and cells[0][1:].isdigit() and cells[1].isdigit()
 
 
-def _cells(line: str, delimiter: str) -> list[str] | None:
+def _split_cells(line: str, delimiter: str) -> list[str] | None:
     try:
         return next(csv.reader([line], delimiter=delimiter), None)
     except csv.Error:

@@ -18,7 +18,7 @@ _SCALED = re.compile(
 DOT, COMMA = ".", ","
 
 
-def decimal_mark(texts: Iterable[str]) -> str:
+def find_decimal_mark(texts: Iterable[str]) -> str:
     """The decimal mark of a listing, by its values that allow one reading only; a dot where none does.
 
     "1,234.5", "1,234,567" and "3.37" speak for the dot; "12.345,6", "0,125" and "3,37" for the comma;
@@ -26,7 +26,7 @@ def decimal_mark(texts: Iterable[str]) -> str:
     """
     votes = {DOT: 0, COMMA: 0}
     for text in texts:
-        mark = _evident_mark(_bare(text))
+        mark = _find_evident_mark(_strip_cell(text))
         if mark:
             votes[mark] += 1
     return COMMA if votes[COMMA] > votes[DOT] else DOT
@@ -34,11 +34,11 @@ def decimal_mark(texts: Iterable[str]) -> str:
 
 def parse_number(text: str, mark: str = DOT) -> float | None:
     """The number in a cell; None where there is none ("n/a", "", "nan")."""
-    bare = _bare(text)
+    bare = _strip_cell(text)
     if not _SHAPE.fullmatch(bare):
         return None
     bare = bare.replace("\u066b", DOT)
-    own = _evident_mark(bare) or mark
+    own = _find_evident_mark(bare) or mark
     other = COMMA if own == DOT else DOT
     bare = bare.replace(other, "")
     if bare.count(own) > 1:
@@ -50,12 +50,12 @@ def parse_number(text: str, mark: str = DOT) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _bare(text: str) -> str:
+def _strip_cell(text: str) -> str:
     """Without spaces that group digits, without a percent sign, without the list of instances behind."""
     return text.split("(", 1)[0].strip().rstrip("%").translate(_SPACES) if text else ""
 
 
-def _evident_mark(bare: str) -> str | None:
+def _find_evident_mark(bare: str) -> str | None:
     """The decimal mark, where only one reading makes sense."""
     dots, commas = bare.count(DOT), bare.count(COMMA)
     if dots and commas:
@@ -75,17 +75,17 @@ def base_unit(unit: str) -> tuple[str, float]:
     """The unit without prefix and the factor to it: times in ns, rates per second."""
     unit = unit.strip()
     above, slash, below = unit.partition("/")
-    name, factor = _simple(above)
+    name, factor = _split_prefix(above)
     if not slash:
         return name, factor
     duration = _TIME.match(below)
     if duration:
         return f"{name}/second", factor * 1e9 / _NANOSECONDS[duration[1]]
-    below_name, below_factor = _simple(below)
+    below_name, below_factor = _split_prefix(below)
     return f"{name}/{below_name}", factor / below_factor
 
 
-def _simple(unit: str) -> tuple[str, float]:
+def _split_prefix(unit: str) -> tuple[str, float]:
     duration = _TIME.match(unit)
     if duration:
         return "ns", _NANOSECONDS[duration[1]]

@@ -41,7 +41,7 @@ _U2, _U4, _I4, _U8, _F8 = Struct("<H"), Struct("<I"), Struct("<i"), Struct("<Q")
 def load_plain(data: bytes) -> Any:
     """The value that a pickle of plain data holds; InputError for anything else."""
     try:
-        return _Machine(data).run()
+        return _PlainReader(data).read_value()
     except InputError:
         raise
     except (IndexError, KeyError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
@@ -49,7 +49,7 @@ def load_plain(data: bytes) -> Any:
         raise InputError(f"the pickle is damaged ({what})", "record or copy the file again") from error
 
 
-class _Machine:
+class _PlainReader:
     """One reading; `position` is the next byte."""
 
     def __init__(self, data: bytes) -> None:
@@ -60,9 +60,9 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.most = limit("snapshot_values")
         self.made = 0  # lists, tables and tuples: a byte of the file asks for fifty of memory
-        self.actions = self._table()
+        self.actions = self._make_actions()
 
-    def run(self) -> Any:
+    def read_value(self) -> Any:
         data, actions = self.data, self.actions
         stack, memo, most = self.stack, self.memo, self.most
         while True:
@@ -80,23 +80,23 @@ class _Machine:
             else:
                 action = actions[code]
                 if action is None:
-                    self._refuse(code)
+                    self._refuse_code(code)
                 else:
                     action()
             if len(stack) > most:
                 raise over_limit("snapshot_values", "the pickle keeps open")
 
-    def _refuse(self, code: int) -> None:
+    def _refuse_code(self, code: int) -> None:
         what = _REFUSED.get(bytes((code,)))
         if what is None:
             raise InputError(
                 f"the pickle is damaged (no instruction {code:#04x} at byte {self.position - 1})",
                 "record or copy the file again",
             )
-        named = self._named() if code in b"c\x93" else ""
+        named = self._name_class() if code in b"c\x93" else ""
         raise InputError(f"the pickle asks for {what}{named}: refused, nothing of it was run", _HINT)
 
-    def _named(self) -> str:
+    def _name_class(self) -> str:
         """What class was asked for, as far as it can be said safely."""
         if self.data[self.position - 1] == 0x63:
             lines = self.data[self.position : self.position + 200].split(b"\n", 2)[:2]
@@ -107,7 +107,7 @@ class _Machine:
 
     # ---- bytes
 
-    def _take(self, count: int) -> bytes:
+    def _take_bytes(self, count: int) -> bytes:
         piece = self.data[self.position : self.position + count]
         if len(piece) != count:
             raise InputError(
@@ -116,10 +116,10 @@ class _Machine:
         self.position += count
         return piece
 
-    def _number(self, shape: Struct) -> Any:
-        return shape.unpack(self._take(shape.size))[0]
+    def _take_number(self, shape: Struct) -> Any:
+        return shape.unpack(self._take_bytes(shape.size))[0]
 
-    def _line(self) -> str:
+    def _take_line(self) -> str:
         end = self.data.index(b"\n", self.position)
         text = self.data[self.position : end].decode("ascii")
         self.position = end + 1
@@ -133,18 +133,18 @@ class _Machine:
         del self.stack[start:]
         return items
 
-    def _mark(self) -> None:
+    def _push_mark(self) -> None:
         if len(self.marks) >= MAX_MARKS:
             raise InputError("the pickle nests deeper than a snapshot can", _HINT)
         self.marks.append(len(self.stack))
 
-    def _make(self, container: Any) -> None:
+    def _push_container(self, container: Any) -> None:
         self.made += 1
         if self.made > self.most:
             raise over_limit("snapshot_values", "the pickle makes lists and tables")
         self.stack.append(container)
 
-    def _append(self, items: list[Any]) -> None:
+    def _extend_list(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
             raise TypeError(f"append to {type(target).__name__}")
@@ -160,94 +160,94 @@ class _Machine:
                 raise TypeError(f"a key that is a {type(key).__name__}")
         target.update(zip(keys, items[1::2], strict=True))
 
-    def _tuple_of(self, count: int) -> Callable[[], None]:
+    def _make_tuple_action(self, count: int) -> Callable[[], None]:
         def make() -> None:
             if len(self.stack) < count:
                 raise IndexError("too few values for a tuple")
             items = tuple(self.stack[-count:])
             del self.stack[-count:]
-            self._make(items)
+            self._push_container(items)
 
         return make
 
-    def _put(self, key: int) -> None:
+    def _keep_memo(self, key: int) -> None:
         self.memo[key] = self.stack[-1]
 
-    def _long(self, size: int) -> None:
+    def _push_long(self, size: int) -> None:
         if size > 64:
             raise ValueError(f"a number of {size} bytes")
-        self.stack.append(int.from_bytes(self._take(size), "little", signed=True))
+        self.stack.append(int.from_bytes(self._take_bytes(size), "little", signed=True))
 
-    def _text(self, size: int) -> None:
-        self.stack.append(self._take(size).decode("utf-8", "surrogatepass"))
+    def _push_text(self, size: int) -> None:
+        self.stack.append(self._take_bytes(size).decode("utf-8", "surrogatepass"))
 
-    def _pop(self) -> None:
+    def _pop_value(self) -> None:
         if self.marks and self.marks[-1] == len(self.stack):
             self.marks.pop()
         else:
             self.stack.pop()
 
-    def _int_line(self) -> None:
-        text = self._line()
+    def _push_int_line(self) -> None:
+        text = self._take_line()
         if len(text) > 40:
             raise ValueError("a number of more than 40 digits")
         self.stack.append({"00": False, "01": True}[text] if text in ("00", "01") else int(text.rstrip("L")))
 
-    def _table(self) -> list[Callable[[], None] | None]:
-        push, number, take = self.stack.append, self._number, self._take
+    def _make_actions(self) -> list[Callable[[], None] | None]:
+        push, number, take = self.stack.append, self._take_number, self._take_bytes
         known: dict[bytes, Callable[[], Any]] = {
             b"\x80": lambda: take(1),  # PROTO
             b"\x95": lambda: take(8),  # FRAME: only a hint about sizes
-            b"(": self._mark,
-            b"0": self._pop,
+            b"(": self._push_mark,
+            b"0": self._pop_value,
             b"1": self._pop_to_mark,
             b"2": lambda: push(self.stack[-1]),
             b"N": lambda: push(None),
             b"\x88": lambda: push(True),
             b"\x89": lambda: push(False),
-            b"I": self._int_line,
-            b"L": self._int_line,
-            b"F": lambda: push(float(self._line()[:60])),
+            b"I": self._push_int_line,
+            b"L": self._push_int_line,
+            b"F": lambda: push(float(self._take_line()[:60])),
             b"J": lambda: push(number(_I4)),
             b"K": lambda: push(take(1)[0]),
             b"M": lambda: push(number(_U2)),
-            b"\x8a": lambda: self._long(take(1)[0]),
-            b"\x8b": lambda: self._long(number(_U4)),
+            b"\x8a": lambda: self._push_long(take(1)[0]),
+            b"\x8b": lambda: self._push_long(number(_U4)),
             b"G": lambda: push(number(_F8)),
-            b"X": lambda: self._text(number(_U4)),
-            b"\x8c": lambda: self._text(take(1)[0]),
-            b"\x8d": lambda: self._text(number(_U8)),
+            b"X": lambda: self._push_text(number(_U4)),
+            b"\x8c": lambda: self._push_text(take(1)[0]),
+            b"\x8d": lambda: self._push_text(number(_U8)),
             b"B": lambda: push(take(number(_U4))),
             b"C": lambda: push(take(take(1)[0])),
             b"\x8e": lambda: push(take(number(_U8))),
             b"U": lambda: push(take(take(1)[0]).decode("latin-1")),
             b"T": lambda: push(take(number(_U4)).decode("latin-1")),
-            b"V": lambda: push(self._line()),
-            b"]": lambda: self._make([]),
-            b"}": lambda: self._make({}),
+            b"V": lambda: push(self._take_line()),
+            b"]": lambda: self._push_container([]),
+            b"}": lambda: self._push_container({}),
             b")": lambda: push(()),
-            b"l": lambda: self._make(self._pop_to_mark()),
-            b"t": lambda: self._make(tuple(self._pop_to_mark())),
-            b"\x85": self._tuple_of(1),
-            b"\x86": self._tuple_of(2),
-            b"\x87": self._tuple_of(3),
-            b"a": lambda: self._append([self.stack.pop()]),
-            b"e": lambda: self._append(self._pop_to_mark()),
+            b"l": lambda: self._push_container(self._pop_to_mark()),
+            b"t": lambda: self._push_container(tuple(self._pop_to_mark())),
+            b"\x85": self._make_tuple_action(1),
+            b"\x86": self._make_tuple_action(2),
+            b"\x87": self._make_tuple_action(3),
+            b"a": lambda: self._extend_list([self.stack.pop()]),
+            b"e": lambda: self._extend_list(self._pop_to_mark()),
             b"s": lambda: self._set_items([self.stack.pop(-2), self.stack.pop()]),
             b"u": lambda: self._set_items(self._pop_to_mark()),
-            b"d": self._dict_to_mark,
-            b"g": lambda: push(self.memo[int(self._line()[:20])]),
-            b"p": lambda: self._put(int(self._line()[:20])),
-            b"q": lambda: self._put(take(1)[0]),
-            b"r": lambda: self._put(number(_U4)),
-            b"\x94": lambda: self._put(len(self.memo)),
+            b"d": self._push_dict,
+            b"g": lambda: push(self.memo[int(self._take_line()[:20])]),
+            b"p": lambda: self._keep_memo(int(self._take_line()[:20])),
+            b"q": lambda: self._keep_memo(take(1)[0]),
+            b"r": lambda: self._keep_memo(number(_U4)),
+            b"\x94": lambda: self._keep_memo(len(self.memo)),
         }
         table: list[Callable[[], None] | None] = [None] * 256
         for code, action in known.items():
             table[code[0]] = action
         return table
 
-    def _dict_to_mark(self) -> None:
+    def _push_dict(self) -> None:
         items = self._pop_to_mark()
-        self._make({})
+        self._push_container({})
         self._set_items(items)

@@ -18,7 +18,6 @@ from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.errors import InputError
 from detscope.limits import limit, require_within
@@ -31,11 +30,10 @@ from detscope.predict.models.choice import Predictor, Reach, TargetModel
 from detscope.predict.models.methods import TARGETS, HybridModel
 from detscope.predict.models.older import INFERENCE_FEATURES, TRAINING_FEATURES, TreesModel
 from detscope.predict.models.physical import PhysicalModel
-from detscope.predict.samples import Case
+from detscope.predict.samples import Array, Case
 from detscope.runs.atomic import write_text
 
 # DOC detscope.predict.device.file: What a device model from elsewhere must be before it is asked: finite, of one width, without circles.
-Array = npt.NDArray[np.float64]
 LARGEST = 1e18  # of any number: more bytes, milliseconds or rows than there are
 _TRIED_BATCHES = (1, 64)
 

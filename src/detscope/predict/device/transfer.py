@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.errors import InputError
 from detscope.predict.device.model import DeviceModel
@@ -21,10 +20,9 @@ from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import COVERAGE, TargetModel
 from detscope.predict.models.methods import HybridModel
 from detscope.predict.models.physical import PhysicalModel
-from detscope.predict.models.residual import least_squares, student_quantile
-from detscope.predict.samples import Case, Sample, fingerprint, with_target
+from detscope.predict.models.residual import solve_least_squares
+from detscope.predict.samples import Array, Case, Sample, fingerprint, with_target
 
-Array = npt.NDArray[np.float64]
 FEWEST = 3
 USUAL = 5
 LEFT_OUT = "samples of the new device, left out one by one"
@@ -141,7 +139,7 @@ def _factors(physics: _Physics, truth: Array, spread: float) -> Array:
 
     start = np.zeros(free)
     start[0] = np.median(np.log(truth / np.maximum(physics.predict(whole(start)), 1e-9)))
-    return whole(least_squares(left_over, start))
+    return whole(solve_least_squares(left_over, start))
 
 
 def _one_by_one(physics: _Physics, truth: Array, spread: float) -> Array:
@@ -204,9 +202,11 @@ def _target(
 
     Of networks that were not seen there either, both errors count.
     """
+    from scipy.stats import t as student  # type: ignore[import-untyped]
+
     count = len(errors)
     spread = sqrt(float((errors**2).mean()))
-    here = student_quantile(0.5 + COVERAGE / 2, count - 1) * spread * sqrt(1 + 1 / count)
+    here = float(student.ppf(0.5 + COVERAGE / 2, count - 1)) * spread * sqrt(1 + 1 / count)
     kind = "layers" if isinstance(new, LayerModel) else "physical"
     name = f"{kind}, transferred"
     return replace(

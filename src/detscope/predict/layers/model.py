@@ -13,15 +13,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.predict.layers.calls import stand_ins
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.table import LayerTable
-from detscope.predict.models.residual import least_squares
-from detscope.predict.samples import Case, Sample
+from detscope.predict.models.residual import solve_least_squares
+from detscope.predict.samples import Array, Case, Sample
 
-Array = npt.NDArray[np.float64]
 
 PULLS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _COMMON = "all"  # the factor that all classes share
@@ -80,18 +78,6 @@ class LayerModel:
         """Kinds of operations that no microbench has measured: counted by their memory traffic."""
         return self.table.unseen_kinds(graph)
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return {"table": self.table.to_plain(), "scales": self.scales, "pull": self.pull}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> LayerModel:
-        """Back from JSON."""
-        scales = {str(name): float(value) for name, value in plain["scales"].items()}
-        pull = None if plain["pull"] is None else float(plain["pull"])
-        return cls(LayerTable.from_plain(plain["table"]), scales, pull)
-
-
 @lru_cache(maxsize=20000)
 def _class_ms(table: LayerTable, case: Case) -> dict[str, float]:
     names, times = table.milliseconds(table.calls(case))
@@ -118,7 +104,7 @@ def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> Lay
         pulled = np.sqrt(pull / len(names)) * (logs[1:] - logs[0])
         return np.concatenate([weights * robust, pulled, [np.sqrt(_COMMON_PULL * pull) * logs[0]]])
 
-    found = np.exp(least_squares(left_over, np.zeros(len(names) + 1))).tolist()
+    found = np.exp(solve_least_squares(left_over, np.zeros(len(names) + 1))).tolist()
     return LayerModel(table, dict(zip([_COMMON, *names], found, strict=True)), pull)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.errors import InputError
 from detscope.predict.layers import kinds
@@ -26,10 +25,9 @@ from detscope.predict.layers.calls import (
 )
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.times import INFERENCE, LAYER_STAGES, TRAINING, LayerTime
-from detscope.predict.models.residual import LayerResidual, fit_layer_residual, non_negative_least_squares
-from detscope.predict.samples import Case
+from detscope.predict.models.residual import LayerResidual, fit_layer_residual, solve_non_negative
+from detscope.predict.samples import Array, Case
 
-Array = npt.NDArray[np.float64]
 _ROWS_FOR_RESIDUAL = 8
 _SMALLEST_ERROR = 0.05
 _ROUNDS = 6
@@ -58,39 +56,22 @@ class ClassTimes:
             found = found * np.exp(self.residual.predict(features))
         return np.asarray(found)
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return {
-            "term_ms": list(self.term_ms),
-            "residual": self.residual and self.residual.to_plain(),
-            "rows": self.rows,
-            "left_out_error": self.left_out_error,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> ClassTimes:
-        """Back from JSON."""
-        return cls(
-            tuple(float(value) for value in plain["term_ms"]),
-            LayerResidual.from_plain(plain["residual"]) if plain["residual"] else None,
-            int(plain["rows"]),
-            None if plain["left_out_error"] is None else float(plain["left_out_error"]),
-        )
-
-    def require_widths(self, name: str) -> None:
-        """Refuse other terms or features than those of the class."""
-        terms, features = (_TRAFFIC_TERMS, 0) if name in _BY_TRAFFIC else widths_of(name)
-        given = features if self.residual is None else len(self.residual.centre)
-        if len(self.term_ms) != terms or given != features:
-            raise ValueError(f"class {name[:40]!r} has {len(self.term_ms)} terms and {given} features")
-
-
 @dataclass(frozen=True, eq=False)
 class LayerTable:
     """Kernel classes by name, for training or for inference."""
 
     classes: dict[str, ClassTimes]
     training: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse classes that cannot answer, which a file may hold."""
+        if OTHER not in self.classes:
+            raise ValueError(f"no class {OTHER!r}")
+        for name, one in self.classes.items():
+            terms, features = (_TRAFFIC_TERMS, 0) if name in _BY_TRAFFIC else widths_of(name)
+            given = features if one.residual is None else len(one.residual.centre)
+            if len(one.term_ms) != terms or given != features:
+                raise ValueError(f"class {name[:40]!r} has {len(one.term_ms)} terms and {given} features")
 
     def known_class(self, call: LayerCall) -> str:
         """The class that answers for a layer: its own, one like it, or what was never measured."""
@@ -122,22 +103,6 @@ class LayerTable:
         """Kinds of a network's operations that were never measured."""
         calls = self.calls(Case(graph, 1))
         return tuple(sorted({call.operation.kind for call in calls if self.known_class(call) == OTHER}))
-
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        classes = {name: one.to_plain() for name, one in self.classes.items()}
-        return {"training": self.training, "classes": classes}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> LayerTable:
-        """Back from JSON."""
-        classes = {str(name): ClassTimes.from_plain(one) for name, one in plain["classes"].items()}
-        if OTHER not in classes:
-            raise ValueError(f"no class {OTHER!r}")
-        for name, one in classes.items():
-            one.require_widths(name)
-        return cls(classes, bool(plain["training"]))
-
 
 def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTable:
     """A model of every class that was measured, and one for all others."""
@@ -194,7 +159,7 @@ def _relative_nnls(terms: Array, truth: Array) -> Array:
     weights = np.ones(len(truth))
     found = np.zeros(terms.shape[1])
     for _ in range(_ROUNDS):
-        found = non_negative_least_squares(relative / scale * weights[:, None], weights, 20000)
+        found = solve_non_negative(relative / scale * weights[:, None], weights, 20000)
         errors = np.abs(relative / scale @ found - 1)
         weights = 1 / np.sqrt(np.maximum(errors, _SMALLEST_ERROR))
     return np.asarray(found / scale)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from detscope.predict.samples import Sample
+from detscope.predict.samples import Array, Sample
 
-Array = npt.NDArray[np.float64]
 FITS, TOO_CLOSE, DOES_NOT_FIT = "fits", "too close to call", "does not fit"
 NEVER_BEYOND = 0.1  # a prediction this far beyond the limit is no plain "fits", whatever the interval
 

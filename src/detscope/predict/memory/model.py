@@ -9,7 +9,6 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.allocator import CachingAllocator
@@ -17,13 +16,12 @@ from detscope.predict.memory.lifetimes import RULES, TrainingPlan, TrainingStep
 from detscope.predict.memory.simulation import SimulatedMemory, StepMemory
 from detscope.predict.models.older import older_matrix
 from detscope.predict.models.residual import SmoothResidual, fit_residuals
-from detscope.predict.samples import Case, Sample, with_target
+from detscope.predict.samples import Array, Case, Sample, with_target
 
 # DOC detscope.predict.memory.model: From reserved memory to what the process holds: a few numbers fitted from samples.
 #
 # A process holds its context and libraries besides what the allocator reserved; it never holds less than when
 # the network was built, and cannot hold more than the device has, where some came up to that.
-Array = npt.NDArray[np.float64]
 _ROUNDS = 30
 
 
@@ -45,16 +43,6 @@ class ProcessTerm:
         """What the process would hold on a larger device."""
         free = self.offset_bytes + self.slope * reserved
         return np.asarray(np.maximum(free, self.floor_bytes))
-
-    def to_plain(self) -> dict[str, float]:
-        """As JSON holds it."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, float]) -> ProcessTerm:
-        """Back from JSON."""
-        return cls(**{name: float(value) for name, value in plain.items()})
-
 
 def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Array) -> ProcessTerm:
     """Least relative deviations between floor and ceiling, which are what is hardly ever passed."""
@@ -136,6 +124,11 @@ class MemoryModel:
     reserved_residual: SmoothResidual | None = None
     process_residual: SmoothResidual | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a rule that does not exist, which a file may hold."""
+        if self.rule not in RULES:
+            raise ValueError(f"no rule {self.rule!s:.20}")
+
     def allocated(self, cases: Sequence[Case]) -> Array:
         """Peak of allocated bytes: always simulated."""
         return simulated_bytes(cases, self.rule)[0]
@@ -164,25 +157,6 @@ class MemoryModel:
         if self.process_residual is not None:
             found = found + _GIB * self.process_residual.predict(memory_features(cases, self.rule))
         return np.minimum(found, self.process.ceiling_bytes) if bounded else found
-
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        parts = {"process": self.process, "reserved_residual": self.reserved_residual}
-        parts["process_residual"] = self.process_residual
-        return {"rule": self.rule} | {key: part and part.to_plain() for key, part in parts.items()}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> MemoryModel:
-        """Back from JSON."""
-        residuals = {
-            key: SmoothResidual.from_plain(plain[key]) if plain[key] else None
-            for key in ("reserved_residual", "process_residual")
-        }
-        process = ProcessTerm.from_plain(plain["process"]) if plain["process"] else None
-        if plain["rule"] not in RULES:
-            raise ValueError(f"no rule {plain['rule']!s:.20}")
-        return cls(str(plain["rule"]), process, **residuals)
-
 
 def memory_features(cases: Sequence[Case], rule: str) -> Array:
     """The older features (as logarithms) and what the simulation makes of the case."""

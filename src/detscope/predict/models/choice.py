@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.predict.models.older import older_matrix
-from detscope.predict.models.residual import non_negative_least_squares
-from detscope.predict.samples import Case, Sample
+from detscope.predict.models.residual import solve_non_negative, square_distances
+from detscope.predict.samples import Array, Case, Sample
 
 # DOC detscope.predict.models.choice: Intervals that hold as often as they say: conformal, from errors on what was left out.
-Array = npt.NDArray[np.float64]
 COVERAGE = 0.9
 WIDEST = log(10)  # half of an interval where too little was measured to tell: a factor of ten
 UNTESTED = log(2)  # at least, for other networks where only one was measured: assumed
@@ -62,7 +61,7 @@ def conformal_line(
     Errors are divided by the line that fits them best, which is then raised until it holds the share.
     """
     columns = np.column_stack([np.ones(len(errors)), distances])
-    line = non_negative_least_squares(columns, errors)
+    line = solve_non_negative(columns, errors)
     usual = np.maximum(columns @ line, 1e-12)
     raised = conformal_width(errors / usual, groups, coverage)
     if raised == inf:
@@ -116,8 +115,7 @@ def _place(cases: Sequence[Case]) -> Array:
 
 
 def _nearest(here: Array, places: Array) -> Array:
-    squares = (here**2).sum(axis=1)[:, None] + (places**2).sum(axis=1)[None, :] - 2 * here @ places.T
-    return np.asarray(np.sqrt(np.maximum(squares.min(axis=1), 0)))
+    return np.asarray(np.sqrt(np.maximum(square_distances(here, places).min(axis=1), 0)))
 
 
 def fit_reach(samples: Sequence[Sample]) -> Reach:

@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.errors import UsageError
 from detscope.predict.layers.model import LayerModel, choose_layers
@@ -20,11 +19,10 @@ from detscope.predict.memory.model import fit_memory
 from detscope.predict.models.choice import Fit, TargetModel, fit_target
 from detscope.predict.models.older import TREES, fit_trees, older_matrix
 from detscope.predict.models.physical import PhysicalModel, choose_physical, fairly_left_out
-from detscope.predict.models.residual import SmoothResidual, fit_residual
-from detscope.predict.samples import Case, Sample, with_target
+from detscope.predict.models.residual import SmoothResidual, fit_residuals
+from detscope.predict.samples import Array, Case, Sample, with_target
 
 # DOC detscope.predict.models.methods: Physical latency plus a learnt residual.
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,22 +36,6 @@ class HybridModel:
         """Milliseconds of each case."""
         correction = self.residual.predict(latency_features(self.physical, cases))
         return np.asarray(self.physical.predict(cases) * np.exp(correction))
-
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        kind = "layers" if isinstance(self.physical, LayerModel) else "physical"
-        return {kind: self.physical.to_plain(), "residual": self.residual.to_plain()}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> HybridModel:
-        """Back from JSON."""
-        physical: PhysicalModel | LayerModel = (
-            LayerModel.from_plain(plain["layers"])
-            if "layers" in plain
-            else PhysicalModel.from_plain(plain["physical"])
-        )
-        return cls(physical, SmoothResidual.from_plain(plain["residual"]))
-
 
 def latency_features(physical: PhysicalModel | LayerModel, cases: Sequence[Case]) -> Array:
     """The older features (as logarithms) and what the physical model makes of the case."""
@@ -74,7 +56,7 @@ def fit_hybrid(samples: Sequence[Sample], physical: PhysicalModel | LayerModel) 
     cases = [one.case for one in samples]
     truth = np.array([one.latency_ms for one in samples], dtype=float)
     left_over = np.log(truth / np.maximum(physical.predict(cases), 1e-6))
-    return HybridModel(physical, fit_residual(latency_features(physical, cases), left_over))
+    return HybridModel(physical, fit_residuals(latency_features(physical, cases), [left_over])[0])
 
 
 _TREES_IN_TRIALS = 25  # enough to compare methods by

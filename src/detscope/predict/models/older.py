@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
-from detscope.predict.samples import Case, Sample
+from detscope.predict.samples import Array, Case, Sample
 
 # DOC detscope.predict.models.older: The older toolflow's method, unchanged: 300 extremely randomised trees on 56 (inference: 15) features.
 # DOC detscope.predict.models.older: What the 56 training features of the older method are about, for people: `extrapolated` names them.
@@ -167,7 +167,6 @@ def _with_sums(forward: float, to_input: float, to_weights: float) -> list[float
     ]
 
 
-Array = npt.NDArray[np.float64]
 TREES = 300
 
 

@@ -9,19 +9,18 @@ it to one: that is what makes the model usable on a network it has not seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import LayerGraph, Operation
-from detscope.predict.models.residual import non_negative_least_squares
-from detscope.predict.samples import Case, Sample
+from detscope.predict.models.residual import solve_non_negative
+from detscope.predict.samples import Array, Case, Sample
 
 # DOC detscope.predict.models.physical: What every operation costs a device, as terms of a sum: multiplications and memory traffic by kernel class.
 #
@@ -169,7 +168,6 @@ def _traffic(operation: Operation, *, training: bool) -> float:
     return float(forward + (backward if training else 0))
 
 
-Array = npt.NDArray[np.float64]
 
 TILES = (Tiles(32, 32, 32), Tiles(32, 64, 32), Tiles(32, 64, 64))
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -179,7 +177,7 @@ _SMALLEST_ERROR = 0.03  # below it, errors weigh alike
 
 @dataclass(frozen=True)
 class PhysicalModel:
-    """Coefficients in ms; see `kernels.TERMS`."""
+    """Coefficients in ms; see `TERMS`."""
 
     device_ms: tuple[float, ...]
     call_ms: float
@@ -187,6 +185,11 @@ class PhysicalModel:
     tiles: Tiles
     training: bool = True
     penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse other terms than ours, which a file may hold."""
+        if len(self.device_ms) != len(TERMS) or min(astuple(self.tiles)) < 1:
+            raise ValueError(f"{len(self.device_ms)} terms with {self.tiles}")
 
     def parts(self, cases: Sequence[Case]) -> tuple[Array, Array]:
         """The device's and the host's milliseconds."""
@@ -202,21 +205,6 @@ class PhysicalModel:
         """Where the device's milliseconds go, by kernel class."""
         terms, _ = _matrix([case], self.tiles, self.training)
         return dict(zip(TERMS, (terms[0] * np.array(self.device_ms)).tolist(), strict=True))
-
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> PhysicalModel:
-        """Back from JSON."""
-        device_ms = tuple(float(value) for value in plain["device_ms"])
-        tiles = Tiles(**{name: int(size) for name, size in plain["tiles"].items()})
-        if len(device_ms) != len(TERMS) or min(tiles.pointwise, tiles.winograd, tiles.other) < 1:
-            raise ValueError(f"{len(device_ms)} terms with {tiles}")
-        numbers = {name: float(plain.get(name, 0.0)) for name in ("call_ms", "step_ms", "penalty")}
-        return cls(device_ms, tiles=tiles, training=bool(plain.get("training", True)), **numbers)
-
 
 @lru_cache(maxsize=20000)
 def _cost(graph: LayerGraph, batch: int, tiles: Tiles, training: bool) -> StepCost:
@@ -258,7 +246,7 @@ def _solve(terms: Array, truth: Array, weights: Array, penalty: float) -> Array:
     weights = weights / weights.mean()
     count = terms.shape[1]
     rows = np.vstack([relative / scale * weights[:, None], np.sqrt(penalty * len(truth)) * np.eye(count)])
-    found = non_negative_least_squares(rows, np.concatenate([weights, np.zeros(count)]), 20000)
+    found = solve_non_negative(rows, np.concatenate([weights, np.zeros(count)]), 20000)
     return np.asarray(found / scale)
 
 
@@ -314,8 +302,3 @@ def calibrate(model: PhysicalModel, samples: Sequence[Sample]) -> tuple[Physical
     return replace(model, device_ms=scaled), Calibration(factor, int(bound.sum()))
 
 
-def spread_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """`count` of them, spread over batch sizes from the smallest to the largest."""
-    ordered = sorted(samples, key=lambda one: one.case.batch)
-    places = np.unique(np.linspace(0, len(ordered) - 1, count).round().astype(int))
-    return [ordered[place] for place in places]

@@ -82,16 +82,16 @@ class FinishedStep:
     num_workers: int | None = None  # of the loader
 
 
-class ScriptRecorder(Recorder):
+class ScriptRecorder(StepRecorder):
     """Made as soon as the script's model is known; the tracker says when steps end."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
-        parts: Anatomy,
+        parts: ModelParts,
         options: ScriptOptions,
-        watched: Watched,
+        watched: WatchedScript,
         *,
         name: str,
         info: dict[str, Any],
@@ -111,101 +111,71 @@ class ScriptRecorder(Recorder):
             verb="run",
             info=info,
         )
-        self._first_step = self._opened_at = first
+        self.first_step = self._opened_at = first
         self._model = weakref.ref(model)
-        self._optimizers: WeakObjects[Any] = WeakObjects(optimizers)
-        if self._memory:
-            self._memory = self._new_memory(model)  # of optimizers that are still to come too
         self._full_schedule = self.schedule
         self._pause_ns = perf_counter_ns()
         self._relabelled = (0, EVALUATION)  # steps below this number came before what the run is about
-        self._operator_totals: dict[str, Any] = {}
         self._late = LateLosses()
         self._not_finite: list[str] = []  # losses that were not when it happened first
         self.evaluating = False
         self.trained = False
 
+    def make_phases(self, model: nn.Module) -> Phases:  # noqa: ARG002
+        """Phases come from global hooks."""
+        return GlobalPhases(self._watched)
+
     # ---- steps
-
-    @property
-    def event_buffer(self) -> EventBuffer:
-        """Where hooks write."""
-        return self._buffer
-
-    @property
-    def next_step(self) -> int:
-        """Number of the step under way, or of the next."""
-        return self._first_step + self._index
 
     @property
     def writing(self) -> bool:
         """Whether phases are written in the step under way."""
-        return self._attached != "nothing"
-
-    @property
-    def with_modules(self) -> bool:
-        """Whether modules are."""
-        return self._attached == "modules"
-
-    def pair(self, number: int) -> Pair:
-        """What is called around something that is written like a module."""
-        return self._scribe.pair(number)
+        return self.attached != "nothing"
 
     def open_step(self) -> None:
         """Bring the probes into the state the coming step wants; bookkeeping ends here."""
-        mode = EVALUATION if self.evaluating else self._prepare()
-        self._buffer.take_events()
+        mode = EVALUATION if self.evaluating else self.prepare_step()
         start_ns = perf_counter_ns()
-        self._step = OpenStep(
-            self._first_step + self._index,
-            self._epoch,
-            mode,
-            start_ns,
-            start_ns,
-            start_ns - self._pause_ns,
-            False,
-            None,
-        )
-        if mode != BARE and self._buffer.device_clock is not None:
-            self._step.first_handle = self._buffer.device_clock.record()
-        self._buffer.mark_processor(STEP_BEGINS)
-        self._buffer.mark_processor(BATCH_ARRIVED)  # batches are phases like all others here
+        self.begin_step(mode, start_ns, start_ns, start_ns - self._pause_ns)
+        self.buffer.mark_processor(STEP_BEGINS)
+        self.buffer.mark_processor(BATCH_ARRIVED)  # batches are phases like all others here
 
-    def first_step(self, events: Sequence[int], done: FinishedStep) -> None:
+    def add_first_step(self, events: Sequence[int], done: FinishedStep) -> None:
         """The step in which the model was found: it was seen, with its phases, before this recorder."""
-        mode = WARMUP if self.schedule.warmup_steps else self.schedule.mode(0)
-        self._step = OpenStep(
-            self._first_step, self._epoch, mode, done.start_ns, done.start_ns, 0, False, None
-        )
-        self._buffer.items.extend(events)
+        self.step = OpenStep(self.first_step, self.epoch, self._first_mode, done.start_ns, done.start_ns)
+        self.buffer.items.extend(events)
         self.end_step(done)
+
+    @property
+    def _first_mode(self) -> str:
+        return WARMUP if self.schedule.warmup_steps else self.schedule.mode_of(0)
 
     def end_step(self, done: FinishedStep) -> str:
         """A step has ended; how it was recorded."""
-        step = self._step
+        step = self.step
         if step is None:
             return ""
         if step.mode == EVALUATION:  # it looked like evaluation and turned out to be training
             step.mode = WARMUP
         if done.fresh_pass:
-            self._epoch += 1
-        step.epoch, step.first_of_epoch = max(0, self._epoch), done.fresh_pass
+            self.epoch += 1
+        step.epoch, step.first_of_epoch = max(0, self.epoch), done.fresh_pass
         step.start_ns = step.waited_ns = done.start_ns
         step.pause_ns = max(0, done.start_ns - self._pause_ns)
-        step.content = together(done.contents)
+        step.content = add_contents(done.contents)
         if done.num_workers is not None:
             self.writer.info["num_workers"] = done.num_workers
         for timing, waited_ns in done.timings:
             self.writer.append("loader", loader_rows(step.index, timing, waited_ns))
-        self._pause_ns = self._finish_step(max(done.end_ns, done.start_ns + 1))
-        self._keep_losses(self._late.put(step.index, done.losses))
+        self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1))
+        self._keep_losses(self._late.put_losses(step.index, done.losses))
         return step.mode
 
     def _keep_losses(self, found: tuple[int, dict[str, float]] | None) -> None:
         step, values = found or (-1, {})
         if LOSS not in values:
             return
-        numbers = finite(values)
+        numbers = keep_finite(values)
         if len(numbers) < len(values) and not self._not_finite:
             self._not_finite = [name for name in values if name not in numbers]
             self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
@@ -213,84 +183,60 @@ class ScriptRecorder(Recorder):
 
     def end_evaluation(self, done: FinishedStep) -> dict[str, int]:
         """An evaluation step beside the training has ended; its phases."""
-        step, self._step = self._step, None
-        events, handles = self._buffer.take_events()
-        self._counts = {}
-        recycle = getattr(self._buffer.device_clock, "recycle", None)
+        step, self.step = self.step, None
+        events, handles = self.buffer.take_events()
+        self.counts = {}
+        recycle = getattr(self.buffer.device_clock, "recycle", None)
         if recycle is not None:
             recycle(handles)
         account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
-        self._first_step += 1
-        self.writer.append("steps", step_rows(number, max(0, self._epoch), EVALUATION, account, None))
-        seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns, 0, False, None)
-        seen.content = together(done.contents)
-        self.writer.append("content", [Notebook._content_row(seen)])
+        self.first_step += 1
+        self.writer.append("steps", step_rows(number, max(0, self.epoch), EVALUATION, account, None))
+        seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns)
+        seen.content = add_contents(done.contents)
+        self.writer.append("content", [seen.content_row()])
         if self.writer.due:
-            self.writer.flush()
+            self.tables.flush_rows()
         self._pause_ns = done.end_ns
         return dict(account.phases)
 
     def drop_step(self) -> None:
         """What happened since the last border was no step."""
-        self._step = None
-        self._buffer.take_events()
-        self._counts = {}
+        self.step = None
+        self.buffer.take_events()
+        self.counts = {}
         self._pause_ns = perf_counter_ns()
 
-    def arrived(self, batch: Any, timing: BatchTiming | None) -> None:
-        """A batch has come: where memory is recorded, its tensors are inputs."""
-        if self._memory:
-            self._memory.arrived(batch, None if timing is None or timing.worker < 0 else timing.pid)
-
-    def _prepare(self) -> str:
-        if self._window.open and self.schedule.mode(self._index) != OPERATORS:
+    def prepare_step(self) -> str:
+        """Bring the probes into the state the coming step wants; evaluation may have cut a window in two."""
+        if self.window.is_open and self.schedule.mode_of(self.index) != OPERATORS:
             self._take_operators()
-        return super()._prepare()
+        return super().prepare_step()
 
     def _take_operators(self) -> None:
-        """Hand over a window of operators; evaluation may have cut it in two, so sums are kept."""
-        before = self._operator_totals or {"steps": 0, "backward_ns": 0, "attributed_ns": 0.0, "unlinked": 0}
-        had_steps = bool(self._notebook._operator_steps)
-        raw = self._window.stop()
-        if not had_steps:
-            return
-        self._notebook.operators(raw)
-        found = self.writer.info["operators"]
-        share = found["backward_attributed"]
-        totals = {
-            "steps": before["steps"] + found["steps"],
-            "backward_ns": before["backward_ns"] + found["backward_ns"],
-            "attributed_ns": before["attributed_ns"] + (share or 0.0) * found["backward_ns"],
-            "unlinked": before["unlinked"] + found["kernels_unlinked"],
-        }
-        self._operator_totals = totals
-        whole = totals["backward_ns"]
-        self.writer.info["operators"] = {
-            "steps": totals["steps"],
-            "backward_attributed": totals["attributed_ns"] / whole if whole else None,
-            "backward_ns": whole,
-            "kernels_unlinked": totals["unlinked"],
-        }
+        raw = self.window.stop()
+        if self.tables.has_operator_steps:
+            self.tables.add_operators(raw)
 
     # ---- evaluation and training
 
     def rest_for_evaluation(self) -> None:
         """Evaluation beside a training is timed by phases only."""
         self.evaluating = True
-        if self._window.open:
+        if self.window.is_open:
             self._take_operators()
-        if self._memory:
-            self._memory.pause()
-        self._attach("phases")
+        if self.memory:
+            self.memory.pause()
+        self.attach_probes("phases")
 
     def resume_training(self) -> None:
         """A model is called with gradients again: the step under way is a training step after all."""
         self.evaluating = False
-        if self._step is not None:
-            self._step.mode = self._prepare()
+        if self.step is not None:
+            self.step.mode = self.prepare_step()
 
-    def without_deep_looks(self) -> None:
+    def postpone_deep_looks(self) -> None:
         """While it is open whether the script will train, operators and memory wait for that."""
         self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0)
 
@@ -299,75 +245,61 @@ class ScriptRecorder(Recorder):
         schedule = self._full_schedule
         if not (schedule.operator_steps or schedule.memory_steps):
             return
-        self.note(why)
-        if self._window.open:
-            self._window.stop()
-            self._notebook.forget_operators()
-        if self._memory:
-            self._memory.pause()
-        self._full_schedule = replace(schedule, operator_steps=0, memory_steps=0)
-        self.schedule = self._full_schedule
-        if self._step is not None and self._step.mode in (OPERATORS, MEMORY):
-            self._step.mode = WARMUP  # half of it was profiled
+        if self.window.is_open:
+            self.window.stop()
+            self.tables.forget_operators()
+        if self.memory:
+            self.memory.pause()
+        self.schedule = schedule
+        self.skip_deep_looks(why)
+        if self.step is not None and self.step.mode in (OPERATORS, MEMORY):
+            self.step.mode = WARMUP  # half of it was profiled
 
-    def _look_less_deeply(self, why: str) -> None:
-        super()._look_less_deeply(why)
+    def skip_deep_looks(self, why: str) -> None:
+        """No operators and no memory, not when the script begins to train either."""
+        super().skip_deep_looks(why)
         self._full_schedule = self.schedule
 
-    def begin_training(self, model: nn.Module, parts: Anatomy, name: str) -> None:
+    def begin_training(self, model: nn.Module, parts: ModelParts, name: str) -> None:
         """The first optimizer step: the run is about training, what came before was evaluation."""
         self.trained = True
         self._begin_anew(model, parts, name, EVALUATION)
-        if self._step is not None:
-            self._step.mode = WARMUP if self.schedule.warmup_steps else self.schedule.mode(0)
+        if self.step is not None:
+            self.step.mode = self._first_mode
 
-    def change_evaluated(self, model: nn.Module, parts: Anatomy, name: str) -> int:
+    def change_evaluated(self, model: nn.Module, parts: ModelParts, name: str) -> int:
         """Another model turned out to do the work: steps so far are warm-up; how many those are."""
         self._begin_anew(model, parts, name, WARMUP)
-        return self._first_step - self._opened_at
+        return self.first_step - self._opened_at
 
-    def _begin_anew(self, model: nn.Module, parts: Anatomy, name: str, mode_before: str) -> None:
+    def _begin_anew(self, model: nn.Module, parts: ModelParts, name: str, mode_before: str) -> None:
         """The figures begin with the next step; those before it get another mode in the end."""
         self._relabelled = (self.next_step, mode_before)
-        self._first_step, self._index = self.next_step, 0
+        self.first_step, self.index = self.next_step, 0
         self.schedule = self._full_schedule
-        if self._window.open:
-            self._window.stop()
-        self._notebook.forget_operators()
+        if self.window.is_open:
+            self.window.stop()
+        self.tables.forget_operators(all_windows=True)
         for table in _OPERATOR_TABLES:
-            self._forget(table)
-        self._operator_totals = {}
-        self.writer.info.pop("operators", None)
+            self.writer.forget_rows(table)
         if model is not self._model():
-            self._change_model(model, parts, name)
-        if self._memory:
-            self._memory.pause()
-            self._memory = self._new_memory(model)
+            self._model = weakref.ref(model)
+            self._replace_probes(parts)
+            self.writer.info["stages"] = [stage.name for stage in parts.stages]
+            parameters = sum(p.numel() for p in model.parameters())
+            about = {"name": name, "family": parts.family, "source": "script", "parameters": parameters}
+            self.writer.info["model"] = about
+        if self.memory:
+            self.memory.pause()
+            self.memory = self.make_memory(model)
 
-    def add_optimizer(self, optimizer: Any) -> None:
-        """An optimizer that stepped for the first time; its state is part of the memory account."""
-        self._optimizers.add(optimizer)
-
-    def _new_memory(self, model: nn.Module) -> MemoryWatch:
-        about = (self.nodes, self._buffer, self._scribe, self._device)
-        return MemoryWatch(model, self._optimizers, *about, self._open_spans)
-
-    def _change_model(self, model: nn.Module, parts: Anatomy, name: str) -> None:
-        self._attach("nothing")
-        self._probes.remove()
-        self._model = weakref.ref(model)
-        self._probes = self._probes_of(model, parts)
-        self.writer.info["stages"] = [stage.name for stage in parts.stages]
-        parameters = sum(p.numel() for p in model.parameters())
-        about = {"name": name, "family": parts.family, "source": "script", "parameters": parameters}
-        self.writer.info["model"] = about
-
-    def _probes_of(self, model: nn.Module, parts: Anatomy) -> ModelProbes:
-        which = "none" if self.level == "phases" else "all"
-        return self._make_probes(model, which, parts.stages, parts.observers)
-
-    def _make_phases(self, model: nn.Module, optimizers: WeakObjects[Any]) -> Phases:  # noqa: ARG002
-        return GlobalPhases(self._watched)
+    def _replace_probes(self, parts: ModelParts) -> None:
+        self.attach_probes("nothing")
+        self.probes.remove()
+        model = self._model()
+        if model is not None:
+            which = "none" if self.level == "phases" else "all"
+            self.probes = self.make_probes(model, which, parts.stages, parts.observers)
 
     @property
     def has_new_modules(self) -> bool:
@@ -375,18 +307,14 @@ class ScriptRecorder(Recorder):
         model = self._model()
         if model is None or self.level == "phases":
             return False
-        return not all(self._probes.knows(part) for part in model.modules())
+        return not all(self.probes.knows_module(part) for part in model.modules())
 
-    def only_phases(self, why: str) -> None:
+    def record_phases_only(self, why: str) -> None:
         """Modules cannot be told apart: they are not looked at any more."""
         if self.level == "phases":
             return
         self.level = "phases"
-        self._attach("nothing")
-        self._probes.remove()
-        model = self._model()
-        if model is not None:
-            self._probes = self._probes_of(model, Anatomy("user", (), ()))
+        self._replace_probes(NO_PARTS)
         self.writer.info["level"] = "phases"
         self.note(why)
 
@@ -395,17 +323,10 @@ class ScriptRecorder(Recorder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        self._keep_losses(self._late.finish())
+        self._keep_losses(self._late.read_pending())
         return super().__exit__(kind, error, trace)
 
-    def _forget(self, table: str) -> None:
-        writer = self.writer
-        writer._settle()  # a part that is still being named would come back
-        writer._pending(table)
-        for part in (writer.folder / "parts").glob(f"{table}-*.arrow"):
-            part.unlink()
-
-    def relabel(self) -> None:
+    def relabel_steps(self) -> None:
         """Steps that the script began with and that turned out to be beside the matter get their mode."""
         path = self.run / "steps.parquet"
         before, mode_before = self._relabelled

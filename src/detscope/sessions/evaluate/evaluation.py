@@ -85,7 +85,7 @@ def _evaluate_model(settings: Settings, progress: Progress, notes: Sequence[str]
     dataset = _open(settings, "masks" in card.needs, "keypoints" in card.needs, progress)
     truth = _truth_of(dataset)
 
-    from detscope.sessions.about import about_model
+    from detscope.sessions.recording import about_model
     from detscope.sessions.train.held_out import as_detections
 
     model = build_evaluated(settings, dataset)

@@ -15,7 +15,7 @@ from detscope.predict.layers.times import LayerTime, read_layer_times
 from detscope.predict.models.choice import WIDEST
 from detscope.predict.models.methods import METHODS, TARGETS
 from detscope.predict.samples import Sample, with_target
-from detscope.sessions.fit.sources import Measured, parse_where, read_measured
+from detscope.sessions.fit.sources import MeasuredSamples, parse_where, read_measured
 
 FEWEST_ROWS = 9  # of fewer, no share says what nine in ten are
 MICROBENCH_FILE = "microbench.csv"
@@ -56,7 +56,7 @@ def run_fit(request: FitRequest, told: Told = lambda _: None) -> dict[str, Any]:
     where = parse_where(request.where, request.device)
     _check(request)
     source = None if request.transfer is None else _old_device(request.transfer, stage)
-    measured = Measured()
+    measured = MeasuredSamples()
     if request.files:
         measured = read_measured(request.files, stage=stage, where=where, told=told)
     times, kept_in = _layer_times(request, measured.kept, told)
@@ -101,7 +101,7 @@ def _layer_times(
         return read_layer_times(request.layer_times), request.layer_times
     if not request.microbench:
         return None, None
-    from detscope.sessions.fit.microbench import run_microbench
+    from detscope.sessions.fit.fitting import run_microbench
 
     place = request.out.with_name(f"{request.out.stem}.{MICROBENCH_FILE}")
     device = (request.device or conditions.get("device") or "auto").rpartition("/")[2]
@@ -161,7 +161,7 @@ def _unsure(model: DeviceModel) -> list[str]:
     return notes
 
 
-def describe(model: DeviceModel, path: Path, measured: Measured) -> dict[str, Any]:
+def describe(model: DeviceModel, path: Path, measured: MeasuredSamples) -> dict[str, Any]:
     """A model in figures."""
     return {
         "model": str(path),

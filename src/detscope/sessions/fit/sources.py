@@ -32,7 +32,7 @@ _GIVE = "give a sweep's store, runs, or CSVs of measured steps with a layers.jso
 
 
 @dataclass
-class Measured:
+class MeasuredSamples:
     """Samples, what they have in common, and what was left out."""
 
     samples: list[Sample] = field(default_factory=list)
@@ -53,15 +53,15 @@ def read_measured(
     where: Mapping[str, str] | None = None,
     all_devices: bool = False,
     told: Callable[[str], None] = lambda _: None,
-) -> Measured:
+) -> MeasuredSamples:
     """Samples of one device under the same conditions, those most often found unless `where` names others.
 
     With `all_devices` rows of every device stay, each sample with the name of its own.
     """
-    found, rows = Measured(), list[MeasuredRow]()
+    found, rows = MeasuredSamples(), list[MeasuredRow]()
     graphs: dict[Path, dict[tuple[str, int], LayerGraph]] = {}
     for file in files:
-        for one in _sources(file, found):
+        for one in _read_path(file, found):
             if isinstance(one, MeasuredRow):
                 rows.append(one)
             else:
@@ -98,7 +98,7 @@ def _named(files: Sequence[Path]) -> str:
     return f"{files[0]}{more}" if files else "no file"
 
 
-def _sources(path: Path, found: Measured) -> Iterator[MeasuredRow | Path]:
+def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Path]:
     """Rows of what a path names; the path itself where it is a CSV of the older kind."""
     if path.is_dir():
         yield from _of_folder(path, found)
@@ -128,9 +128,9 @@ def _header(head: bytes) -> list[str]:
     return head.partition(b"\n")[0].decode("utf-8", "replace").strip().split(",")
 
 
-def _of_folder(path: Path, found: Measured) -> Iterator[MeasuredRow]:
+def _of_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
     """A run, or a folder that holds runs and stores."""
-    from detscope.sessions.fit.runs import RUN_FILE, row_of_run
+    from detscope.sessions.fit.rows import RUN_FILE, row_of_run
 
     folders = [path] if (path / RUN_FILE).exists() else run_folders(path)
     stores = sorted(path.glob("*.db")) if path not in folders else []
@@ -160,7 +160,7 @@ def _older_samples(path: Path, graphs: dict[Path, dict[tuple[str, int], LayerGra
     return read_samples(path, graphs[layers])
 
 
-def _one_device(found: Measured, wanted: str | None) -> None:
+def _one_device(found: MeasuredSamples, wanted: str | None) -> None:
     """CSVs may name their devices: those of one stay."""
     names = Counter(one.device for one in found.samples if one.device)
     if not names:
@@ -172,7 +172,7 @@ def _one_device(found: Measured, wanted: str | None) -> None:
     found.samples = [one for one in found.samples if not one.device or one.device == kept]
 
 
-def _usable(rows: Sequence[MeasuredRow], stage: str, found: Measured) -> list[MeasuredRow]:
+def _usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSamples) -> list[MeasuredRow]:
     """Rows of the stage that ran or for which memory was too small."""
     kept = []
     for row in _steady(rows, found):
@@ -187,7 +187,7 @@ def _usable(rows: Sequence[MeasuredRow], stage: str, found: Measured) -> list[Me
     return kept
 
 
-def _steady(rows: Sequence[MeasuredRow], found: Measured) -> list[MeasuredRow]:
+def _steady(rows: Sequence[MeasuredRow], found: MeasuredSamples) -> list[MeasuredRow]:
     """Without latencies that are hardly known: too few steps for an interval, or a very wide one."""
     kept = []
     for row in rows:
@@ -208,7 +208,7 @@ def _steady(rows: Sequence[MeasuredRow], found: Measured) -> list[MeasuredRow]:
 
 
 def _alike(
-    rows: list[MeasuredRow], wanted: Mapping[str, str], found: Measured, *, all_devices: bool
+    rows: list[MeasuredRow], wanted: Mapping[str, str], found: MeasuredSamples, *, all_devices: bool
 ) -> list[MeasuredRow]:
     """Rows under the same conditions: those asked for, else those most often found."""
     for name in CONDITIONS:
@@ -240,7 +240,7 @@ def _flag(name: str) -> str:
     return "--device" if name == "device" else f"--where {name}=..."
 
 
-def _add_samples(rows: Sequence[MeasuredRow], found: Measured, layers: Layers, *, all_devices: bool) -> None:
+def _add_samples(rows: Sequence[MeasuredRow], found: MeasuredSamples, layers: Layers, *, all_devices: bool) -> None:
     machines = {row.conditions["environment"] for row in rows}
     for row, listed in zip(rows, layers.of(rows), strict=True):
         if isinstance(listed, str):

@@ -64,7 +64,7 @@ def without_unfit(
     source: ImageSource, model: nn.Module, plan: InferPlan
 ) -> tuple[ImageSource, list[Skipped]]:
     """Try images of odd sizes once; those the model cannot take are left out with its reason."""
-    from detscope.loops.infer import detect
+    from detscope.loops.infer import detect_objects
 
     if not isinstance(source, ImageFiles):
         return source, []
@@ -73,7 +73,7 @@ def without_unfit(
         if max(width, height) <= ODD_RATIO * min(width, height) and min(width, height) >= ODD_SIDE:
             continue
         try:
-            detect(model, [source[number][0]], plan)
+            detect_objects(model, [source[number][0]], plan)
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             what = f"{width} x {height} pixels: the model cannot take it: {reason}"[:300]
@@ -91,7 +91,7 @@ def _refuse(skipped: Sequence[Skipped]) -> None:
     )
 
 
-def loader_over(source: ImageSource, order: list[list[int]]) -> DataLoader[Any]:
+def make_loader(source: ImageSource, order: list[list[int]]) -> DataLoader[Any]:
     """Reads and decodes in the loop itself, batch by batch in this order."""
     from torch.utils.data import DataLoader
 

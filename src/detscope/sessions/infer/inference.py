@@ -13,7 +13,7 @@ from detscope.data.images.files import ImageSource, Skipped
 from detscope.errors import DetscopeError, OwnCodeError, UsageError
 from detscope.faults import frames_of, said_by, user_frame
 from detscope.machine.devices import resolve_device
-from detscope.sessions.about import about_model
+from detscope.sessions.recording import about_model
 from detscope.sessions.infer.images import open_images, without_unfit
 from detscope.sessions.recording import make_recorder
 from detscope.sessions.train.training import Progress
@@ -97,15 +97,15 @@ def _measure(
     progress: Progress,
 ) -> None:
     """Run the loop with the recorder listening."""
-    from detscope.loops.infer import InferHooks, infer
+    from detscope.loops.infer import InferHooks, infer_batches
     from detscope.record.device.nsight import watch_window
     from detscope.record.memory.failures import find_out_of_memory
     from detscope.sessions.endings import closing_words
-    from detscope.sessions.infer.images import loader_over
-    from detscope.sessions.infer.plan import batches_of, order_of_steps
+    from detscope.sessions.infer.images import make_loader
+    from detscope.sessions.infer.images import split_batches, order_steps
 
-    batches = batches_of(len(source), inference.batch_size, inference.repeat)
-    order = order_of_steps(recorder.schedule, batches)
+    batches = split_batches(len(source), inference.batch_size, inference.repeat)
+    order = order_steps(recorder.schedule, batches)
 
     def between_steps(steps_done: int) -> None:
         recorder.writer.append("images", keeper.rows(steps_done - 1))
@@ -116,7 +116,7 @@ def _measure(
     with closing_words(recorder), recorder:
         progress.start(len(order), built.card.name)
         try:
-            infer(built.module, loader_over(source, order), plan, InferHooks(recorder.steps, keeper.take))
+            infer_batches(built.module, make_loader(source, order), plan, InferHooks(recorder.steps, keeper.take))
         except DetscopeError:
             raise
         except Exception as error:
@@ -148,13 +148,13 @@ def _after(
 ) -> None:
     """What is made once the times are safe on disk: trace, memory, pictures, TensorBoard."""
     from detscope.analyze.summary import summarize
-    from detscope.loops.infer import detect
+    from detscope.loops.infer import detect_objects
     from detscope.record.memory.allocations import measure_allocations
     from detscope.report.drawing import save_pictures
     from detscope.report.trace import write_trace
     from detscope.runs.reader import load_run
-    from detscope.sessions.infer.pictures import as_pictures
-    from detscope.sessions.memory_views import write_memory_views
+    from detscope.sessions.infer.detections import as_pictures
+    from detscope.sessions.endings import write_memory_views
 
     write_trace(load_run(recorder.run))
     batch = settings.inference.batch_size
@@ -164,7 +164,7 @@ def _after(
     ]
     light = measure_allocations(
         built.module,
-        [lambda images=images: detect(built.module, images, plan) for images in inputs],  # type: ignore[misc]
+        [lambda images=images: detect_objects(built.module, images, plan) for images in inputs],  # type: ignore[misc]
         built.stages,
         settings.record.modules,
         plan.device,
@@ -172,12 +172,12 @@ def _after(
     recorder.writer.info["memory"] = light | (recorder.writer.info.get("memory") or {})
     recorder.writer.save_info()
     if settings.record.level != "phases":
-        from detscope.sessions.counting import add_costs
+        from detscope.sessions.recording import add_costs
 
         add_costs(
             recorder.writer,
             built.module,
-            lambda: detect(built.module, inputs[0], plan),
+            lambda: detect_objects(built.module, inputs[0], plan),
             built.stages,
             images=len(inputs[0]),
             modules=settings.record.modules,

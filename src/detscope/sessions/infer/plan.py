@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from detscope.record.steps.schedule import BARE, RECORDED, Schedule
 
 
-def batches_of(images: int, batch_size: int, repeat: int) -> list[list[int]]:
+def split_batches(images: int, batch_size: int, repeat: int) -> list[list[int]]:
     """Image numbers, batch by batch; the last batch of a pass may be smaller."""
     numbers = range(images)
     one_pass = [list(numbers[start : start + batch_size]) for start in range(0, images, batch_size)]
     return one_pass * repeat
 
 
-def order_of_steps(schedule: Schedule, batches: Sequence[list[int]]) -> list[list[int]]:
+def order_steps(schedule: Schedule, batches: Sequence[list[int]]) -> list[list[int]]:
     """The batch of every step: recorded steps take each batch once, in order.
 
     Bare steps repeat the batch of a recorded neighbour, in turn the one before and the one after, so that

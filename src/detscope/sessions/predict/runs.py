@@ -16,7 +16,7 @@ from detscope.predict.garbage import young_garbage_alone
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.fit.rows import MeasuredRow
-from detscope.sessions.fit.runs import row_of_run
+from detscope.sessions.fit.rows import row_of_run
 from detscope.sessions.predict.prediction import (
     OPTIMIZERS,
     PredictRequest,
@@ -73,7 +73,7 @@ def _own_network(run: Run, row: MeasuredRow) -> Network:
 
     Where images differed in size they are square, with as many pixels as the network worked on.
     """
-    from detscope.sessions.predict.images import fed, size_of_images
+    from detscope.sessions.predict.runs import fed, size_of_images
 
     size = size_of_images(run)
     asked = ((run.info.get("settings") or {}).get("model") or {}).get("image_size")

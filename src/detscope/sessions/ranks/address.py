@@ -19,7 +19,7 @@ _ANY_PORT = 29400  # no packet is sent
 
 
 @dataclass(frozen=True)
-class Way:
+class RouteEnd:
     """This host's end of the way to another."""
 
     address: str
@@ -27,7 +27,7 @@ class Way:
     hosts: bool | None = None  # whether this launcher opens the meeting place; None: torchrun finds out
 
 
-def way_to(rendezvous: str) -> Way:
+def find_route(rendezvous: str) -> RouteEnd:
     """The way from here to HOST[:PORT]; nothing is sent."""
     host, separator, port = rendezvous.rpartition(":")
     if not separator:
@@ -45,7 +45,7 @@ def way_to(rendezvous: str) -> Way:
             f"no way from this host to {host}: {error.strerror or error}",
             "--rendezvous wants a name or address of node 0 that every node reaches",
         ) from error
-    return Way(address, _interface_of(address), _hosts(address, str(there[0]), int(there[1])))
+    return RouteEnd(address, _interface_of(address), _hosts(address, str(there[0]), int(there[1])))
 
 
 def _hosts(here: str, there: str, port: int) -> bool | None:
@@ -73,7 +73,7 @@ def _interface_of(address: str) -> str | None:
 
 
 @contextmanager
-def gloo_on(way: Way | None) -> Iterator[None]:
+def gloo_interface(way: RouteEnd | None) -> Iterator[None]:
     """Ranks that are started now talk by this interface, unless the user has chosen one."""
     if way is None or way.interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
         yield

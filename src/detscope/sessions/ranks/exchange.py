@@ -37,7 +37,7 @@ class RankPlace:
     local_ranks: int
 
     @property
-    def leads(self) -> bool:
+    def leads_ranks(self) -> bool:
         """Rank 0 writes what is common."""
         return self.rank == 0
 
@@ -101,7 +101,7 @@ def boot_identity() -> str | None:
     return _BOOT.read_text().strip() if _BOOT.is_file() else None
 
 
-class Exchange:
+class RankExchange:
     """Bytes and clocks between ranks, by way of a store: torchrun's, or one of rank 0."""
 
     def __init__(self, place: RankPlace, store: Store) -> None:
@@ -110,7 +110,7 @@ class Exchange:
         self._store = store
 
     @classmethod
-    def connect(cls, place: RankPlace) -> Exchange:
+    def connect_store(cls, place: RankPlace) -> RankExchange:
         """Reach the store; every rank of a job does so once."""
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -118,11 +118,11 @@ class Exchange:
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
         return cls(place, PrefixStore("detscope", store))
 
-    def has(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Whether somebody has left this name."""
         return bool(self._store.check([name]))
 
-    def send(self, name: str, content: bytes) -> None:
+    def send_bytes(self, name: str, content: bytes) -> None:
         """Leave bytes for whoever asks for this name, in pieces that the store's memory bears."""
         pieces = range(0, len(content), CHUNK_BYTES)
         for number, start in enumerate(pieces):
@@ -135,7 +135,7 @@ class Exchange:
         if not pieces:
             self._store.set(f"{name}/pieces", "0")
 
-    def receive(self, name: str, timeout_s: float) -> bytes | None:
+    def receive_bytes(self, name: str, timeout_s: float) -> bytes | None:
         """Bytes of this name; None if nobody sent them in time."""
         from torch.distributed import DistStoreError
 
@@ -153,16 +153,16 @@ class Exchange:
 
     def send_json(self, name: str, value: Any) -> None:
         """Leave plain data."""
-        self.send(name, json.dumps(value).encode())
+        self.send_bytes(name, json.dumps(value).encode())
 
     def receive_json(self, name: str, timeout_s: float) -> Any:
         """Plain data of this name; None if nobody sent it in time."""
-        found = self.receive(name, timeout_s)
+        found = self.receive_bytes(name, timeout_s)
         return None if found is None else json.loads(found)
 
     def read_clock(self, label: str, timeout_s: float = CONNECT_S) -> ClockReading | None:
         """Compare clocks with rank 0; every rank calls this, and rank 0 answers the others in turn."""
-        if self.place.leads:
+        if self.place.leads_ranks:
             for rank in self.members:
                 self._answer_clock(f"{label}/{rank}", timeout_s)
             return None
@@ -184,7 +184,7 @@ class Exchange:
             self._store.wait([f"{name}/ask/{number}"], timedelta(seconds=timeout_s))
             self._store.set(f"{name}/tell/{number}", str(perf_counter_ns()))
 
-    def announce(self, label: str) -> None:
+    def announce_label(self, label: str) -> None:
         """Let those go on who wait for this."""
         self._store.set(f"done/{label}", "")
 
@@ -194,8 +194,8 @@ class Exchange:
 
     def wait_for_leader(self, label: str, timeout_s: float) -> None:
         """Nobody passes before rank 0 has."""
-        if self.place.leads:
-            self.announce(label)
+        if self.place.leads_ranks:
+            self.announce_label(label)
         else:
             self.wait_for(label, timeout_s)
 

@@ -21,9 +21,9 @@ from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import DetscopeError, InterruptedRun, MachineError
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
-from detscope.sessions.ranks.address import Way, gloo_on, way_to
+from detscope.sessions.ranks.launch import RouteEnd, gloo_interface, find_route
 from detscope.sessions.ranks.exchange import boot_identity, device_of, refuse_torchrun
-from detscope.sessions.ranks.merge import RankTables, merge, tables_of
+from detscope.sessions.ranks.merge import RankTables, merge_ranks, tables_of
 from detscope.sessions.ranks.team import check_plan
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     together = training.rendezvous if training.nodes > 1 else None
-    way = way_to(together) if together else None
+    way = find_route(together) if together else None
     config = LaunchConfig(
         min_nodes=training.nodes,
         max_nodes=training.nodes,
@@ -121,7 +121,7 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
         local_addr=way.address if way else "localhost",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchrun")),
     )
-    with _signals_put_back(), _quiet_torchrun(), gloo_on(way):
+    with _signals_put_back(), _quiet_torchrun(), gloo_interface(way):
         try:
             elastic_launch(config, sys.executable)("-m", __package__ + ".member", str(folder))
         except (ChildFailedError, SignalException) as error:
@@ -131,7 +131,7 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
     return None
 
 
-def _opening(way: Way | None) -> dict[str, bool]:
+def _opening(way: RouteEnd | None) -> dict[str, bool]:
     """Who opens the meeting place, where torchrun cannot be left to guess it from the host's name."""
     return {} if way is None or way.hosts is None else {"is_host": way.hosts}
 
@@ -243,7 +243,7 @@ def _salvage(folder: Path, cause: Cause, ranks: int) -> Path | None:
     for rank, run in sorted(places.items()):
         if (run / "run.json").is_file():
             members.append(tables_of(load_run(run), rank, {"boot": boot_identity()}))
-    merge(places[0], members, ranks)
+    merge_ranks(places[0], members, ranks)
     info = load_run(places[0]).info
     raised = cause.rank is not None and not cause.by_signal
     info["status"] = "failed" if raised else "partial"

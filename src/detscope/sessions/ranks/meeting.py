@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from detscope.sessions.ranks.exchange import CONNECT_S, Exchange, RankPlace, boot_identity, host_name
+from detscope.sessions.ranks.exchange import CONNECT_S, RankExchange, RankPlace, boot_identity, host_name
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -40,12 +40,12 @@ class Meeting:
         self._group_store: Store | None = None
         self._own_store: Store | None = None
         self._leader: dict[str, Any] = {}
-        self._exchange: Exchange | None = None
+        self._exchange: RankExchange | None = None
 
     def group_seen(self, rank: int, ranks: int, store: Store) -> None:
         """This process is one of several."""
         self._place = RankPlace(rank, ranks, rank, ranks)
-        if self._place.leads:
+        if self._place.leads_ranks:
             with contextlib.suppress(RuntimeError, OSError):
                 self._open(store)
         else:  # kept no longer than needed: a group's file goes when nobody holds its store
@@ -59,14 +59,14 @@ class Meeting:
         reach = timedelta(seconds=CONNECT_S)
         own = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=reach)
         self._own_store = own
-        self._exchange = Exchange(self._place, own)
+        self._exchange = RankExchange(self._place, own)
         about = {"port": own.port, "host": host_name(), **_process()}
         store.set(self._key, json.dumps(about))
 
     def look(self) -> None:
         """Between two steps: whether rank 0 has left its address by now."""
         store, place = self._group_store, self._place
-        if place is None or place.leads or store is None or self._exchange is not None:
+        if place is None or place.leads_ranks or store is None or self._exchange is not None:
             return
         try:
             if not store.check([self._key]):
@@ -89,7 +89,7 @@ class Meeting:
                 with closing(socket.create_connection((host, leader["port"]), REACH_S)):
                     pass
                 store = TCPStore(host, leader["port"], is_master=False, timeout=timedelta(seconds=REACH_S))
-                self._exchange = Exchange(place, store)
+                self._exchange = RankExchange(place, store)
                 self._exchange.send_json(f"here/{place.rank}", _process())
                 return
 
@@ -110,14 +110,14 @@ class Meeting:
             return run if failed else _alone(run, place, script)
 
     def _finish(
-        self, run: Path, script: str, place: RankPlace, exchange: Exchange, failed: bool
+        self, run: Path, script: str, place: RankPlace, exchange: RankExchange, failed: bool
     ) -> Path | None:
         from detscope.sessions.ranks.merge import finish_rank
 
-        exchange.announce(f"left/{place.rank}" if failed else f"ready/{place.rank}")
+        exchange.announce_label(f"left/{place.rank}" if failed else f"ready/{place.rank}")
         if failed:
             return run
-        if not place.leads:
+        if not place.leads_ranks:
             if _waits_for(exchange, 0, self._leader, None):
                 return finish_rank(run, exchange=exchange)
             return _alone(run, place, script)
@@ -126,27 +126,27 @@ class Meeting:
             return finish_rank(run, exchange=exchange)
         return _alone(run, place, script)
 
-    def _others(self, exchange: Exchange) -> list[int]:
+    def _others(self, exchange: RankExchange) -> list[int]:
         """Ranks whose recordings have been heard of."""
         wanted = range(1, exchange.place.ranks)
         ends = monotonic() + LATE_S
         while True:
-            found = [rank for rank in wanted if exchange.has(f"here/{rank}/pieces")]
+            found = [rank for rank in wanted if exchange.has_name(f"here/{rank}/pieces")]
             if len(found) == len(wanted) or monotonic() > ends:
                 return found
             sleep(_LOOK_EVERY_S)
 
-    def _comes(self, exchange: Exchange, rank: int) -> bool:
+    def _comes(self, exchange: RankExchange, rank: int) -> bool:
         told = exchange.receive_json(f"here/{rank}", REACH_S) or {}
         return _waits_for(exchange, rank, told, DELIVERY_S)
 
 
-def _waits_for(exchange: Exchange, rank: int, process: dict[str, Any], longest_s: float | None) -> bool:
+def _waits_for(exchange: RankExchange, rank: int, process: dict[str, Any], longest_s: float | None) -> bool:
     """Whether a rank comes to the end of its recording; one that has left or died does not."""
     ends = None if longest_s is None else monotonic() + longest_s
-    while not exchange.has(f"done/ready/{rank}"):
-        if exchange.has(f"done/left/{rank}") or _is_gone(process):
-            return exchange.has(f"done/ready/{rank}")
+    while not exchange.has_name(f"done/ready/{rank}"):
+        if exchange.has_name(f"done/left/{rank}") or _is_gone(process):
+            return exchange.has_name(f"done/ready/{rank}")
         if ends is not None and monotonic() > ends:
             return False
         sleep(_LOOK_EVERY_S)

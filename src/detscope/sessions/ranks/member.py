@@ -28,7 +28,7 @@ def main(folder: Path) -> NoReturn:
         raise SystemExit("this module is started by torchrun, not by hand")
     _die_with_parent()
     os.dup2(2, 1)  # standard output belongs to the figures, which another process prints
-    if not place.leads:
+    if not place.leads_ranks:
         _speak_into(folder / f"rank-{place.rank}.log")
     _keep_asides(folder / f"rank-{place.rank}.log")
     _leave(folder, place.rank, "started", {"pid": os.getpid()})
@@ -62,10 +62,10 @@ def _train(folder: Path) -> Path:
     assert place is not None
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     settings = load_settings(folder / "config.toml", (), {}).settings
-    if not place.leads:
+    if not place.leads_ranks:
         own = settings.output.model_copy(update={"runs": str(folder / f"rank-{place.rank}")})
         settings = settings.model_copy(update={"output": own})
-    progress = make_progress(quiet=about["quiet"] or not place.leads)
+    progress = make_progress(quiet=about["quiet"] or not place.leads_ranks)
     try:
         team = join(settings, place)
         team.tell_run = lambda run: _leave(folder, place.rank, "run", {"run": str(run.absolute())})

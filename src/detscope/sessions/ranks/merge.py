@@ -20,7 +20,7 @@ from detscope.runs.reader import Run, load_run
 from detscope.runs.writer import polars_schema, write_table
 from detscope.sessions.ranks.exchange import (
     ClockReading,
-    Exchange,
+    RankExchange,
     RankPlace,
     boot_identity,
     clock_as_plain,
@@ -53,7 +53,7 @@ def finish_rank(
     *,
     readings: Sequence[ClockReading] = (),
     facts: Mapping[str, Any] | None = None,
-    exchange: Exchange | None = None,
+    exchange: RankExchange | None = None,
     timeout_s: float = DELIVERY_S,
 ) -> Path | None:
     """Call at the end of a rank's recording, its run closed, in every process that torchrun started.
@@ -64,19 +64,19 @@ def finish_rank(
     place = exchange.place if exchange is not None else rank_place()
     if place is None:
         return run
-    exchange = exchange or Exchange.connect(place)
-    if place.leads:
+    exchange = exchange or RankExchange.connect_store(place)
+    if place.leads_ranks:
         _collect(run, exchange, facts or {}, timeout_s)
         return run
     last = exchange.read_clock("end", timeout_s)
     clocks = [clock_as_plain(reading) for reading in (*readings, last) if reading is not None]
     own = tables_of(load_run(run), place.rank, {**about_rank(place), **(facts or {}), "clocks": clocks})
-    exchange.send(f"tables/{place.rank}", pack(own))
-    exchange.receive(f"merged/{place.rank}", timeout_s)  # rank 0 may want the folder
+    exchange.send_bytes(f"tables/{place.rank}", pack_tables(own))
+    exchange.receive_bytes(f"merged/{place.rank}", timeout_s)  # rank 0 may want the folder
     return None
 
 
-def _collect(run: Path, exchange: Exchange, facts: Mapping[str, Any], timeout_s: float) -> None:
+def _collect(run: Path, exchange: RankExchange, facts: Mapping[str, Any], timeout_s: float) -> None:
     """Rank 0's part: answer clocks, take the tables, write, let the others go."""
     from torch.distributed import DistStoreError
 
@@ -85,12 +85,12 @@ def _collect(run: Path, exchange: Exchange, facts: Mapping[str, Any], timeout_s:
         exchange.read_clock("end", timeout_s)
     members = [tables_of(load_run(run), 0, {**about_rank(place), **facts})]
     for rank in exchange.members:
-        found = exchange.receive(f"tables/{rank}", timeout_s)
+        found = exchange.receive_bytes(f"tables/{rank}", timeout_s)
         if found is not None:
-            members.append(unpack(found))
-    merge(run, members, place.ranks)
+            members.append(unpack_tables(found))
+    merge_ranks(run, members, place.ranks)
     for member in members[1:]:
-        exchange.send(f"merged/{member.rank}", b"")
+        exchange.send_bytes(f"merged/{member.rank}", b"")
     point_latest_at(run)
 
 
@@ -107,7 +107,7 @@ def tables_of(run: Run, rank: int, facts: Mapping[str, Any]) -> RankTables:
     return RankTables(rank, known, {name: run.table(name) for name in TABLES})
 
 
-def pack(tables: RankTables) -> bytes:
+def pack_tables(tables: RankTables) -> bytes:
     """Tables as bytes: one line of JSON, then the tables one after the other."""
     bodies = {}
     for name, frame in tables.frames.items():
@@ -119,7 +119,7 @@ def pack(tables: RankTables) -> bytes:
     return json.dumps(head, default=str).encode() + b"\n" + b"".join(bodies.values())
 
 
-def unpack(content: bytes) -> RankTables:
+def unpack_tables(content: bytes) -> RankTables:
     """The reverse of `pack`."""
     head, _, rest = content.partition(b"\n")
     about = json.loads(head)
@@ -130,7 +130,7 @@ def unpack(content: bytes) -> RankTables:
     return RankTables(about["rank"], about["facts"], frames)
 
 
-def merge(run: Path, members: Sequence[RankTables], ranks: int) -> None:
+def merge_ranks(run: Path, members: Sequence[RankTables], ranks: int) -> None:
     """Write the tables of all ranks into rank 0's run, on rank 0's clock, and say what is missing."""
     for source, target in TABLES.items():
         skip = target == "rank_timeline"  # rank 0's own time line stays where every view looks for it

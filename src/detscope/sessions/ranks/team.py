@@ -14,7 +14,7 @@ from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import UsageError
 from detscope.record.foreign import Patches
 from detscope.runs.reader import load_run
-from detscope.sessions.ranks.exchange import ClockReading, Exchange, RankPlace, clock_as_plain, device_of
+from detscope.sessions.ranks.exchange import ClockReading, RankExchange, RankPlace, clock_as_plain, device_of
 from detscope.sessions.ranks.merge import about_rank, finish_rank
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Team:
     """This rank and its ties to the others, from the first to the last step."""
 
     place: RankPlace
-    exchange: Exchange
+    exchange: RankExchange
     device: str
     watch: CommunicationWatch
     tell_run: Callable[[Path], None] = lambda _run: None  # called when the rank's run folder exists
@@ -47,7 +47,7 @@ class Team:
     @property
     def leads(self) -> bool:
         """Rank 0 keeps checkpoints, evaluates and shows."""
-        return self.place.leads
+        return self.place.leads_ranks
 
     def in_turn(self, make: Callable[[], Made]) -> Made:
         """The first rank of a host downloads, unpacks, generates; the others find it done."""
@@ -55,7 +55,7 @@ class Team:
         key = f"turn/{self._turns}/{os.environ.get('GROUP_RANK', '0')}"
         if self.place.local_rank == 0:
             made = make()
-            self.exchange.announce(key)
+            self.exchange.announce_label(key)
             return made
         self.exchange.wait_for(key, _AS_LONG_AS_IT_TAKES_S)
         return make()
@@ -122,7 +122,7 @@ class Team:
 
     def _compare(self, recorder: Recorder) -> None:
         """Find out what one rank alone does; from now on who adds to the run keeps what came in."""
-        from detscope.sessions.ranks.baseline import one_rank_run
+        from detscope.sessions.ranks.team import one_rank_run
 
         info = load_run(recorder.run).info
         recorder.writer.info |= info
@@ -155,7 +155,7 @@ def join(settings: Settings, place: RankPlace) -> Team:
     dist.init_process_group(
         "nccl" if on_device else "gloo", timeout=timedelta(seconds=training.rank_timeout_s)
     )
-    return Team(place, Exchange.connect(place), device, CommunicationWatch(place.rank))
+    return Team(place, RankExchange.connect_store(place), device, CommunicationWatch(place.rank))
 
 
 def agreement(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class ScriptTarget:
 _kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
 
 
-def execute(target: ScriptTarget) -> None:
+def execute_script(target: ScriptTarget) -> None:
     """Run it; whatever it raises comes out."""
     module = ModuleType("__main__")
     vars(module)["__builtins__"] = builtins

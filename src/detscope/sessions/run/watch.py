@@ -21,7 +21,7 @@ from detscope.record.script.endings import ScriptStopped, clean_error
 from detscope.record.script.options import ScriptOptions, make_options
 from detscope.sessions.run import script as script_main
 from detscope.sessions.run.children import Children, when_group_comes
-from detscope.sessions.run.script import ScriptTarget, execute
+from detscope.sessions.run.script import ScriptTarget, execute_script
 
 if TYPE_CHECKING:
     from detscope.record.script.hooks import Hooks
@@ -136,7 +136,7 @@ class Watch:
     def _views(self, error: BaseException | None) -> None:
         from detscope.report.trace import write_trace
         from detscope.runs.reader import load_run
-        from detscope.sessions.memory_views import write_memory_views
+        from detscope.sessions.endings import write_memory_views
 
         assert self.run is not None
         run = load_run(self.run)
@@ -217,7 +217,7 @@ def run_script(
     watch.begin()
     error: BaseException | None = None
     try:
-        execute(target)
+        execute_script(target)
     except BaseException as caught:
         error = caught
     if error is not None:

@@ -86,7 +86,7 @@ def save_checkpoint(run: Path, parts: TrainingParts, position: Position, more: M
         raise storage_error(target, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    for older in _complete(run):
+    for older in _list_complete(run):
         if older != target:
             shutil.rmtree(older, ignore_errors=True)
     return target
@@ -109,7 +109,7 @@ def save_best(run: Path, model: nn.Module, facts: Mapping[str, Any]) -> Path:
 
 def latest_checkpoint(run: Path) -> Checkpoint | None:
     """The newest whole checkpoint of a run; None where there is none."""
-    found = _complete(run)
+    found = _list_complete(run)
     if not found:
         return None
     try:
@@ -143,7 +143,7 @@ def share_checkpoints(old: Path, new: Path) -> None:
         except OSError:
             shutil.copy2(source, target)
 
-    names = [found.name for found in _complete(old)[-1:]]
+    names = [found.name for found in _list_complete(old)[-1:]]
     names += [name for name in (BEST, "best.json") if (old / FOLDER / name).is_file()]
     for name in names:
         source, target = old / FOLDER / name, new / FOLDER / name
@@ -154,18 +154,18 @@ def share_checkpoints(old: Path, new: Path) -> None:
             link(str(source), str(target))
 
 
-def restore(checkpoint: Checkpoint, parts: TrainingParts) -> None:
+def restore_parts(checkpoint: Checkpoint, parts: TrainingParts) -> None:
     """Put everything back as it was; random states last, as making the model drew from them."""
     weights = read_tensors(checkpoint.weights)
     tensors = read_tensors(checkpoint.folder / _TRAINING)
     try:
         parts.model.load_state_dict(weights)
-        _restore_optimizer(parts.optimizer, checkpoint.state["optimizer"], _under(tensors, "optimizer"))
+        _restore_optimizer(parts.optimizer, checkpoint.state["optimizer"], _select_under(tensors, "optimizer"))
         if parts.scaler.is_enabled():
             parts.scaler.load_state_dict(checkpoint.state["scaler"])
         if parts.average is not None:
-            parts.average.restore(_under(tensors, "average"), checkpoint.state["average_updates"])
-        _restore_random(checkpoint.state["random"], _under(tensors, "random"))
+            parts.average.restore_from(_select_under(tensors, "average"), checkpoint.state["average_updates"])
+        _restore_random(checkpoint.state["random"], _select_under(tensors, "random"))
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
         raise InputError(
             f"checkpoint {checkpoint.folder} does not fit this training: {said_by(error)}",
@@ -202,12 +202,12 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         raise InputError(f"checkpoint file {path} cannot be read: {error}", "resume another run") from error
 
 
-def _complete(run: Path) -> list[Path]:
+def _list_complete(run: Path) -> list[Path]:
     """Whole checkpoints, oldest first; one that was being written when the process died is not."""
     return sorted(state.parent for state in (run / FOLDER).glob(f"step-*/{_STATE}"))
 
 
-def _under(tensors: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+def _select_under(tensors: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
     prefix = f"{name}."
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
@@ -228,7 +228,7 @@ def _training_state(parts: TrainingParts) -> tuple[dict[str, torch.Tensor], dict
     tensors |= {f"random.{name}": tensor for name, tensor in random_tensors.items()}
     average = parts.average
     if average is not None:
-        tensors |= {f"average.{name}": tensor.cpu().clone() for name, tensor in average.tensors().items()}
+        tensors |= {f"average.{name}": tensor.cpu().clone() for name, tensor in average.list_tensors().items()}
     return tensors, {
         "optimizer": {"state": plain, "param_groups": state["param_groups"]},
         "scaler": parts.scaler.state_dict(),

@@ -16,14 +16,14 @@ from detscope.sessions.train.checkpoints import (
     update_state,
 )
 from detscope.sessions.train.held_out import HeldOut
-from detscope.sessions.train.stop_request import StopRequest
+from detscope.sessions.train.course import StopRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from detscope.loops.train import Position
     from detscope.record.recorder import Recorder
-    from detscope.sessions.train.pass_order import PassOrder
+    from detscope.sessions.train.course import PassOrder
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Course:
 
     def begin_pass(self, epoch: int) -> None:
         """Before the first batch of a pass."""
-        self.order.begin(epoch, self._skip)
+        self.order.begin_pass(epoch, self._skip)
         self._skip = 0
         self.stop.in_steps = self.keep_checkpoints
         if self.say_passes:

@@ -20,14 +20,14 @@ class PassOrder:
         self._skip = 0
         vars(loader)["batch_sampler"] = self  # the loader refuses plain assignment once it is made
 
-    def begin(self, number: int, skip: int = 0) -> None:
+    def begin_pass(self, number: int, skip: int = 0) -> None:
         """The next pass has this number; its first `skip` batches were done before."""
         self._pass, self._skip = number, skip
-        self._reseed()  # a loader draws the seeds of new workers before it asks for batches
+        self._seed_pass()  # a loader draws the seeds of new workers before it asks for batches
 
     def __iter__(self) -> Iterator[Any]:
         # runs when the first batch is asked for: whatever the loader drew by then, the order is the same
-        self._reseed()
+        self._seed_pass()
         skip, self._skip = self._skip, 0
         for number, batch in enumerate(self._batches):
             if number >= skip:
@@ -41,5 +41,5 @@ class PassOrder:
             raise AttributeError(name)
         return getattr(self._batches, name)
 
-    def _reseed(self) -> None:
+    def _seed_pass(self) -> None:
         self._generator.manual_seed((self._seed * 1_000_003 + self._pass) % 2**63)

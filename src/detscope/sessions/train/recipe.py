@@ -13,7 +13,7 @@ SYNTHETIC_IMAGES = 256
 SYNTHETIC_HELD_OUT = 64
 
 
-def for_real(settings: Settings) -> bool:
+def trains_for_real(settings: Settings) -> bool:
     """Whether the run is a training with a curve and not only a measurement."""
     return settings.evaluation.every is not None
 
@@ -23,12 +23,12 @@ def keeps_checkpoints(settings: Settings) -> bool:
     training = settings.training
     if training.checkpoints is not None:
         return training.checkpoints
-    return for_real(settings) or (training.steps is None and training.num_epochs > 1)
+    return trains_for_real(settings) or (training.steps is None and training.num_epochs > 1)
 
 
-def with_recipe(settings: Settings, card: ModelCard) -> tuple[Settings, dict[str, Any]]:
+def apply_recipe(settings: Settings, card: ModelCard) -> tuple[Settings, dict[str, Any]]:
     """The settings completed by the model's recipe, and which keys it decided."""
-    if not (for_real(settings) and settings.training.recipe):
+    if not (trains_for_real(settings) and settings.training.recipe):
         return settings, {}
     wanted: dict[str, dict[str, Any]] = {
         "training": {name: value for name, value in asdict(card.recipe).items() if value is not None},
