@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from bench.sidebyside import Ratio, interleave, middle_ms, ratio, verdict
-from detscope.analyze.step.overhead import overhead_ratio
+from detscope.analyze.step.overhead import measure_own_cost
 from detscope.config.schema import DataSettings
 from detscope.data.images.files import DatasetImages
 from detscope.data.registry import open_dataset
@@ -68,7 +68,7 @@ def recorded(bench: Workbench) -> Callable[[], None]:
 
     def run() -> None:
         infer_batches(bench.model, bench.loader(), InferPlan(), InferHooks(recorder.steps))
-        recorder._attach("nothing")  # the other variant shares the model
+        recorder.attach_probes("nothing")  # the other variant shares the model
 
     return run
 
@@ -78,7 +78,7 @@ def image_ratio(bench: Workbench) -> Ratio:
     recorder = bench.recorder(warmup_steps=3, bare_every=2)
     with recorder:
         infer_batches(bench.model, bench.loader(ROUNDS * IMAGES), InferPlan(), InferHooks(recorder.steps))
-    found = overhead_ratio(load_run(recorder.run).table("steps"))
+    found = measure_own_cost(load_run(recorder.run).table("steps"))
     return Ratio(found["value"], *found["ci95"])
 
 

@@ -25,8 +25,8 @@ from detscope.predict.memory.limit import with_outcome
 from detscope.predict.memory.model import simulated_bytes
 from detscope.predict.models.methods import methods_for
 from detscope.predict.models.older import fit_trees
-from detscope.predict.models.physical import calibrate, spread_samples
-from detscope.predict.samples import Sample, read_samples, with_target
+from detscope.predict.models.physical import calibrate
+from detscope.predict.samples import Sample, read_samples, spread_samples, with_target
 from detscope.predict.score import Score, score, score_decisions, splits
 
 SAMPLES_OF_A_NEW_NETWORK = 5

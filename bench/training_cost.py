@@ -81,7 +81,7 @@ def recorded(bench: Workbench, level: str) -> Callable[[], None]:
 
     def run() -> None:
         train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
-        recorder._attach("nothing")  # the other variants share the model
+        recorder.attach_probes("nothing")  # the other variants share the model
 
     return run
 

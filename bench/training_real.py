@@ -10,8 +10,7 @@ from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from bench.training_cost import STEPS, Workbench
 from detscope.config.schema import TrainingSettings
 from detscope.loops.ema import WeightAverage
-from detscope.loops.train import LearningRate
-from detscope.loops.train import TrainHooks, TrainPlan, train_model
+from detscope.loops.train import LearningRate, TrainHooks, TrainPlan, train_model
 from detscope.sessions.train.parts import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_ssd")

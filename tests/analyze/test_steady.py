@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from detscope.analyze.step.steady import outlier_indices, steadiness, warmup_length
-from detscope.analyze.step.steps import figures, images_per_second, step_figures, typical_steps
+from detscope.analyze.step.steps import choose_typical_steps, figures, images_per_second, step_figures
 from detscope.runs.writer import polars_schema
 
 
@@ -19,7 +19,7 @@ def steps_table(durations_ms: list[float], mode: str = "recorded") -> pl.DataFra
 def test_slow_first_iterations_are_warm_up_and_the_median_is_true():
     generator = np.random.default_rng(0)
     durations = [1000.0] * 5 + generator.normal(100, 1, 60).tolist()
-    typical = typical_steps(steps_table(durations))
+    typical = choose_typical_steps(steps_table(durations))
     assert typical.warmup == [0, 1, 2, 3, 4]
     assert step_figures(steps_table(durations), typical)["p50"] == pytest.approx(100, rel=0.01)
     assert typical.steadiness.verdict == "stable"
@@ -28,7 +28,7 @@ def test_slow_first_iterations_are_warm_up_and_the_median_is_true():
 def test_outliers_are_listed_and_stay_in_the_median():
     durations = [100.0, 101.0, 99.0] * 10
     durations[12] = 900.0
-    typical = typical_steps(steps_table(durations))
+    typical = choose_typical_steps(steps_table(durations))
     assert typical.outliers == [12]
     assert 12 in typical.measured
     assert 12 not in typical.steps
@@ -92,7 +92,7 @@ def test_speed_and_mean_are_those_of_all_steps_also_where_all_bare_ones_were_fas
     ]
     table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
     content = pl.DataFrame({"step": list(range(40)), "images": [2] * 40})
-    typical = typical_steps(table)
+    typical = choose_typical_steps(table)
     assert step_figures(table, typical)["mean"] == pytest.approx(388)
     assert step_figures(table, typical)["n"] == 30
     assert images_per_second(table, content, typical) == pytest.approx(2 / 0.388)
@@ -102,4 +102,4 @@ def test_bare_steps_of_a_slow_start_do_not_count():
     rows = [(0, 0, "recorded", "step", 0, 9 * 10**8, None), (1, 0, "bare", "step", 1, 9 * 10**8, None)]
     rows += [(step, 0, "recorded", "step", step, 10**8, None) for step in range(2, 20)]
     table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
-    assert typical_steps(table).timed == list(range(2, 20))
+    assert choose_typical_steps(table).timed == list(range(2, 20))

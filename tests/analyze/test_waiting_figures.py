@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from detscope.analyze.step.loader import loader_figures
-from detscope.analyze.step.operators import operator_rows
+from detscope.analyze.step.operators import operator_figures
 from detscope.analyze.step.steady import Steadiness
 from detscope.analyze.step.steps import TypicalSteps
 from detscope.analyze.verdict import verdict
@@ -65,4 +65,4 @@ def test_operators_that_take_equally_long_come_by_name_and_module() -> None:
     ]
     for order in (rows, rows[::-1], rows[1:] + rows[:1]):
         table = pl.DataFrame(order, schema=columns)
-        assert [(row["name"], row["module"]) for row in operator_rows(table, 1)] == sorted(names)
+        assert [(row["name"], row["module"]) for row in operator_figures(table, 1)] == sorted(names)

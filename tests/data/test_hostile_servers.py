@@ -14,7 +14,7 @@ import pytest
 from detscope.data.download.fetch import RemoteFile, fetch
 from detscope.data.first_use import RECORD, remember
 from detscope.errors import DetscopeError
-from detscope.web import shown
+from detscope.web import hide_secrets
 from detscope.zoo.weights.download import DownloadFailed, Published, download
 
 SECRET = "pass\u0301word".encode("ascii", "ignore").decode() + "-1234"
@@ -120,4 +120,4 @@ def test_what_is_no_address_is_refused_at_once(url, tmp_path):
 
 def test_names_and_passwords_are_cut_out_of_any_sentence():
     said = "cannot open 'https://a:b@c.d/e' or http://x@y/z\x1b[0m"
-    assert shown(said) == "cannot open 'https://c.d/e' or http://y/z\\x1b[0m"
+    assert hide_secrets(said) == "cannot open 'https://c.d/e' or http://y/z\\x1b[0m"

@@ -92,7 +92,7 @@ def test_levels_of_a_seen_network_are_near_and_a_strange_one_is_far() -> None:
     assert (reach.distances(between) <= reach.radius).all()
     strange = Case(chain(512, depth=9, size=128), 64)
     assert reach.distances([strange])[0] > reach.radius
-    assert len(reach.outside(strange)) > 40
+    assert len(reach.find_outside(strange)) > 40
 
 
 def test_intervals_of_unseen_levels_hold_what_was_measured() -> None:

@@ -14,8 +14,8 @@ from detscope.predict.device.file import load_model, save_model
 from detscope.predict.device.model import DeviceModel, fit_device
 from detscope.predict.device.transfer import LEFT_OUT, transfer_device, transfer_target
 from detscope.predict.models.methods import fit_method
-from detscope.predict.models.physical import PhysicalModel, spread_samples
-from detscope.predict.samples import Sample
+from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.samples import Sample, spread_samples
 from detscope.predict.score import score, splits
 
 

@@ -32,15 +32,15 @@ def events_of(*rows: tuple) -> OperatorEvents:
 @pytest.fixture
 def table() -> NodeTable:
     nodes = NodeTable()
-    nodes.add("module", "", "Net")
-    nodes.add("module", "conv", "Conv2d", stage="backbone")
-    nodes.add("module", "head", "Linear", stage="head")
+    nodes.add_node("module", "", "Net")
+    nodes.add_node("module", "conv", "Conv2d", stage="backbone")
+    nodes.add_node("module", "head", "Linear", stage="head")
     return nodes
 
 
 def forward_events(nodes: NodeTable) -> list[int]:
     """Root creates node 10, conv 11 and 12, root 13, head 14; 15 is made outside."""
-    root, conv, head = (nodes.add("module", path).number for path in ("", "conv", "head"))
+    root, conv, head = (nodes.add_node("module", path).number for path in ("", "conv", "head"))
     return [
         *(root * 4, 0, 10),
         *(conv * 4, 10, 11),
@@ -78,7 +78,7 @@ def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_foll
 
 
 def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_counted(table):
-    conv = table.add("module", "conv").number
+    conv = table.add_node("module", "conv").number
     raw = events_of(
         (f"detscope#{conv}", 0, 100),
         ("aten::convolution", 10, 50, -1, 7),

@@ -74,15 +74,15 @@ class Event:
 @pytest.fixture
 def nodes() -> NodeTable:
     table = NodeTable()
-    table.add("module", "", "Net")
-    table.add("module", "backbone", "Conv2d", stage="backbone")
+    table.add_node("module", "", "Net")
+    table.add_node("module", "backbone", "Conv2d", stage="backbone")
     return table
 
 
 def one_step(nodes: NodeTable) -> tuple[list[Event], list[int]]:
     """Transfer, forward with a synchronising item, backward on another thread, optimizer."""
-    root, backbone = (nodes.add("module", path).number for path in ("", "backbone"))
-    transfer = nodes.phase("transfer").number
+    root, backbone = (nodes.add_node("module", path).number for path in ("", "backbone"))
+    transfer = nodes.phase_node("transfer").number
     events = [
         Event("cpu_op", "aten::to", 105, 20, own=1),
         Event("cuda_runtime", "cudaMemcpyAsync", 110, 5, own=1, linked=1, thread=999),

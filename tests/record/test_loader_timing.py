@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from detscope.data.late_float import collate
 from detscope.marks import region
-from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
+from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap
 from detscope.record.steps.rows import loader_rows
 
 
@@ -48,7 +48,7 @@ class Pictures(Marked):
 def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
     loader = DataLoader(Marked(), batch_size=2, num_workers=workers)
     plain = [batch.tolist() for batch in loader]
-    pairs = [unwrap(item) for item in instrumented_iterator(loader)]
+    pairs = [unwrap(item) for item in instrument_iterator(loader)]
     assert [batch.tolist() for batch, _ in pairs] == plain
     for _, timing in pairs:
         assert timing.images == 2
@@ -64,7 +64,7 @@ def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
 
 
 def test_a_data_set_without_marks_counts_as_loading():
-    (first, *_) = [unwrap(item)[1] for item in instrumented_iterator(DataLoader(Silent()))]
+    (first, *_) = [unwrap(item)[1] for item in instrument_iterator(DataLoader(Silent()))]
     assert first.region_ns("load") >= 2e6
 
 
@@ -72,7 +72,7 @@ def test_the_loader_itself_is_left_as_it_was():
     data = Marked()
     loader = DataLoader(data, batch_size=2)
     collate = loader.collate_fn
-    list(instrumented_iterator(loader))
+    list(instrument_iterator(loader))
     assert loader.dataset is data
     assert loader.collate_fn is collate
     assert isinstance(next(iter(loader)), torch.Tensor)
@@ -80,7 +80,7 @@ def test_the_loader_itself_is_left_as_it_was():
 
 def test_persistent_workers_do_not_leak_timed_batches_into_later_passes():
     loader = DataLoader(Marked(), batch_size=2, num_workers=1, persistent_workers=True)
-    list(instrumented_iterator(loader))
+    list(instrument_iterator(loader))
     forget_workers(loader)
     assert isinstance(next(iter(loader)), torch.Tensor)
 
@@ -89,7 +89,7 @@ def test_workers_started_by_spawn_are_measured_too():
     loader = DataLoader(
         Pictures(2), batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=collate
     )
-    pairs = [unwrap(item) for item in instrumented_iterator(loader)]
+    pairs = [unwrap(item) for item in instrument_iterator(loader)]
     assert [(timing.worker, timing.tensors) for _, timing in pairs] == [(0, 1), (0, 1)]
     (image,), (target,) = pairs[1][0]
     assert image.dtype == torch.float32 and image.unique().tolist() == pytest.approx([0.2])
@@ -109,7 +109,7 @@ def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_the
         return {"numbers": list(items), "more": (torch.ones(1), "text")}
 
     loader = DataLoader(Marked(4), batch_size=2, num_workers=1, collate_fn=collate_apart)
-    iterator = instrumented_iterator(loader)
+    iterator = instrument_iterator(loader)
     next(iterator)
     limit_s = time.monotonic() + 900
     while iterator._worker_result_queue.empty() and time.monotonic() < limit_s:
@@ -123,4 +123,4 @@ def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_the
 
 
 def test_what_is_not_a_map_style_loader_passes_through():
-    assert [unwrap(item) for item in instrumented_iterator([1, 2])] == [(1, None), (2, None)]
+    assert [unwrap(item) for item in instrument_iterator([1, 2])] == [(1, None), (2, None)]

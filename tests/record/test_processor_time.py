@@ -9,7 +9,7 @@ from detscope.record.steps.rows import sum_processor_time, processor_rows
 
 def test_processor_time_of_the_phases_adds_up_to_that_of_the_step():
     nodes = NodeTable()
-    forward, backward = (nodes.phase(name).number * 4 for name in ("forward", "backward"))
+    forward, backward = (nodes.phase_node(name).number * 4 for name in ("forward", "backward"))
     marks = [STEP_BEGINS, 100, BATCH_ARRIVED, 130, forward, 132, forward + 1, 180]
     marks += [backward, 181, backward + 1, 281, STEP_ENDS, 290]
     spent = sum_processor_time(marks, nodes)
@@ -19,7 +19,7 @@ def test_processor_time_of_the_phases_adds_up_to_that_of_the_step():
 
 def test_marks_of_a_step_that_was_left_are_forgotten():
     nodes = NodeTable()
-    forward = nodes.phase("forward").number * 4
+    forward = nodes.phase_node("forward").number * 4
     marks = [forward, 5, STEP_BEGINS, 10, forward, 12, STEP_BEGINS, 50, BATCH_ARRIVED, 60, STEP_ENDS, 70]
     assert sum_processor_time(marks, nodes) == {"data": 10, "other": 10, "step": 20}
     assert sum_processor_time(marks[:-2], nodes) == {}

@@ -277,7 +277,7 @@ class SteppingClock:
 
 def test_device_times_are_read_late_in_order_and_without_waiting_inside_the_loop(tmp_path, monkeypatch):
     clock = SteppingClock()
-    monkeypatch.setattr("detscope.record.recorder.device_clock_for", lambda device: clock)
+    monkeypatch.setattr("detscope.record.step_recorder.device_clock_for", lambda device: clock)
     recorder, _ = train(tmp_path, batches=30)
     steps = detscope.load_run(recorder.run).table("steps")
     whole = steps.filter((pl.col("phase") == "step") & (pl.col("mode") == "recorded"))

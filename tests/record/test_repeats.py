@@ -19,12 +19,12 @@ from detscope.runs.writer import RunWriter
 
 def some_nodes() -> NodeTable:
     nodes = NodeTable()
-    nodes.add("module", "", "Root")
-    nodes.add("module", "backbone", "Body", "backbone")
-    nodes.add("module", "backbone.conv", "Conv2d")
-    nodes.add("module", "head", "Head", "head")
-    nodes.add("function", "nms()", "function", ".nms")
-    nodes.add("region", "mine", "region")
+    nodes.add_node("module", "", "Root")
+    nodes.add_node("module", "backbone", "Body", "backbone")
+    nodes.add_node("module", "backbone.conv", "Conv2d")
+    nodes.add_node("module", "head", "Head", "head")
+    nodes.add_node("function", "nms()", "function", ".nms")
+    nodes.add_node("region", "mine", "region")
     return nodes
 
 
@@ -68,7 +68,7 @@ def trainings(draw):
         codes.append(number * 4 + 1)
 
     data, forward, backward, optimizer = (
-        NODES.phase(p).number * 4 for p in ("data", "forward", "backward", "optimizer")
+        NODES.phase_node(p).number * 4 for p in ("data", "forward", "backward", "optimizer")
     )
     codes += [data, data + 1, forward]
     for call in draw(st.lists(calls_of(3, modules), max_size=4)):
@@ -160,7 +160,7 @@ def opened(index, codes, gap, mode="recorded"):
 
 
 def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(tmp_path):
-    forward, head = NODES.phase("forward").number * 4, 9 * 4
+    forward, head = NODES.phase_node("forward").number * 4, 9 * 4
     plain = [forward, head, head + 1, forward + 1]
     other = [forward, head, head + 1, head, head + 1, forward + 1]
     kinds = [plain, other, plain, plain, other, [], plain, other]
@@ -170,7 +170,7 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
     for index, codes in enumerate(kinds):
         step = opened(index, codes, gap=7 + index, mode="bare" if not codes else "recorded")
         tables.add_step(step)
-        data = NODES.phase("data").number * 4
+        data = NODES.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         account = replay_events(events, NODES, step.start_ns, step.end_ns)
         rows = step_rows(index, 0, step.mode, account, None)
@@ -186,8 +186,8 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
 
 
 def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
-    forward, head = NODES.phase("forward").number * 4, 9 * 4
-    backward = NODES.phase("backward").number * 4
+    forward, head = NODES.phase_node("forward").number * 4, 9 * 4
+    backward = NODES.phase_node("backward").number * 4
     codes = [forward, head, head + 1, forward + 1, backward, head + 2, backward + 1]
     writer = RunWriter(tmp_path, "test", "model", {})
     tables = StepTables(writer, NODES, 0, None)

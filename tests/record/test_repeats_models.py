@@ -32,7 +32,7 @@ def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, mon
 
     def write(tables, step):
         nodes = tables._nodes
-        data = nodes.phase("data").number * 4
+        data = nodes.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         account = replay_events(events, nodes, step.start_ns, step.end_ns)
         expected_steps.extend(step_rows(step.index, step.epoch, step.mode, account, None))

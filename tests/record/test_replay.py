@@ -21,14 +21,14 @@ class Script:
 
     def at(self, time: int, what: str, kind: str, path: str, stage: str | None = None) -> None:
         code = {"enter": 0, "exit": 1, "mark": 2}[what]
-        number = self.nodes.add(kind, path, stage=stage).number
+        number = self.nodes.add_node(kind, path, stage=stage).number
         self.events += [number * 4 + code, time, -1]
 
     def account(self, end: int, keep_slices: bool = False):
         return replay_events(self.events, self.nodes, 0, end, keep_slices)
 
     def number(self, path: str) -> int:
-        return self.nodes.add("module", path).number
+        return self.nodes.add_node("module", path).number
 
 
 def one_step() -> Script:

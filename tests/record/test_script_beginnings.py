@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from detscope.analyze.step.loader import loader_figures
-from detscope.analyze.step.steps import typical_steps
+from detscope.analyze.step.steps import choose_typical_steps
 from detscope.analyze.summary import summarize
 
 
@@ -149,7 +149,7 @@ def test_the_number_of_workers_is_the_loader_s_and_not_of_those_that_were_seen(l
     assert heard.run is not None
     assert heard.info["num_workers"] == 2
     loader = heard.table("loader").filter(pl.col("worker") == 0)  # as if the other had made none of these
-    typical = typical_steps(heard.table("steps"))
+    typical = choose_typical_steps(heard.table("steps"))
     typical = replace(typical, measured=loader["step"].unique().to_list())
     seen = loader_figures(loader, typical, 4.0, 1.0)
     told = loader_figures(loader, typical, 4.0, 1.0, heard.info["num_workers"])

@@ -86,7 +86,7 @@ def test_what_a_rare_step_spent_is_told_of_all_steps_and_in_how_many_it_was_seen
             model(batch).sum().backward()
             optimizer.step()
             recorder = heard.tracker.recording._recorder
-            step = recorder._step if recorder else None
+            step = recorder.step if recorder else None
             if step is not None and step.mode == "recorded" and saved < 2 and step.index > 8:
                 saved += 1
                 save()
@@ -239,9 +239,9 @@ def test_in_bare_steps_nothing_of_ours_is_awake(listen: Any) -> None:
             model(batch).sum().backward()
             recording = heard.tracker.recording
             recorder = recording._recorder
-            if recorder is not None and recorder._step is not None:
+            if recorder is not None and recorder.step is not None:
                 awake = (recorder.telemetry._free.is_set(), recording._sampler._awake.is_set())
-                seen.setdefault(recorder._step.mode, set()).add(awake)
+                seen.setdefault(recorder.step.mode, set()).add(awake)
             optimizer.step()
     assert seen["bare"] == {(False, False)}
     assert seen["recorded"] == {(True, True)}

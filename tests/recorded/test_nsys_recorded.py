@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-
 from detscope.ingest.nsys.reader import read, sniff
+
 from detscope.ingest.sink import Sink
 
 ALL = ("kernel", "copy", "set")

@@ -12,8 +12,8 @@ from detscope.predict.device.transfer import transfer_target
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.models.choice import TargetModel
 from detscope.predict.models.methods import fit_method
-from detscope.predict.models.physical import PhysicalModel, spread_samples
-from detscope.predict.samples import Sample, read_samples, with_target
+from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.samples import Sample, read_samples, spread_samples, with_target
 from detscope.predict.score import SEEN_LEVELS
 
 CONSTANT_BYTES, ROOM_BYTES = 600e6, 5.5e9

@@ -192,15 +192,8 @@ def test_some_columns_of_a_table_are_read_alone_whether_the_run_is_whole_or_part
 def test_rows_that_come_late_stand_among_the_others_in_the_order_of_their_step(tmp_path):
     writer = RunWriter(tmp_path, "train", "tiny", {})
     late = [{"step": 1, "name": "a", "value": 0.1}, {"step": 1, "name": "b", "value": 0.2}]
-    handed_over = []
-
-    def hand_over() -> None:
-        if not handed_over:
-            handed_over.append(True)
-            writer.append_frame("losses", pl.DataFrame(late), sorted_by="step")
-
-    writer.before_writing = hand_over
     writer.append("losses", [(0, "z", 1.0), (2, "a", 2.0)])
+    writer.append_frame("losses", pl.DataFrame(late), sorted_by="step")
     writer.close("ok")
     found = load_run(writer.folder).table("losses")
     assert found.select("step", "name").rows() == [(0, "z"), (1, "a"), (1, "b"), (2, "a")]

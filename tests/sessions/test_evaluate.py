@@ -246,7 +246,7 @@ def open_own(monkeypatch):
             annotations = folder / "annotations" / "instances.json"
             return open_coco_layout("own", folder / "images", annotations, options)
 
-        monkeypatch.setattr("detscope.sessions.evaluate.evaluation.open_dataset", opened)
+        monkeypatch.setattr("detscope.sessions.recording.open_dataset", opened)
 
     return use
 

@@ -25,14 +25,14 @@ def test_recorded_steps_take_every_batch_once_in_order_whatever_the_schedule(cou
     schedule = Schedule(warmup, bare, operators)
     batches = split_batches(count, 1, 1)
     order = order_steps(schedule, batches)
-    recorded = [batch for index, batch in enumerate(order) if schedule.mode(index) == "recorded"]
+    recorded = [batch for index, batch in enumerate(order) if schedule.mode_of(index) == "recorded"]
     assert recorded == batches
 
 
 def test_bare_steps_repeat_the_batch_before_and_the_batch_after_in_turn():
     schedule = Schedule(warmup_steps=0, bare_every=4)
     order = [batch[0] for batch in order_steps(schedule, split_batches(40, 1, 1))]
-    modes = [schedule.mode(index) for index in range(len(order))]
+    modes = [schedule.mode_of(index) for index in range(len(order))]
     sides = Counter()
     for index, number in enumerate(order):
         if modes[index] == "bare":

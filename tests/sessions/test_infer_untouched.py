@@ -79,7 +79,7 @@ def test_detections_are_bit_identical_and_nothing_stays_behind(family, tmp_path)
     with recorder:
         for batch in recorder.steps([(images(), [0, 1])] * 6):
             outputs.append(detect_objects(model, batch[0], plan))
-            recorded = recorder.schedule.mode(recorder.steps_done) == "recorded"
+            recorded = recorder.schedule.mode_of(recorder.steps_done) == "recorded"
             assert bool(changes(before, everything(model))) or not recorded, "the comparison sees probes"
     measure_allocations(model, [lambda: outputs.append(detect_objects(model, images(), plan))], built.stages)
     assert len(outputs) == 7

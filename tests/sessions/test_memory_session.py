@@ -19,7 +19,7 @@ from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.train.variants import train_and_try, variants_in
+from detscope.sessions.train.variants import train_and_try, parse_variants
 from detscope.zoo.recompute import recompute_in_backward
 
 LIMITED = Path(__file__).with_name("limited_train.py")
@@ -106,8 +106,8 @@ def run_limited(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_unknown_variant_is_refused_before_anything_runs():
     with pytest.raises(UsageError, match="'fp8' is not a variant"):
-        variants_in("bf16,fp8")
-    assert variants_in("bf16, checkpoint") == ("bf16", "checkpoint")
+        parse_variants("bf16,fp8")
+    assert parse_variants("bf16, checkpoint") == ("bf16", "checkpoint")
 
 
 class Net(nn.Module):

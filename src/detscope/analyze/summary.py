@@ -10,7 +10,7 @@ import polars as pl
 from detscope.analyze.accuracy import add_evaluation
 from detscope.analyze.advice import advice_for
 from detscope.analyze.curve import accuracy_figures, epoch_rows
-from detscope.analyze.device.roofline import add_costs
+from detscope.analyze.device.roofline import count_costs
 from detscope.analyze.device.run_figures import add_device
 from detscope.analyze.device.telemetry import telemetry_rows
 from detscope.analyze.memory.account import memory_figures
@@ -18,20 +18,31 @@ from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks.figures import add_ranks
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.step.content import content_figures, images_per_step, loss_figures
-from detscope.analyze.step.inference import add_inference, inference_verdict
+from detscope.analyze.step.cost_content import cost_against_content
+from detscope.analyze.step.inference import (
+    count_detections,
+    first_step_ms,
+    image_names,
+    inference_stages,
+    inference_verdict,
+    name_outliers,
+    stage_times,
+    step_contents,
+)
 from detscope.analyze.step.loader import loader_figures
-from detscope.analyze.step.modules import backward_attributed, in_model_order, module_rows, stage_rows
-from detscope.analyze.step.operators import operator_rows
-from detscope.analyze.step.overhead import overhead_ratio
+from detscope.analyze.step.modules import backward_attributed, module_figures, stage_figures
+from detscope.analyze.step.operators import operator_figures
+from detscope.analyze.step.overhead import measure_own_cost
 from detscope.analyze.step.steps import (
+    TypicalSteps,
+    choose_typical_steps,
+    find_outliers,
     images_per_second,
-    outlier_rows,
-    phase_rows,
+    phase_figures,
     step_figures,
-    typical_steps,
     warmup_figures,
 )
-from detscope.analyze.verdict import verdict
+from detscope.analyze.verdict import training_verdict
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.reader import Run, load_run
 
@@ -44,10 +55,10 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     info = opened.info
     steps, spans, content = (opened.table(name) for name in ("steps", "spans", "content"))
     infers = info.get("verb") == "infer"
-    typical = typical_steps(steps, find_slow_start=not infers)
-    phases = phase_rows(steps, typical) if typical.steps else []
-    phases_ms = {row["name"]: row["ms"] for row in phases}
-    stages = in_model_order(stage_rows(spans, typical, phases_ms), info.get("stages", []))
+    typical = choose_typical_steps(steps, find_slow_start=not infers)
+    phases = phase_figures(steps, typical)
+    phases_ms = {phase.name: phase.ms for phase in phases}
+    stages = stage_figures(spans, typical, phases_ms, info.get("stages", []))
     per_step = images_per_step(content, typical.measured)
     step_ms = step_figures(steps, typical)
     operators = info.get("operators") or {}
@@ -63,22 +74,16 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
             for key in ("model", "weights", "data", "device", "batch_size", "precision", "level")
         },
         "step_ms": step_ms,
-        "stability": {
-            "verdict": typical.steadiness.verdict,
-            "reason": typical.steadiness.reason,
-            "spread": typical.steadiness.spread,
-        },
-        "outliers": outlier_rows(steps, content, typical),
+        "stability": typical.steadiness,
+        "outliers": find_outliers(steps, content, typical),
         "warmup": warmup_figures(steps, typical),
         "images_per_s": images_per_second(steps, content, typical),
-        "phases_ms": phases_ms,
         "phases": phases,
-        "stages_ms": {row["name"]: row["total_ms"] for row in stages if row["depth"] == 0},
         "stages": stages,
-        "modules": module_rows(spans, opened.table("nodes"), typical, phases_ms),
+        "modules": module_figures(spans, opened.table("nodes"), typical, phases_ms),
         "backward_attributed": operators.get("backward_attributed", backward_attributed(spans, typical)),
         "backward_attributed_by": "operators" if operators else "module borders",
-        "operators": operator_rows(opened.table("ops"), operators.get("steps", 1)),
+        "operators": operator_figures(opened.table("ops"), operators.get("steps", 1)),
         "content": content_figures(content, typical.measured),
         "loss": loss_figures(opened.table("losses")),
         **_training_course(opened),
@@ -90,7 +95,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
             phases_ms.get("data", 0.0),
             info.get("num_workers"),
         ),
-        "overhead_ratio": overhead_ratio(steps, content, opened.table("loader")),
+        "overhead_ratio": measure_own_cost(steps, content, opened.table("loader")),
         "telemetry": telemetry_rows(opened.table("telemetry")),
         "growth": info.get("growth"),
         "notes": _notes(info, typical.mode),
@@ -99,20 +104,53 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         "files": _files(opened.folder),
     }
     if infers:
-        add_inference(summary, opened, typical)
+        summary.update(_inference_figures(summary, opened, typical))
     account = memory_figures(opened)
     if account is not None or not infers:  # an inference without blocks keeps its measure of a pass
         summary["memory"] = account
-    summary["verdict"] = inference_verdict(summary) if infers else verdict(summary)
+    summary["verdict"] = (
+        inference_verdict(summary["stages"], step_ms, summary["batch_size"])
+        if infers
+        else training_verdict(step_ms, phases, stages, summary["loader"])
+    )
     if info.get("verb") == "eval":
         add_evaluation(summary, opened)
     add_ranks(summary, opened, typical)
     add_device(summary, opened)
-    add_costs(summary, opened)
+    summary["modules"], summary["roofline"] = count_costs(opened, summary["modules"], phases)
     if (predicted := read_predicted(opened)) is not None:
         summary["predicted"] = predicted
     summary["advice"] = advice_for(summary, info.get("settings"))
     return summary
+
+
+def _inference_figures(summary: dict[str, Any], run: Run, typical: TypicalSteps) -> dict[str, Any]:
+    """What an inference has beside the figures of its steps, and in their place."""
+    images, content, steps = (
+        run.table("images").sort("step", "position"),
+        run.table("content"),
+        run.table("steps"),
+    )
+    on_device = run.info.get("device") != "cpu"
+    per_step = stage_times(steps, run.table("spans"), typical.measured, on_device)
+    measured = images.filter(pl.col("step").is_in(typical.measured))
+    return {
+        "images": measured["name"].n_unique() if measured.height else 0,
+        "repeat": run.info.get("repeat"),
+        "score": run.info.get("score"),
+        "latency_ms": summary["step_ms"],
+        "first_image_ms": first_step_ms(steps),
+        "stages": inference_stages(
+            summary["stages"], summary["phases"], summary["step_ms"], per_step, on_device
+        ),
+        "outliers": name_outliers(summary["outliers"], images, content, typical),
+        "cost_against_content": cost_against_content(per_step, step_contents(images, content)),
+        "detections": count_detections(measured),
+        "memory": run.info.get("memory") or {"peak_bytes": None, "why": "the run ended before it"},
+        "skipped": run.info.get("skipped") or [],
+        "overhead_ratio": measure_own_cost(steps, content, alike=image_names(images)),
+        **dict.fromkeys(("loss", "backward_attributed", "backward_attributed_by")),
+    }
 
 
 def _training_course(run: Run) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def _add_estimates(
             if unbounded[place] is not None:
                 row["process_bytes_unbounded"] = unbounded[place]
         if estimate.extrapolated.any() and len(model.reach.places):
-            outside = len({number for case in cases for number in model.reach.outside(case)})
+            outside = len({number for case in cases for number in model.reach.find_outside(case)})
             notes.append(
                 f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
             )

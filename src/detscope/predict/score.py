@@ -17,8 +17,7 @@ from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide,
 from detscope.predict.memory.model import MemoryModel, fit_memory
 from detscope.predict.models.choice import Estimate
 from detscope.predict.models.methods import TARGETS, fit_method
-from detscope.predict.models.physical import spread_samples
-from detscope.predict.samples import Array, Sample, with_target
+from detscope.predict.samples import Array, Sample, spread_samples, with_target
 
 
 # DOC detscope.predict.score: How well the data itself is known: no predictor can be expected to do better.

@@ -320,8 +320,8 @@ class CommunicationWatch:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.phase_now: Callable[[], str | None] = lambda: None  # None: this thread is not recorded
-        self.set_aside: Callable[[str], Callable[[], None]] = _set_nothing_aside  # begins, gives the end
-        self._asides: dict[HostInterval, Callable[[], None]] = {}
+        self.set_aside: Callable[[str], Callable[[], object]] = _set_nothing_aside  # begins, gives the end
+        self._asides: dict[HostInterval, Callable[[], object]] = {}
         self._in_hook = 0  # collectives of ours, or of one that is noted as a whole
         self._current: list[HostInterval] = []
         self._waiting: deque[tuple[int, list[HostInterval]]] = deque()

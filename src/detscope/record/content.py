@@ -22,8 +22,8 @@ def describe_batch(batch: Any) -> BatchContent:
     images, targets = batch, None
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and not _is_image(batch[0]):
         images, targets = batch
-    count, pixels = _images(images)
-    boxes, ids = _targets(targets)
+    count, pixels = _count_images(images)
+    boxes, ids = _count_targets(targets)
     return BatchContent(count, boxes, pixels, ids)
 
 
@@ -31,7 +31,7 @@ def _is_image(value: Any) -> bool:
     return len(getattr(value, "shape", ())) == 3
 
 
-def _images(images: Any) -> tuple[int | None, int | None]:
+def _count_images(images: Any) -> tuple[int | None, int | None]:
     shape = getattr(images, "shape", None)
     if shape is not None and len(shape) == 4:
         return int(shape[0]), int(shape[0] * shape[2] * shape[3])
@@ -40,7 +40,7 @@ def _images(images: Any) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _targets(targets: Any) -> tuple[int | None, str]:
+def _count_targets(targets: Any) -> tuple[int | None, str]:
     if not isinstance(targets, (list, tuple)) or not all(isinstance(t, Mapping) for t in targets):
         return None, ""
     if not all("boxes" in target for target in targets):
@@ -59,15 +59,15 @@ def _on_host(value: Any) -> bool:
 _BOXES = ("boxes", "bboxes", "bbox", "gt_boxes")
 
 
-def describe(batch: Any) -> BatchContent:
+def describe_foreign_batch(batch: Any) -> BatchContent:
     """Counts of a batch; one of a kind that cannot be read has nothing that is known."""
     try:
-        return _describe(batch)
+        return _describe_parts(batch)
     except Exception:  # whatever a stranger's batch does when it is looked at is no matter of the script
         return BatchContent()
 
 
-def _describe(batch: Any) -> BatchContent:
+def _describe_parts(batch: Any) -> BatchContent:
     """In the forms that detection code uses."""
     found = describe_batch(batch)
     if found.boxes is not None and found.images is not None:
@@ -85,11 +85,11 @@ def _describe(batch: Any) -> BatchContent:
 def _count_boxes(targets: Any) -> int | None:
     """Boxes of a list of dicts (or COCO's lists of them), of one dict of lists, or of a padded tensor."""
     if _is_padded(targets):
-        return _padded(targets)
+        return _count_padded(targets)
     if isinstance(targets, Mapping):
         boxes = _boxes_of(targets)
         if _is_padded(boxes):
-            return _padded(boxes)
+            return _count_padded(boxes)
         return sum(len(of_image) for of_image in boxes) if isinstance(boxes, (list, tuple)) else None
     if not isinstance(targets, (list, tuple)) or not targets:
         return None
@@ -109,7 +109,7 @@ def _is_padded(boxes: Any) -> bool:
     return len(shape) == 3 and shape[-1] == 4 and bool(getattr(boxes, "is_cpu", False))
 
 
-def _padded(boxes: Any) -> int:
+def _count_padded(boxes: Any) -> int:
     """Rows that are not filled with one number, as padding is; by way of numpy, which no profiler sees."""
     values = boxes.detach().numpy()
     return int((values.max(-1) != values.min(-1)).sum())
@@ -119,19 +119,19 @@ def _boxes_of(target: Mapping[Any, Any]) -> Any:
     return next((target[name] for name in _BOXES if name in target), None)
 
 
-def together(contents: Iterable[BatchContent]) -> BatchContent:
+def add_contents(contents: Iterable[BatchContent]) -> BatchContent:
     """The counts of all batches of a step; None as soon as one is not known."""
     all_of_them = list(contents)
     if not all_of_them:
         return BatchContent()
 
-    def added(values: list[int | None]) -> int | None:
+    def add_known(values: list[int | None]) -> int | None:
         known = [value for value in values if value is not None]
         return sum(known) if len(known) == len(values) else None
 
     return BatchContent(
-        added([one.images for one in all_of_them]),
-        added([one.boxes for one in all_of_them]),
-        added([one.pixels for one in all_of_them]),
+        add_known([one.images for one in all_of_them]),
+        add_known([one.boxes for one in all_of_them]),
+        add_known([one.pixels for one in all_of_them]),
         " ".join(one.image_ids for one in all_of_them if one.image_ids),
     )

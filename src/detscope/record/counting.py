@@ -25,10 +25,11 @@ from torch.utils.flop_counter import flop_registry
 
 from detscope.record.model.borders import BorderScribe
 from detscope.record.model.phases import PhaseProbes
-from detscope.record.model.probes import ModelProbes, StageLike
+from detscope.record.model.probes import ModelProbes
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.replay import StepAccount, replay_events
+from detscope.zoo.contract import Stage
 
 FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12
 
@@ -47,7 +48,7 @@ class Cost:
 
 
 def count_costs(
-    model: nn.Module, one_pass: Callable[[], object], stages: Sequence[StageLike], modules: str = "all"
+    model: nn.Module, one_pass: Callable[[], object], stages: Sequence[Stage], modules: str = "all"
 ) -> list[Cost]:
     """Run the pass once and account for its arithmetic; leaves nothing on the model."""
     counter = _Counter()

@@ -133,7 +133,7 @@ def count_tensors(batch: Any) -> int:
     return len({id(tensor) for _, tensor in named_tensors(getattr(batch, "tensors", batch), "")})
 
 
-def instrumented_iterator(loader: Iterable[Any]) -> Iterator[Any]:
+def instrument_iterator(loader: Iterable[Any]) -> Iterator[Any]:
     """An iterator over the loader; where it is a map-style DataLoader, its batches are `TimedBatch`es."""
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -156,7 +156,7 @@ def forget_workers(loader: Iterable[Any]) -> None:
         vars(loader)["_iterator"] = None
 
 
-def unwrap(item: Any) -> tuple[Any, BatchTiming | None]:
+def unwrap_batch(item: Any) -> tuple[Any, BatchTiming | None]:
     """The plain batch and, if it has them, its times."""
     if isinstance(item, TimedBatch):
         item.timing.arrived_ns = perf_counter_ns()

@@ -1,8 +1,8 @@
 """The recorder: attach it to a model in anybody's loop, and a run folder comes out.
 
-    with detscope.Recorder(model, optimizer=optimizer, out="runs") as recorder:
-        for images, targets in recorder.steps(loader):
-            ...
+with detscope.Recorder(model, optimizer=optimizer, out="runs") as recorder:
+    for images, targets in recorder.steps(loader):
+        ...
 """
 
 from __future__ import annotations

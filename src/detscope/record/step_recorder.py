@@ -1,8 +1,8 @@
 """What every recorder does with a step, whoever says when it begins and ends: a loop or a script.
 
-`prepare_step` brings the probes into the state the coming step wants, `begin_step` opens it, `finish_step` closes
-it and does the bookkeeping. Everything costly (replaying events, writing tables) happens there, between steps, and
-is not part of any step.
+`prepare_step` brings the probes into the state the coming step wants, `begin_step` opens it, `finish_step`
+closes it and does the bookkeeping. Everything costly (replaying events, writing tables) happens there, between
+steps, and is not part of any step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from detscope.record.memory.failures import (
 )
 from detscope.record.memory.spans import ShapeScribe, SpanBuffer
 from detscope.record.memory.watch import MemoryWatch
-from detscope.record.model.phases import PhaseProbes, Phases
+from detscope.record.model.calls import CallListener
+from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import (
     IN_COMPILED_CODE,
@@ -49,7 +50,7 @@ from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 from detscope.zoo.contract import Observer, Stage
-from detscope.zoo.recognise import recognise
+from detscope.zoo.registry import recognise_parts
 
 LEVELS = ("phases", "modules", "ops")
 COLLECTIVES = "collectives"
@@ -86,7 +87,7 @@ class StepRecorder:
         if modules not in ("all", "leaf", "none") and not modules.isdigit():
             raise UsageError(f"modules {modules!r} is not all, leaf, none or a depth", "try modules='all'")
         if stages is None or observers is None:
-            _, found_stages, found_observers = recognise(model)
+            _, found_stages, found_observers = recognise_parts(model)
             stages = found_stages if stages is None else stages
             observers = found_observers if observers is None else observers
         self.level = level
@@ -131,7 +132,7 @@ class StepRecorder:
         self._listening: AbstractContextManager[None] | None = None
         self.between_steps: Callable[[int], None] = lambda _steps_done: None  # outside of every step
 
-    def make_phases(self, model: nn.Module) -> Phases:
+    def make_phases(self, model: nn.Module) -> CallListener:
         """Who finds the phases of steps."""
         return PhaseProbes(self.buffer, self.nodes, model, self.optimizers)
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import msgspec
+
 
 def as_standard_json(value: object) -> object:
     """The same data without what JSON cannot say: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, msgspec.Struct):
+        return {name: as_standard_json(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(key): as_standard_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

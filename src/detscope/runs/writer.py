@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -52,6 +52,19 @@ def read_part(path: Path) -> pl.DataFrame:
     return pl.read_ipc_stream(path)
 
 
+def write_info(folder: Path, info: Mapping[str, Any]) -> None:
+    """Write run.json."""
+    text = json.dumps(as_standard_json(info), indent=1, allow_nan=False, default=str)
+    write_text(folder / "run.json", text + "\n")
+
+
+def update_info(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Say more in run.json of a run that is closed, where every view finds it."""
+    from detscope.runs.reader import load_run
+
+    write_info(folder, {**load_run(folder).info, **changes})
+
+
 class RunWriter:
     """One open run. Rows are kept in memory until `flush`, parts on disk until `close`."""
 
@@ -62,7 +75,6 @@ class RunWriter:
         self._columns: dict[str, list[list[Any]]] = {name: [[] for _ in TABLES[name]] for name in TABLES}
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
         self._sorted_by: dict[str, str] = {}
-        self.before_writing: Callable[[], None] = lambda: None  # whoever still holds rows hands them over
         self._part = 0
         self._naming: Thread | None = None  # puts the parts of the last flush on disk
         self._failed: DetscopeError | None = None
@@ -81,8 +93,7 @@ class RunWriter:
 
     def save_info(self) -> None:
         """Write run.json."""
-        text = json.dumps(as_standard_json(self.info), indent=1, allow_nan=False, default=str)
-        write_text(self.folder / "run.json", text + "\n")
+        write_info(self.folder, self.info)
 
     def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, each with the columns of the schema in order."""
@@ -114,7 +125,6 @@ class RunWriter:
         meanwhile. What went wrong there is raised by the next call.
         """
         self._settle()
-        self.before_writing()
         self._part += 1
         paths: list[Path] = []
         try:
@@ -161,10 +171,16 @@ class RunWriter:
         whole = pl.concat(pieces)
         return whole if column is None else whole.sort(column, maintain_order=True)
 
+    def forget_rows(self, table: str) -> None:
+        """What came for a table so far is not part of the run."""
+        self._settle()  # a part that is still being named would come back
+        self._pending(table)
+        for part in (self.folder / "parts").glob(f"{table}-*.arrow"):
+            part.unlink()
+
     def close(self, status: str, reason: str | None = None) -> None:
         """Join the parts and what is pending into one file per table, and say how the run ended."""
         self._settle()
-        self.before_writing()
         parts = self.folder / "parts"
         for table in TABLES:
             pieces = [read_part(piece) for piece in sorted(parts.glob(f"{table}-*.arrow"))]

@@ -128,13 +128,13 @@ def add_costs(
     import polars as pl
     import torch
 
-    from detscope.analyze.step.steps import typical_steps
+    from detscope.analyze.step.steps import choose_typical_steps
     from detscope.machine.peak import machine_peak
     from detscope.record.counting import count_costs
     from detscope.runs.reader import load_run
     from detscope.runs.writer import polars_schema, write_table
 
-    pass_ms = typical_steps(load_run(writer.folder).table("steps")).p50_ms
+    pass_ms = choose_typical_steps(load_run(writer.folder).table("steps")).p50_ms
     if modules == "none" or pass_ms is None:
         return
     told: dict[str, Any]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seed_weights(seed: int) -> Iterator[None]:
     """Draw from `seed` in the block; the caller's random state is as before afterwards.
 
     Models are made on the CPU, so only the CPU's generator is touched: seeding through

@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from detscope.analyze.rerun import MADE_BY_SETTINGS
+from detscope.analyze.step.modules import ModuleFigures, StageFigures
+from detscope.analyze.step.operators import OperatorFigures
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Case:
     @property
     def step_ms(self) -> float:
         """The median step."""
-        return float((self.summary.get("step_ms") or {}).get("p50") or 0.0)
+        return self.summary["step_ms"].p50 or 0.0
 
     @property
     def training(self) -> bool:
@@ -74,7 +76,7 @@ class Case:
     @cached_property
     def phases(self) -> dict[str, float]:
         """Share of each phase."""
-        return {row["name"]: float(row["share"]) for row in self.summary.get("phases") or []}
+        return {phase.name: phase.share for phase in self.summary["phases"]}
 
     def setting(self, dotted: str, default: Any = None) -> Any:
         """A setting of the run."""
@@ -84,35 +86,27 @@ class Case:
 
     def stage_share(self, *names: str) -> float:
         """Share of the step in stages of these names, parts included, wherever they hang."""
-        rows = self.summary.get("stages") or []
-        chosen = [row for row in rows if row["name"] in names or row["name"].rpartition(".")[2] in names]
-        outermost = [
-            row
-            for row in chosen
-            if not any(row["name"].startswith(f"{o['name']}.") for o in chosen if o is not row)
-        ]
-        return sum(float(row.get("share") or 0.0) for row in outermost)
+        stages: list[StageFigures] = self.summary["stages"]
+        chosen = [row for row in stages if row.name in names or row.name.rpartition(".")[2] in names]
+        inner = {row.name for row in chosen for other in chosen if row.name.startswith(f"{other.name}.")}
+        return sum(row.share for row in chosen if row.name not in inner)
 
-    def modules_of_type(self, *parts: str) -> Sequence[Mapping[str, Any]]:
+    def modules_of_type(self, *parts: str) -> list[ModuleFigures]:
         """Modules whose class name holds one of these words."""
-        rows = self.summary.get("modules") or []
-        return [row for row in rows if any(part in str(row.get("type", "")) for part in parts)]
+        modules: list[ModuleFigures] = self.summary["modules"]
+        return [row for row in modules if any(part in row.type for part in parts)]
 
-    def self_share(self, rows: Sequence[Mapping[str, Any]], *directions: str) -> float:
+    def self_share(self, modules: Sequence[ModuleFigures]) -> float:
         """Share of the step in these modules' own time."""
-        wanted = directions or ("forward", "backward")
-        spent = sum(float(row.get(f"self_{way}_ms") or 0.0) for row in rows for way in wanted)
-        return spent / self.step_ms if self.step_ms else 0.0
+        return sum(row.self_ms for row in modules) / self.step_ms if self.step_ms else 0.0
 
     def operator_share(self, *words: str) -> float | None:
         """Share of operator time in operators whose name holds one of these words; None without operators."""
-        rows = self.summary.get("operators") or []
-        whole = sum(float(row.get("self_ms") or 0.0) for row in rows)
+        operators: list[OperatorFigures] = self.summary["operators"]
+        whole = sum(row.self_ms for row in operators)
         if not whole:
             return None
-        return (
-            sum(float(row["self_ms"]) for row in rows if any(word in row["name"] for word in words)) / whole
-        )
+        return sum(row.self_ms for row in operators if any(word in row.name for word in words)) / whole
 
     def command(self, settings: Mapping[str, object]) -> str:
         """What to type: the run again with these settings, or the changed script; empty: there is nothing."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.step.operators import OperatorFigures
 
 LEAST_SHARE = 0.20
 
 
 def advise(case: Case) -> Advice | None:
     """What the forward pass spends outside of operators is Python."""
-    operators = case.summary.get("operators") or []
-    inside_ms = sum(float(row.get("self_ms") or 0.0) for row in operators if row.get("phase") == "forward")
+    operators: list[OperatorFigures] = case.summary["operators"]
+    inside_ms = sum(row.self_ms for row in operators if row.phase == "forward")
     forward_ms = case.phases.get("forward", 0.0) * case.step_ms
     if not operators or not forward_ms or inside_ms >= forward_ms:
         return None

@@ -9,11 +9,11 @@ LEAST_SHARE = 0.08
 
 def advise(case: Case) -> Advice | None:
     """A frozen norm needs no statistics and a cheaper backward pass."""
-    norms = [row for row in case.modules_of_type("BatchNorm") if "Frozen" not in str(row.get("type"))]
+    norms = [row for row in case.modules_of_type("BatchNorm") if "Frozen" not in row.type]
     share = case.self_share(norms)
     if share < LEAST_SHARE:
         return None
-    dearest = max(norms, key=lambda row: row["self_forward_ms"] + row["self_backward_ms"])
+    dearest = max(norms, key=lambda row: row.self_ms)
     if case.training:
         what, gain = "freeze batch norm", share * 0.5
         how = "in the model: torchvision.ops.FrozenBatchNorm2d in the place of BatchNorm2d"
@@ -25,7 +25,7 @@ def advise(case: Case) -> Advice | None:
     return Advice(
         "frozen_batch_norm",
         what,
-        f"{len(norms)} batch norms take {share:.0%} of the step, most of it in {dearest['path']}.",
+        f"{len(norms)} batch norms take {share:.0%} of the step, most of it in {dearest.path}.",
         gain,
         assumes,
         in_code=how,

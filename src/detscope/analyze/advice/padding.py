@@ -10,7 +10,7 @@ LEFT = 0.3  # of the padding, after grouping
 
 def advise(case: Case) -> Advice | None:
     """Grouping by aspect ratio removes most of the padding."""
-    padding = (case.summary.get("content") or {}).get("padding_share")
+    padding = case.summary["content"].padding_share
     batch = case.summary.get("batch_size")
     if not padding or padding < LEAST_PADDING or batch == 1 or case.setting("data.group_by_aspect") is True:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, Case
-from detscope.analyze.step.loader import lies_ready
+from detscope.analyze.step.loader import LoaderFigures
 
 LEAST_WAIT = 0.03
 FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, also where a run does not tell
@@ -11,12 +11,12 @@ FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, also where a r
 
 def advise(case: Case) -> Advice | None:
     """A larger prefetch factor smooths what comes in bursts."""
-    loader = case.summary.get("loader") or {}
-    capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
-    wait, workers = case.phases.get("data", 0.0), loader.get("num_workers") or 0
+    loader: LoaderFigures = case.summary["loader"]
+    capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
+    wait, workers = case.phases.get("data", 0.0), loader.num_workers or 0
     if not case.own_loader or not workers or not capacity or not demand or wait < LEAST_WAIT:
         return None
-    if lies_ready(loader) or not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
+    if loader.lies_ready or not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
         return None
     factor = case.setting("training.prefetch_factor", 2)
     return Advice(

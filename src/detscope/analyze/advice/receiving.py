@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, Case
-from detscope.analyze.step.loader import lies_ready
+from detscope.analyze.step.loader import LoaderFigures
 
 MANY_TENSORS = 4
 FEWER_SAVE = 0.6  # of receiving: what torch's "file_system" strategy saved of batches of 14 tensors
@@ -13,12 +13,12 @@ ELSEWHERE = 'collate into few tensors, or torch.multiprocessing.set_sharing_stra
 
 def advise(case: Case) -> Advice | None:
     """Every tensor that a worker sends is a file of shared memory to ask the worker for."""
-    loader = case.summary.get("loader") or {}
-    if not case.own_loader or not lies_ready(loader):
+    loader: LoaderFigures = case.summary["loader"]
+    if not case.own_loader or not loader.lies_ready or loader.receive_ms is None:
         return None
-    share = case.phases.get("data", 0.0) * loader["receive_ms"] / loader["wait_ms"]
-    tensors = loader.get("tensors_per_batch") or 0.0
-    ready = f"Batches lie ready, and yet receiving takes {loader['receive_ms']:.1f} ms of a step"
+    share = case.phases.get("data", 0.0) * loader.receive_ms / loader.wait_ms
+    tensors = loader.tensors_per_batch or 0.0
+    ready = f"Batches lie ready, and yet receiving takes {loader.receive_ms:.1f} ms of a step"
     if tensors >= MANY_TENSORS:
         return Advice(
             "receiving",

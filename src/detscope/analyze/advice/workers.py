@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.step.loader import LoaderFigures
 
 LEAST_WAIT = 0.05
 HEADROOM = 1.15  # so that one slow image does not stop the loop
@@ -13,9 +14,9 @@ MOST_WORKERS = 32
 
 def advise(case: Case) -> Advice | None:
     """As many workers as the demand needs."""
-    loader = case.summary.get("loader") or {}
-    capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
-    wait, workers = case.phases.get("data", 0.0), loader.get("num_workers")
+    loader: LoaderFigures = case.summary["loader"]
+    capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
+    wait, workers = case.phases.get("data", 0.0), loader.num_workers
     if not case.own_loader or wait < LEAST_WAIT or not capacity or not demand or workers is None:
         return None
     each = capacity / max(1, workers)

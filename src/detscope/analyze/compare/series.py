@@ -10,7 +10,7 @@ import polars as pl
 
 from detscope.analyze.step.modules import DIRECTIONS, OUTSIDE, ROOT
 from detscope.analyze.step.series import step_points
-from detscope.analyze.step.steps import PHASES, typical_steps
+from detscope.analyze.step.steps import PHASES, choose_typical_steps
 from detscope.runs.reader import Run
 
 PerStep = dict[int, float]
@@ -31,7 +31,7 @@ class RunSeries:
 def series_of(run: Run) -> RunSeries:
     """Read the series of a run; the measured steps only."""
     steps = run.table("steps")
-    measured = set(typical_steps(steps, find_slow_start=run.info.get("verb") != "infer").measured)
+    measured = set(choose_typical_steps(steps, find_slow_start=run.info.get("verb") != "infer").measured)
     chosen = steps.filter(pl.col("step").is_in(list(measured)))
     by_phase = {
         str(name): _per_step(part, "wall_ns")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
+import msgspec
 import polars as pl
 
-from detscope.analyze.step.modules import ROOT
+from detscope.analyze.figure import Figure
+from detscope.analyze.step.modules import ROOT, ModuleFigures
+from detscope.analyze.step.steps import PhaseFigures
 from detscope.runs.reader import Run
 
 LEAST_MS = 0.005  # shorter modules are all launch cost
@@ -15,72 +19,94 @@ DEFINITION = (
     " boxes); bytes are all inputs and outputs of operators, as if nothing stayed in a cache, so that a"
     " module may lie above the memory roof"
 )
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 
 
-def add_costs(summary: dict[str, Any], run: Run) -> None:
-    """FLOPs into the module rows, and the roofline into the summary."""
-    costs = run.table("costs")
-    told = run.info.get("costs") or {}
+class RooflinePoint(Figure, frozen=True, kw_only=True):
+    """A module's own arithmetic in one direction, per step."""
+
+    path: str
+    direction: Direction
+    flops: int
+    bytes: int  # read and written by its operators
+    ms: float
+    flops_per_byte: float
+    gflops_per_s: float
+    share_of_roof: float | None
+
+
+class Roofline(Figure, frozen=True, kw_only=True):
+    """The model's arithmetic against what the machine can do."""
+
+    definition: str = DEFINITION
+    images: int | None = None  # in the step that was counted
+    flops_forward: int | None = None
+    flops_backward: int | None = None
+    gflops_per_s: float | None = None  # over the phases that were counted
+    share_of_peak: float | None = None
+    peak_flops_per_s: float | None = None  # measured on this machine
+    bandwidth_bytes_per_s: float | None = None
+    definition_of_peak: str | None = None
+    points: tuple[RooflinePoint, ...] = ()  # most FLOPs first
+    why: str | None = None  # why FLOPs are not known
+
+
+def count_costs(
+    run: Run, modules: Sequence[ModuleFigures], phases: Sequence[PhaseFigures]
+) -> tuple[list[ModuleFigures], Roofline]:
+    """Modules with their FLOPs, and where they lie below the machine's roof."""
+    costs, told = run.table("costs"), run.info.get("costs") or {}
     if not costs.height:
-        summary["roofline"] = {"points": [], "why": told.get("why") or "FLOPs were not counted"}
-        return
+        return list(modules), Roofline(why=told.get("why") or "FLOPs were not counted")
     by_path: dict[str, dict[str, int]] = {}
     for row in costs.filter(pl.col("kind") == "module").iter_rows(named=True):
         own = by_path.setdefault(row["path"] or ROOT, {})
-        for key in ("flops", "self_flops", "bytes", "self_bytes"):
+        for key in ("flops", "self_flops", "self_bytes"):
             own[f"{key}_{row['direction']}"] = row[key]
-    points = []
-    for module in summary.get("modules", []):
-        found = by_path.get(module["path"]) if module["kind"] == "module" else None
-        if found is None:
-            continue
-        module.update({key: value for key, value in found.items() if "flops" in key})
-        for direction in ("forward", "backward"):
-            point = _point(module, found, direction, told.get("peak") or {})
-            if point is not None:
-                points.append(point)
-    summary["roofline"] = _whole(summary, by_path.get(ROOT, {}), told, points)
+    peak = {name: float(value) for name, value in (told.get("peak") or {}).items() if name != "definition"}
+    counted, points = [], []
+    for module in modules:
+        found = by_path.get(module.path) if module.kind == "module" else None
+        if found is not None:
+            flops = {key: value for key, value in found.items() if "flops" in key}
+            module = msgspec.structs.replace(module, **flops)
+            points += [point for way in DIRECTIONS if (point := _place_module(module, found, way, peak))]
+        counted.append(module)
+    root = by_path.get(ROOT, {})
+    done = {way: root.get(f"flops_{way}") for way in DIRECTIONS}
+    busy_ms = sum(phase.ms for phase in phases if done.get(phase.name))  # type: ignore[call-overload]
+    speed = sum(value or 0 for value in done.values()) / busy_ms * 1e3 if busy_ms else None
+    roofline = Roofline(
+        images=told.get("images"),
+        flops_forward=done["forward"],
+        flops_backward=done["backward"],
+        gflops_per_s=speed / 1e9 if speed is not None else None,
+        share_of_peak=speed / peak["peak_flops_per_s"] if speed is not None and peak else None,
+        peak_flops_per_s=peak.get("peak_flops_per_s"),
+        bandwidth_bytes_per_s=peak.get("bandwidth_bytes_per_s"),
+        definition_of_peak=(told.get("peak") or {}).get("definition"),
+        points=tuple(sorted(points, key=lambda point: -point.flops)),
+    )
+    return counted, roofline
 
 
-def _point(
-    module: dict[str, Any], found: dict[str, int], direction: str, peak: dict[str, Any]
-) -> dict[str, Any] | None:
+def _place_module(
+    module: ModuleFigures, found: Mapping[str, int], direction: Direction, peak: Mapping[str, float]
+) -> RooflinePoint | None:
     flops, moved = found.get(f"self_flops_{direction}"), found.get(f"self_bytes_{direction}")
-    ms = module.get(f"self_{direction}_ms") or 0.0
+    ms = module.self_forward_ms if direction == "forward" else module.self_backward_ms
     if not flops or not moved or ms < LEAST_MS:
         return None
     speed, intensity = flops / ms * 1e3, flops / moved
-    return {
-        "path": module["path"],
-        "direction": direction,
-        "flops": flops,
-        "bytes": moved,
-        "ms": ms,
-        "flops_per_byte": intensity,
-        "gflops_per_s": speed / 1e9,
-        "share_of_roof": speed / _roof(intensity, peak) if peak else None,
-    }
-
-
-def _roof(intensity: float, peak: dict[str, Any]) -> float:
-    return min(float(peak["peak_flops_per_s"]), intensity * float(peak["bandwidth_bytes_per_s"]))
-
-
-def _whole(
-    summary: dict[str, Any], root: dict[str, int], told: dict[str, Any], points: list[dict[str, Any]]
-) -> dict[str, Any]:
-    flops = {way: root.get(f"flops_{way}") for way in ("forward", "backward")}
-    phases = summary.get("phases_ms") or {}
-    busy_ms = sum(phases.get(way, 0.0) for way in flops if flops[way])
-    done = sum(value or 0 for value in flops.values())
-    peak = told.get("peak") or {}
-    return {
-        "definition": DEFINITION,
-        "images": told.get("images"),
-        "flops": flops,
-        "gflops_per_s": done / busy_ms / 1e6 if busy_ms else None,
-        "share_of_peak": done / busy_ms * 1e3 / peak["peak_flops_per_s"] if busy_ms and peak else None,
-        **peak,
-        "definition_of_peak": peak.get("definition"),
-        "points": sorted(points, key=lambda point: -point["flops"]),
-    } | {"definition": DEFINITION}
+    roof = min(peak["peak_flops_per_s"], intensity * peak["bandwidth_bytes_per_s"]) if peak else None
+    return RooflinePoint(
+        path=module.path,
+        direction=direction,
+        flops=flops,
+        bytes=moved,
+        ms=ms,
+        flops_per_byte=intensity,
+        gflops_per_s=speed / 1e9,
+        share_of_roof=speed / roof if roof else None,
+    )

@@ -9,7 +9,7 @@ from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import mean, total
 
 
-class ContentFigures(Figure):
+class ContentFigures(Figure, frozen=True, kw_only=True):
     """What was in an image of the measured steps; None where it was not recorded."""
 
     boxes_per_image: float | None
@@ -19,19 +19,19 @@ class ContentFigures(Figure):
     padding_share: float | None  # of the pixels in the network's input
 
 
-class LossPart(Figure):
+class LossPart(Figure, frozen=True, kw_only=True):
     """One of the losses that are added up."""
 
     name: str
     value: float
 
 
-class LossFigures(Figure):
+class LossFigures(Figure, frozen=True, kw_only=True):
     """The first and the last loss; None where the loop did not say."""
 
     first: float | None = None
     last: float | None = None
-    parts: list[LossPart] = []  # of the last
+    parts: tuple[LossPart, ...] = ()  # of the last
 
 
 def content_figures(content: pl.DataFrame, steps: list[int]) -> ContentFigures:
@@ -65,5 +65,5 @@ def loss_figures(losses: pl.DataFrame) -> LossFigures:
     if whole.height == 0:
         return LossFigures()
     last = losses.filter((pl.col("step") == whole["step"][-1]) & ~pl.col("name").is_in(["loss", RATE]))
-    parts = [LossPart(name=row["name"], value=row["value"]) for row in last.to_dicts()]
+    parts = tuple(LossPart(name=row["name"], value=row["value"]) for row in last.to_dicts())
     return LossFigures(first=whole["value"][0], last=whole["value"][-1], parts=parts)

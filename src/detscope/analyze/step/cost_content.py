@@ -21,7 +21,7 @@ MEASURES = {
 _NOT_STAGES = ("other", "forward")
 
 
-class ContentCost(Figure):
+class ContentCost(Figure, frozen=True, kw_only=True):
     """How a stage's time grows with what is in the images: a least-squares slope."""
 
     stage: str

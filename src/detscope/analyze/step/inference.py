@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
+import msgspec
 import polars as pl
 
+from detscope.analyze.figure import Figure
 from detscope.analyze.stats import percent
-from detscope.analyze.step.columns import median
-from detscope.analyze.step.cost_content import cost_against_content
-from detscope.analyze.step.modules import REST
-from detscope.analyze.step.overhead import overhead_ratio
-from detscope.analyze.step.steps import TypicalSteps, figures
-from detscope.runs.reader import Run
+from detscope.analyze.step.columns import mean, median
+from detscope.analyze.step.modules import REST, StageFigures
+from detscope.analyze.step.steps import Outlier, PhaseFigures, StepFigures, TypicalSteps, time_figures
 
 DECODE, TRANSFER, OTHER, FORWARD = "decode", "transfer", "other", "forward"
 SPECIAL_RATIO = 1.25  # an image is special where it has this much more than the median one
 PerStep = dict[int, dict[str, float]]  # step -> stage -> ms
-NOT_OF_INFERENCE = ("loss", "backward_attributed", "backward_attributed_by")
 
 
-def add_inference(summary: dict[str, Any], run: Run, typical: TypicalSteps) -> None:
-    """Turn the summary of steps into one of images."""
-    images, content = run.table("images").sort("step", "position"), run.table("content")
-    steps = run.table("steps")
-    per_step = stage_times(steps, run.table("spans"), typical.measured, summary.get("device") != "cpu")
-    stages = _stage_rows(summary, per_step)
-    names = _names(images)
-    measured = images.filter(pl.col("step").is_in(typical.measured))
-    summary.update(
-        {
-            "images": measured["name"].n_unique() if measured.height else 0,
-            "repeat": run.info.get("repeat"),
-            "score": run.info.get("score"),
-            "latency_ms": summary["step_ms"],
-            "first_image_ms": _first_ms(steps),
-            "stages": stages,
-            "stages_ms": {row["name"]: row["ms"] for row in stages if row["depth"] == 0},
-            "outliers": _outliers(summary["outliers"], images, content, typical),
-            "cost_against_content": cost_against_content(per_step, _contents(images, content)),
-            "detections": _detections(measured),
-            "memory": run.info.get("memory") or {"peak_bytes": None, "why": "the run ended before it"},
-            "skipped": run.info.get("skipped") or [],
-            "overhead_ratio": overhead_ratio(steps, content, alike=names),
-        }
-    )
-    for key in NOT_OF_INFERENCE:
-        summary.pop(key, None)
+class DetectionCounts(Figure, frozen=True, kw_only=True):
+    """How much was found in the measured images; None where the model's output is not understood."""
+
+    per_image: float | None = None
+    above_score_per_image: float | None = None
+    most: int | None = None  # in one image
 
 
 def stage_times(steps: pl.DataFrame, spans: pl.DataFrame, measured: list[int], on_device: bool) -> PerStep:
@@ -71,51 +47,65 @@ def stage_times(steps: pl.DataFrame, spans: pl.DataFrame, measured: list[int], o
     return times
 
 
-def _stage_rows(summary: dict[str, Any], per_step: PerStep) -> list[dict[str, Any]]:
-    """Decode, the detector's stages, other: their ms add up to the median latency."""
-    phases = summary["phases_ms"]
+def inference_stages(
+    stages: list[StageFigures],
+    phases: list[PhaseFigures],
+    step_ms: StepFigures,
+    per_step: PerStep,
+    on_device: bool,
+) -> list[StageFigures]:
+    """Decode, the detector's stages, other: their times add up to the median latency."""
     if not phases:
         return []
-    latency = summary["step_ms"]["p50"] or 0.0
-    model = [(row["name"], row["depth"], row["total_ms"]) for row in summary["stages"] if row["name"] != REST]
-    rest = sum(row["total_ms"] for row in summary["stages"] if row["name"] == REST)
+    times = {phase.name: phase.ms for phase in phases}
+    latency = step_ms.p50 or 0.0
+    model = [(row.name, row.depth, row.total_ms, row.self_ms) for row in stages if row.name != REST]
+    rest = sum(row.total_ms for row in stages if row.name == REST)
     if not model:  # recorded without modules
-        model, rest = [(FORWARD, 0, phases.get("forward", 0.0))], 0.0
-    on_device = summary.get("device") != "cpu"
-    transfer = phases.get("transfer", 0.0)
-    named = [(DECODE, 0, phases.get("data", 0.0)), *([(TRANSFER, 0, transfer)] if on_device else []), *model]
-    other = latency - sum(ms for _, depth, ms in named if depth == 0)
-    parts = {"in the model": rest, "in the loop": max(0.0, other - rest)}
-    with_stages = [times for times in per_step.values() if any(name in times for name, _, _ in model)]
-    rows = []
-    for name, depth, ms in [*named, (OTHER, 0, other)]:
-        detail = figures([times.get(name, 0.0) for times in with_stages])  # a stage that did not run took 0
-        rows.append(
-            {
-                "name": name,
-                "depth": depth,
-                "ms": ms,
-                "share": ms / latency if latency else 0.0,
-                **{key: detail[key] for key in ("p50", "ci95", "p95", "n")},
-            }
+        forward = times.get("forward", 0.0)
+        model, rest = [(FORWARD, 0, forward, forward)], 0.0
+    data, transfer = times.get("data", 0.0), times.get("transfer", 0.0)
+    named = [(DECODE, 0, data, data), *([(TRANSFER, 0, transfer, transfer)] if on_device else []), *model]
+    other = latency - sum(ms for _, depth, ms, _ in named if depth == 0)
+    with_stages = [own for own in per_step.values() if any(name in own for name, *_ in model)]
+    found = []
+    for name, depth, ms, self_ms in [*named, (OTHER, 0, other, other)]:
+        detail = time_figures([own.get(name, 0.0) for own in with_stages])  # a stage that did not run took 0
+        found.append(
+            StageFigures(
+                name=name,
+                depth=depth,
+                forward_ms=ms,
+                backward_ms=0.0,
+                total_ms=ms,
+                self_ms=self_ms,
+                share=ms / latency if latency else 0.0,
+                p50=detail.p50,
+                ci95=detail.ci95,
+                p95=detail.p95,
+                n=detail.n,
+                in_model_ms=rest if name == OTHER else None,
+                in_loop_ms=max(0.0, other - rest) if name == OTHER else None,
+            )
         )
-    rows[-1]["of_which_ms"] = parts
-    return rows
+    return found
 
 
-def _first_ms(steps: pl.DataFrame) -> float | None:
+def first_step_ms(steps: pl.DataFrame) -> float | None:
+    """The very first pass, with all that is done only once."""
     whole = steps.filter((pl.col("phase") == "step") & (pl.col("step") == 0))["wall_ns"].to_list()
     return whole[0] / 1e6 if whole else None
 
 
-def _names(images: pl.DataFrame) -> dict[int, object]:
+def image_names(images: pl.DataFrame) -> dict[int, tuple[str, ...]]:
+    """What was in each step."""
     names: dict[int, list[str]] = defaultdict(list)
     for step, name in images.select("step", "name").iter_rows():
         names[step].append(name)
     return {step: tuple(found) for step, found in names.items()}
 
 
-def _contents(images: pl.DataFrame, content: pl.DataFrame) -> dict[int, dict[str, float | None]]:
+def step_contents(images: pl.DataFrame, content: pl.DataFrame) -> dict[int, dict[str, float | None]]:
     """Detections, proposals and pixels of every step; None where they are not known."""
     found: dict[int, dict[str, float | None]] = {}
     for row in content.select("step", "proposals", "pixels").iter_rows(named=True):
@@ -129,31 +119,31 @@ def _contents(images: pl.DataFrame, content: pl.DataFrame) -> dict[int, dict[str
     return found
 
 
-def _detections(measured: pl.DataFrame) -> dict[str, Any]:
-    """How much was found; None where the model's output is not understood."""
+def count_detections(measured: pl.DataFrame) -> DetectionCounts:
+    """How much was found."""
     known = measured.drop_nulls("detections")
     if not known.height:
-        return {"per_image": None, "above_score_per_image": None}
-    return {
-        "per_image": known["detections"].mean(),
-        "above_score_per_image": known["above_score"].mean(),
-        "most": known["detections"].max(),
-    }
+        return DetectionCounts()
+    return DetectionCounts(
+        per_image=mean(known["detections"]),
+        above_score_per_image=mean(known["above_score"]),
+        most=int(max(known["detections"].to_list())),
+    )
 
 
-def _outliers(
-    rows: list[dict[str, Any]], images: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps
-) -> list[dict[str, Any]]:
+def name_outliers(
+    outliers: list[Outlier], images: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps
+) -> list[Outlier]:
     """Slow images by name, with what is larger about them than about the median image."""
-    contents = _contents(images, content)
+    contents = step_contents(images, content)
     usual = {
         key: _middle([contents.get(step, {}).get(key) for step in typical.measured])
         for key in ("pixels", "detections", "proposals")
     }
     result = []
-    for row in rows:
-        inside = images.filter(pl.col("step") == row["step"])
-        found = contents.get(row["step"], {})
+    for outlier in outliers:
+        inside = images.filter(pl.col("step") == outlier.step)
+        found = contents.get(outlier.step, {})
         sizes = [f"{width} x {height}" for width, height in inside.select("width", "height").iter_rows()]
         special = []
         for key, middle in usual.items():
@@ -162,31 +152,34 @@ def _outliers(
                 what = "boxes" if key == "detections" else key
                 special.append(f"{value:,.0f} {what} (median {middle:,.0f})")
         result.append(
-            {
-                **row,
-                "file": ", ".join(inside["name"].to_list()) or None,
-                "size": ", ".join(sizes) or None,
-                "boxes": found.get("detections"),
-                "proposals": found.get("proposals"),
-                "special": special or ["nothing in the image: size, boxes and proposals are usual"],
-            }
+            msgspec.structs.replace(
+                outlier,
+                file=", ".join(inside["name"].to_list()) or None,
+                size=", ".join(sizes) or None,
+                boxes=_whole(found.get("detections")),
+                proposals=_whole(found.get("proposals")),
+                special=tuple(special) or ("nothing in the image: size, boxes and proposals are usual",),
+            )
         )
     return result
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _middle(values: list[float | None]) -> float | None:
     return median([value for value in values if value is not None])
 
 
-def inference_verdict(summary: dict[str, Any]) -> str:
+def inference_verdict(stages: list[StageFigures], step_ms: StepFigures, batch_size: int | None) -> str:
     """Where an image's time goes, in one sentence."""
-    stages = [row for row in summary.get("stages", []) if row["depth"] == 0]
-    latency = summary.get("latency_ms", {}).get("p50")
-    if not stages or not latency:
+    outermost = [stage for stage in stages if stage.depth == 0]
+    if not outermost or not step_ms.p50:
         return "cannot tell: no complete image was measured"
-    ranked = sorted((row for row in stages if row["name"] != OTHER), key=lambda row: -row["ms"])
-    what = "image" if summary.get("batch_size") == 1 else "batch"
-    sentence = f"{ranked[0]['name']} takes {percent(ranked[0]['share'])} of the {latency:.1f} ms per {what}"
+    ranked = sorted((stage for stage in outermost if stage.name != OTHER), key=lambda stage: -stage.total_ms)
+    what = "image" if batch_size == 1 else "batch"
+    sentence = f"{ranked[0].name} takes {percent(ranked[0].share)} of the {step_ms.p50:.1f} ms per {what}"
     if len(ranked) > 1:
-        sentence += "; then " + ", ".join(f"{row['name']} {percent(row['share'])}" for row in ranked[1:4])
+        sentence += "; then " + ", ".join(f"{stage.name} {percent(stage.share)}" for stage in ranked[1:4])
     return sentence

@@ -9,7 +9,7 @@ from detscope.analyze.step.columns import highest, lowest, mean, total
 from detscope.analyze.step.steps import TypicalSteps
 
 
-class WorkerFigures(Figure):
+class WorkerFigures(Figure, frozen=True, kw_only=True):
     """A loader's worker, per batch it made; times are taken inside the worker."""
 
     worker: int  # -1 is the loop itself
@@ -23,14 +23,14 @@ class WorkerFigures(Figure):
     wait_ms: float  # the loop waited for its batches
 
 
-class LoaderFigures(Figure):
+class LoaderFigures(Figure, frozen=True, kw_only=True):
     """What the loop waited for, and whether workers keep up."""
 
     wait_ms: float  # per step
     demand_images_per_s: float | None  # what the loop would take if it never waited
     capacity_images_per_s: float | None = None  # what workers make if they never wait
     num_workers: int | None = None
-    workers: list[WorkerFigures] = []
+    workers: tuple[WorkerFigures, ...] = ()
     receive_ms: float | None = None  # of the waiting: after a batch had been made
     ready_share: float | None = None  # of batches: made before they were asked for
     tensors_per_batch: float | None = None
@@ -64,7 +64,7 @@ def loader_figures(
         return LoaderFigures(wait_ms=wait_ms, demand_images_per_s=demand, why=why)
     window_ns = highest(batches["start_ns"] + batches["wall_ns"]) - lowest(batches["start_ns"])
     numbers = sorted(batches["worker"].unique().to_list())
-    workers = [_worker_figures(number, chosen, batches, window_ns) for number in numbers]
+    workers = tuple(_worker_figures(number, chosen, batches, window_ns) for number in numbers)
     if num_workers is None:
         num_workers = sum(worker.worker >= 0 for worker in workers)
     making_s = total(batches["wall_ns"]) / 1e9

@@ -17,7 +17,7 @@ ROOT = "(model)"
 DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backward"}  # direction -> phase
 
 
-class ModuleFigures(Figure):
+class ModuleFigures(Figure, frozen=True, kw_only=True):
     """A module, method, function or region in the typical step; self times add up to their phase."""
 
     path: str
@@ -45,7 +45,7 @@ class ModuleFigures(Figure):
         return self.self_forward_ms + self.self_backward_ms
 
 
-class StageFigures(Figure):
+class StageFigures(Figure, frozen=True, kw_only=True):
     """A stage of the detector in the typical step; a parent holds its parts."""
 
     name: str  # with its parents: roi_heads.box_head

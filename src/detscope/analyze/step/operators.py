@@ -8,7 +8,7 @@ from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import total
 
 
-class OperatorFigures(Figure):
+class OperatorFigures(Figure, frozen=True, kw_only=True):
     """An operator by module and direction, per step of the recorded window."""
 
     name: str

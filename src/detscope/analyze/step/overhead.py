@@ -16,7 +16,7 @@ from detscope.analyze.stats import Interval, bootstrap_interval
 LEAST_BARE = 5  # one or two bare steps give any number: 0.0008 and 2.37 were seen
 
 
-class OwnCost(Figure):
+class OwnCost(Figure, frozen=True, kw_only=True):
     """What a step of this run took over what it would have taken without a recorder."""
 
     value: float | None  # a ratio: 1.02 is 2 % longer

@@ -17,7 +17,7 @@ OUTLIER_WIDTHS = 5.0  # robust standard deviations from the median
 OUTLIER_LEAST = 0.25  # and at least this share above the median
 
 
-class Steadiness(Figure):
+class Steadiness(Figure, frozen=True, kw_only=True):
     """How far a series of durations can be trusted."""
 
     verdict: Literal["stable", "unstable", "error", "too few"]

@@ -14,7 +14,7 @@ from detscope.analyze.step.steady import Steadiness, judge_steadiness, outlier_i
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 
-class TimeFigures(Figure):
+class TimeFigures(Figure, frozen=True, kw_only=True):
     """Durations of something that happened again and again, in milliseconds of wall time."""
 
     p50: float | None = None  # the median
@@ -28,13 +28,13 @@ class TimeFigures(Figure):
     p99_why: str | None = None
 
 
-class StepFigures(TimeFigures):
+class StepFigures(TimeFigures, frozen=True, kw_only=True):
     """Wall time from asking for a batch to asking for the next; the mean is that of bare steps too."""
 
     mean_n: int = 0  # steps of the mean
 
 
-class PhaseFigures(Figure):
+class PhaseFigures(Figure, frozen=True, kw_only=True):
     """A phase of the typical step; phases add up to the median step."""
 
     name: str
@@ -46,7 +46,7 @@ class PhaseFigures(Figure):
     n: int = 0
 
 
-class Outlier(Figure):
+class Outlier(Figure, frozen=True, kw_only=True):
     """A step far above the median."""
 
     step: int
@@ -59,11 +59,11 @@ class Outlier(Figure):
     file: str | None = None  # of an inference: the images in it
     size: str | None = None  # and their width and height
     proposals: int | None = None
-    special: list[str] = []  # what is larger about them than about the median image
+    special: tuple[str, ...] = ()  # what is larger about them than about the median image
     why: str  # all that in words
 
 
-class WarmupFigures(Figure):
+class WarmupFigures(Figure, frozen=True, kw_only=True):
     """Steps before measuring began."""
 
     n: int

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.compare.change import Change, change_of_steps
-from detscope.analyze.step.steps import typical_steps
+from detscope.analyze.step.steps import choose_typical_steps
 from detscope.runs.reader import Run
 
 _APART = 1_000_000  # step numbers of one round lie below those of the next
@@ -19,7 +19,7 @@ def ms_per_image(rounds: Sequence[Run]) -> dict[int, float]:
     found: dict[int, float] = {}
     for number, run in enumerate(rounds):
         steps = run.table("steps")
-        measured = typical_steps(steps).measured
+        measured = choose_typical_steps(steps).measured
         images = dict(run.table("content").select("step", "images").iter_rows())
         whole = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in(measured))
         for step, wall_ns in whole.select("step", "wall_ns").iter_rows():

@@ -30,15 +30,15 @@ def build_folder_once(
         return False
     if target.exists() and not replace_incomplete:
         raise InputError(f"{target} is there but not complete", "move it away, or choose another data.root")
-    with writing_to(target), locked(target):
+    with report_write_errors(target), lock_path(target):
         if is_complete(target):
             return False
         partial = target.with_name(f".{target.name}.partial")
-        _remove(partial)
+        _remove_path(partial)
         try:
             partial.mkdir()
             build(partial)
-            _remove(target)
+            _remove_path(target)
             partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -47,7 +47,7 @@ def build_folder_once(
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock_path(path: Path) -> Iterator[None]:
     """Hold the lock that belongs to `path`; it is gone when this process is gone."""
     from filelock import FileLock
 
@@ -57,7 +57,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing_to(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals to write into one line."""
     try:
         yield
@@ -83,7 +83,7 @@ def require_free_disk(folder: Path, need_bytes: int, what: str) -> None:
         )
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():

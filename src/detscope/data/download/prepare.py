@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import filecmp
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from detscope.data.catalog import Archive, Collection
-from detscope.data.contract import Progress
+from detscope.data.contract import Progress, track_progress
 from detscope.data.download.extract import ExtractLimits, extract_archive
-from detscope.data.download.fetch import RemoteFile, fetch
-from detscope.data.download.folders import locked, require_free_disk, writing_to
-from detscope.data.first_use import remember, remembered
+from detscope.data.download.fetch import RemoteFile, fetch_file, recall_first_use, record_first_use
+from detscope.data.download.folders import lock_path, report_write_errors, require_free_disk
 from detscope.errors import InputError
 
 # A data set may lie in a folder of another name, and COCO's images one folder deeper.
@@ -21,7 +20,41 @@ _OTHER_PROOFS = {"train2017": ("images/train2017",), "val2017": ("images/val2017
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Archive:
+    """One file of a publisher; `proof` is what lies below the data set's folder once it is unpacked."""
+
+    url: str
+    checksum: str
+    size_bytes: int
+    most_members: int  # files and folders, with room to spare: a mirror's archive may hold some more
+    proof: str  # unpacked last, so that it is there when everything is
+    folder: str  # below the root; the archive's members lie below it
+    strip: str = ""  # leading folder of the members that `folder` stands for
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.url.rpartition("/")[2]
+
+    def locate_at(self, mirror: str | None) -> RemoteFile:
+        """The file at its publisher's (None), or in the folder of a mirror."""
+        url = self.url if mirror is None else f"{mirror.rstrip('/')}/{self.name}"
+        return RemoteFile(url, self.name, self.checksum, self.size_bytes)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What `detscope data prepare NAME` brings, and how to use it afterwards."""
+
+    name: str
+    description: str
+    archives: tuple[Archive, ...]
+    use_as: str  # for --data
+    licence: str
+
+
+@dataclass(frozen=True)
+class PreparedFolder:
     """Where a data set is, and what had to be done for it."""
 
     name: str
@@ -30,45 +63,44 @@ class Prepared:
     found: tuple[str, ...]  # archives whose content was there
 
 
-def prepare(
+def prepare_collection(
     collection: Collection,
     root: Path,
     *,
     mirror: str | None = None,
     trust_mirror: bool = False,
     progress: Progress | None = None,
-) -> Prepared:
+) -> PreparedFolder:
     """Bring a data set under `root` unless it is there; a killed one is gone on with.
 
     `mirror` replaces the publisher's address, up to the file name. With `trust_mirror` its files may
     differ from the publisher's (a part of a data set, say): then they are trusted on first use.
     """
-    folder = _folder_of(collection, root)
+    folder = _find_folder(collection, root)
     missing = [archive for archive in collection.archives if not _is_there(archive, folder)]
     found = tuple(archive.name for archive in collection.archives if archive not in missing)
-    if not missing:
-        return Prepared(collection.name, folder, (), found)
-    with writing_to(root):
-        root.mkdir(parents=True, exist_ok=True)
-    if not trust_mirror:
-        _require_room(missing, root, collection.name)
-    for archive in missing:
-        _bring(archive, root, folder, mirror, trust_mirror, progress)
-    return Prepared(collection.name, folder, tuple(archive.name for archive in missing), found)
+    if missing:
+        with report_write_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        if not trust_mirror:
+            _require_room(missing, root, collection.name)
+        for archive in missing:
+            _bring_archive(archive, root, folder, mirror, trust_mirror, progress)
+    return PreparedFolder(collection.name, folder, tuple(archive.name for archive in missing), found)
 
 
-def is_prepared(collection: Collection, root: Path) -> Path | None:
+def find_prepared(collection: Collection, root: Path) -> Path | None:
     """The folder of a data set that is there as a whole."""
-    folder = _folder_of(collection, root)
+    folder = _find_folder(collection, root)
     return folder if all(_is_there(archive, folder) for archive in collection.archives) else None
 
 
-def download_bytes(collection: Collection) -> int:
+def count_download_bytes(collection: Collection) -> int:
     """How much has to be fetched where nothing is there."""
     return sum(archive.size_bytes for archive in collection.archives)
 
 
-def _folder_of(collection: Collection, root: Path) -> Path:
+def _find_folder(collection: Collection, root: Path) -> Path:
     """The usual folder, or another one that holds some of it already."""
     usual = collection.archives[0].folder
     for name in _OTHER_FOLDERS.get(usual, (usual,)):
@@ -82,21 +114,16 @@ def _is_there(archive: Archive, folder: Path) -> bool:
     return any((folder / proof).exists() for proof in (archive.proof, *_OTHER_PROOFS.get(archive.proof, ())))
 
 
-def _require_room(missing: list[Archive], root: Path, name: str) -> None:
-    downloads = _downloads(root)
-    have_bytes = sum(
-        path.stat().st_size
-        for archive in missing
-        for path in (downloads / archive.name, downloads / f"{archive.name}.part")
-        if path.is_file()
-    )
-    packed_bytes = sum(archive.size_bytes for archive in missing)
+def _require_room(missing: Sequence[Archive], root: Path, name: str) -> None:
+    downloads = root / "downloads"
+    parts = (downloads / f"{archive.name}{end}" for archive in missing for end in ("", ".part"))
+    have_bytes = sum(path.stat().st_size for path in parts if path.is_file())
+    sizes = [archive.size_bytes for archive in missing]
     # What is unpacked is removed at once: room for everything unpacked and the largest archive.
-    largest = max(archive.size_bytes for archive in missing)
-    require_free_disk(root, max(0, packed_bytes + largest - have_bytes), f"preparing {name}")
+    require_free_disk(root, max(0, sum(sizes) + max(sizes) - have_bytes), f"preparing {name}")
 
 
-def _bring(
+def _bring_archive(
     archive: Archive,
     root: Path,
     folder: Path,
@@ -104,31 +131,26 @@ def _bring(
     trust_mirror: bool,
     progress: Progress | None,
 ) -> None:
-    downloads = _downloads(root)
-    url = archive.url if mirror is None else f"{mirror.rstrip('/')}/{archive.name}"
-    remote = RemoteFile(url, archive.name, archive.checksum, archive.size_bytes)
+    downloads = root / "downloads"
+    remote = archive.locate_at(mirror)
     if trust_mirror:
-        remote = remembered(replace(remote, checksum=None, size_bytes=None), downloads)
+        remote = recall_first_use(replace(remote, checksum=None, size_bytes=None), downloads)
     staging = root / f".{archive.name}.unpacked"
-    with writing_to(folder), locked(downloads / "prepare"):
+    with report_write_errors(folder), lock_path(downloads / "prepare"):
         if _is_there(archive, folder):  # another process brought it meanwhile
             return
         if not staging.is_dir():
-            path = fetch(remote, downloads, progress=progress)
+            path = fetch_file(remote, downloads, progress=progress)
             if trust_mirror:
-                remember(remote, path, downloads)
+                record_first_use(remote, path, downloads)
             limits = ExtractLimits(members=archive.most_members)
             extract_archive(path, staging, limits=limits, progress=progress)
-        _put(staging, archive, folder, progress)
+        _place_files(staging, archive, folder, progress)
         shutil.rmtree(staging)
         (downloads / archive.name).unlink(missing_ok=True)
 
 
-def _downloads(root: Path) -> Path:
-    return root / "downloads"
-
-
-def _put(staging: Path, archive: Archive, folder: Path, progress: Progress | None) -> None:
+def _place_files(staging: Path, archive: Archive, folder: Path, progress: Progress | None) -> None:
     """Move what was unpacked to its place; the proof of completeness goes last."""
     source = staging / archive.strip if archive.strip else staging
     proof = source / archive.proof
@@ -143,15 +165,13 @@ def _put(staging: Path, archive: Archive, folder: Path, progress: Progress | Non
     elif proof in files:
         files.remove(proof)
         files.append(proof)
-    for done, path in enumerate(files, start=1):
-        _move(path, folder / path.relative_to(source))
-        if progress is not None and (done % 100 == 0 or done == len(files)):
-            progress(f"placing {archive.name}", done, len(files))
+    for path in track_progress(files, len(files), f"placing {archive.name}", progress, every=100):
+        _move_file(path, folder / path.relative_to(source))
     if proof.is_dir():
-        _move(proof, folder / archive.proof)
+        _move_file(proof, folder / archive.proof)
 
 
-def _move(path: Path, target: Path) -> None:
+def _move_file(path: Path, target: Path) -> None:
     """Move a file or a whole folder; a file that is there must be the same, and nothing is overwritten."""
     if target.exists():
         if target.is_dir() or not filecmp.cmp(path, target, shallow=False):

@@ -10,78 +10,75 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.annotations.records import Annotations, FoundObject, ImageRecord, ReadOptions, make_record
+from detscope.data.annotations.records import Annotations, ImageRecord, ObjectRecord, make_record
 from detscope.data.annotations.segmentation import encode_mask
-from detscope.data.catalog import PETS_URL, find_collection
-from detscope.data.contract import Problem, Progress
-from detscope.data.dataset import CocoLayoutDataset, with_annotations
+from detscope.data.contract import DatasetFormat, OpenRequest, Problem, Progress, track_progress
+from detscope.data.dataset import FolderDataset, join_images
 from detscope.data.download.extract import extract_archive
-from detscope.data.download.fetch import RemoteFile, fetch
+from detscope.data.download.fetch import RemoteFile, fetch_file
 from detscope.data.download.folders import build_folder_once, require_free_disk
+from detscope.data.download.prepare import Archive, Collection
 from detscope.data.images.decoding import ImageError, read_label_image
-from detscope.data.registry import OpenRequest
 from detscope.errors import InputError, UsageError
 
-PUBLISHER_URL = PETS_URL
+PUBLISHER_URL = "https://www.robots.ox.ac.uk/~vgg/data/pets/data"
 MIRROR_VARIABLE = "DETSCOPE_PETS_URL"
 FOLDER = "oxford-iiit-pet"  # the name and layout that torchvision uses: its copies are found
 FOREGROUND = 1
 _SPLIT_FILES = {"train": "trainval.txt", "val": "test.txt"}
+_ANNOTATIONS = Archive(
+    f"{PUBLISHER_URL}/annotations.tar.gz",
+    "sha256:52425fb6de5c424942b7626b428656fcbd798db970a937df61750c0f1d358e91",
+    19_173_078,
+    most_members=60_000,
+    proof="annotations/trainval.txt",
+    folder=FOLDER,
+)
+_IMAGES = Archive(
+    f"{PUBLISHER_URL}/images.tar.gz",
+    "sha256:67195c5e1c01f1ab5f9b6a5d22b8c27a580d896ece458917e61d459337fa318d",
+    791_918_971,
+    most_members=30_000,
+    proof="images",
+    folder=FOLDER,
+)
 
 
-@dataclass(frozen=True)
-class PetsSource:
+class PetsSource(NamedTuple):
     """Where the two archives come from and what they must be."""
 
     images: RemoteFile
     annotations: RemoteFile
 
 
-def publisher() -> PetsSource:
+def find_source() -> PetsSource:
     """The publisher's archives, or the same files from the mirror named in DETSCOPE_PETS_URL."""
-    annotations, images = find_collection("pets").archives
     base = os.environ.get(MIRROR_VARIABLE, PUBLISHER_URL).rstrip("/")
-    return PetsSource(
-        *(
-            RemoteFile(f"{base}/{archive.name}", archive.name, archive.checksum, archive.size_bytes)
-            for archive in (images, annotations)
-        )
-    )
+    return PetsSource(*(archive.locate_at(base) for archive in (_IMAGES, _ANNOTATIONS)))
 
 
-def open_pets(request: OpenRequest, source: PetsSource | None = None) -> CocoLayoutDataset:
+def open_pets(request: OpenRequest, source: PetsSource | None = None) -> FolderDataset:
     """Open Oxford-IIIT Pet, fetching it first where it is not there yet."""
     _refuse_keypoints(request)
-    folder = prepare_pets(Path(request.settings.root), source or publisher(), request.progress)
+    folder = prepare_pets(Path(request.settings.root), source or find_source(), request.progress)
     return open_pets_folder(folder, request, "pets")
 
 
-def open_pets_folder(folder: Path, request: OpenRequest, name: str) -> CocoLayoutDataset:
+def open_pets_folder(folder: Path, request: OpenRequest, name: str) -> FolderDataset:
     """Open a folder in the layout of Oxford-IIIT Pet."""
     _refuse_keypoints(request)
-    settings = request.settings
-    options = replace(request.read_options(), limit=settings.images)
     listed = folder / "annotations"
-    lines = _read_split(listed / _SPLIT_FILES[request.split])
-    both = [listed / name for name in _SPLIT_FILES.values()]
-    breeds = _breeds([line for path in both if path.is_file() for line in _read_split(path)])
-    annotations = _annotate(
-        listed / "trimaps", lines, breeds, settings.pet_classes == "one", options, request.progress
-    )
-    return with_annotations(
-        name,
-        folder / "images",
-        annotations,
-        options,
-        progress=request.progress,
-        augmentation=request.augmentation(),
-    )
+    rows = _read_split(listed / _SPLIT_FILES[request.split])
+    both = [path for path in (listed / file for file in _SPLIT_FILES.values()) if path.is_file()]
+    # breeds of both splits by number, so that labels mean the same in both
+    breeds = dict(sorted({row.breed_id: row.breed_name for path in both for row in _read_split(path)}.items()))
+    return join_images(name, folder / "images", _read_trimaps(listed / "trimaps", rows, breeds, request), request)
 
 
 def _refuse_keypoints(request: OpenRequest) -> None:
@@ -95,103 +92,94 @@ def prepare_pets(root: Path, source: PetsSource, progress: Progress | None = Non
     """Fetch and unpack the data set under `root` unless it is there; returns its folder."""
     folder = root / FOLDER
 
-    def build(partial: Path) -> None:
+    def build_pets(partial: Path) -> None:
         remotes = (source.annotations, source.images)
         require_free_disk(root, 2 * sum(remote.size_bytes or 0 for remote in remotes), "Oxford-IIIT Pet")
         downloads = root / "downloads" / FOLDER
         for remote, content in zip(remotes, ("annotations", "images"), strict=True):
-            _unpack(fetch(remote, downloads, progress=progress), content, partial, progress)
+            archive = fetch_file(remote, downloads, progress=progress)
+            unpacked = extract_archive(archive, partial / f"unpacked-{content}", progress=progress)
+            if not (unpacked / content).is_dir():
+                raise InputError(
+                    f"{archive.name}: has no folder {content!r}", "is it the archive of Oxford-IIIT Pet?"
+                )
+            (unpacked / content).rename(partial / content)
+            shutil.rmtree(unpacked)
         for remote in remotes:
             (downloads / remote.name).unlink()
 
-    build_folder_once(folder, build, _is_complete, replace_incomplete=False)
+    build_folder_once(folder, build_pets, _is_complete, replace_incomplete=False)
     return folder
 
 
-def _unpack(archive: Path, content: str, partial: Path, progress: Progress | None) -> None:
-    unpacked = extract_archive(archive, partial / f"unpacked-{content}", progress=progress)
-    if not (unpacked / content).is_dir():
-        raise InputError(
-            f"{archive.name}: has no folder {content!r}", "is it the archive of Oxford-IIIT Pet?"
-        )
-    (unpacked / content).rename(partial / content)
-    shutil.rmtree(unpacked)
+def is_pets(folder: Path) -> bool:
+    """Whether a folder has trimaps."""
+    return (folder / "annotations" / "trimaps").is_dir()
 
 
 def _is_complete(folder: Path) -> bool:
-    annotations = folder / "annotations"
-    return (
-        (folder / "images").is_dir()
-        and (annotations / "trimaps").is_dir()
-        and (annotations / _SPLIT_FILES["train"]).is_file()
-    )
+    listed = folder / "annotations" / _SPLIT_FILES["train"]
+    return (folder / "images").is_dir() and is_pets(folder) and listed.is_file()
 
 
-@dataclass(frozen=True)
-class _Line:
+class _PetRow(NamedTuple):
     image: str  # file name without its ending
     breed_id: int  # from 1
 
     @property
-    def breed(self) -> str:
+    def breed_name(self) -> str:
         return self.image.rpartition("_")[0].replace("_", " ").title()
 
 
-def _read_split(path: Path) -> list[_Line]:
+def _read_split(path: Path) -> list[_PetRow]:
     try:
         rows = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("#")]
-        return [_Line(Path(row[0]).name, int(row[1])) for row in rows]
+        return [_PetRow(Path(row[0]).name, int(row[1])) for row in rows]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, IndexError) as error:
         raise InputError(f"{path}: not a list of `image breed species number`: {error}") from error
 
 
-def _breeds(lines: list[_Line]) -> dict[int, str]:
-    """Breeds of both splits by number, so that labels mean the same in both."""
-    return dict(sorted({line.breed_id: line.breed for line in lines}.items()))
-
-
-def _annotate(
-    trimaps: Path,
-    lines: list[_Line],
-    breeds: dict[int, str],
-    one_class: bool,
-    options: ReadOptions,
-    progress: Progress | None,
+def _read_trimaps(
+    trimaps: Path, rows: list[_PetRow], breeds: dict[int, str], request: OpenRequest
 ) -> Annotations:
+    one_class = request.settings.pet_classes == "one"
     labels = {breed_id: 1 if one_class else label for label, breed_id in enumerate(breeds, start=1)}
-    classes = ("background", "pet") if one_class else ("background", *breeds.values())
-    chosen = lines[: options.limit]
+    classes = ("pet",) if one_class else tuple(breeds.values())
+    chosen = rows[: request.settings.images]
     records, problems = [], []
-    for number, line in enumerate(chosen, start=1):
+    numbered = track_progress(
+        enumerate(chosen, start=1), len(chosen), "reading trimaps", request.progress, every=1
+    )
+    for number, row in numbered:
+        file_name = f"{row.image}.jpg"
         try:
-            foreground = read_label_image(trimaps / f"{line.image}.png") == FOREGROUND
+            foreground = read_label_image(trimaps / f"{row.image}.png") == FOREGROUND
         except ImageError as error:
-            if not options.skip_bad:
+            if not request.skip_bad:
                 raise
-            problems.append(Problem(f"{line.image}.jpg", None, f"trimap: {error.message}", "dropped"))
-        else:
-            record = _record(line, number, labels[line.breed_id], foreground, options.need_masks)
-            records.append(record)
-            if not len(record.labels):
-                problems.append(Problem(record.file_name, None, "trimap without foreground", "noted"))
-        if progress is not None:
-            progress("reading trimaps", number, len(chosen))
+            problems.append(Problem(file_name, None, f"trimap: {error.message}", "dropped"))
+            continue
+        if not foreground.any():
+            problems.append(Problem(file_name, None, "trimap without foreground", "noted"))
+        records.append(
+            _make_pet_record(file_name, number, labels[row.breed_id], foreground, request.need_masks)
+        )
     category_ids = (1,) if one_class else tuple(breeds)
-    return Annotations(classes, category_ids, tuple(records), tuple(problems))
+    return Annotations(("background", *classes), category_ids, tuple(records), tuple(problems))
 
 
-def _record(
-    line: _Line, image_id: int, label: int, foreground: npt.NDArray[np.bool_], need_masks: bool
+def _make_pet_record(
+    file_name: str, image_id: int, label: int, foreground: npt.NDArray[np.bool_], need_masks: bool
 ) -> ImageRecord:
     height, width = foreground.shape
     objects = []
     if foreground.any():
         mask = encode_mask(foreground) if need_masks else None
         area = float(foreground.sum())
-        objects = [FoundObject(box_around(foreground), label, area, image_id, segmentation=mask)]
-    return make_record(image_id, f"{line.image}.jpg", (width, height), objects, with_masks=need_masks)
+        objects = [ObjectRecord(box_around(foreground), label, area, image_id, segmentation=mask)]
+    return make_record(image_id, file_name, (width, height), objects, with_masks=need_masks)
 
 
 def box_around(foreground: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
@@ -200,3 +188,28 @@ def box_around(foreground: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
     if not len(columns):
         return 0, 0, 0, 0
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+_BREEDS = (
+    "Abyssinian, American Bulldog, American Pit Bull Terrier, Basset Hound, Beagle, Bengal, Birman, "
+    "Bombay, Boxer, British Shorthair, Chihuahua, Egyptian Mau, English Cocker Spaniel, English Setter, "
+    "German Shorthaired, Great Pyrenees, Havanese, Japanese Chin, Keeshond, Leonberger, Maine Coon, "
+    "Miniature Pinscher, Newfoundland, Persian, Pomeranian, Pug, Ragdoll, Russian Blue, Saint Bernard, "
+    "Samoyed, Scottish Terrier, Shiba Inu, Siamese, Sphynx, Staffordshire Bull Terrier, Wheaten Terrier, "
+    "Yorkshire Terrier"
+).split(", ")
+
+PART = DatasetFormat(
+    "pets",
+    "Oxford-IIIT Pet: 37 breeds, boxes from the trimaps",
+    open_pets,
+    open_pets_folder,
+    is_pets,
+    order=1,
+    collections=(
+        Collection(
+            "pets", "Oxford-IIIT Pet: 37 breeds, trimaps", (_ANNOTATIONS, _IMAGES), "pets", "CC BY-SA 4.0"
+        ),
+    ),
+    class_lists=(_BREEDS, ["pet"]),
+)

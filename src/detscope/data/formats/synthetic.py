@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.contract import Progress
-from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
+from detscope.data.contract import DatasetFormat, OpenRequest, Progress, track_progress
+from detscope.data.dataset import FolderDataset
 from detscope.data.download.folders import build_folder_once
-from detscope.data.registry import OpenRequest
-from detscope.data.shapes import CLASSES, KEYPOINT_COUNT, Outline, area_inside, placed, points_along
+from detscope.data.formats.coco import open_coco_file
+
+Outline = npt.NDArray[np.float64]  # [N, 2] of x, y
 
 DEFAULT_IMAGES = 16  # one pass of the default model takes minutes, not a quarter of an hour, on a CPU
 # Part of the folder's name: a change in what is drawn makes new folders.
@@ -29,7 +30,43 @@ FORMAT_VERSION = 1
 JPEG_QUALITY = 90
 # Largest share of an object's box that another one may cover.
 MAX_OVERLAP = 0.1
+KEYPOINT_COUNT = 17  # as people in COCO, so that a Keypoint R-CNN keeps its own head
 _PLACING_ATTEMPTS = 40
+
+
+@dataclass(frozen=True)
+class ShapeClass:
+    """A class of objects: its name, colour and outline of radius 1, first corner on top."""
+
+    name: str
+    colour: tuple[int, int, int]
+    outline: Outline
+
+
+def _draw_regular(corners: int, turn: float = 0.0) -> Outline:
+    angles = 2 * math.pi * (np.arange(corners) + turn) / corners - math.pi / 2
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def _draw_star(points: int, inner: float) -> Outline:
+    outline = _draw_regular(2 * points)
+    outline[1::2] *= inner
+    return outline
+
+
+def _draw_cross(arm: float) -> Outline:
+    a, b = arm, math.sqrt(1 - arm * arm)
+    corners = [(-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a)]
+    return np.array([*corners, (-b, -a), (-a, -a)])
+
+
+CLASSES = (
+    ShapeClass("circle", (214, 48, 49), _draw_regular(32)),
+    ShapeClass("square", (41, 98, 214), _draw_regular(4, turn=0.5)),
+    ShapeClass("triangle", (38, 166, 65), _draw_regular(3)),
+    ShapeClass("star", (240, 200, 30), _draw_star(5, inner=0.42)),
+    ShapeClass("cross", (160, 60, 190), _draw_cross(0.3)),
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +87,13 @@ class SyntheticParameters:
 
 
 @dataclass(frozen=True)
-class _Object:
+class _Shape:
     label: int
     outline: Outline
-    colour: tuple[int, int, int]
+    colour: tuple[int, ...]
 
 
-def open_synthetic(request: OpenRequest) -> CocoLayoutDataset:
+def open_synthetic(request: OpenRequest) -> FolderDataset:
     """Open the synthetic data set of these settings, drawing it first where it is not there yet."""
     settings = request.settings
     parameters = SyntheticParameters(
@@ -67,144 +104,136 @@ def open_synthetic(request: OpenRequest) -> CocoLayoutDataset:
         request.seed,
         request.split,
     )
-    folder = generate(Path(settings.root), parameters, request.progress)
-    annotation_file = folder / "annotations" / "instances.json"
-    return open_coco_layout(
-        "synthetic",
-        folder / "images",
-        annotation_file,
-        request.read_options(),
-        progress=request.progress,
-        augmentation=request.augmentation(),
-    )
+    folder = generate_images(Path(settings.root), parameters, request.progress)
+    return open_coco_file("synthetic", folder / "images", folder / "annotations" / "instances.json", request)
 
 
-def generate(root: Path, parameters: SyntheticParameters, progress: Progress | None = None) -> Path:
+def generate_images(root: Path, parameters: SyntheticParameters, progress: Progress | None = None) -> Path:
     """Draw the data set under `root/synthetic/` unless it is there; returns its folder."""
     folder = root / "synthetic" / parameters.folder_name()
+    names = [f"{number:06d}.jpg" for number in range(1, parameters.images + 1)]
+
+    def is_complete(folder: Path) -> bool:
+        files = (folder / "annotations" / "instances.json", *(folder / "images" / name for name in names))
+        return all(file.is_file() for file in files)
+
     build_folder_once(
         folder,
-        lambda partial: _write(partial, parameters, progress),
-        lambda made: _is_complete(made, parameters),
+        lambda partial: _write_files(partial, names, parameters, progress),
+        is_complete,
         replace_incomplete=True,
     )
     return folder
 
 
-def _is_complete(folder: Path, parameters: SyntheticParameters) -> bool:
-    images = folder / "images"
-    return (folder / "annotations" / "instances.json").is_file() and all(
-        (images / _file_name(index)).is_file() for index in range(parameters.images)
-    )
-
-
-def _file_name(index: int) -> str:
-    return f"{index + 1:06d}.jpg"
-
-
-def _write(folder: Path, parameters: SyntheticParameters, progress: Progress | None) -> None:
+def _write_files(
+    folder: Path, names: list[str], parameters: SyntheticParameters, progress: Progress | None
+) -> None:
     (folder / "images").mkdir()
     (folder / "annotations").mkdir()
-    images: list[dict[str, Any]] = []
+    size = {"width": parameters.width, "height": parameters.height}
     annotations: list[dict[str, Any]] = []
-    for index in range(parameters.images):
-        image = {"id": index + 1, "file_name": _file_name(index)}
-        images.append({**image, "width": parameters.width, "height": parameters.height})
-        for found in _write_image(folder / "images" / _file_name(index), parameters, index):
-            annotations.append(_annotation(found, len(annotations) + 1, index + 1))
-        if progress is not None:
-            progress("drawing synthetic images", index + 1, parameters.images)
+    for index, name in enumerate(track_progress(names, len(names), "drawing synthetic images", progress, every=1)):
+        for shape in _draw_image(folder / "images" / name, parameters, index):
+            annotations.append(_annotate_shape(shape, len(annotations) + 1, index + 1))
+    points = [f"outline_{number}" for number in range(1, KEYPOINT_COUNT + 1)]
     content = {
         "info": {"description": "synthetic shapes made by detscope", **asdict(parameters)},
-        "images": images,
+        "images": [{"id": number, "file_name": name, **size} for number, name in enumerate(names, start=1)],
         "annotations": annotations,
-        "categories": [_category(label) for label in range(1, len(CLASSES) + 1)],
+        "categories": [
+            {"id": label, "name": shape.name, "supercategory": "shape", "keypoints": points}
+            for label, shape in enumerate(CLASSES, start=1)
+        ],
     }
     (folder / "annotations" / "instances.json").write_text(json.dumps(content))
 
 
-def _category(label: int) -> dict[str, Any]:
-    points = [f"outline_{number}" for number in range(1, KEYPOINT_COUNT + 1)]
-    return {"id": label, "name": CLASSES[label - 1].name, "supercategory": "shape", "keypoints": points}
-
-
-def _annotation(found: _Object, annotation_id: int, image_id: int) -> dict[str, Any]:
-    low, high = found.outline.min(axis=0), found.outline.max(axis=0)
-    points = points_along(found.outline)
+def _annotate_shape(shape: _Shape, annotation_id: int, image_id: int) -> dict[str, Any]:
+    outline = shape.outline
+    low, high = outline.min(axis=0), outline.max(axis=0)
+    points = _space_points(outline, KEYPOINT_COUNT)
     visible = np.column_stack([points, np.full(len(points), 2.0)])
+    x, y = outline[:, 0], outline[:, 1]
+    area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
     return {
         "id": annotation_id,
         "image_id": image_id,
-        "category_id": found.label,
+        "category_id": shape.label,
         "bbox": [*low.round(2).tolist(), *(high - low).round(2).tolist()],
-        "area": round(area_inside(found.outline), 2),
+        "area": round(area, 2),
         "iscrowd": 0,
-        "segmentation": [found.outline.round(2).ravel().tolist()],
+        "segmentation": [outline.round(2).ravel().tolist()],
         "keypoints": visible.round(2).ravel().tolist(),
         "num_keypoints": len(points),
     }
 
 
-def _write_image(path: Path, parameters: SyntheticParameters, index: int) -> list[_Object]:
+def _space_points(outline: Outline, count: int) -> Outline:
+    """Points at equal distances along the closed outline, from its first corner on."""
+    closed = np.vstack([outline, outline[:1]])
+    distance = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(closed, axis=0).T))])
+    wanted = distance[-1] * np.arange(count) / count
+    return np.stack([np.interp(wanted, distance, closed[:, axis]) for axis in (0, 1)], axis=1)
+
+
+def _draw_image(path: Path, parameters: SyntheticParameters, index: int) -> list[_Shape]:
     from PIL import Image, ImageDraw
 
     # Every image has a stream of its own: the first ten of 10 and of 1000 images are the same.
     random = np.random.default_rng([parameters.seed, 0 if parameters.split == "train" else 1, index])
-    picture = Image.fromarray(_background(random, parameters.width, parameters.height))
-    objects = _objects(random, parameters)
+    width, height = parameters.width, parameters.height
+    blotches = random.integers(90, 170, (max(2, height // 24), max(2, width // 24), 3), dtype=np.uint8)
+    picture = Image.fromarray(blotches).resize((width, height), Image.Resampling.BICUBIC)
+    shapes: list[_Shape] = []
+    for _ in range(int(random.integers(1, parameters.max_objects + 1))):
+        placed = _place_shape(random, parameters, shapes)
+        if placed is not None:  # a full picture has fewer objects rather than hidden ones
+            shapes.append(placed)
     draw = ImageDraw.Draw(picture)
-    for found in objects:
-        draw.polygon(
-            [(float(x), float(y)) for x, y in found.outline], fill=found.colour, outline=(20, 20, 20)
-        )
-    grain = random.normal(0.0, 6.0, (parameters.height, parameters.width, 3))
+    for shape in shapes:
+        corners = [(float(x), float(y)) for x, y in shape.outline]
+        draw.polygon(corners, fill=shape.colour, outline=(20, 20, 20))
+    grain = random.normal(0.0, 6.0, (height, width, 3))
     noisy = (np.asarray(picture, dtype=np.float64) + grain).clip(0, 255).astype(np.uint8)
     Image.fromarray(noisy).save(path, "JPEG", quality=JPEG_QUALITY)
-    return objects
+    return shapes
 
 
-def _background(random: np.random.Generator, width: int, height: int) -> npt.NDArray[np.uint8]:
-    from PIL import Image
-
-    blotches = random.integers(90, 170, (max(2, height // 24), max(2, width // 24), 3), dtype=np.uint8)
-    smooth = Image.fromarray(blotches).resize((width, height), Image.Resampling.BICUBIC)
-    return np.asarray(smooth)
-
-
-def _objects(random: np.random.Generator, parameters: SyntheticParameters) -> list[_Object]:
-    wanted = int(random.integers(1, parameters.max_objects + 1))
-    objects: list[_Object] = []
-    for _ in range(wanted):
-        found = _place(random, parameters, objects)
-        if found is not None:  # a full picture has fewer objects rather than hidden ones
-            objects.append(found)
-    return objects
-
-
-def _place(
-    random: np.random.Generator, parameters: SyntheticParameters, others: list[_Object]
-) -> _Object | None:
+def _place_shape(
+    random: np.random.Generator, parameters: SyntheticParameters, others: list[_Shape]
+) -> _Shape | None:
     short_side = min(parameters.width, parameters.height)
     label = int(random.integers(1, len(CLASSES) + 1))
     radius = short_side * float(random.uniform(0.07, 0.24))
     turn = float(random.uniform(-math.pi / 12, math.pi / 12))
     jitter = random.integers(-18, 19, 3)
     colour = tuple(int(value) for value in (np.array(CLASSES[label - 1].colour) + jitter).clip(0, 255))
+    rotation = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+    rotated = CLASSES[label - 1].outline @ rotation
     for _ in range(_PLACING_ATTEMPTS):
         centre = (
             float(random.uniform(radius, parameters.width - radius)),
             float(random.uniform(radius, parameters.height - radius)),
         )
-        outline = placed(CLASSES[label - 1], centre, radius, turn)
-        if all(_overlap(outline, other.outline) <= MAX_OVERLAP for other in others):
-            return _Object(label, outline, (colour[0], colour[1], colour[2]))
+        outline = rotated * radius + np.array(centre)
+        if all(_measure_overlap(outline, other.outline) <= MAX_OVERLAP for other in others):
+            return _Shape(label, outline, colour)
         radius = max(radius * 0.96, short_side * 0.05)
     return None
 
 
-def _overlap(one: Outline, other: Outline) -> float:
+def _measure_overlap(one: Outline, other: Outline) -> float:
     """Shared area of two boxes as a share of the smaller box."""
     low = np.maximum(one.min(axis=0), other.min(axis=0))
     high = np.minimum(one.max(axis=0), other.max(axis=0))
     shared = float(np.prod((high - low).clip(min=0.0)))
     return shared / min(float(np.prod(np.ptp(box, axis=0))) for box in (one, other))
+
+
+PART = DatasetFormat(
+    "synthetic",
+    "generated shapes with boxes, masks and keypoints",
+    open_synthetic,
+    class_lists=([shape.name for shape in CLASSES],),
+)

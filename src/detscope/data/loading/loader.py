@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.contract import DetectionDataset
-from detscope.data.late_float import collate, uint8_items
-from detscope.data.loading.order import BatchOrder, shape_of
-from detscope.data.loading.packing import packed_bytes
+from detscope.data.loading.order import BatchOrder, classify_shape
+from detscope.data.loading.packing import collate_batch, count_packed_bytes, prefer_uint8
 from detscope.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +68,8 @@ def build_loader(
 
     notes: list[str] = []
     workers = training.num_workers
-    items = uint8_items(dataset)
-    image_bytes = sample_bytes(items)  # also brings the decoders in before workers are forked
+    items = prefer_uint8(dataset)
+    image_bytes = sample_item_bytes(items)  # also brings the decoders in before workers are forked
     generator = torch.Generator().manual_seed(seed)
     order = BatchOrder(
         len(dataset),
@@ -78,7 +77,7 @@ def build_loader(
         generator,
         shuffle,
         drop_last=_drop_last(len(dataset), training.batch_size, notes) and not every_image,
-        shapes=_shapes(dataset, notes) if data is not None and data.group_by_aspect else None,
+        shapes=_classify_shapes(dataset, notes) if data is not None and data.group_by_aspect else None,
         keys_with_pass=getattr(dataset, "augmentation", None) is not None,
         rank=share[0],
         ranks=share[1],
@@ -89,12 +88,12 @@ def build_loader(
             f" ({share[1]})",
             "use more images, a smaller --batch-size or fewer --ranks",
         )
-    need = shared_memory_check(image_bytes, training, shm_path=shm_path, notes=notes) if workers else None
+    need = check_shared_memory(image_bytes, training, shm_path=shm_path, notes=notes) if workers else None
     options = {
         "batch_sampler": order,
         "num_workers": workers,
         "prefetch_factor": _prefetch_factor(training, notes),
-        "collate_fn": collate,
+        "collate_fn": collate_batch,
         "pin_memory": _pin_memory(training, device, notes),
         "persistent_workers": workers > 0,
         "worker_init_fn": _start_worker,
@@ -119,22 +118,22 @@ def _make_loader(dataset: Any, options: dict[str, Any], notes: list[str]) -> Dat
     return loader
 
 
-def _shapes(dataset: DetectionDataset, notes: list[str]) -> list[int] | None:
+def _classify_shapes(dataset: DetectionDataset, notes: list[str]) -> list[int] | None:
     if not hasattr(dataset, "image_size"):
         notes.append("group_by_aspect has no effect: this data set does not tell the sizes of its images")
         return None
-    return [shape_of(*dataset.image_size(index)) for index in range(len(dataset))]
+    return [classify_shape(*dataset.image_size(index)) for index in range(len(dataset))]
 
 
-def sample_bytes(dataset: DetectionDataset, samples: int = _SAMPLED_IMAGES) -> int:
+def sample_item_bytes(dataset: DetectionDataset, samples: int = _SAMPLED_IMAGES) -> int:
     """Bytes that the largest of some images, spread over the data set, takes with its target."""
     if len(dataset) == 0:
         return 0
     step = max(1, len(dataset) // samples)
-    return max(packed_bytes(*dataset[index]) for index in range(0, len(dataset), step)[:samples])
+    return max(count_packed_bytes(*dataset[index]) for index in range(0, len(dataset), step)[:samples])
 
 
-def shared_memory_check(
+def check_shared_memory(
     image_bytes: int,
     training: TrainingSettings,
     *,
@@ -154,14 +153,14 @@ def shared_memory_check(
         return need
     if need.need_bytes > need.free_bytes:
         raise MachineError(
-            f"loader workers need {_mib(need.need_bytes)} of shared memory ({batches} batches of "
-            f"{_mib(batch_bytes)}), {shm_path} has {_mib(need.free_bytes)}",
+            f"loader workers need {_in_mib(need.need_bytes)} of shared memory ({batches} batches of "
+            f"{_in_mib(batch_bytes)}), {shm_path} has {_in_mib(need.free_bytes)}",
             _shared_memory_hint(need),
         )
     if notes is not None and need.need_bytes > need.free_bytes / 2:
         notes.append(
-            f"shared memory is tight: {_mib(need.need_bytes)} needed, "
-            f"{_mib(need.free_bytes)} free in {shm_path}"
+            f"shared memory is tight: {_in_mib(need.need_bytes)} needed, "
+            f"{_in_mib(need.free_bytes)} free in {shm_path}"
         )
     return need
 
@@ -180,7 +179,7 @@ def _free_bytes(shm_path: Path) -> int | None:
     return status.f_bavail * status.f_frsize
 
 
-def _mib(size_bytes: int) -> str:
+def _in_mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
 
 

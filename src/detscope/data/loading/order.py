@@ -37,9 +37,9 @@ class BatchOrder:
     ranks: int = 1
 
     def __len__(self) -> int:
-        return self._of_all_ranks() // self.ranks
+        return self._count_all_batches() // self.ranks
 
-    def _of_all_ranks(self) -> int:
+    def _count_all_batches(self) -> int:
         whole = self.images / self.batch_size
         return math.floor(whole) if self.drop_last else math.ceil(whole)
 
@@ -50,20 +50,20 @@ class BatchOrder:
         order = np.random.default_rng(drawn).permutation(self.images) if self.shuffle else range(self.images)
         indices = [int(index) for index in order]
         if self.shapes is None:
-            batches = plain_batches(indices, self.batch_size)
+            batches = split_batches(indices, self.batch_size)
         else:
-            batches = grouped_batches(indices, self.batch_size, self.shapes, drawn if self.shuffle else None)
-        own = batches[: self._of_all_ranks()][self.rank :: self.ranks]
+            batches = group_batches(indices, self.batch_size, self.shapes, drawn if self.shuffle else None)
+        own = batches[: self._count_all_batches()][self.rank :: self.ranks]
         for batch in own[: len(self)]:
             yield [(drawn, index) for index in batch] if self.keys_with_pass else list(batch)
 
 
-def plain_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
+def split_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
     """Neighbours in the order, together."""
     return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
 
 
-def grouped_batches(
+def group_batches(
     order: Sequence[int], batch_size: int, shapes: Sequence[int], drawn: int | None
 ) -> list[list[int]]:
     """Batches of one shape; what is left over is batched from the flattest on, an incomplete batch last.
@@ -77,13 +77,13 @@ def grouped_batches(
         group.append(index)
         if len(group) == batch_size:
             batches.append(waiting.pop(shapes[index]))
-    rest = plain_batches([index for shape in sorted(waiting) for index in waiting[shape]], batch_size)
+    rest = split_batches([index for shape in sorted(waiting) for index in waiting[shape]], batch_size)
     batches += [batch for batch in rest if len(batch) == batch_size]
     if drawn is not None:
         batches = [batches[place] for place in np.random.default_rng([drawn, 1]).permutation(len(batches))]
     return batches + [batch for batch in rest if len(batch) < batch_size]
 
 
-def shape_of(width: int, height: int) -> int:
+def classify_shape(width: int, height: int) -> int:
     """A number for the shape of an image: equal for images that pad each other little."""
     return int(np.searchsorted(_SHAPE_BORDERS, width / height))

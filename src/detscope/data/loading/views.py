@@ -27,7 +27,7 @@ class View:
     short_side: int | None = None  # None: own size
     max_size: int = 1333
 
-    def size_of(self, width: int, height: int) -> tuple[int, int]:
+    def scale_size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height that an image is shown in."""
         if self.short_side is None:
             return width, height
@@ -47,14 +47,14 @@ class Augmentation:
     scales: tuple[int, ...] = ()
     max_size: int = 1333
 
-    def view(self, passes: int, index: int) -> View:
+    def draw_view(self, passes: int, index: int) -> View:
         """The view of an image in the pass for which that number was drawn."""
         random = np.random.default_rng([self.seed, passes, index])
         flip = bool(random.random() < 0.5) and self.flip
         return View(flip, int(random.choice(self.scales)) if self.scales else None, self.max_size)
 
 
-def resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], flip: bool) -> torch.Tensor:
+def make_planes(pixels: npt.NDArray[np.uint8], size: tuple[int, int], flip: bool) -> torch.Tensor:
     """uint8 [H, W, 3] to a uint8 tensor [3, height, width]; smoothed when made smaller."""
     import torch
 
@@ -68,7 +68,7 @@ def resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], flip: bool) ->
     return planes.flip(-1) if flip else planes.contiguous()
 
 
-def to_float(pixels: torch.Tensor) -> torch.Tensor:
+def make_float(pixels: torch.Tensor) -> torch.Tensor:
     """uint8 to float32 in [0, 1]; by numpy, which stays in its thread while the workers use the cores."""
     import torch
 

@@ -1,4 +1,4 @@
-"""Which format a file has: by content, never by name. A new format is one file here, with the constant PART."""
+"""Which format a file has: by content, never by name. A new format is one file here, with a `PART`."""
 
 from __future__ import annotations
 

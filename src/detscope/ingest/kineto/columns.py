@@ -13,44 +13,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detscope.ingest.kineto.events import NO_ARGUMENTS, AnyEvent, Arguments, ExactEvent
-from detscope.ingest.kineto.names import MEMORY_EVENT, role_of
+from detscope.ingest.kineto.names import MEMORY_EVENT, find_role
 
 Numbers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+NO_TIME = np.iinfo(np.int64).min
 _LARGEST = 1 << 62
 _LARGEST_US = 4e15  # beyond it nanoseconds do not fit
 
 # what is kept of the arguments, by role
+_ON_DEVICE = ("correlation", "external", "device", "stream")
+_OF_OPERATOR = ("external", "sequence", "shapes", "stack")
 _EXTRAS = {
-    "kernel": ("correlation", "external", "device", "stream", "bytes", "blocks_per_sm", "occupancy"),
-    "copy": ("correlation", "external", "device", "stream", "bytes"),
-    "set": ("correlation", "external", "device", "stream", "bytes"),
-    "sync": ("correlation", "external", "device", "stream"),
+    "kernel": (*_ON_DEVICE, "bytes", "blocks_per_sm", "occupancy"),
+    "copy": (*_ON_DEVICE, "bytes"),
+    "set": (*_ON_DEVICE, "bytes"),
+    "sync": _ON_DEVICE,
     "runtime": ("correlation", "external"),
-    "operator": ("external", "sequence", "shapes", "stack", "hierarchy"),
-    "bare": ("external", "sequence", "shapes", "stack", "hierarchy"),
+    "operator": _OF_OPERATOR,
+    "bare": _OF_OPERATOR,
     "annotation": ("external",),
     "device annotation": ("device", "stream"),
-    "memory": ("memory_bytes", "reserved", "allocated", "device_type", "device_id"),
+    "memory": ("memory_bytes", "reserved", "device_type", "device_id"),
 }
-_DTYPES: dict[str, Any] = {"name": np.int32, "thread": np.int32, "shapes": np.int32, "stack": np.int32}
-_DTYPES |= {"hierarchy": np.int32, "blocks_per_sm": np.float32, "occupancy": np.float32}
 
 
-class Book(dict[Any, int]):
+class ValueNumbers(dict[Any, int]):
     """Numbers for values, in the order in which they are first seen."""
 
     def __missing__(self, value: Any) -> int:
         self[value] = number = len(self)
         return number
 
-    def values_in_order(self) -> list[Any]:
-        """The value of number 0, 1, ..."""
-        return list(self)
-
 
 @dataclass
-class Columns:
+class EventColumns:
     """All events of one role."""
 
     start_ns: Numbers
@@ -67,23 +64,49 @@ class Columns:
         """When each ended."""
         return self.start_ns + self.wall_ns
 
-    def take(self, which: Any) -> Columns:
+    def take_rows(self, which: Any) -> EventColumns:
         """Some of the events."""
         extra = {name: values[which] for name, values in self.extra.items()}
-        return Columns(self.start_ns[which], self.wall_ns[which], self.name[which], self.thread[which], extra)
+        return EventColumns(
+            self.start_ns[which], self.wall_ns[which], self.name[which], self.thread[which], extra
+        )
 
-    def value(self, name: str) -> Any:
+    def get_extra(self, name: str) -> Any:
         """A column of arguments; of integers, -1 where the file has none."""
         return self.extra[name] if name in self.extra else np.full(len(self), -1, np.int64)
 
+    def drop_extra(self) -> EventColumns:
+        """The events without their arguments."""
+        return EventColumns(self.start_ns, self.wall_ns, self.name, self.thread)
 
-class Collector:
+
+def no_columns() -> EventColumns:
+    """A role without events."""
+    empty, narrow = np.empty(0, np.int64), np.empty(0, np.int32)
+    return EventColumns(empty, empty, narrow, narrow)
+
+
+def join_columns(*parts: EventColumns) -> EventColumns:
+    """Events of several roles; a column that one of them lacks is -1 there."""
+    parts = tuple(part for part in parts if len(part))
+    if len(parts) <= 1:
+        return parts[0] if parts else no_columns()
+    extras = {name for part in parts for name in part.extra}
+    return EventColumns(
+        np.concatenate([part.start_ns for part in parts]),
+        np.concatenate([part.wall_ns for part in parts]),
+        np.concatenate([part.name for part in parts]),
+        np.concatenate([part.thread for part in parts]),
+        {name: np.concatenate([part.get_extra(name) for part in parts]) for name in extras},
+    )
+
+
+class EventCollector:
     """Takes batches of events and hands out columns."""
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
-        self.names, self.threads = Book(), Book()
-        self.shapes, self.stacks, self.hierarchies = Book(), Book(), Book()
-        self.shapes[b""], self.stacks[""], self.hierarchies[""] = 0, 0, 0
+        self.names, self.threads = ValueNumbers(), ValueNumbers()
+        self.shapes, self.stacks = ValueNumbers({b"": 0}), ValueNumbers({"": 0})
         self.events = 0
         self.kept = 0  # of them: what memory is taken for
         self.batch_has_counters = False  # they are read again, with all their arguments
@@ -92,21 +115,21 @@ class Collector:
         self._parts: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._open: dict[int, list[tuple[AnyEvent, int]]] = defaultdict(list)
 
-    def add(self, batch: Sequence[AnyEvent]) -> None:
+    def add_batch(self, batch: Sequence[AnyEvent]) -> None:
         """Sort a batch by role and append it to the columns."""
         self.events += len(batch)
-        found = self._sorted(batch)
+        found = self._sort_batch(batch)
         for role, events in found.items():
             if role == "mark":
-                self._pair(events)
+                self._pair_marks(events)
             elif role == "no phase":
                 self._count("events without ph dropped", len(events))
             elif role not in ("ignored", "counters"):
-                self._append(role, events)
+                self._append_events(role, events)
         self.batch_has_counters = "counters" in found
         self.batch_is_plain = not {"ignored", "annotation", "mark"} & set(found)
 
-    def _sorted(self, batch: Sequence[AnyEvent]) -> dict[str, list[AnyEvent]]:
+    def _sort_batch(self, batch: Sequence[AnyEvent]) -> dict[str, list[AnyEvent]]:
         """The hot loop: most events have a duration and a known category, most others are flows."""
         found: dict[str, list[AnyEvent]] = defaultdict(list)
         appends: dict[str | None, Callable[[AnyEvent], None]] = {}
@@ -119,28 +142,18 @@ class Collector:
                     continue
             elif phase == "f" or phase == "s":
                 continue
-            own = found[self._role(event)]
+            own = found[_find_role(event)]
             own.append(event)
             if phase == "X" and event.cat is not None:
                 appends[event.cat] = own.append
         return found
 
-    def _role(self, event: AnyEvent) -> str:
-        if event.ph == "X":
-            role = role_of(event.cat, event.pid)
-            return "ignored" if role == "other" else role
-        if event.ph in ("i", "I") and event.name == MEMORY_EVENT:
-            return "memory"
-        if event.ph in ("B", "E"):
-            return "mark"
-        return "no phase" if event.ph is None else "ignored"
-
-    def _pair(self, events: Sequence[AnyEvent]) -> None:
+    def _pair_marks(self, events: Sequence[AnyEvent]) -> None:
         """Begin and end marks: paired per thread, in the order of the file."""
         whole: dict[str, list[AnyEvent]] = defaultdict(list)
         for event in events:
             stack = self._open[self.threads[(event.pid, event.tid)]]
-            start = time_ns(event)
+            start = find_time_ns(event)
             if start is None:
                 self._count("events without ts dropped", 1)
             elif event.ph == "B":
@@ -150,19 +163,19 @@ class Collector:
                 begin, begun = stack.pop()
                 begin.dur = (start - begun) / 1e3
                 begin.ph = "X"
-                whole[self._role(begin)].append(begin)
+                whole[_find_role(begin)].append(begin)
             else:
                 self._count("end marks without a begin dropped", 1)
         for role, found in whole.items():
             if role != "ignored":
-                self._append(role, found)
+                self._append_events(role, found)
 
-    def _append(self, role: str, events: list[AnyEvent]) -> None:
-        starts = times_ns(events)
+    def _append_events(self, role: str, events: list[AnyEvent]) -> None:
+        starts = find_times_ns(events)
         walls = np.array([math.nan if event.dur is None else event.dur for event in events])
         if role == "memory":
             walls[:] = 0.0
-        usable = self._usable(starts, walls)
+        usable = self._find_usable(starts, walls)
         if not usable.all():
             events = [event for event, good in zip(events, usable.tolist(), strict=True) if good]
             starts, walls = starts[usable], walls[usable]
@@ -177,10 +190,10 @@ class Collector:
         part["thread"].append(np.array(list(map(threads.__getitem__, places)), np.int32))
         arguments = [event.args or NO_ARGUMENTS for event in events]
         for name in _EXTRAS.get(role, ()):
-            part[name].append(self._extra(name, arguments, events))
+            part[name].append(self._make_extra(name, arguments, events))
 
-    def _usable(self, starts: Numbers, walls: Floats) -> NDArray[np.bool_]:
-        timed = starts != np.iinfo(np.int64).min
+    def _find_usable(self, starts: Numbers, walls: NDArray[np.float64]) -> Flags:
+        timed = starts != NO_TIME
         lasting = np.isfinite(walls) & (walls < _LARGEST_US)
         forward = ~(walls < 0)
         self._count("events without ts dropped", int((~timed).sum()))
@@ -188,38 +201,48 @@ class Collector:
         self._count("events with negative dur dropped", int((timed & lasting & ~forward).sum()))
         return np.asarray(timed & lasting & forward)
 
-    def _extra(self, name: str, arguments: list[Arguments], events: list[AnyEvent]) -> Any:
+    def _make_extra(self, name: str, arguments: list[Arguments], events: list[AnyEvent]) -> Any:
         if name == "external":
-            found = _integers([a.external for a in arguments])
+            found = _to_integers([a.external for a in arguments])
             if (found >= 0).all():
                 return found
-            return np.where(found >= 0, found, _integers([a.external_old for a in arguments]))
+            return np.where(found >= 0, found, _to_integers([a.external_old for a in arguments]))
         if name == "shapes":
             shapes = self.shapes
             return np.array([shapes[bytes(a.shapes)] for a in arguments], np.int32)
-        if name in ("stack", "hierarchy"):
-            book = self.stacks if name == "stack" else self.hierarchies
-            return np.array([book[text] for text in map(attrgetter(name), arguments)], np.int32)
+        if name == "stack":
+            stacks = self.stacks
+            return np.array([stacks[a.stack] for a in arguments], np.int32)
         if name == "stream":
-            return _integers(_streams(arguments, events))
+            return _to_integers(_find_streams(arguments, events))
         if name == "device":
-            return _integers(_devices(arguments, events))
+            return _to_integers(_find_devices(arguments, events))
         values = _COLUMNS[name](arguments) if name in _COLUMNS else list(map(attrgetter(name), arguments))
-        return np.array(values, _DTYPES[name]) if name in _DTYPES else _integers(values)
+        return np.array(values, np.float32) if name in _FLOATS else _to_integers(values)
 
-    def finish(self) -> dict[str, Columns]:
+    def finish_columns(self) -> dict[str, EventColumns]:
         """All columns by role; what is still open is counted."""
         self._count("begin marks without an end dropped", sum(len(stack) for stack in self._open.values()))
         columns = {}
         for role in list(self._parts):
             part = {name: np.concatenate(pieces) for name, pieces in self._parts.pop(role).items()}
-            columns[role] = Columns(
-                part.pop("start_ns"), part.pop("wall_ns"), part.pop("name"), part.pop("thread"), part
-            )
+            fixed = [part.pop(name) for name in ("start_ns", "wall_ns", "name", "thread")]
+            columns[role] = EventColumns(*fixed, part)
         return columns
 
 
-def _integers(values: list[int]) -> Numbers:
+def _find_role(event: AnyEvent) -> str:
+    if event.ph == "X":
+        role = find_role(event.cat, event.pid)
+        return "ignored" if role == "other" else role
+    if event.ph in ("i", "I") and event.name == MEMORY_EVENT:
+        return "memory"
+    if event.ph in ("B", "E"):
+        return "mark"
+    return "no phase" if event.ph is None else "ignored"
+
+
+def _to_integers(values: list[int]) -> Numbers:
     """Whole numbers; -1 for those that are too large to be any."""
     try:
         return np.array(values, np.int64)
@@ -227,6 +250,7 @@ def _integers(values: list[int]) -> Numbers:
         return np.array([value if abs(value) < _LARGEST else -1 for value in values], np.int64)
 
 
+_FLOATS = ("blocks_per_sm", "occupancy")
 # written out, since a loop over a fixed attribute is the fastest that Python has
 _COLUMNS: dict[str, Callable[[list[Arguments]], list[Any]]] = {
     "correlation": lambda arguments: [a.correlation for a in arguments],
@@ -237,7 +261,7 @@ _COLUMNS: dict[str, Callable[[list[Arguments]], list[Any]]] = {
 }
 
 
-def _streams(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
+def _find_streams(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
     """Numbers of streams; where one is missing or has a name, each is looked at."""
     streams: list[Any] = [a.stream for a in arguments]
     try:
@@ -246,17 +270,10 @@ def _streams(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
         lowest = None
     if isinstance(lowest, int) and lowest >= 0:
         return streams
-    return [_stream(stream, event.tid) for stream, event in zip(streams, events, strict=True)]
+    return [_find_stream(stream, event.tid) for stream, event in zip(streams, events, strict=True)]
 
 
-def _devices(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
-    devices = [a.device for a in arguments]
-    if min(devices) >= 0:
-        return devices
-    return [_device(device, event.pid) for device, event in zip(devices, events, strict=True)]
-
-
-def _stream(stream: int | str, thread: int | str | None) -> int:
+def _find_stream(stream: int | str, thread: int | str | None) -> int:
     """The stream's number; old traces have it in the name of the thread only: "stream 7"."""
     for value in (stream, thread):
         if isinstance(value, int) and value >= 0:
@@ -266,44 +283,41 @@ def _stream(stream: int | str, thread: int | str | None) -> int:
     return -1
 
 
-def _device(device: int, process: int | str | None) -> int:
-    if device >= 0:
-        return device
-    return process if isinstance(process, int) and process < 1024 else 0
+def _find_devices(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
+    """Numbers of devices; where one is missing, the process is it, or it is the first."""
+    devices = [a.device for a in arguments]
+    if min(devices) >= 0:
+        return devices
+    return [
+        device if device >= 0 else event.pid if isinstance(event.pid, int) and event.pid < 1024 else 0
+        for device, event in zip(devices, events, strict=True)
+    ]
 
 
-def times_ns(events: Sequence[AnyEvent]) -> Numbers:
+def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
     """Begin of each event; the smallest integer where there is none."""
-    none = np.iinfo(np.int64).min
     if events and isinstance(events[0], ExactEvent):
-        return np.array([none if (t := time_ns(event)) is None else t for event in events], np.int64)
+        return np.array([NO_TIME if (t := find_time_ns(event)) is None else t for event in events], np.int64)
     floats = np.array([math.nan if event.ts is None else event.ts for event in events], np.float64)
     known = np.abs(floats) < _LARGEST_US
     floats = np.where(known, floats, 0.0)
     whole = np.floor(floats)  # nanoseconds of a date do not fit a float: the two parts go apart
     nanoseconds = whole.astype(np.int64) * 1000 + np.rint((floats - whole) * 1e3).astype(np.int64)
-    return np.where(known, nanoseconds, none)
+    return np.where(known, nanoseconds, NO_TIME)
 
 
-def time_ns(event: AnyEvent) -> int | None:
+def find_time_ns(event: AnyEvent) -> int | None:
     """Begin of one event; times with many digits are read from their text."""
+    value: Any = event.ts
     if isinstance(event, ExactEvent):
         whole, _, fraction = bytes(event.ts).partition(b".")
-        if (
-            whole.isdigit()
-            and len(whole) <= 16
-            and int(whole) < _LARGEST_US
-            and (fraction.isdigit() or not fraction)
-        ):
+        digits = whole.isdigit() and len(whole) <= 16 and (fraction.isdigit() or not fraction)
+        if digits and int(whole) < _LARGEST_US:
             return int(whole) * 1000 + int((fraction + b"000")[:3]) + (fraction[3:4] >= b"5")
         try:
             value = float(bytes(event.ts))
         except ValueError:
             return None
-    elif event.ts is None:
-        return None
-    else:
-        value = event.ts
-    if not abs(value) < _LARGEST_US:
+    if value is None or not abs(value) < _LARGEST_US:
         return None
     return math.floor(value) * 1000 + round((value - math.floor(value)) * 1e3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 # category, in lower case -> what an event is to us
+_RUNTIMES = ("cuda", "hip", "xpu", "privateuse1")
 ROLES = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
@@ -12,16 +13,9 @@ ROLES = {
     "gpu_memset": "set",
     "memset": "set",
     "cuda_sync": "sync",
-    "cuda_runtime": "runtime",
-    "cuda_driver": "runtime",
     "runtime": "runtime",
-    "hip_runtime": "runtime",
-    "hip_driver": "runtime",
-    "xpu_runtime": "runtime",
-    "xpu_driver": "runtime",
     "mtia_runtime": "runtime",
-    "privateuse1_runtime": "runtime",
-    "privateuse1_driver": "runtime",
+    **{f"{name}_{part}": "runtime" for name in _RUNTIMES for part in ("runtime", "driver")},
     "cpu_op": "operator",
     "operator": "operator",
     "user_annotation": "annotation",
@@ -55,42 +49,15 @@ RECORD_MARKS = re.compile(r"^profiler::_record_function_(enter|exit)")
 COMMUNICATION = re.compile(r"nccl(?!.*memset)|rccl|c10d::|AllReduce|all_reduce|AllGather|ReduceScatter", re.I)
 MODULE_EVENT = re.compile(r"^nn\.Module: (.+)$")
 _COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|DtoA|AtoD)", re.IGNORECASE)
-_COPY_CASE = {
-    "htod": "HtoD",
-    "dtoh": "DtoH",
-    "dtod": "DtoD",
-    "ptop": "PtoP",
-    "htoh": "HtoH",
-    "htoa": "HtoD",
-    "atoh": "DtoH",
-    "dtoa": "DtoD",
-    "atod": "DtoD",
-}
+_COPY_CASE = {name.lower(): name for name in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")}
+_COPY_CASE |= {"htoa": "HtoD", "atoh": "DtoH", "dtoa": "DtoD", "atod": "DtoD"}  # arrays live on the device
 _MODULE_PART = re.compile(r"^(.*?)_([A-Z]\w*)$")
 _DIRECTION = re.compile(r"^(.*) \((backward|recompute)\)$")
 _BRACKETED = re.compile(r"\s*\([^)]*\)")
-_STAGE_WORDS = {
-    "preprocess",
-    "preprocessing",
-    "transform",
-    "backbone",
-    "neck",
-    "fpn",
-    "rpn",
-    "anchors",
-    "anchor_generator",
-    "roi_heads",
-    "roi_head",
-    "box_head",
-    "mask_head",
-    "head",
-    "class_net",
-    "box_net",
-    "nms",
-    "postprocess",
-    "postprocessing",
-    "loss",
-}
+_STAGE_WORDS = frozenset(
+    "preprocess preprocessing transform backbone neck fpn rpn anchors anchor_generator roi_heads roi_head"
+    " box_head mask_head head class_net box_net nms postprocess postprocessing loss".split()
+)
 _HOME = re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s:;\"']+")
 _FRAME = re.compile(r"^(?P<file>[^<(][^(]*\.pyx?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
@@ -100,7 +67,7 @@ _LIBRARY = re.compile(
 )
 
 
-def role_of(category: str | None, process: int | str | None) -> str:
+def find_role(category: str | None, process: int | str | None) -> str:
     """What an event with a duration is; traces before torch 1.5 have processes instead of categories."""
     if category is None:
         return "kernel" if process == "CUDA functions" else "bare"
@@ -140,7 +107,7 @@ def without_direction(name: str) -> tuple[str, str]:
     return (found.group(1), found.group(2)) if found else (name, "forward")
 
 
-def scrubbed(text: str) -> str:
+def scrub_homes(text: str) -> str:
     """The text without anybody's home folder."""
     return _HOME.sub("~", text) if "/" in text or "\\" in text else text
 

@@ -5,6 +5,8 @@ Version history:
 2 - layer_rows and notes; predictors by layers; a reach without places: no whole network was measured.
     Later with classes of detectors' operators, of layers that run forward alone and of Adam's update: a file
     without them is read and answers as before, and who does not know them passes over them.
+
+What comes from elsewhere is checked before it is asked: finite, of one width, without circles.
 """
 
 from __future__ import annotations
@@ -17,148 +19,46 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import msgspec
 import numpy as np
 
 from detscope.errors import InputError
 from detscope.limits import limit, require_within
-from detscope.predict.device.model import STAGES, DeviceModel, no_reach
+from detscope.predict.device.model import STAGES, DeviceModel, NoReach
 from detscope.predict.layers import kinds
-from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation, Shape
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import Predictor, Reach, TargetModel
 from detscope.predict.models.methods import TARGETS, HybridModel
 from detscope.predict.models.older import INFERENCE_FEATURES, TRAINING_FEATURES, TreesModel
 from detscope.predict.models.physical import PhysicalModel
-from detscope.predict.samples import Array, Case
+from detscope.predict.models.residual import SmoothResidual
+from detscope.predict.samples import Case
 from detscope.runs.atomic import write_text
-
-# DOC detscope.predict.device.file: What a device model from elsewhere must be before it is asked: finite, of one width, without circles.
-LARGEST = 1e18  # of any number: more bytes, milliseconds or rows than there are
-_TRIED_BATCHES = (1, 64)
-
-
-def require_plain_numbers(plain: Any) -> None:
-    """Refuse numbers that nothing can have, wherever they stand; JSON knows 1e400 and NaN."""
-    waiting = [plain]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
-            raise ValueError(f"a number is {value!s:.20}")
-
-
-def require_shapes(reach: Reach) -> None:
-    """Places are told by the older features: all 56, each with a centre and a scale."""
-    width = TRAINING_FEATURES
-    shapes = (reach.centre.shape, reach.scale.shape, reach.places.shape[1:])
-    if shapes != ((width,), (width,), (width,)) or not (reach.scale > 0).all():
-        raise ValueError(f"its reach is not of {width} features")
-
-
-def require_small_zip(opened: ZipFile) -> None:
-    """A forest is packed: what it unpacks to is held in memory."""
-    if sum(member.file_size for member in opened.infolist()) > limit("device_model_bytes"):
-        raise ValueError("its forest unpacks to more than a device model may have")
-
-
-def check_forest(forest: Any, training: bool) -> None:
-    """Compiled code follows a tree's numbers without looking: they must lead on, to the end of the tree."""
-    features = TRAINING_FEATURES if training else INFERENCE_FEATURES
-    if forest.n_features_in_ != features or forest.n_outputs_ != 1:
-        raise ValueError(f"its forest is not of {features} features and one answer")
-    forest.n_jobs = None
-    for estimator in forest.estimators_:
-        _check_tree(estimator.tree_, features)
-    if forest.predict(np.zeros((1, features))).shape != (1,):
-        raise ValueError("its forest gives no answer")
-
-
-def _check_tree(tree: Any, features: int) -> None:
-    left, right, own = tree.children_left, tree.children_right, np.arange(tree.node_count)
-    inner = left != -1
-    if (inner != (right != -1)).any():
-        raise ValueError("a tree of its forest has half a fork")
-    for children in (left[inner], right[inner]):
-        # a child stands behind its parent, as they are written: so no way leads back
-        if ((children <= own[inner]) | (children >= tree.node_count)).any():
-            raise ValueError("a tree of its forest leads outside of itself or back")
-    if ((tree.feature[inner] < 0) | (tree.feature[inner] >= features)).any() or tree.n_features != features:
-        raise ValueError("a tree of its forest asks for features that do not exist")
-    if tree.n_outputs != 1 or not np.isfinite(tree.value).all():
-        raise ValueError("a tree of its forest gives no number")
-
-
-def try_target(target: TargetModel) -> None:
-    """Ask about a small network: parts of different widths cannot answer."""
-    cases = [Case(_small_network(), batch) for batch in _TRIED_BATCHES]
-    with np.errstate(all="ignore"):
-        for predictor in (target.near, target.far):
-            if predictor.predict(cases).shape != (len(cases),):
-                raise ValueError("it gives other answers than one per question")
-        target.estimate(cases)
-        target.reach.outside(cases[0])
-
-
-def _small_network() -> LayerGraph:
-    shapes = ((1, 3, 32, 32), (1, 16, 32, 32), (1, 16, 32, 32), (1, 10))
-    return LayerGraph(
-        "small",
-        (
-            _convolution(0, 1, shapes[0], shapes[1], 3),
-            Operation(kinds.RELU, (1,), (shapes[1],), 1, shapes[1]),
-            _convolution(1, 2, shapes[1], shapes[2], 1),
-            Operation(kinds.LINEAR, (2,), (shapes[2],), 3, shapes[3], (163_840, 10)),
-        ),
-    )
-
-
-def _convolution(source: int, output: int, given: Any, made: Any, kernel: int) -> Operation:
-    layer = Convolution(given[1], made[1], (kernel, kernel), padding=(kernel // 2, kernel // 2))
-    weights = given[1] * made[1] * kernel**2
-    return Operation(kinds.CONVOLUTION, (source,), (given,), output, made, (weights,), layer)
-
 
 FORMAT = "detscope device model"
 VERSION = 2
-_READS = (1, 2)
-_PLAIN: dict[str, type[PhysicalModel] | type[HybridModel] | type[MemoryModel] | type[LayerModel]] = {
-    "physical": PhysicalModel,
-    "layers": LayerModel,
-    "hybrid": HybridModel,
-    "memory": MemoryModel,
-}
+_READABLE = (1, 2)
 _AGAIN = "fit it again: detscope fit"
-_NO_END = LARGEST
-_OF_A_FOREST = ["sklearn.tree._tree.Tree"]  # arrays; what else skops trusts by itself
+_LARGEST = 1e18  # of any number: more bytes, milliseconds or rows than there are; stands for infinity
+_PLAIN_KINDS = {"physical": PhysicalModel, "layers": LayerModel, "memory": MemoryModel}
+_FOREST_TYPES = ["sklearn.tree._tree.Tree"]  # arrays; what else skops trusts by itself
+_TRIED_BATCHES = (1, 64)
 
 
 def save_model(model: DeviceModel, path: Path) -> None:
     """Write a model whole or not at all."""
-    plain = {
-        "format": FORMAT,
-        "version": VERSION,
-        "stage": model.stage,
-        "method": model.method,
-        "fingerprint": model.fingerprint,
-        "rows": model.rows,
-        "networks": list(model.networks),
-        "limit_bytes": model.limit_bytes,
-        "layer_rows": model.layer_rows,
-        "notes": list(model.notes),
-        "targets": {name: _target_to_plain(target) for name, target in model.targets.items()},
-    }
+    plain = {"format": FORMAT, "version": VERSION, **vars(model)}
+    plain["targets"] = {name: _target_to_plain(target) for name, target in model.targets.items()}
     write_text(path, json.dumps(plain, allow_nan=False))
 
 
 def load_model(path: Path) -> DeviceModel:
     """Read a model; InputError with one line for anything that is not one."""
-    plain = _read(path)
+    plain = _read_plain(path)
     try:
-        require_plain_numbers(plain)
+        _require_numbers(plain)
         strange = plain["targets"].keys() - TARGETS.keys()
         if strange or plain["stage"] not in STAGES:
             raise ValueError(f"{strange or plain['stage']!s:.40} is unknown")
@@ -178,7 +78,7 @@ def load_model(path: Path) -> DeviceModel:
         raise InputError(f"{path} is damaged: {type(error).__name__} {error!s:.80}", _AGAIN) from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_plain(path: Path) -> dict[str, Any]:
     try:
         require_within("device_model_bytes", path.stat().st_size, f"{path}")
         data = path.read_bytes()
@@ -194,41 +94,46 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a device model", _AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise InputError(f"{path} is not a device model", _AGAIN)
-    if plain.get("version") not in _READS:
+    if plain.get("version") not in _READABLE:
         raise InputError(
             f"{path} is a device model of version {plain.get('version')!s:.20},"
-            f" this detscope reads {' and '.join(map(str, _READS))}",
+            f" this detscope reads {' and '.join(map(str, _READABLE))}",
             _AGAIN,
         )
     return plain
 
 
+def _require_numbers(plain: Any) -> None:
+    """Refuse numbers that nothing can have, wherever they stand; JSON knows 1e400 and NaN."""
+    waiting = [plain]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+            raise ValueError(f"a number is {value!s:.20}")
+
+
 def _target_to_plain(target: TargetModel) -> dict[str, Any]:
-    reach = target.reach
-    return {
+    plain = {
+        **vars(target),
         "near": _to_plain(target.near),
         "far": None if target.far is target.near else _to_plain(target.far),
-        "near_name": target.near_name,
-        "far_name": target.far_name,
-        "near_width": _finite(target.near_width),
-        "far_width": _finite(target.far_width),
-        "beside_width": None if target.beside_width is None else _finite(target.beside_width),
-        "errors": target.errors,
-        "reach": {
-            "centre": reach.centre.tolist(),
-            "scale": reach.scale.tolist(),
-            "places": reach.places.tolist(),
-            "radius": reach.radius,
-        },
+        "reach": _numbers_to_plain(target.reach),
     }
+    return {name: _bound_number(value) for name, value in plain.items()}
 
 
 def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
-    reach = plain["reach"]
-    arrays = [np.array(reach[name], dtype=float) for name in ("centre", "scale", "places")]
-    places = Reach(arrays[0], arrays[1], arrays[2], float(reach["radius"])) if arrays[2].size else no_reach()
-    if arrays[2].size:
-        require_shapes(places)
+    reach = _numbers_from_plain(plain["reach"], Reach)
+    if reach.places.size:  # places are told by the older features: all 56, each with a centre and a scale
+        width = (TRAINING_FEATURES,)
+        if not reach.centre.shape == reach.scale.shape == reach.places.shape[1:] == width or not (
+            (reach.scale > 0).all()
+        ):
+            raise ValueError(f"its reach is not of {TRAINING_FEATURES} features")
+    else:
+        reach = NoReach()
     near = _from_plain(plain["near"], path)
     errors = {
         str(kind): {str(name): float(value) for name, value in found.items()}
@@ -239,13 +144,13 @@ def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
         near if plain["far"] is None else _from_plain(plain["far"], path),
         str(plain["near_name"]),
         str(plain["far_name"]),
-        _width(plain["near_width"]),
-        _width(plain["far_width"]),
-        places,
+        _read_width(plain["near_width"]),
+        _read_width(plain["far_width"]),
+        reach,
         errors,
-        None if plain.get("beside_width") is None else _width(plain["beside_width"]),
+        None if plain.get("beside_width") is None else _read_width(plain["beside_width"]),
     )
-    try_target(target)
+    _try_target(target)
     return target
 
 
@@ -255,36 +160,69 @@ def _to_plain(model: Predictor) -> dict[str, Any]:
 
         forest = base64.b64encode(dumps(model.forest)).decode("ascii")
         return {"kind": "trees", "training": model.training, "forest": forest}
-    if isinstance(model, PhysicalModel | HybridModel | MemoryModel | LayerModel):
-        kind = next(kind for kind, made in _PLAIN.items() if isinstance(model, made))
-        return {"kind": kind, "values": _finite(model.to_plain())}
-    raise TypeError(type(model).__name__)
+    if isinstance(model, HybridModel):
+        inner = "layers" if isinstance(model.physical, LayerModel) else "physical"
+        values = {inner: model.physical, "residual": model.residual}
+        return {"kind": "hybrid", "values": _numbers_to_plain(values)}
+    kind = next((kind for kind, made in _PLAIN_KINDS.items() if isinstance(model, made)), None)
+    if kind is None:
+        raise TypeError(type(model).__name__)
+    return {"kind": kind, "values": _numbers_to_plain(model)}
 
 
 def _from_plain(plain: dict[str, Any], path: Path) -> Predictor:
     if plain["kind"] == "trees":
         training = bool(plain["training"])
-        return TreesModel(_forest(base64.b64decode(plain["forest"], validate=True), training, path), training)
-    return _PLAIN[plain["kind"]].from_plain(plain["values"])
+        return TreesModel(
+            _read_forest(base64.b64decode(plain["forest"], validate=True), training, path), training
+        )
+    values = plain["values"]
+    if plain["kind"] == "hybrid":
+        inner = "layers" if "layers" in values else "physical"
+        physical: Any = _numbers_from_plain(values[inner], _PLAIN_KINDS[inner])
+        return HybridModel(physical, _numbers_from_plain(values["residual"], SmoothResidual))
+    found: Predictor = _numbers_from_plain(values, _PLAIN_KINDS[plain["kind"]])
+    return found
 
 
-def _forest(data: bytes, training: bool, path: Path) -> Any:
+def _numbers_to_plain(model: Any) -> Any:
+    """Dataclasses of numbers, arrays and one another, as JSON holds them."""
+    return _bound_number(msgspec.to_builtins(model, enc_hook=lambda array: array.tolist()))
+
+
+def _numbers_from_plain(plain: Any, kind: type[Any]) -> Any:
+    return msgspec.convert(
+        plain, kind, strict=False, dec_hook=lambda _, values: np.array(values, dtype=float)
+    )
+
+
+def _bound_number(value: Any) -> Any:
+    """JSON has no infinity: no ceiling and no known width are numbers larger than any that occurs."""
+    if isinstance(value, dict):
+        return {key: _bound_number(item) for key, item in value.items()}
+    return _LARGEST if isinstance(value, float) and math.isinf(value) else value
+
+
+def _read_width(value: Any) -> float:
+    return math.inf if float(value) >= _LARGEST else float(value)
+
+
+def _read_forest(data: bytes, training: bool, path: Path) -> Any:
     """Only what a forest is made of is built; any other type ends the loading."""
-    from zipfile import ZipFile
-
     from sklearn.ensemble import ExtraTreesRegressor  # type: ignore[import-untyped]
     from skops.io import get_untrusted_types, loads
 
     try:
-        with ZipFile(BytesIO(data)) as opened:
-            require_small_zip(opened)
-        strange = [name for name in get_untrusted_types(data=data) if name not in _OF_A_FOREST]
+        with ZipFile(BytesIO(data)) as opened:  # it is packed: what it unpacks to is held in memory
+            if sum(member.file_size for member in opened.infolist()) > limit("device_model_bytes"):
+                raise ValueError("its forest unpacks to more than a device model may have")
+        strange = [name for name in get_untrusted_types(data=data) if name not in _FOREST_TYPES]
         if strange:
             raise InputError(f"{path} holds {strange[0]}, which no forest has: it is not opened", _AGAIN)
-        forest = loads(data, trusted=_OF_A_FOREST)
+        forest = loads(data, trusted=_FOREST_TYPES)
         if not isinstance(forest, ExtraTreesRegressor):
             raise InputError(f"{path} holds a {type(forest).__name__} where a forest should be", _AGAIN)
-        check_forest(forest, training)
+        _check_forest(forest, TRAINING_FEATURES if training else INFERENCE_FEATURES)
     except InputError:
         raise
     except Exception as error:  # skops and scikit-learn name no error for what is damaged
@@ -292,12 +230,54 @@ def _forest(data: bytes, training: bool, path: Path) -> Any:
     return forest
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: no ceiling and no known width are numbers larger than any that occurs."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return _NO_END if isinstance(value, float) and math.isinf(value) else value
+def _check_forest(forest: Any, features: int) -> None:
+    """Compiled code follows a tree's numbers without looking: they must lead on, to the end of the tree."""
+    if forest.n_features_in_ != features or forest.n_outputs_ != 1:
+        raise ValueError(f"its forest is not of {features} features and one answer")
+    forest.n_jobs = None
+    for tree in (estimator.tree_ for estimator in forest.estimators_):
+        left, right, own = tree.children_left, tree.children_right, np.arange(tree.node_count)
+        inner = left != -1
+        if (inner != (right != -1)).any():
+            raise ValueError("a tree of its forest has half a fork")
+        for children in (left[inner], right[inner]):
+            # a child stands behind its parent, as they are written: so no way leads back
+            if ((children <= own[inner]) | (children >= tree.node_count)).any():
+                raise ValueError("a tree of its forest leads outside of itself or back")
+        asked = tree.feature[inner]
+        if ((asked < 0) | (asked >= features)).any() or tree.n_features != features:
+            raise ValueError("a tree of its forest asks for features that do not exist")
+        if tree.n_outputs != 1 or not np.isfinite(tree.value).all():
+            raise ValueError("a tree of its forest gives no number")
+    if forest.predict(np.zeros((1, features))).shape != (1,):
+        raise ValueError("its forest gives no answer")
 
 
-def _width(value: Any) -> float:
-    return math.inf if float(value) >= _NO_END else float(value)
+def _try_target(target: TargetModel) -> None:
+    """Ask about a small network: parts of different widths cannot answer."""
+    cases = [Case(_make_small_network(), batch) for batch in _TRIED_BATCHES]
+    with np.errstate(all="ignore"):
+        for predictor in (target.near, target.far):
+            if predictor.predict(cases).shape != (len(cases),):
+                raise ValueError("it gives other answers than one per question")
+        target.estimate(cases)
+        target.reach.find_outside(cases[0])
+
+
+def _make_small_network() -> LayerGraph:
+    image, middle, made = (1, 3, 32, 32), (1, 16, 32, 32), (1, 10)
+
+    def convolve(source: int, given: Shape, kernel: int) -> Operation:
+        layer = Convolution(given[1], 16, (kernel, kernel), padding=(kernel // 2, kernel // 2))
+        weights = (given[1] * 16 * kernel**2,)
+        return Operation(kinds.CONVOLUTION, (source,), (given,), source + 1, middle, weights, layer)
+
+    return LayerGraph(
+        "small",
+        (
+            convolve(0, image, 3),
+            Operation(kinds.RELU, (1,), (middle,), 1, middle),
+            convolve(1, middle, 1),
+            Operation(kinds.LINEAR, (2,), (middle,), 3, made, (163_840, 10)),
+        ),
+    )

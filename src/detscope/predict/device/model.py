@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import log
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.errors import InputError
 from detscope.predict.layers.model import LayerModel
@@ -17,7 +16,7 @@ from detscope.predict.memory.limit import learn_limit, with_outcome
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import Reach, TargetModel
 from detscope.predict.models.methods import LAYERS, fit_method
-from detscope.predict.samples import Case, Sample, fingerprint, with_target
+from detscope.predict.samples import Array, Case, Sample, fingerprint, with_target
 
 STAGES = ("training", "inference")
 ASSUMED_WIDTH = log(
@@ -41,22 +40,19 @@ class DeviceModel:
     notes: tuple[str, ...] = ()  # what the figures rest on besides measured steps
 
 
-@dataclass(frozen=True)
 class NoReach(Reach):
     """No whole network was measured: nothing is near, and nothing can be said to lie outside."""
 
-    def distances(self, cases: Sequence[Case]) -> npt.NDArray[np.float64]:
+    def __init__(self) -> None:
+        super().__init__(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
+
+    def distances(self, cases: Sequence[Case]) -> Array:
         """Infinitely far."""
         return np.full(len(cases), np.inf)
 
-    def outside(self, case: Case) -> list[int]:  # noqa: ARG002
+    def find_outside(self, case: Case) -> list[int]:  # noqa: ARG002
         """No feature: there is nothing to compare with."""
         return []
-
-
-def no_reach() -> NoReach:
-    """The reach of a model without whole networks."""
-    return NoReach(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
 
 
 def fit_device(
@@ -112,7 +108,7 @@ def _enough(samples: Sequence[Sample]) -> bool:
 
 def _layers_alone(table: LayerTable) -> TargetModel:
     model = LayerModel(table)
-    return TargetModel(model, model, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, no_reach())
+    return TargetModel(model, model, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, NoReach())
 
 
 def _limit(samples: Sequence[Sample], memory: TargetModel | None) -> float | None:

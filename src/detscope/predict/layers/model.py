@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.table import LayerTable
 from detscope.predict.models.residual import solve_least_squares
 from detscope.predict.samples import Array, Case, Sample
-
 
 PULLS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _COMMON = "all"  # the factor that all classes share
@@ -77,6 +75,7 @@ class LayerModel:
     def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
         """Kinds of operations that no microbench has measured: counted by their memory traffic."""
         return self.table.unseen_kinds(graph)
+
 
 @lru_cache(maxsize=20000)
 def _class_ms(table: LayerTable, case: Case) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -56,6 +55,7 @@ class ClassTimes:
             found = found * np.exp(self.residual.predict(features))
         return np.asarray(found)
 
+
 @dataclass(frozen=True, eq=False)
 class LayerTable:
     """Kernel classes by name, for training or for inference."""
@@ -103,6 +103,7 @@ class LayerTable:
         """Kinds of a network's operations that were never measured."""
         calls = self.calls(Case(graph, 1))
         return tuple(sorted({call.operation.kind for call in calls if self.known_class(call) == OTHER}))
+
 
 def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTable:
     """A model of every class that was measured, and one for all others."""

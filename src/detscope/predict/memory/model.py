@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -43,6 +42,7 @@ class ProcessTerm:
         """What the process would hold on a larger device."""
         free = self.offset_bytes + self.slope * reserved
         return np.asarray(np.maximum(free, self.floor_bytes))
+
 
 def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Array) -> ProcessTerm:
     """Least relative deviations between floor and ceiling, which are what is hardly ever passed."""
@@ -157,6 +157,7 @@ class MemoryModel:
         if self.process_residual is not None:
             found = found + _GIB * self.process_residual.predict(memory_features(cases, self.rule))
         return np.minimum(found, self.process.ceiling_bytes) if bounded else found
+
 
 def memory_features(cases: Sequence[Case], rule: str) -> Array:
     """The older features (as logarithms) and what the simulation makes of the case."""

@@ -103,7 +103,7 @@ class Reach:
         here = (_place(cases) - self.centre) / self.scale
         return _nearest(here, self.places)
 
-    def outside(self, case: Case) -> list[int]:
+    def find_outside(self, case: Case) -> list[int]:
         """Numbers of the older features in which a case exceeds everything that was measured."""
         here = ((_place([case]) - self.centre) / self.scale)[0]
         beyond = (here > self.places.max(axis=0) + 1e-9) | (here < self.places.min(axis=0) - 1e-9)

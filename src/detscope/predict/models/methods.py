@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -36,6 +35,7 @@ class HybridModel:
         """Milliseconds of each case."""
         correction = self.residual.predict(latency_features(self.physical, cases))
         return np.asarray(self.physical.predict(cases) * np.exp(correction))
+
 
 def latency_features(physical: PhysicalModel | LayerModel, cases: Sequence[Case]) -> Array:
     """The older features (as logarithms) and what the physical model makes of the case."""

@@ -13,7 +13,6 @@ from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import ceil, prod
-from typing import Any
 
 import numpy as np
 
@@ -168,7 +167,6 @@ def _traffic(operation: Operation, *, training: bool) -> float:
     return float(forward + (backward if training else 0))
 
 
-
 TILES = (Tiles(32, 32, 32), Tiles(32, 64, 32), Tiles(32, 64, 64))
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1)
 _ROUNDS = 12
@@ -205,6 +203,7 @@ class PhysicalModel:
         """Where the device's milliseconds go, by kernel class."""
         terms, _ = _matrix([case], self.tiles, self.training)
         return dict(zip(TERMS, (terms[0] * np.array(self.device_ms)).tolist(), strict=True))
+
 
 @lru_cache(maxsize=20000)
 def _cost(graph: LayerGraph, batch: int, tiles: Tiles, training: bool) -> StepCost:
@@ -300,5 +299,3 @@ def calibrate(model: PhysicalModel, samples: Sequence[Sample]) -> tuple[Physical
     factor = float(np.median(truth[bound] / device[bound]))
     scaled = tuple(value * factor for value in model.device_ms)
     return replace(model, device_ms=scaled), Calibration(factor, int(bound.sum()))
-
-

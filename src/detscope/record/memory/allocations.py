@@ -15,10 +15,11 @@ from typing import Any
 from torch import nn
 
 from detscope.record.model.borders import BorderScribe
-from detscope.record.model.probes import ModelProbes, StageLike
+from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
-from detscope.record.steps.nodes import Node, NodeTable, innermost_stage
+from detscope.record.steps.nodes import Node, NodeTable, find_stage
+from detscope.zoo.contract import Stage
 
 PASS_NAME = "detscope pass"
 MEMORY = "[memory]"
@@ -59,7 +60,7 @@ class _Passes:
 def measure_allocations(
     model: nn.Module,
     passes: Sequence[Callable[[], object]],
-    stages: Sequence[StageLike],
+    stages: Sequence[Stage],
     modules: str = "all",
     device: str = "cpu",
 ) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def measure_allocations(
     scribe = BorderScribe(EventBuffer())
     probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
     for node in nodes:
-        scribe.mark_of(node.number)  # made now, so that their few bytes are not part of a pass
+        scribe.find_mark(node.number)  # made now, so that their few bytes are not part of a pass
     probes.attach(modules=True)
     scribe.record_functions = True
     try:
@@ -129,7 +130,7 @@ def _owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]:
             operator = ""
         else:
             operator = operator or name
-    stage = innermost_stage(stack) or ""
+    stage = find_stage(stack) or ""
     module = next((node.path for node in reversed(stack) if node.kind == "module"), "")
     return stage, module or "(model)", operator or "(outside operators)"
 

@@ -289,7 +289,7 @@ class GrowthWatch:
         self._looks = 0
         self._holder: Holder | None = None
 
-    def ends_step(self, step: int) -> None:
+    def end_step(self, step: int) -> None:
         """A step has ended in which nothing of ours took memory."""
         used = resident_bytes()
         if used is None:
@@ -330,7 +330,7 @@ class GrowthWatch:
         if growth is not None and self._holder is None:
             self._holder = find_graph_holder(first, second, graph_sizes(sys._getframe()))
 
-    def describe(self) -> dict[str, Any] | None:
+    def describe_growth(self) -> dict[str, Any] | None:
         """For `run.json`; None where memory does not grow."""
         half = self._readings[len(self._readings) // 2 :]
         found = growth_of(self._readings) or growth_of(half)

@@ -33,7 +33,7 @@ def write_mark(number: int) -> None:
     close_span(open_span(f"{MARK_PREFIX}{number}"))
 
 
-class SpanningBuffer(EventBuffer):
+class SpanBuffer(EventBuffer):
     """An event buffer whose phases are spans of torch.profiler too, while `spanning` is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -43,15 +43,15 @@ class SpanningBuffer(EventBuffer):
         self.after: dict[int, Callable[[], None]] = {}  # called when the phase of that number has ended
         self._open: list[tuple[int, Any]] = []
 
-    def enter(self, number: int) -> int:
+    def enter_node(self, number: int) -> int:
         """A phase begins."""
         self.failed = False
-        time_ns = super().enter(number)
+        time_ns = super().enter_node(number)
         if self.spanning:
             self._open.append((number, open_span(f"{SPAN_PREFIX}{number}")))
         return time_ns
 
-    def exit(self, number: int) -> int:
+    def exit_node(self, number: int) -> int:
         """A phase ends, and with it what an exception left open inside."""
         if any(opened == number for opened, _ in self._open):
             while True:
@@ -59,7 +59,7 @@ class SpanningBuffer(EventBuffer):
                 close_span(span)
                 if opened == number:
                     break
-        time_ns = super().exit(number)
+        time_ns = super().exit_node(number)
         self.failed = sys.exc_info()[0] is not None  # hooks are called while it is on its way
         if self.spanning and number in self.after and not self.failed:
             self.after[number]()
@@ -81,7 +81,7 @@ class SeenTensor(NamedTuple):
     owner: int  # the module's number
 
 
-class SeeingScribe(BorderScribe):
+class ShapeScribe(BorderScribe):
     """A scribe that also notes shapes of what goes into and comes out of modules, while `seen` is a list."""
 
     def __init__(self, buffer: EventBuffer) -> None:
@@ -99,12 +99,12 @@ class SeeingScribe(BorderScribe):
     def seen(self, value: list[SeenTensor] | None) -> None:
         self._seen, self.looks = value, value is not None
 
-    def left(self, number: int, error: Exception) -> None:
+    def note_failure(self, number: int, error: Exception) -> None:
         """Outer modules are left by the same exception: the first counts."""
         if id(error) != self._failure:
             self._failure, self.failed_in = id(error), number
 
-    def noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    def call_noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """A call that notes the shapes of what goes in and comes out."""
         seen = self._seen
         if seen is None:

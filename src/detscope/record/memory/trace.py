@@ -16,7 +16,7 @@ from torch import Size
 from torch._C._profiler import _TensorMetadata
 
 from detscope.record.memory.live import process_levels
-from detscope.record.memory.spans import MARK_PREFIX, SeeingScribe, SeenTensor, SpanningBuffer, write_mark
+from detscope.record.memory.spans import MARK_PREFIX, SeenTensor, ShapeScribe, SpanBuffer, write_mark
 from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Ownership
 from detscope.record.operators.profiler import AUTOGRAD, OpenSpans
 from detscope.record.steps.events import SPAN_PREFIX
@@ -196,7 +196,7 @@ class Recorded:
 class MemorySession:
     """Starts and stops the profiler, with phases and modules as spans of their own in it."""
 
-    def __init__(self, buffer: SpanningBuffer, scribe: SeeingScribe, spans: OpenSpans) -> None:
+    def __init__(self, buffer: SpanBuffer, scribe: ShapeScribe, spans: OpenSpans) -> None:
         self._spans = spans
         self._buffer = buffer
         self._scribe = scribe

@@ -30,7 +30,7 @@ from detscope.record.memory.live import (
     held_inputs,
     read_levels,
 )
-from detscope.record.memory.spans import SeeingScribe, SpanningBuffer, close_span, open_span
+from detscope.record.memory.spans import ShapeScribe, SpanBuffer, close_span, open_span
 from detscope.record.memory.trace import MemorySession, Recorded, Trace, read_trace
 from detscope.record.operators.attribution import NOBODY, find_owners
 from detscope.record.operators.profiler import OpenSpans, no_garbage_collection
@@ -106,8 +106,8 @@ class MemoryWatch:
         model: nn.Module,
         optimizers: WeakObjects[torch.optim.Optimizer],
         nodes: NodeTable,
-        buffer: SpanningBuffer,
-        scribe: SeeingScribe,
+        buffer: SpanBuffer,
+        scribe: ShapeScribe,
         device: str,
         spans: OpenSpans,
     ) -> None:
@@ -130,19 +130,19 @@ class MemoryWatch:
         self.steps: list[int] = []
         self.levels: list[Level] = []
         self.live_bytes: dict[str, int] = {}
-        buffer.after[nodes.phase("backward").number] = self._read_gradients
-        buffer.after[nodes.phase("optimizer").number] = self._read_first_gradients
+        buffer.after[nodes.phase_node("backward").number] = self._read_gradients
+        buffer.after[nodes.phase_node("optimizer").number] = self._read_first_gradients
 
     # ---- steps
 
-    def begin(self, step: int, shapes: bool) -> None:
+    def begin_step(self, step: int, shapes: bool) -> None:
         """A step is about to begin; the session that began when the one before ended goes on."""
         self._reserve.keep()
         if not self._session.on:
             everything = Holders(self._live.everything(), _OWNED)
             if self._ledger is None:
                 for node in self._nodes:
-                    self._scribe.mark_of(node.number)  # made now: their few bytes are not part of a step
+                    self._scribe.find_mark(node.number)  # made now: their few bytes are not part of a step
                 self._ledger = MemoryLedger(self._nodes, block_sizes(self._device))
                 self._ledger.first_step = step
                 self._ledger.identify(everything, perf_counter_ns(), "other")
@@ -153,9 +153,9 @@ class MemoryWatch:
         if self._begin_mark is None:
             self._begin_mark = self._session.mark()
         self._end_data()
-        self._data_span = open_span(f"{SPAN_PREFIX}{self._nodes.phase('data').number}")
+        self._data_span = open_span(f"{SPAN_PREFIX}{self._nodes.phase_node('data').number}")
 
-    def arrived(self, batch: Any, worker_pid: int | None) -> None:
+    def add_inputs(self, batch: Any, worker_pid: int | None) -> None:
         """The batch is there: its tensors are the step's inputs."""
         self._end_data()
         if not self._session.on:
@@ -167,7 +167,7 @@ class MemoryWatch:
             self._watch_life(tensor, item.address)
         self._holders[self._session.mark()] = Holders([item for _, item in found])
 
-    def end(self, step: OpenStep, measured: bool, next_with_shapes: bool | None) -> list[Row]:
+    def end_step(self, step: OpenStep, measured: bool, next_with_shapes: bool | None) -> list[Row]:
         """Account for a step that has ended; the next session begins first, so that nothing is missed.
 
         Shapes of everything are recorded in warm-up steps only; None: there is no next session.
@@ -191,7 +191,7 @@ class MemoryWatch:
         self.steps.append(step.index)
         return rows
 
-    def abandon(self, step: int, events: Sequence[int]) -> None:
+    def abandon_step(self, step: int, events: Sequence[int]) -> None:
         """Account for a step that did not end; without room for it, what was recorded of the step is lost."""
         self._end_data()
         self._reserve.give_up()

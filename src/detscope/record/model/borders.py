@@ -11,13 +11,23 @@ from __future__ import annotations
 
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from detscope.record.steps.events import ENTER, EXIT, MARK, SPAN_PREFIX, EventBuffer
+from detscope.record.steps.events import (
+    ENTER,
+    EXIT,
+    MARK,
+    NO_SEQUENCE,
+    NODE_SHIFT,
+    SPAN_PREFIX,
+    EventBuffer,
+    encode_event,
+)
 
 _sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 is_traced: Callable[[], Any] = torch._C._get_tracing_state  # None: nobody traces in this thread
@@ -25,13 +35,14 @@ Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
 _MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
 
 
-class Calls(Protocol):
-    """What is under way: the door of modules and its stand-ins ask it at every call."""
+@dataclass(eq=False)
+class CallState:
+    """What is under way: the stand-ins of modules, methods and functions ask it at every call."""
 
-    active: bool  # somebody listens
-    inside: int  # a recorded call is under way
-    in_backward: int
-    owner: int | None  # the thread that is recorded
+    active: bool = False  # somebody listens
+    inside: int = 0  # a recorded call is under way
+    in_backward: int = 0
+    owner: int | None = None  # the thread that is recorded
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -70,7 +81,7 @@ def attributes_of(value: Any, kind: type) -> dict[str, Any]:
     return own if type(own) is dict else {}
 
 
-class Mark:
+class BackwardMark:
     """Something to put on autograd nodes, as cheaply as torch allows.
 
     `register_prehook` makes a removable handle each time, in Python, which took half of a recorded step's
@@ -83,7 +94,7 @@ class Mark:
         self._carrier = torch.zeros((), requires_grad=True)
         self._carrier._backward_hooks = OrderedDict({0: reached})
 
-    def put_on(self, function: Any) -> None:
+    def mark_node(self, function: Any) -> None:
         """Let the engine say when it is about to run this node."""
         try:
             function._register_hook_dict(self._carrier)
@@ -97,34 +108,34 @@ class BorderScribe:
     def __init__(self, buffer: EventBuffer) -> None:
         self.buffer = buffer
         self._pairs: dict[int, Pair] = {}
-        self._marks: dict[int, Mark] = {}
+        self._marks: dict[int, BackwardMark] = {}
         # parallel stacks, one entry per open target: where its last child ended, and its mark
         self._child_ends: list[int] = []
-        self._owners: list[Mark] = []
+        self._owners: list[BackwardMark] = []
         self.record_functions = False  # also write spans into torch.profiler, in operator steps
         self._spans: list[Any] = []
         self.looks = False  # modules are called with what a scribe does around them
         self.targets: dict[int, Callable[..., Any]] = {}  # by id: modules that are called in another way
 
-    def mark_of(self, number: int) -> Mark:
+    def find_mark(self, number: int) -> BackwardMark:
         """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
         mark = self._marks.get(number)
         if mark is None:
-            mark = self._marks[number] = Mark(self._make_mark(number))
+            mark = self._marks[number] = BackwardMark(self._make_mark(number))
         return mark
 
     def _make_mark(self, number: int) -> Callable[[Any], None]:
-        extend, now, code = self.buffer.items.extend, self.buffer.now, number * 4 + MARK
+        extend, now, code = self.buffer.items.extend, self.buffer.now, encode_event(number, MARK)
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
 
         def reached(gradient: Any) -> None:  # noqa: ARG001
-            extend((code, now(), -1))
+            extend((code, now(), NO_SEQUENCE))
             if device_clock is not None:
                 handles.append(device_clock.record())
 
         return reached
 
-    def pair(self, number: int) -> Pair:
+    def border_pair(self, number: int) -> Pair:
         """The two functions called around a target: before(target, args), after(target, args, output)."""
         pair = self._pairs.get(number)
         if pair is None:  # made once: probes go on and off between recorded and bare steps
@@ -136,8 +147,8 @@ class BorderScribe:
         extend, now = buffer.items.extend, buffer.now
         device_clock, handles = buffer.device_clock, buffer.handles
         ends, owners = self._child_ends, self._owners
-        own_mark = self.mark_of(number)
-        enter, leave = number * 4 + ENTER, number * 4 + EXIT
+        own_mark = self.find_mark(number)
+        enter, leave = encode_event(number, ENTER), encode_event(number, EXIT)
         sequence_number = _sequence_number
 
         def before(target: Any, args: Any) -> None:  # noqa: ARG001
@@ -174,31 +185,31 @@ class BorderScribe:
 
         return before, after
 
-    def left(self, number: int, error: Exception) -> None:
+    def note_failure(self, number: int, error: Exception) -> None:
         """A target was left by an exception, which passes on."""
 
-    def noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    def call_noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """A module's call while `looks` is set."""
         del number
         return run(*args, **kwargs)
 
-    def call(
+    def make_call(
         self,
         plain: Callable[..., Any],
         numbers: dict[int, int],
-        calls: Calls,
+        calls: CallState,
         outside: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
     ) -> Callable[..., Any]:
         """A call of modules that records those in `numbers` (by id) and leaves all others alone.
 
-        The same as `pair` around the call, written out in one piece: between two convolutions Python
+        The same as `border_pair` around the call, written out in one piece: between two convolutions Python
         code runs from cold caches, and hooks through torch's own machinery cost five times as much.
         """
         items, now = self.buffer.items, self.buffer.now
         extend = items.extend
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
         ends, owners = self._child_ends, self._owners
-        known_mark, mark_of, number_of = self._marks.get, self.mark_of, numbers.get
+        known_mark, find_mark, number_of = self._marks.get, self.find_mark, numbers.get
         sequence_number, builds_graph, traced = _sequence_number, torch.is_grad_enabled, is_traced
 
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -215,34 +226,35 @@ class BorderScribe:
             if number < 0:
                 return self.targets[id(self_)](run, args, kwargs)
             if not builds_graph() and device_clock is None and not self.record_functions:
-                extend((number * 4, now(), -1))  # inference: there is no backward pass to prepare for
+                # inference: there is no backward pass to prepare for
+                extend((number << NODE_SHIFT | ENTER, now(), NO_SEQUENCE))
                 try:
-                    return self.noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
+                    return self.call_noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
                 except Exception as error:
-                    self.left(number, error)
+                    self.note_failure(number, error)
                     raise
                 finally:
-                    extend((number * 4 + 1, now(), -1))
+                    extend((number << NODE_SHIFT | EXIT, now(), NO_SEQUENCE))
             sequence = sequence_number()
             if ends and sequence > ends[-1]:
                 _mark_own(args, ends[-1], owners[-1])
-            mark = known_mark(number) or mark_of(number)
+            mark = known_mark(number) or find_mark(number)
             ends.append(sequence)
             owners.append(mark)
             if self.record_functions:
                 self._open_span(number)
             if device_clock is not None:
                 handles.append(device_clock.record())
-            extend((number * 4, now(), sequence))
+            extend((number << NODE_SHIFT | ENTER, now(), sequence))
             output = None
             try:
-                output = self.noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
+                output = self.call_noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
                 return output
             except Exception as error:
-                self.left(number, error)
+                self.note_failure(number, error)
                 raise
             finally:
-                extend((number * 4 + 1, now(), sequence := sequence_number()))
+                extend((number << NODE_SHIFT | EXIT, now(), sequence := sequence_number()))
                 if device_clock is not None:
                     handles.append(device_clock.record())
                 if self.record_functions:
@@ -257,7 +269,7 @@ class BorderScribe:
 
         return call
 
-    def reset(self) -> None:
+    def forget_open(self) -> None:
         """Forget open targets, after an exception left some open."""
         self._child_ends.clear()
         self._owners.clear()
@@ -278,12 +290,12 @@ class BorderScribe:
             self._spans.pop().__exit__(None, None, None)
 
 
-def _mark_own(value: Any, since: int, mark: Mark) -> None:
+def _mark_own(value: Any, since: int, mark: BackwardMark) -> None:
     """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
     if type(value) is torch.Tensor:
         function = value.grad_fn
         if function is not None and function._sequence_nr() >= since:
-            mark.put_on(function)
+            mark.mark_node(function)
         return
     seen: set[int] = set()
     for tensor in tensors_in(value):
@@ -293,4 +305,4 @@ def _mark_own(value: Any, since: int, mark: Mark) -> None:
         sequence = function._sequence_nr()
         if sequence >= since and sequence not in seen:
             seen.add(sequence)
-            mark.put_on(function)
+            mark.mark_node(function)

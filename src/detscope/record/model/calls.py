@@ -1,9 +1,15 @@
-"""The one door of module calls: `torch.nn.Module.__call__`, replaced once while something is recorded.
+"""Calls of modules: `torch.nn.Module.__call__` is replaced once while something is recorded.
 
 Nothing is put on modules, their classes or their parameters. Modules that are recorded are known by identity
 in a table beside the model; all others, copies of a recorded one among them, run as always. Between recorded
-steps the table is empty and the door stays: changing a class again and again throws away what Python has
-learnt about it. While torch makes a program of a model (compiling, exporting, tracing) calls pass untouched.
+steps the table is empty and the replaced call stays: changing a class again and again throws away what Python
+has learnt about it. While torch makes a program of a model (compiling, exporting, tracing) calls pass untouched.
+
+A method that is a stage or is counted is a descriptor on its class. Whoever asks for it gets the plain method,
+unless a recorded call is under way in this thread and the object is a recorded one: `torch.jit.script` and others
+that read source between calls find what is always there, copies and replicas run plain, and the class is changed
+once per recording. Functions of a library, and methods that somebody put on the instance, have no such place:
+they are replaced when the outermost recorded call begins and put back when it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock, get_ident
 from types import FunctionType, MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.fx  # keeps the plain call for its tracers when it is imported, so that has to come first
@@ -22,7 +28,7 @@ from torch import nn
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from detscope.record.foreign import Patches
-from detscope.record.model.borders import BorderScribe, Calls, Pair, is_traced
+from detscope.record.model.borders import BorderScribe, CallState, Pair, is_traced
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class CallTarget:
 class MethodStandIn:
     """On a class, in the place of a method."""
 
-    def __init__(self, plain: Any, calls: Calls) -> None:
+    def __init__(self, plain: Any, calls: CallState) -> None:
         self._plain = plain
         self._calls = calls
         self.targets: dict[int, CallTarget] = {}  # by the object's id
@@ -77,10 +83,10 @@ class MethodStandIn:
         return _around(plain, target, self._calls)  # a static method or the like
 
 
-class _Replaced:
+class _ReplacedFunction:
     """A function in a library's or an instance's own names, while a recorded call is under way."""
 
-    def __init__(self, owner: Any, name: str, calls: Calls) -> None:
+    def __init__(self, owner: Any, name: str, calls: CallState) -> None:
         self._owner = weakref.ref(owner)
         self._name = name
         self._calls = calls
@@ -108,18 +114,20 @@ class _Replaced:
 class StandIns:
     """All stand-ins of one recording; which of them do something follows from `show`."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CallState) -> None:
         self._calls = calls
         self._patches = Patches()
         self._methods: dict[tuple[type, str], MethodStandIn] = {}
-        self._replaced: dict[tuple[int, str], _Replaced] = {}
+        self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
         self._open = 0
 
     def show(self, owner: Any, name: str, target: CallTarget) -> None:
         """From now on do this around calls of a method (or of a function, of its library module)."""
         kind = None if name in vars(owner) else _class_with(owner, name)
         if kind is None:
-            replaced = self._replaced.setdefault((id(owner), name), _Replaced(owner, name, self._calls))
+            replaced = self._replaced.setdefault(
+                (id(owner), name), _ReplacedFunction(owner, name, self._calls)
+            )
             replaced.target = target
             return
         stand_in = self._methods.get((kind, name))
@@ -164,12 +172,12 @@ class StandIns:
                 replaced.take_out()
 
 
-def _recorded_here(calls: Calls) -> bool:
+def _recorded_here(calls: CallState) -> bool:
     here = calls.inside and (get_ident() == calls.owner or calls.in_backward)
     return bool(here and is_traced() is None)
 
 
-def _around(plain: Callable[..., Any], target: CallTarget, calls: Calls) -> Callable[..., Any]:
+def _around(plain: Callable[..., Any], target: CallTarget, calls: CallState) -> Callable[..., Any]:
     @functools.wraps(plain)
     def function(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or not _recorded_here(calls):
@@ -188,69 +196,73 @@ def _class_with(owner: Any, name: str) -> type | None:
 _fx_traces: Callable[[], bool] = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", lambda: False)
 
 
-class Outside(Protocol):
-    """Handles the call of a module that no recorded call encloses."""
-
-    def __call__(
-        self,
-        plain: Callable[..., Any],
-        recorded: Callable[..., Any],  # calls it and records what happens inside
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any: ...
-
-
+# handles the call of a module that no recorded call encloses: the plain call, the one that records what
+# happens inside, the module, its arguments
+OutsideCall = Callable[
+    [Callable[..., Any], Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any]], Any
+]
 _TRACERS = ("torch.jit.", "torch.onnx.")  # modules of torch's that begin to trace when they are called
 
 
 def torch_captures(module: nn.Module | None = None) -> bool:
     """Whether torch makes a program of what runs now, or is about to by calling this module."""
-    if module is not None and type(module).__module__.startswith(_TRACERS) and not _is_program(module):
+    # a scripted or traced model runs like any other
+    is_program = isinstance(module, torch.jit.ScriptModule)
+    if module is not None and not is_program and type(module).__module__.startswith(_TRACERS):
         return True
     return is_compiling() or is_traced() is not None or _fx_traces()
 
 
-def _is_program(module: nn.Module) -> bool:
-    """A scripted or traced model runs like any other."""
-    return isinstance(module, torch.jit.ScriptModule)
-
-
-@dataclass
-class OwnCalls:
-    """Calls of a recorder that finds out by itself when they begin and end."""
-
-    active: bool = False
-    inside: int = 0
-    in_backward: int = 0
-    owner: int | None = None
-
-
-class Door:
-    """Stands in nn.Module; `numbers` says which modules are recorded now."""
+class CallListener:
+    """Hears of calls that no recorded call encloses; this one does nothing but say what is under way."""
 
     def __init__(
-        self, scribe: BorderScribe, calls: Calls, around: Callable[[nn.Module], Callable[[], None] | None]
+        self,
+        calls: CallState | None = None,
+        outside: OutsideCall | None = None,
+        replaces: Callable[..., Any] | None = None,
     ) -> None:
+        self.calls = calls or CallState()
+        self.outside = outside  # who handles such calls instead of the recorder
+        self.replaces = replaces  # what did so before the model was known
+
+    def begin_call(self, module: nn.Module) -> Callable[[], object] | None:  # noqa: ARG002
+        """Such a call begins; what is given back is called when it ends."""
+        return None
+
+    def attach(self) -> None:
+        """Begin to listen."""
+
+    def detach(self) -> None:
+        """Listen no more, for now."""
+
+    def remove(self) -> None:
+        """Put everything back for good."""
+
+
+class ModuleCalls:
+    """Stands in nn.Module; `numbers` says which modules are recorded now."""
+
+    def __init__(self, scribe: BorderScribe, listener: CallListener) -> None:
         self._scribe = scribe
-        self._calls = calls
-        self._around = around  # told of an outermost call; what it gives back is called at the end
+        self._calls = listener.calls
+        self._listener = listener
         self._patches = Patches()
         self._alone = Lock()
         self._call: Callable[..., Any] = nn.Module.__call__
         self._plain: Callable[..., Any] = nn.Module.__call__
-        self.stand_ins = StandIns(calls)
+        self.stand_ins = StandIns(listener.calls)
         self.numbers: dict[int, int] = {}  # by id; negative: not in one piece, see `BorderScribe.targets`
         self.installed = False
 
-    def install(self, outside: Outside | None = None, replaces: Callable[..., Any] | None = None) -> None:
-        """Replace `nn.Module.__call__`; `outside` handles calls that come while none is under way."""
+    def install(self) -> None:
+        """Replace `nn.Module.__call__`; a listener may handle calls that come while none is under way."""
         if self.installed:
             return
         current = vars(nn.Module)["__call__"]
-        # a script's first door knew no model yet: this one does its work too
-        plain = self._plain = vars(current)["__wrapped__"] if current is replaces else current
-        recorded = self._scribe.call(plain, self.numbers, self._calls, self._outermost(outside))
+        # what a script begins with knew no model yet: this one does its work too
+        plain = self._plain = vars(current)["__wrapped__"] if current is self._listener.replaces else current
+        recorded = self._scribe.make_call(plain, self.numbers, self._calls, self._make_outermost())
         self._call = functools.wraps(plain)(recorded)
         self._patches.put(nn.Module, "__call__", self._call)
         self.installed = True
@@ -262,34 +274,34 @@ class Door:
         self.stand_ins.remove()
         self.installed = False
 
-    def _outermost(self, outside: Outside | None) -> Callable[..., Any]:
+    def _make_outermost(self) -> Callable[..., Any]:
+        outside, plain = self._listener.outside, self._plain
         if outside is None:
-            return self._enter
-        plain = self._plain
+            return self._enter_outermost
 
-        def told(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def call_outside(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if torch_captures(module):
                 return plain(module, *args, **kwargs)
-            return outside(plain, self._inside, module, args, kwargs)
+            return outside(plain, self._call_inside, module, args, kwargs)
 
-        return told
+        return call_outside
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _enter_outermost(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A module is called while no recorded call is under way."""
         if id(module) not in self.numbers or torch_captures() or not self._alone.acquire(blocking=False):
             return self._plain(module, *args, **kwargs)
         calls = self._calls
         calls.owner, calls.inside = get_ident(), 1
-        end = self._around(module)
+        end = self._listener.begin_call(module)
         try:
-            return self._inside(module, *args, **kwargs)
+            return self._call_inside(module, *args, **kwargs)
         finally:
             if end is not None:
                 end()
             calls.inside = 0
             self._alone.release()
 
-    def _inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _call_inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """The outermost call that is recorded."""
         stand_ins = self.stand_ins
         stand_ins.put_in()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,31 +16,13 @@ from torch.optim.optimizer import (
 )
 
 from detscope.record.foreign import Patches, WeakObjects
-from detscope.record.model.borders import Calls
-from detscope.record.model.calls import Outside, OwnCalls
-from detscope.record.model.probes import Listener
+from detscope.record.model.calls import CallListener
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
 
 
-class Phases(Listener, Protocol):
-    """Whoever finds the phases of a recording's steps."""
-
-    def attach(self) -> None:
-        """Begin to watch."""
-
-    def detach(self) -> None:
-        """Watch no more, for now."""
-
-    def remove(self) -> None:
-        """Put everything back for good."""
-
-
-class PhaseProbes:
+class PhaseProbes(CallListener):
     """Listens to a model and its optimizers by identity, in torch's global places; nothing is put on them."""
-
-    outside: Outside | None = None
-    replaces: Callable[..., Any] | None = None
 
     def __init__(
         self,
@@ -49,16 +31,16 @@ class PhaseProbes:
         root: nn.Module,
         optimizers: Iterable[torch.optim.Optimizer],
     ) -> None:
+        super().__init__()
         self._buffer = buffer
         self._root = weakref.ref(root)
         self._optimizers = WeakObjects(optimizers)
-        self._forward = nodes.phase("forward").number
-        self._backward = nodes.phase("backward").number
-        self._optimizer = nodes.phase("optimizer").number
+        self._forward = nodes.phase_node("forward").number
+        self._backward = nodes.phase_node("backward").number
+        self._optimizer = nodes.phase_node("optimizer").number
         self._patches = Patches()
         self._handles: list[Any] = []
         self._on = False
-        self.calls: Calls = OwnCalls()  # of the door of modules
 
     def attach(self) -> None:
         """Begin to watch."""
@@ -78,13 +60,13 @@ class PhaseProbes:
         self._handles.clear()
         self._patches.undo()
 
-    def around(self, module: nn.Module) -> Callable[[], None] | None:
+    def begin_call(self, module: nn.Module) -> Callable[[], object] | None:
         """A module is called by no other that is recorded: the root's call is the forward phase."""
         if not self._on or module is not self._root():
             return None
         buffer, number = self._buffer, self._forward
         buffer.enter_node(number)
-        return lambda: _discard(buffer.exit_node(number))
+        return lambda: buffer.exit_node(number)
 
     def _install(self) -> None:
         self._patches.put(torch.autograd, "_engine_run_backward", self._engine())
@@ -141,7 +123,3 @@ class PhaseProbes:
                 buffer.exit_node(number)
 
         return zero_grad
-
-
-def _discard(_: int) -> None:
-    """The time of an event, which nobody asks for here."""

@@ -6,14 +6,15 @@ import importlib
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from detscope.record.foreign import WeakObjects
-from detscope.record.model.borders import BorderScribe, Calls
-from detscope.record.model.calls import CallTarget, Door, Outside, OwnCalls
+from detscope.record.model.borders import BorderScribe
+from detscope.record.model.calls import CallListener, CallTarget, ModuleCalls
 from detscope.record.steps.nodes import Node, NodeTable
+from detscope.zoo.contract import Observer, Stage
 
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
@@ -50,53 +51,8 @@ def count_parameters(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, int]
 Reader = Callable[[Any], None]
 
 
-class StageLike(Protocol):
-    """A stage as the zoo names it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def target(self) -> str: ...
-
-
-class ObserverLike(Protocol):
-    """A reader of counts as the zoo gives it."""
-
-    @property
-    def target(self) -> str: ...
-    @property
-    def read(self) -> Callable[[Any], Mapping[str, int]]: ...
-
-
-class Listener(Protocol):
-    """Somebody who hears of calls that no recorded call encloses."""
-
-    outside: Outside | None  # who handles such calls instead of the door
-    replaces: Callable[..., Any] | None  # what did so before the model was known
-
-    @property
-    def calls(self) -> Calls: ...
-
-    def around(self, module: nn.Module) -> Callable[[], None] | None:
-        """Such a call begins; what is given back is called when it ends."""
-
-
-class NoListener:
-    """Where nobody does: calls are recorded and no more."""
-
-    outside: Outside | None = None
-    replaces: Callable[..., Any] | None = None
-
-    def __init__(self) -> None:
-        self.calls: Calls = OwnCalls()
-
-    def around(self, module: nn.Module) -> None:  # noqa: ARG002
-        """Nothing is to be done."""
-        return
-
-
-class _Table:
-    """What the door and its stand-ins know in one kind of step."""
+class _ProbeTable:
+    """What stand-ins of calls know in one kind of step."""
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
@@ -108,7 +64,7 @@ class _Table:
 
 
 class ModelProbes:
-    """Shows the door of modules what to record, as often as the schedule wants; the model is not touched."""
+    """Says which calls to record, as often as the schedule wants; the model is not touched."""
 
     def __init__(
         self,
@@ -116,22 +72,20 @@ class ModelProbes:
         nodes: NodeTable,
         scribe: BorderScribe,
         which: str,
-        stages: Sequence[StageLike],
-        observers: Sequence[ObserverLike],
+        stages: Sequence[Stage],
+        observers: Sequence[Observer],
         count: Callable[[str, int], None],
         note: Callable[[str], None],
-        listener: Listener | None = None,
+        listener: CallListener | None = None,
     ) -> None:
         self._scribe = scribe
         self._count = count
         self._note = note
         self._root = weakref.ref(root)
-        listener = listener or NoListener()
-        self._calls = listener.calls
-        self._door = Door(scribe, listener.calls, listener.around)
-        self._listener = listener
-        self._whole, self._sparse, self._shown = _Table(), _Table(), _Table()
-        self._shown.numbers, self._shown.targets = self._door.numbers, scribe.targets
+        self._listener = listener or CallListener()
+        self._module_calls = ModuleCalls(scribe, self._listener)
+        self._whole, self._sparse, self._shown = _ProbeTable(), _ProbeTable(), _ProbeTable()
+        self._shown.numbers, self._shown.targets = self._module_calls.numbers, scribe.targets
         self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget)
         stage_of = {stage.target: stage.name for stage in stages}
         reads = self._readers(root, observers)
@@ -148,24 +102,27 @@ class ModelProbes:
                 selected.setdefault(target, root.get_submodule(target))
         parameters = count_parameters(list(selected.items()))
         return [
-            (module, nodes.add("module", path, type(module).__name__, stage_of.get(path), parameters[path]))
+            (
+                module,
+                nodes.add_node("module", path, type(module).__name__, stage_of.get(path), parameters[path]),
+            )
             for path, module in selected.items()
         ]
 
     @staticmethod
     def _call_nodes(
-        root: nn.Module, nodes: NodeTable, stages: Sequence[StageLike]
+        root: nn.Module, nodes: NodeTable, stages: Sequence[Stage]
     ) -> list[tuple[Any, str, Node]]:
         calls = []
         for stage in stages:
             kind, owner, name = resolve_target(root, stage.target)
             if kind != "module":
                 path = stage.target if kind == "method" else f"{name}()"
-                calls.append((owner, name, nodes.add(kind, path, kind, stage.name)))
+                calls.append((owner, name, nodes.add_node(kind, path, kind, stage.name)))
         return calls
 
     def _readers(
-        self, root: nn.Module, observers: Sequence[ObserverLike]
+        self, root: nn.Module, observers: Sequence[Observer]
     ) -> dict[tuple[int, str], tuple[Any, list[Reader]]]:
         """By owner and name (modules: none): the owner and who reads its outputs."""
         found: dict[tuple[int, str], tuple[Any, list[Reader]]] = {}
@@ -207,7 +164,7 @@ class ModelProbes:
         pairs = defaultdict[tuple[int, str], Any](lambda: None)
         for owner, name, node in nodes:
             wanted[id(owner), name] = (owner, name)
-            pairs[id(owner), name] = self._scribe.pair(node.number)
+            pairs[id(owner), name] = self._scribe.border_pair(node.number)
         wanted |= {key: (owner, key[1]) for key, (owner, _) in reads.items() if key[1]}
         found = []
         for key, (owner, name) in wanted.items():
@@ -222,41 +179,41 @@ class ModelProbes:
         """A module is gone, and its id may become another's."""
         for table in (self._whole, self._sparse, self._shown):
             table.forget(key)
-        self._door.stand_ins.forget(key)
+        self._module_calls.stand_ins.forget(key)
 
-    def knows(self, module: nn.Module) -> bool:
+    def knows_module(self, module: nn.Module) -> bool:
         """Whether it is recorded."""
         return id(module) in self._whole.numbers
 
     def attach(self, modules: bool) -> None:
         """Let the readers of counts and, if wanted, all other probes do their work."""
         self.detach()
-        self._door.install(self._listener.outside, self._listener.replaces)
+        self._module_calls.install()
         table = self._whole if modules else self._sparse
         self._shown.numbers.update(table.numbers)
         self._shown.targets.update(table.targets)
         for reference, name, whole, sparse in self._functions:
             owner, target = reference(), whole if modules else sparse
             if owner is not None and (target.pair or target.reads):
-                self._door.stand_ins.show(owner, name, target)
-        if isinstance(self._calls, OwnCalls):
-            self._calls.active = True
+                self._module_calls.stand_ins.show(owner, name, target)
+        if self._listener.outside is None:
+            self._listener.calls.active = True
 
     def detach(self) -> None:
-        """Let no probe do anything; the door stays."""
-        if isinstance(self._calls, OwnCalls):
-            self._calls.active = False
-        self._door.stand_ins.hide()
+        """Let no probe do anything; the stand-ins stay."""
+        if self._listener.outside is None:
+            self._listener.calls.active = False
+        self._module_calls.stand_ins.hide()
         self._shown.numbers.clear()
         self._shown.targets.clear()
-        self._scribe.reset()
+        self._scribe.forget_open()
 
     def remove(self) -> None:
         """Put everything back for good."""
         self.detach()
-        self._door.remove()
+        self._module_calls.remove()
 
-    def _reader(self, observer: ObserverLike) -> Reader:
+    def _reader(self, observer: Observer) -> Reader:
         def read(output: Any) -> None:
             try:
                 for name, value in observer.read(output).items():
@@ -275,12 +232,14 @@ def _observed(number: int | None, scribe: BorderScribe, readers: tuple[Reader, .
         if number is None:
             output = run(*args, **kwargs)
         else:
-            before, after = scribe.pair(number)
+            before, after = scribe.border_pair(number)
             before(None, args)
             try:
-                output = scribe.noted(number, run, args, kwargs) if scribe.looks else run(*args, **kwargs)
+                output = (
+                    scribe.call_noted(number, run, args, kwargs) if scribe.looks else run(*args, **kwargs)
+                )
             except Exception as error:
-                scribe.left(number, error)
+                scribe.note_failure(number, error)
                 raise
             finally:
                 after(None, args, output)

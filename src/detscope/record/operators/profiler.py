@@ -162,7 +162,7 @@ class OperatorWindow:
         self._began_bytes: int | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the profiler is running."""
         return self._profile is not None
 
@@ -173,9 +173,9 @@ class OperatorWindow:
         return 0 if now is None or self._began_bytes is None else now - self._began_bytes
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether what is recorded takes so much memory that no further step should be."""
-        return self.open and self.taken_bytes >= _FULL_BYTES
+        return self.is_open and self.taken_bytes >= _FULL_BYTES
 
     def start(self) -> None:
         """Begin to record operators."""

@@ -123,7 +123,7 @@ def _optimizers_alive() -> int:
 
 
 def _module_call(tracker: Tracker) -> Callable[..., Any]:
-    """Calls of modules while no model is known yet; then the door of its probes does this too."""
+    """Calls of modules while no model is known yet; then its probes do this too."""
     plain: Callable[..., Any] = nn.Module.__call__
 
     @functools.wraps(plain)

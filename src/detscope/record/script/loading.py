@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, dataloader, get_worker_info
 from torch.utils.data._utils import fetch
 
 from detscope import marks
-from detscope.record.content import BatchContent, describe
+from detscope.record.content import BatchContent, describe_foreign_batch
 from detscope.record.foreign import Patches
 from detscope.record.loader import BatchTiming, TimedBatch, _Collector, count_tensors
 from detscope.record.script.endings import forget_own_frames
@@ -285,7 +285,7 @@ class Batches:
         pacer = self._tracker.pacer
         known = self._next_arguments if pacer.stepped else self._arguments
         if not self._contents and (pacer.begins_iteration or not known):
-            known.append(describe(arguments))
+            known.append(describe_foreign_batch(arguments))
 
     # ---- told by loaders
 
@@ -357,7 +357,7 @@ class Batches:
             self.fresh_pass = self.fresh_pass or under_way.begins_again
             under_way.taken += 1
         tracker.pacer.gets_batch()
-        self._contents.append(describe(batch))
+        self._contents.append(describe_foreign_batch(batch))
         timing = None
         if self._timings and self._timings[-1][1] < 0:
             timing = self._timings[-1][0]

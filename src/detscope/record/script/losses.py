@@ -122,17 +122,17 @@ class LateLosses:
     def __init__(self) -> None:
         self._pending: tuple[int, StepLosses, torch.Tensor | None] | None = None
 
-    def put(self, step: int, losses: StepLosses) -> tuple[int, dict[str, float]] | None:
+    def put_losses(self, step: int, losses: StepLosses) -> tuple[int, dict[str, float]] | None:
         """Take a step's losses; those that can be read by now: the same step's, or the one's before."""
         copies = [reading for reading in _readings(losses) if isinstance(reading, torch.Tensor)]
         if not copies:
             return step, values_of(losses, iter(()))
-        before = self.finish(wait=False)
+        before = self.read_pending(wait=False)
         together = torch.stack([copy.to(copies[0].device) for copy in copies])
         self._pending = (step, losses, together.to("cpu", non_blocking=True))
         return before
 
-    def finish(self, wait: bool = True) -> tuple[int, dict[str, float]] | None:
+    def read_pending(self, wait: bool = True) -> tuple[int, dict[str, float]] | None:
         """What is still pending."""
         pending, self._pending = self._pending, None
         if pending is None:
@@ -166,7 +166,7 @@ def values_of(losses: StepLosses, copied: Any) -> dict[str, float]:
     return found
 
 
-def finite(values: Mapping[str, float]) -> dict[str, float]:
+def keep_finite(values: Mapping[str, float]) -> dict[str, float]:
     """Without what is no number."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
 

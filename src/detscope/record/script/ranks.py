@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from detscope.record.asides import asides_of
 from detscope.record.script.options import ScriptOptions
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class ScriptRanks:
     def opened(self, recorder: ScriptRecorder) -> None:
         """The run is open."""
         if self._watch is not None:
-            self._watch.set_aside = asides_of(recorder)
+            self._watch.set_aside = recorder.track_collectives()
 
     def keep(self, recorder: ScriptRecorder, step: int) -> None:
         """A step has ended: what was noted is its own."""

@@ -3,66 +3,29 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import polars as pl
 import torch
 from torch import nn
 
-from detscope.record.content import BatchContent, together
-from detscope.record.foreign import WeakObjects
+from detscope.record.content import BatchContent, add_contents
 from detscope.record.loader import BatchTiming
-from detscope.record.memory.watch import MemoryWatch
-from detscope.record.model.borders import Calls, Pair
-from detscope.record.model.calls import Outside
-from detscope.record.model.phases import Phases
-from detscope.record.model.probes import ModelProbes
-from detscope.record.recorder import Recorder
-from detscope.record.script.losses import LOSS, LateLosses, StepLosses, finite
+from detscope.record.model.calls import CallListener
+from detscope.record.script.losses import LOSS, LateLosses, StepLosses, keep_finite
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
-from detscope.record.script.roots import Anatomy
-from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventBuffer
+from detscope.record.script.roots import NO_PARTS, ModelParts
+from detscope.record.step_recorder import StepRecorder
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS
 from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import loader_rows, step_rows
-from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP
-from detscope.record.steps.tables import Notebook, OpenStep
+from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
+from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import write_table
-
-
-class Watched(Calls, Protocol):
-    """What the script is doing now; hears of calls that no recorded call encloses."""
-
-    module_call: Callable[..., Any] | None  # what stands in nn.Module while no model is known
-
-    @property
-    def root_call(self) -> Outside:
-        """A module is called by no other."""
-
-
-class GlobalPhases:
-    """Phases of a script come from global hooks, which ask whether to write; nothing is attached."""
-
-    def __init__(self, watched: Watched) -> None:
-        self.calls: Calls = watched
-        self.outside: Outside | None = watched.root_call
-        self.replaces = watched.module_call
-
-    def around(self, module: nn.Module) -> None:
-        """Never asked: the script's tracker writes the forward phase."""
-
-    def attach(self) -> None:
-        """Nothing is to be done."""
-
-    def detach(self) -> None:
-        """Nothing is to be done."""
-
-    def remove(self) -> None:
-        """Nothing is to be done."""
-
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
 _OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels")
@@ -91,13 +54,13 @@ class ScriptRecorder(StepRecorder):
         optimizers: Sequence[torch.optim.Optimizer],
         parts: ModelParts,
         options: ScriptOptions,
-        watched: WatchedScript,
+        listener: CallListener,
         *,
         name: str,
         info: dict[str, Any],
     ) -> None:
         first = options.window.first if options.window else 0
-        self._watched = watched
+        self._listener = listener
         super().__init__(
             model,
             list(optimizers),
@@ -121,9 +84,9 @@ class ScriptRecorder(StepRecorder):
         self.evaluating = False
         self.trained = False
 
-    def make_phases(self, model: nn.Module) -> Phases:  # noqa: ARG002
+    def make_phases(self, model: nn.Module) -> CallListener:  # noqa: ARG002
         """Phases come from global hooks."""
-        return GlobalPhases(self._watched)
+        return self._listener
 
     # ---- steps
 

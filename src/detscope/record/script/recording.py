@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,7 @@ import torch
 from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
+from detscope.record.model.calls import CallListener
 from detscope.record.script.closing import (
     COMPILED,
     NEW_MODULES,
@@ -30,13 +32,14 @@ from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Pacer
 from detscope.record.script.ranks import ScriptRanks
-from detscope.record.script.recorder import FinishedStep, ScriptRecorder, Watched
+from detscope.record.script.recorder import FinishedStep, ScriptRecorder
 from detscope.record.script.roots import (
-    Anatomy,
+    NO_PARTS,
+    ModelParts,
     Root,
     Roots,
-    anatomy,
     compiled_parts,
+    find_parts,
     frames_compiled,
 )
 from detscope.record.steps.events import EventBuffer
@@ -75,10 +78,16 @@ class Part:
 class Recording:
     """Owned by the tracker."""
 
-    def __init__(self, options: ScriptOptions, roots: Roots, watched: Watched, sampler: OtherSampler) -> None:
+    def __init__(
+        self,
+        options: ScriptOptions,
+        roots: Roots,
+        make_listener: Callable[[], CallListener],
+        sampler: OtherSampler,
+    ) -> None:
         self._options = options
         self._roots = roots
-        self._watched = watched
+        self._make_listener = make_listener
         self._sampler = sampler
         self._recorder: ScriptRecorder | None = None
         self._model: Root | None = None
@@ -124,7 +133,7 @@ class Recording:
     def pair_of(self, root: Root) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
         recorder, model = self._recorder, self._model
-        if recorder is None or model is None or not recorder.with_modules:
+        if recorder is None or model is None or recorder.attached != "modules":
             return None
         if root is model or (root.inner is not None and root.inner is model.inner):
             return None
@@ -132,8 +141,8 @@ class Recording:
         if pair is None:
             same = sum(other.label == root.label for other in self._roots.all[: root.number])
             name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
-            node = recorder.nodes.add("module", name, root.label, root.label, root.parameters or 0)
-            pair = self._pairs[root.number] = recorder.pair(node.number)
+            node = recorder.nodes.add_node("module", name, root.label, root.label, root.parameters or 0)
+            pair = self._pairs[root.number] = recorder.scribe.border_pair(node.number)
         return pair
 
     def before_root(self, root: Root, gradients: bool) -> None:
@@ -157,7 +166,7 @@ class Recording:
     def arrived(self, batch: Any, timing: BatchTiming | None) -> None:
         """The loop has a batch."""
         if self._recorder:
-            self._recorder.arrived(batch, timing)
+            self._recorder.watch_inputs(batch, timing)
 
     def optimizer_stepped(self, optimizer: Any, skipped: bool) -> None:
         """An optimizer has stepped, or a scaler has decided against it."""
@@ -167,7 +176,7 @@ class Recording:
             self._optimizers.add(optimizer)
             self.optimizer_names.append(type(optimizer).__name__)
             if self._recorder:
-                self._recorder.add_optimizer(optimizer)
+                self._recorder.optimizers.add(optimizer)
 
     # ---- steps
 
@@ -198,7 +207,7 @@ class Recording:
         recorder = self._recorder
         if recorder is None:
             recorder = self._open(trains)
-            recorder.first_step(buffer.items, done)
+            recorder.add_first_step(buffer.items, done)
             self._count(done, trains)
             return ""
         if trains and not recorder.trained:
@@ -227,16 +236,13 @@ class Recording:
             return
         model, parts, name = self._choose(root)
         if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            recorder.only_phases(SCRIPTED)
+            recorder.record_phases_only(SCRIPTED)
         self._sampler.forget()
         self._steps_before_model = steps
         for one in self._roots.all:
             one.calls_in_evaluation_steps = 0
-        whole = Anatomy("user", (), ())
-        if (
-            recorder.change_evaluated(model, whole if recorder.level == "phases" else parts, name)
-            > WARMUP_STEPS
-        ):
+        shown = NO_PARTS if recorder.level == "phases" else parts
+        if recorder.change_evaluated(model, shown, name) > WARMUP_STEPS:
             self.note(
                 f"the figures are of the steps since {name} had done more than {before.label}: the"
                 f" {steps} before that count as warm-up"
@@ -254,15 +260,15 @@ class Recording:
             return buffer
         if self._after_window or self._stopped:
             recorder.rest()
-            recorder.event_buffer.take_events()
-            return recorder.event_buffer
+            recorder.buffer.take_events()
+            return recorder.buffer
         if recorder.level != "phases" and frames_compiled() > self._compiled_before:
-            recorder.only_phases(COMPILED)
+            recorder.record_phases_only(COMPILED)
         if not recorder.trained and self.optimizers_built:
-            recorder.without_deep_looks()
+            recorder.postpone_deep_looks()
         recorder.open_step()
         self._sampler.hold(asleep=not recorder.writing)
-        return recorder.event_buffer
+        return recorder.buffer
 
     # ---- window and limit
 
@@ -286,18 +292,18 @@ class Recording:
         wanted, recorder = self._options.max_steps, self._recorder
         if wanted is None or recorder is None or (recorder.trained != bool(self.training.steps)):
             return
-        if recorder.steps_done >= recorder.schedule.total_steps(wanted):
+        if recorder.steps_done >= recorder.schedule.count_steps(wanted):
             self._stopped = True
             self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
 
     # ---- opening and closing
 
-    def _choose(self, root: Root | None) -> tuple[torch.nn.Module, Anatomy, str]:
+    def _choose(self, root: Root | None) -> tuple[torch.nn.Module, ModelParts, str]:
         if root is None or root.inner is None:
             self.note(NO_MODULE)
-            return torch.nn.Module(), Anatomy("user", (), ()), "no_module"
+            return torch.nn.Module(), NO_PARTS, "no_module"
         self._model = root
-        parts = Anatomy("user", (), ()) if self._options.level == "phases" else anatomy(root.inner)
+        parts = NO_PARTS if self._options.level == "phases" else find_parts(root.inner)
         return root.inner, parts, root.label
 
     def _open(self, trains: bool) -> ScriptRecorder:
@@ -316,7 +322,7 @@ class Recording:
             "source": "script",
             "parameters": sum(p.numel() for p in model.parameters()),
         }
-        recorder = self._make(model, Anatomy("user", (), ()) if compiled else parts, name, info)
+        recorder = self._make(model, NO_PARTS if compiled else parts, name, info)
         recorder.__enter__()
         recorder.between_steps = lambda _done: self.ranks.keep(recorder, recorder.next_step - 1)
         recorder.trained = trains
@@ -327,21 +333,23 @@ class Recording:
         for text in self._notes:
             recorder.note(text)
         if compiled:
-            recorder.only_phases(COMPILED)
+            recorder.record_phases_only(COMPILED)
         self._sampler.start()
         return recorder
 
     def _make(
-        self, model: torch.nn.Module, parts: Anatomy, name: str, info: dict[str, Any]
+        self, model: torch.nn.Module, parts: ModelParts, name: str, info: dict[str, Any]
     ) -> ScriptRecorder:
         """A recorder; where the model cannot be taken apart, one that records phases."""
         chosen = list(self._optimizers)
         if not any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            return ScriptRecorder(model, chosen, parts, self._options, self._watched, name=name, info=info)
+            return ScriptRecorder(
+                model, chosen, parts, self._options, self._make_listener(), name=name, info=info
+            )
         self.note(SCRIPTED)
         options = replace(self._options, level="phases", memory=False)
-        whole = Anatomy("user", (), ())
-        return ScriptRecorder(model, chosen, whole, options, self._watched, name=name, info=info)
+        told = (options, self._make_listener())
+        return ScriptRecorder(model, list(self._optimizers), parts, *told, name=name, info=info)
 
     def failed(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
@@ -390,7 +398,7 @@ class Recording:
             if recorder.has_new_modules:
                 recorder.note(NEW_MODULES)
             recorder.__exit__(None if error is None else type(error), error, None)
-            recorder.relabel()
+            recorder.relabel_steps()
             writer = recorder.writer
         figures = step_figures(writer.folder)
         other = self._sampler.rows(figures.other_ms)

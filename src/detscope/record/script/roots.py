@@ -14,7 +14,7 @@ from torch import nn
 
 from detscope.record.model.borders import tensors_in
 from detscope.zoo.contract import Observer, Stage
-from detscope.zoo.recognise import recognise
+from detscope.zoo.registry import recognise_parts
 
 # wrappers that add nothing of their own to a model, and where they keep it
 _WRAPPERS = {
@@ -187,7 +187,7 @@ def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelParts:
     """The parts of a model that get names."""
 
     family: str
@@ -195,15 +195,18 @@ class Anatomy:
     observers: tuple[Observer, ...]
 
 
-def anatomy(model: nn.Module) -> Anatomy:
+NO_PARTS = ModelParts("user", (), ())
+
+
+def find_parts(model: nn.Module) -> ModelParts:
     """Stages and observers: of the model, or of the detector of a known family somewhere inside."""
-    whole = Anatomy(*recognise(model))
+    whole = ModelParts(*recognise_parts(model))
     if whole.family != "user":
         return whole
     for path, module in _inside(model):
-        found = Anatomy(*recognise(module))
+        found = ModelParts(*recognise_parts(module))
         if found.family != "user":
-            return Anatomy(
+            return ModelParts(
                 found.family,
                 tuple(replace(stage, target=_below(path, stage.target)) for stage in found.stages),
                 tuple(replace(one, target=_below(path, one.target)) for one in found.observers),

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from detscope.record.model.borders import CallState
+from detscope.record.model.calls import CallListener
 from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.loading import Batches
 from detscope.record.script.losses import LossKeeper, StepLosses
@@ -24,7 +26,7 @@ from detscope.record.script.pacing import Ended, Pacer
 from detscope.record.script.recorder import FinishedStep
 from detscope.record.script.recording import Recording
 from detscope.record.script.roots import Root, Roots, precision_of
-from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import PHASES
 
 Call = Callable[..., Any]
@@ -36,21 +38,21 @@ def _nothing() -> None:
     """The end of something that is not timed."""
 
 
-class Tracker:
+class Tracker(CallState):
     """State of one script while it runs."""
 
     def __init__(self, options: ScriptOptions) -> None:
+        super().__init__(active=True)
         self.options = options
         self.pacer = Pacer()
         self.roots = Roots()
         self.losses = LossKeeper()
         self.batches = Batches(self)
-        self.recording = Recording(options, self.roots, self, OtherSampler(self._thread_outside_phases))
-        self.active = True
+        self.recording = Recording(
+            options, self.roots, self._make_listener, OtherSampler(self._thread_outside_phases)
+        )
         self.writing = True  # phases are written; not in bare steps
-        self.inside = 0  # phases that are open and in which a model is not a root
-        self.in_backward = self.in_optimizer = 0
-        self.owner: int | None = None  # the thread that trains
+        self.in_optimizer = 0
         self.module_call: Callable[..., Any] | None = None  # what hooks put into nn.Module
         self.buffer = EventBuffer()
         self.inner_steps = 0  # times that an optimizer said it had stepped
@@ -65,6 +67,9 @@ class Tracker:
         self._start_ns = perf_counter_ns()
         self._refused = 0
         os.register_at_fork(after_in_child=self._leave)
+
+    def _make_listener(self) -> CallListener:
+        return CallListener(self, self.root_call, self.module_call)
 
     def _leave(self) -> None:
         """A forked child is not recorded."""
@@ -386,7 +391,7 @@ class Tracker:
         if self.active and not isinstance(error, ScriptStopped):
             open_phase = self.inside or self.in_optimizer
             ended = Ended.NOTHING if open_phase else self.pacer.finishes()
-            end_ns = max([self._last_ns, *self.buffer.items[1::3][-1:]])  # a bare step writes nothing
+            end_ns = max([self._last_ns, *self.buffer.items[TIME::WIDTH][-1:]])  # a bare step writes nothing
             if ended in (Ended.TRAINING, Ended.EVALUATION) and end_ns > self._start_ns:
                 try:
                     self._cross(ended, end_ns)

@@ -152,7 +152,9 @@ def _owners_and_quantities(found: Structure) -> tuple[Groups, Mapping[Any, list[
     return make_groups(list(intervals.values())), sets
 
 
-def make_span_frame(layout: Layout, steps: Sequence[int], host: Matrix, device: Matrix | None) -> pl.DataFrame:
+def make_span_frame(
+    layout: Layout, steps: Sequence[int], host: Matrix, device: Matrix | None
+) -> pl.DataFrame:
     """Rows of table `spans` for steps with these figures."""
     rows = layout.spans
     again = np.tile(np.arange(len(rows), dtype=np.uint32), len(steps))

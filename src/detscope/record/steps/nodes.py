@@ -29,7 +29,7 @@ class Node:
         return (outer or "") + self.stage if self.stage.startswith(".") else self.stage
 
 
-def innermost_stage(nodes: Iterable[Node]) -> str | None:
+def find_stage(nodes: Iterable[Node]) -> str | None:
     """The stage of a stack of nodes, outermost first."""
     stage = None
     for node in nodes:
@@ -44,9 +44,9 @@ class NodeTable:
         self._nodes: list[Node] = []
         self._by_key: dict[tuple[str, str], Node] = {}
         for phase in PHASES:
-            self.add("phase", phase)
+            self.add_node("phase", phase)
 
-    def add(
+    def add_node(
         self, kind: str, path: str, type_name: str = "", stage: str | None = None, parameters: int = 0
     ) -> Node:
         """The node of this kind and path, made if it is new."""
@@ -58,9 +58,9 @@ class NodeTable:
             self._by_key[key] = node
         return node
 
-    def phase(self, name: str) -> Node:
+    def phase_node(self, name: str) -> Node:
         """The node of a phase."""
-        return self.add("phase", name)
+        return self.add_node("phase", name)
 
     @property
     def in_order(self) -> list[Node]:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from detscope.record.steps.events import ACTION_MASK, ENTER, EXIT, NODE_SHIFT, NO_SEQUENCE, WIDTH
+from detscope.record.steps.events import ACTION_MASK, ENTER, EXIT, NO_SEQUENCE, NODE_SHIFT, WIDTH
 from detscope.record.steps.nodes import NodeTable
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"

@@ -6,8 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detscope.record.loader import BatchTiming
-from detscope.record.steps.events import ACTION_MASK, BATCH_ARRIVED, ENTER, EXIT, NODE_SHIFT, STEP_BEGINS, STEP_ENDS
-from detscope.record.steps.nodes import PHASES, NodeTable, innermost_stage
+from detscope.record.steps.events import (
+    ACTION_MASK,
+    BATCH_ARRIVED,
+    ENTER,
+    EXIT,
+    NODE_SHIFT,
+    STEP_BEGINS,
+    STEP_ENDS,
+)
+from detscope.record.steps.nodes import PHASES, NodeTable, find_stage
 from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
 
 Row = tuple[Any, ...]
@@ -78,7 +86,7 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
     stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
     for piece in slices:
         if piece.ancestors not in stages:
-            stages[piece.ancestors] = innermost_stage(nodes[number] for number in piece.ancestors)
+            stages[piece.ancestors] = find_stage(nodes[number] for number in piece.ancestors)
     keyed = ((s, (stages[s.ancestors], s.direction)) for s in slices)
     for (stage, direction), start_ns, end_ns in _join_slices(keyed):
         if stage is not None:

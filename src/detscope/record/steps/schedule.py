@@ -20,7 +20,7 @@ class Schedule:
     memory_steps: int = 0  # right after the warm-up: recorded block by block, their times are not shown
     seed: int = 0  # of the places of bare steps; ranks of one training share it
 
-    def mode(self, index: int) -> str:
+    def mode_of(self, index: int) -> str:
         """Mode of the step with this index, counted from 0 with the warm-up."""
         measured = index - self.warmup_steps
         if measured < 0:
@@ -41,7 +41,7 @@ class Schedule:
         """
         group, place = divmod(measured, self.bare_every)
         free = self.bare_every if group else self.bare_every - 1
-        return place == _draw(self.seed, group) % free + (0 if group else 1)
+        return place == _draw_number(self.seed, group) % free + (0 if group else 1)
 
     def without_operators_from(self, index: int) -> Schedule:
         """The same, but the window of operators ends before the step with this index."""
@@ -57,16 +57,16 @@ class Schedule:
         """Whether memory is watched: from the first step on, so that every block's beginning is known."""
         return self.memory_steps > 0 and index < self.warmup_steps + self.memory_steps
 
-    def total_steps(self, recorded: int) -> int:
+    def count_steps(self, recorded: int) -> int:
         """Steps to run so that this many are recorded, other kinds of steps on top."""
         index = left = 0
         while left < recorded:
-            left += self.mode(index) == RECORDED
+            left += self.mode_of(index) == RECORDED
             index += 1
         return index
 
 
-def _draw(seed: int, number: int) -> int:
+def _draw_number(seed: int, number: int) -> int:
     """A number that looks random, from two (SplitMix64: nothing to carry from step to step)."""
     mask = 2**64 - 1
     value = (seed * 0xD1342543DE82EF95 + (number + 1) * 0x9E3779B97F4A7C15) & mask

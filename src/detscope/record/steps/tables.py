@@ -1,6 +1,6 @@
-"""Rows of finished steps: accounts, operators, and device times that arrive late. Rows go to the writer, in order.
+"""Rows of finished steps: accounts, operators, and device times that arrive late.
 
-The writer knows nothing of this: whoever wants rows on disk asks here (`flush_rows`, `close_tables`).
+Rows go to the writer, in order. The writer knows nothing of this: whoever wants rows on disk asks here (`flush_rows`, `close_tables`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StepTables:
         self._repeats = RepeatedSteps(nodes)
         self._operator_events: list[int] = []
         self._operator_spans: list[StepSpan] = []  # of the steps of a window
-        self._operator_sums = (0, 0, 0, 0)  # of all windows: steps, backward, of that in modules, unlinked
+        self._operator_sums = [0] * 4  # of all windows: steps, backward, of that in modules, unlinked
         self._nodes_written = 0
         self._drawn_until_ns = 0  # end of the first operator step that the trace shows
         self._growth = GrowthWatch()
@@ -211,7 +211,7 @@ class StepTables:
                 self._draw_operators("kernels", result.device)
         backward = (result.backward_ns, result.backward_in_modules_ns)
         found = (max(1, len(spans)), *backward, result.kernels_unlinked)
-        self._operator_sums = tuple(map(sum, zip(self._operator_sums, found, strict=True)))
+        self._operator_sums = [sum(pair) for pair in zip(self._operator_sums, found, strict=True)]
         steps, backward_ns, in_modules_ns, unlinked = self._operator_sums
         self._writer.info["operators"] = {
             "steps": steps,
@@ -225,7 +225,7 @@ class StepTables:
         """A window has ended, or was given up; all of them: what they told is not part of the run."""
         self._operator_events, self._operator_spans = [], []
         if all_windows:
-            self._operator_sums = (0, 0, 0, 0)
+            self._operator_sums = [0] * 4
             self._writer.info.pop("operators", None)
 
     def _draw_operators(self, track: str, intervals: pl.DataFrame) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from detscope.config.schema import Settings
 from detscope.data.class_names import class_names
 from detscope.errors import InputError, UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel
+from detscope.sessions.recording import build_options
+from detscope.zoo.contract import BuiltModel
 from detscope.zoo.registry import build
 
 if TYPE_CHECKING:
@@ -59,19 +60,18 @@ def with_weights_file(settings: Settings) -> Settings:
         return settings
     from detscope.sessions.train.checkpoints import weights_of_run
 
-    model = settings.model.model_copy(update={"weights": str(weights_of_run(run))})
-    return settings.model_copy(update={"model": model})
+    return settings.with_section("model", weights=str(weights_of_run(run)))
 
 
 def build_evaluated(settings: Settings, dataset: DetectionDataset) -> EvaluatedModel:
     """Build the model so that its labels can be told apart in terms of the data set's classes."""
     wanted = settings.model.num_classes or len(dataset.classes)
     published = settings.model.weights in ("auto", "coco")
-    built = build(settings.model.name, _options(settings, None if published else wanted))
+    built = build(settings.model.name, build_options(settings, None if published else wanted))
     if published and built.weights.kind != "coco":  # there are none: weights are random
-        built = build(settings.model.name, _options(settings, wanted))
+        built = build(settings.model.name, build_options(settings, wanted))
     elif not published and built.weights.replaced:  # perhaps COCO's own 90 labels in a file
-        built = build(settings.model.name, _options(settings, None))
+        built = build(settings.model.name, build_options(settings, None))
         if built.weights.replaced:
             raise InputError(
                 f"weights {built.weights.source} were made for another number of classes than the "
@@ -110,14 +110,3 @@ def coco_label_ids(
 def _plain_name(name: str) -> str:
     joined = "".join(name.lower().split())
     return _SAME_CLASS.get(joined, joined)
-
-
-def _options(settings: Settings, num_classes: int | None) -> BuildOptions:
-    model = settings.model
-    return BuildOptions(
-        num_classes=num_classes,
-        weights=model.weights,
-        image_size=model.image_size,
-        trainable_layers=model.trainable_layers,
-        seed=settings.training.seed,
-    )

@@ -46,12 +46,12 @@ def draw_worst(folder: Path, measured: Measured, dataset: DetectionDataset) -> l
                 "f1": verdict.f1,
             }
         )
-        comparisons.append(_comparison(verdict, measured, dataset, index, point))
+        comparisons.append(_compare_image(verdict, measured, dataset, index, point))
     paths = save_comparisons(folder, comparisons) if comparisons else []
     return [{**row, "picture": path.name} for row, path in zip(rows, paths, strict=True)]
 
 
-def _comparison(
+def _compare_image(
     verdict: ImageVerdict,
     measured: Measured,
     dataset: DetectionDataset,
@@ -64,24 +64,24 @@ def _comparison(
     aside = np.setdiff1d(here, np.concatenate([verdict.found, verdict.missed]))
     ignored = f", {len(aside)} ignored" if len(aside) else ""
 
-    def marked(rows: Integers, colour: tuple[int, int, int], of_truth: bool) -> list[Marked]:
-        return [_marked(measured, int(row), colour, of_truth) for row in rows]
+    def mark_rows(rows: Integers, colour: tuple[int, int, int], of_truth: bool) -> list[Marked]:
+        return [_mark_box(measured, int(row), colour, of_truth) for row in rows]
 
-    predicted = marked(verdict.right, GOOD, False) + marked(verdict.wrong, BAD, False)
-    predicted += marked(verdict.aside, ASIDE, False)
+    predicted = mark_rows(verdict.right, GOOD, False) + mark_rows(verdict.wrong, BAD, False)
+    predicted += mark_rows(verdict.aside, ASIDE, False)
     most = MOST_DRAWN_UNSURE if point is None else MOST_DRAWN
     shown = sorted(predicted, key=lambda item: -(item.score or 0.0))[:most]
     return Comparison(
         dataset.image_name(index),
         read_pixels(dataset, index),
-        marked(verdict.found, GOOD, True) + marked(verdict.missed, BAD, True) + marked(aside, ASIDE, True),
+        mark_rows(verdict.found, GOOD, True) + mark_rows(verdict.missed, BAD, True) + mark_rows(aside, ASIDE, True),
         shown,
         f"{len(verdict.found) + len(verdict.missed)} to find, {len(verdict.missed)} missed{ignored}",
-        _line(verdict, len(predicted), len(shown), point),
+        _tell_verdict(verdict, len(predicted), len(shown), point),
     )
 
 
-def _line(verdict: ImageVerdict, predicted: int, shown: int, point: OperatingPoint | None) -> str:
+def _tell_verdict(verdict: ImageVerdict, predicted: int, shown: int, point: OperatingPoint | None) -> str:
     if not predicted:
         return "nothing"
     words = [f"{len(verdict.right)} right, {len(verdict.wrong)} wrong"]
@@ -92,17 +92,17 @@ def _line(verdict: ImageVerdict, predicted: int, shown: int, point: OperatingPoi
     return ", ".join(words)
 
 
-def _marked(measured: Measured, row: int, colour: tuple[int, int, int], of_truth: bool) -> Marked:
+def _mark_box(measured: Measured, row: int, colour: tuple[int, int, int], of_truth: bool) -> Marked:
     from detscope.report.worst_images import Marked
 
     rows = measured.truth if of_truth else measured.found
     x, y, width, height = rows.boxes[row].tolist()
     name = measured.truth.category_names[int(rows.category[row])]
     score = None if of_truth else float(measured.found.scores[row])
-    return Marked((x, y, width, height), name, colour, score, _mask(rows.masks, row))
+    return Marked((x, y, width, height), name, colour, score, _decode_mask(rows.masks, row))
 
 
-def _mask(masks: Sequence[RunLengths] | None, row: int) -> Any:
+def _decode_mask(masks: Sequence[RunLengths] | None, row: int) -> Any:
     if masks is None:
         return None
     from pycocotools import mask as coco_mask

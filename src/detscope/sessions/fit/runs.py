@@ -11,7 +11,7 @@ import polars as pl
 
 from detscope.analyze.memory.account import memory_figures
 from detscope.analyze.stats import median_interval
-from detscope.analyze.step.steps import typical_steps
+from detscope.analyze.step.steps import choose_typical_steps
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.fit.rows import UNKNOWN, MeasuredRow, environment_words
 
@@ -61,7 +61,7 @@ def row_of_run(folder: Path) -> MeasuredRow | str:
 def _without_data(run: Run, stage: str) -> list[float]:
     """Milliseconds of every measured step without waiting for data, which is not the network's."""
     steps = run.table("steps")
-    measured = typical_steps(steps, find_slow_start=stage == "training").measured
+    measured = choose_typical_steps(steps, find_slow_start=stage == "training").measured
     chosen = steps.filter(pl.col("step").is_in(measured))
     whole = dict(chosen.filter(pl.col("phase") == "step").select("step", "wall_ns").iter_rows())
     for step, wall_ns in chosen.filter(pl.col("phase") == "data").select("step", "wall_ns").iter_rows():

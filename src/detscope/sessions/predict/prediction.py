@@ -188,7 +188,7 @@ def _answer(asked: Asked) -> dict[str, Any]:
     }
     for target, model in device.targets.items():
         beyond = {
-            number for batch in asked.batches for number in model.reach.outside(Case(asked.graph, batch))
+            number for batch in asked.batches for number in model.reach.find_outside(Case(asked.graph, batch))
         }
         found["outside"][target] = feature_groups(beyond)
     if "latency" in device.targets:

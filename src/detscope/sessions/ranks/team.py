@@ -77,14 +77,12 @@ class Team:
 
     def begin(self, recorder: Recorder) -> None:
         """Right before the first step: compare clocks, and leave a word in the run in case it is killed."""
-        from detscope.record.asides import asides_of, phase_in
-
         self.tell_run(recorder.run)
         reading = self.exchange.read_clock("begin")
         if reading is not None:
             self.readings.append(reading)
-        self.watch.attach_to_calls(self._patches.put, lambda: phase_in(recorder))
-        self.watch.set_aside = asides_of(recorder)
+        self.watch.attach_to_calls(self._patches.put, recorder.find_phase)
+        self.watch.set_aside = recorder.track_collectives()
         clocks = [clock_as_plain(one) for one in self.readings]
         recorder.writer.info["rank_facts"] = {**about_rank(self.place), "clocks": clocks}
         recorder.writer.save_info()

@@ -1,13 +1,18 @@
-"""What happens around the steps of a training: checkpoints, evaluations, the best weights, stopping."""
+"""What happens around the steps of a training: the order of the data, checkpoints, evaluations, stopping."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.curve import JUDGED_BY
+from detscope.machine.interrupts import expect_interrupt, interrupt
 from detscope.sessions.train.checkpoints import (
     TrainingParts,
     latest_checkpoint,
@@ -15,26 +20,28 @@ from detscope.sessions.train.checkpoints import (
     save_checkpoint,
     update_state,
 )
-from detscope.sessions.train.held_out import HeldOut
-from detscope.sessions.train.course import StopRequest
+from detscope.sessions.train.held_out import HeldOutImages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch.utils.data import DataLoader
+
     from detscope.loops.train import Position
     from detscope.record.recorder import Recorder
-    from detscope.sessions.train.course import PassOrder
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass
-class Course:
+class TrainingCourse:
     """One training, from its first pass to its last."""
 
     recorder: Recorder
     parts: TrainingParts
     order: PassOrder
     stop: StopRequest
-    held_out: HeldOut | None
+    held_out: HeldOutImages | None
     eval_every: int | None
     epochs: int
     keep_checkpoints: bool
@@ -43,7 +50,7 @@ class Course:
     best: dict[str, Any] | None = None
     _skip: int = 0
 
-    def resume(self, position: Position, state: Mapping[str, Any]) -> None:
+    def resume_from(self, position: Position, state: Mapping[str, Any]) -> None:
         """Go on where a checkpoint was made; an evaluation that is due there comes first."""
         self.best = state["best"]
         self._skip = position.batches
@@ -62,60 +69,53 @@ class Course:
     def end_pass(self, position: Position) -> None:
         """After the last batch of a pass: what was learnt is safe before anything else is done with it."""
         self.recorder.rest()
-        checkpoint = self.keep(position)
+        checkpoint = self.keep_checkpoint(position)
         self.stop.in_steps = False
         if self.stop.asked is not None:
             raise KeyboardInterrupt
         self._evaluate_if_due(position, checkpoint)
 
-    def keep(self, position: Position) -> Path | None:
+    def keep_checkpoint(self, position: Position) -> Path | None:
         """Write a checkpoint, if this training keeps them; its curve is on disk before it."""
         if not self.keep_checkpoints:
             return None
-        self.recorder.writer.flush()
-        state = {"evaluated": self._next_is_no_evaluation(position), "best": self.best}
+        self.recorder.tables.flush_rows()
+        evaluated = position.batches > 0 or not self._is_due(position)  # no evaluation comes next
+        state = {"evaluated": evaluated, "best": self.best}
         return save_checkpoint(self.recorder.run, self.parts, position, state)
 
-    def _next_is_no_evaluation(self, position: Position) -> bool:
-        return position.batches > 0 or not self._due(position)
-
-    def _due(self, position: Position) -> bool:
+    def _is_due(self, position: Position) -> bool:
         if self.held_out is None or self.eval_every is None:
             return False
         return position.epochs % self.eval_every == 0 or position.epochs >= self.epochs
 
     def _evaluate_if_due(self, position: Position, checkpoint: Path | None) -> None:
-        if self.held_out is None or not self._due(position):
+        if self.held_out is None or not self._is_due(position):
             return
         average = self.parts.average
         with average.in_place() if average is not None else nullcontext():
-            rows = self.held_out.evaluate(self.parts.model, position.epochs, position.steps)
-            self._judge(rows, position)
+            rows = self.held_out.evaluate_model(self.parts.model, position.epochs, position.steps)
+            self._keep_if_best(rows, position)
         self.recorder.writer.append("accuracy", rows)
-        self.recorder.writer.flush()
+        self.recorder.tables.flush_rows()
         if checkpoint is not None:
             update_state(checkpoint, evaluated=True, best=self.best)
-        self.say(f"epoch {position.epochs}: {_told(rows)}")
+        self.say(f"epoch {position.epochs}: {_tell_accuracy(rows)}")
 
-    def _judge(self, rows: Sequence[tuple[Any, ...]], position: Position) -> None:
+    def _keep_if_best(self, rows: Sequence[tuple[Any, ...]], position: Position) -> None:
         """Keep these weights if no earlier ones were better."""
         overall = {row[2]: row[5] for row in rows if row[3] == "AP" and row[4] is None}
         kind = next(kind for kind in JUDGED_BY if kind in overall)
         value = overall[kind]
         if value is None or (self.best is not None and value <= self.best["value"]):
             return
-        self.best = {
-            "kind": kind,
-            "figure": "AP",
-            "value": value,
-            "epoch": position.epochs,
-            "step": position.steps,
-        }
+        where = {"epoch": position.epochs, "step": position.steps}
+        self.best = {"kind": kind, "figure": "AP", "value": value, **where}
         if self.keep_checkpoints:
             save_best(self.recorder.run, self.parts.model, self.best)
 
 
-def _told(rows: Sequence[tuple[Any, ...]]) -> str:
+def _tell_accuracy(rows: Sequence[tuple[Any, ...]]) -> str:
     """The headline figures in words: AP and AP50 of boxes, and of masks or keypoints where there are some."""
     words = []
     for kind in [kind for kind in reversed(JUDGED_BY) if any(row[2] == kind for row in rows)]:
@@ -126,3 +126,83 @@ def _told(rows: Sequence[tuple[Any, ...]]) -> str:
         ]
         words.append(f"{kind.removeprefix('coco_')} {', '.join(shown)}")
     return "; ".join(words)
+
+
+class PassOrder:
+    """Stands before a loader's batches: seeds their order anew for each pass, and may begin inside one.
+
+    The order depends on seed and pass alone, so that a resumed training continues it.
+    """
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        self._batches: Any = loader.batch_sampler
+        self._generator: Any = loader.generator
+        self._seed = seed
+        self._pass = 0
+        self._skip = 0
+        vars(loader)["batch_sampler"] = self  # the loader refuses plain assignment once it is made
+
+    def begin_pass(self, number: int, skip: int = 0) -> None:
+        """The next pass has this number; its first `skip` batches were done before."""
+        self._pass, self._skip = number, skip
+        self._seed_pass()  # a loader draws the seeds of new workers before it asks for batches
+
+    def __iter__(self) -> Iterator[Any]:
+        # runs when the first batch is asked for: whatever the loader drew by then, the order is the same
+        self._seed_pass()
+        skip, self._skip = self._skip, 0
+        for number, batch in enumerate(self._batches):
+            if number >= skip:
+                yield batch
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def _seed_pass(self) -> None:
+        self._generator.manual_seed((self._seed * 1_000_003 + self._pass) % 2**63)
+
+
+class StopRequest:
+    """Ctrl-C, SIGTERM and SIGHUP: the step under way is finished to keep a checkpoint.
+
+    The first signal is heard as a wish; a second one, or one outside of the steps, stops at once. Loader
+    workers are forked while it listens and inherit it: a terminal's Ctrl-C reaches them too, and they go on
+    until the loop has what it waits for.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None  # the signal that was heard
+        self.in_steps = False
+        self._process = os.getpid()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():  # signals are heard there only
+            expect_interrupt()
+            wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._hear_signal) for number in wanted}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear_signal(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            if number != signal.SIGINT:  # SIGTERM is how the loop ends its workers
+                raise SystemExit(128 + number)
+            return
+        at_once = self.asked is not None or not self.in_steps
+        self.asked = number
+        if at_once:
+            interrupt()
+            return
+        # print() may be in the middle of a line of its own
+        os.write(2, b"\nstopping after this step to keep a checkpoint; once more stops at once\n")

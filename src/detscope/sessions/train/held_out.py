@@ -11,20 +11,21 @@ from detscope.accuracy.coco_format import truth_from_coco
 from detscope.accuracy.measures import Row, measure, table_rows
 from detscope.accuracy.records import Detections, GroundTruth, positions
 from detscope.config.schema import Settings
-from detscope.data.registry import open_dataset
+from detscope.sessions.recording import open_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import nn
 
     from detscope.data.contract import DetectionDataset
     from detscope.loops.evaluate import ImageDetections
+    from detscope.report.progress import Progress
     from detscope.zoo.contract import ModelCard
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutImages:
     """The images a training is evaluated on."""
 
     dataset: DetectionDataset
@@ -32,7 +33,7 @@ class HeldOut:
     settings: Settings
     device: str
 
-    def evaluate(self, model: nn.Module, epoch: int, step: int) -> list[Row]:
+    def evaluate_model(self, model: nn.Module, epoch: int, step: int) -> list[Row]:
         """Accuracy of the model as it is now, as rows; model and random states come back as they were."""
         from detscope.data.loading.loader import build_loader
         from detscope.loops.evaluate import evaluate_model
@@ -48,21 +49,14 @@ class HeldOut:
 
 
 def open_held_out(
-    settings: Settings, card: ModelCard, device: str, progress: Callable[[str, int, int | None], None]
-) -> HeldOut:
+    settings: Settings, card: ModelCard, device: str, progress: Progress
+) -> HeldOutImages:
     """Open the split that is not trained on."""
-    masks, keypoints = "masks" in card.needs, "keypoints" in card.needs
-    dataset = open_dataset(
-        settings.data.model_copy(update={"images": settings.evaluation.images}),
-        need_masks=masks,
-        need_keypoints=keypoints,
-        seed=settings.training.seed,
-        split="val",
-        progress=progress,
-    )
+    data = settings.data.model_copy(update={"images": settings.evaluation.images})
+    dataset = open_data(settings, data, card.needs, progress, "val")
     content: Any = dataset.ground_truth()
-    truth = truth_from_coco(content, masks=masks, keypoints=keypoints)
-    return HeldOut(dataset, truth, settings, device)
+    truth = truth_from_coco(content, masks="masks" in card.needs, keypoints="keypoints" in card.needs)
+    return HeldOutImages(dataset, truth, settings, device)
 
 
 def as_detections(

@@ -41,7 +41,7 @@ _WORTH_TELLING = ("training.num_epochs", "training.learning_rate", "training.dev
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRun:
     """The run that is continued, and where from."""
 
     run: Run
@@ -49,7 +49,7 @@ class Earlier:
     changed: tuple[str, ...]  # "training.num_epochs: 4 -> 8"
 
 
-def find_earlier(settings: Settings) -> Earlier | None:
+def find_earlier(settings: Settings) -> EarlierRun | None:
     """The run that `training.resume` names; None where the training begins anew."""
     name = settings.training.resume
     if name is None:
@@ -61,22 +61,22 @@ def find_earlier(settings: Settings) -> Earlier | None:
             f"{run.folder} has no checkpoint to resume from",
             "checkpoints are made after every epoch, with --eval-every or more than one epoch",
         )
-    differing = _differences(run.info.get("settings") or {}, settings.model_dump())
-    refused = [text for key, text in differing.items() if not _is_free(key)]
+    differing = _find_differences(run.info.get("settings") or {}, settings.model_dump())
+    refused = [
+        text
+        for key, text in differing.items()
+        if key not in _FREE and key.partition(".")[0] not in _FREE_SECTIONS
+    ]
     if refused:
         raise UsageError(
             f"cannot resume {run.folder.name} with other settings: {'; '.join(refused)}",
             "leave them as they were, or start a new training",
         )
     told = tuple(text for key, text in differing.items() if key in _WORTH_TELLING)
-    return Earlier(run, checkpoint, told)
+    return EarlierRun(run, checkpoint, told)
 
 
-def _is_free(key: str) -> bool:
-    return key in _FREE or key.partition(".")[0] in _FREE_SECTIONS
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+def _find_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
     """Keys that both know and that differ; a key that one of them does not know has its default there."""
     found = {}
     for section, values in new.items():
@@ -87,7 +87,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def continue_curve(recorder: Recorder, earlier: Earlier) -> None:
+def continue_curve(recorder: Recorder, earlier: EarlierRun) -> None:
     """Take over the curve and the checkpoints; steps and passes are numbered on."""
     import polars as pl
 
@@ -112,17 +112,17 @@ def continue_curve(recorder: Recorder, earlier: Earlier) -> None:
 
 
 @contextmanager
-def resumable(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterator[None]:
+def tell_how_to_resume(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterator[None]:
     """However a training ends before its end: say what is kept and how to go on."""
     try:
         yield
     except InterruptedRun as error:
-        again = InterruptedRun(error.message, _how_to_resume(recorder) or error.hint)
+        again = InterruptedRun(error.message, _resume_command(recorder) or error.hint)
         if stopped_by:
             again.exit_code = 128 + stopped_by[0]
         raise again from None
     except (DetscopeError, RuntimeError, MemoryError, OSError) as error:
-        how = _how_to_resume(recorder)
+        how = _resume_command(recorder)
         failure = find_out_of_memory(error, device) if recorder.begun else None
         if failure is not None:
             kept = f"; or free memory and go on from the last checkpoint: {how}" if how else ""
@@ -136,7 +136,7 @@ def resumable(recorder: Recorder, device: str, stopped_by: list[int]) -> Iterato
         raise
 
 
-def _how_to_resume(recorder: Recorder) -> str | None:
+def _resume_command(recorder: Recorder) -> str | None:
     if not recorder.begun or latest_checkpoint(recorder.run) is None:
         return None
     return f"detscope train --resume {recorder.run}"

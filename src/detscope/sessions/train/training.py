@@ -171,7 +171,7 @@ def _run_loop(
     from detscope.sessions.train.course import PassOrder, StopRequest, TrainingCourse
 
     training, earlier, team = job.settings.training, job.earlier, job.team
-    total = recorder.schedule.total_steps(training.steps) if training.steps else None
+    total = recorder.schedule.count_steps(training.steps) if training.steps else None
     per_epoch = max(1, len(loading.loader))
     expected = total or training.num_epochs * per_epoch
     with StopRequest() as stop:

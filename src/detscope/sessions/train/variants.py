@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
-from detscope.runs.atomic import write_text
+from detscope.report.publish import publish_page
 from detscope.runs.reader import load_run
-from detscope.sessions.train.training import Progress, run_training
+from detscope.runs.writer import update_info
+from detscope.sessions.train.training import run_training
 
-Advice = dict[str, Any]
-# variant -> how the settings change when its advice is followed
-VARIANTS: dict[str, Callable[[Settings, Advice], Settings]] = {
-    "bf16": lambda settings, _: _training(settings, precision="bf16"),
-    "checkpoint": lambda settings, advice: _training(settings, recompute=list(advice["paths"])),
-    "batch": lambda settings, advice: _training(settings, batch_size=advice["batch_size"]),
+if TYPE_CHECKING:
+    from detscope.report.progress import Progress
+
+# variant -> what changes in [training] when its advice is followed
+VARIANTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "bf16": lambda _: {"precision": "bf16"},
+    "checkpoint": lambda advice: {"recompute": list(advice["paths"])},
+    "batch": lambda advice: {"batch_size": advice["batch_size"]},
 }
 
 
-def variants_in(text: str) -> tuple[str, ...]:
+def parse_variants(text: str) -> tuple[str, ...]:
     """The variants named in `bf16,checkpoint`."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
@@ -35,17 +37,12 @@ def variants_in(text: str) -> tuple[str, ...]:
 
 
 def train_and_try(settings: Settings, text: str, *, progress: Progress, notes: Sequence[str]) -> Path:
-    """Train as asked with memory recorded, then with each variant; gives the first run."""
-    variants = variants_in(text)
-    settings = settings.model_copy(update={"record": settings.record.model_copy(update={"memory": True})})
+    """Train as asked with memory recorded, then with each variant, compared in the first run; gives that."""
+    variants = parse_variants(text)
+    settings = settings.with_section("record", memory=True)
     base = run_training(settings, progress=progress, notes=notes)
-    if load_run(base).status == "ok":
-        try_variants(settings, base, variants, progress)
-    return base
-
-
-def try_variants(settings: Settings, base: Path, variants: Sequence[str], progress: Progress) -> None:
-    """Run each variant as a run of its own; the comparison is kept in the base run."""
+    if load_run(base).status != "ok":
+        return base
     before = summarize(base)
     advice = {row["rule"]: row for row in (before.get("memory") or {}).get("advice") or []}
     rows = []
@@ -55,23 +52,21 @@ def try_variants(settings: Settings, base: Path, variants: Sequence[str], progre
             progress.note(f"--try {name}: skipped, this run leaves nothing to change")
             continue
         progress.note(f"trying {name}")
-        folder = run_training(VARIANTS[name](settings, advice[name]), progress=progress)
-        rows.append(_comparison(name, before, summarize(folder), advice[name]))
-    _keep(base, rows)
+        changed = settings.with_section("training", **VARIANTS[name](advice[name]))
+        after = summarize(run_training(changed, progress=progress))
+        rows.append({"variant": name, **_compare_memory(before, after, advice[name])})
+    update_info(base, {"memory_tried": rows})
+    publish_page(base)
+    return base
 
 
-def _training(settings: Settings, **changes: Any) -> Settings:
-    return settings.model_copy(update={"training": settings.training.model_copy(update=changes)})
-
-
-def _comparison(
-    name: str, before: dict[str, Any], after: dict[str, Any], predicted: Advice
+def _compare_memory(
+    before: dict[str, Any], after: dict[str, Any], predicted: dict[str, Any]
 ) -> dict[str, Any]:
     measured = before["memory"]["peak_bytes"] - after["memory"]["peak_bytes"]
     saving = predicted["saves_bytes"]
     step, was = after["step_ms"]["p50"], before["step_ms"]["p50"]
     return {
-        "variant": name,
         "predicted_saving_bytes": saving,
         "measured_saving_bytes": measured,
         "error_share": abs(saving - measured) / abs(measured) if measured else None,
@@ -81,9 +76,3 @@ def _comparison(
         "run": after["run"],
         "why": None,
     }
-
-
-def _keep(base: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the comparison into the base run, where every view finds it."""
-    info = {**load_run(base).info, "memory_tried": rows}
-    write_text(base / "run.json", json.dumps(info, indent=1, allow_nan=False, default=str) + "\n")

@@ -24,16 +24,16 @@ class SmallResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        self.layer1 = _residual(width, width, stride=1)
-        self.layer2 = _residual(width, 2 * width, stride=2)
-        self.layer3 = _residual(2 * width, 4 * width, stride=2)
-        self.layer4 = _residual(4 * width, 8 * width, stride=2)
+        self.layer1 = _make_residual(width, width, stride=1)
+        self.layer2 = _make_residual(width, 2 * width, stride=2)
+        self.layer3 = _make_residual(2 * width, 4 * width, stride=2)
+        self.layer4 = _make_residual(4 * width, 8 * width, stride=2)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def _residual(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+def _make_residual(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     shortcut = None
     if stride != 1 or inputs != outputs:
         shortcut = nn.Sequential(
@@ -42,7 +42,7 @@ def _residual(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     return nn.Sequential(BasicBlock(inputs, outputs, stride, shortcut))
 
 
-def resnet_with_fpn(width: int, channels: int, levels: tuple[int, ...], deeper: bool) -> BackboneWithFPN:
+def make_resnet_with_fpn(width: int, channels: int, levels: tuple[int, ...], deeper: bool) -> BackboneWithFPN:
     """`levels` of the small ResNet (1 has stride 4) through an FPN; `deeper` adds P6 and P7."""
     return BackboneWithFPN(
         SmallResNet(width),
@@ -60,20 +60,20 @@ class SmallVgg(nn.Module):
         super().__init__()
         w = width
         self.features = nn.Sequential(
-            *_convolution(3, w),
+            *_make_convolution(3, w),
             nn.MaxPool2d(2),
-            *_convolution(w, 2 * w),
+            *_make_convolution(w, 2 * w),
             nn.MaxPool2d(2),
-            *_convolution(2 * w, 4 * w),
+            *_make_convolution(2 * w, 4 * w),
             nn.MaxPool2d(2, ceil_mode=True),
-            *_convolution(4 * w, 4 * w),
+            *_make_convolution(4 * w, 4 * w),
         )
-        fc = nn.Sequential(*_convolution(4 * w, 8 * w, dilation=3), *_convolution(8 * w, 8 * w, kernel=1))
+        fc = nn.Sequential(*_make_convolution(4 * w, 8 * w, dilation=3), *_make_convolution(8 * w, 8 * w, kernel=1))
         self.extra = nn.ModuleList(
             [
-                nn.Sequential(nn.MaxPool2d(2), *_convolution(4 * w, 4 * w), fc),
-                _extra(8 * w, 4 * w),
-                _extra(4 * w, 4 * w),
+                nn.Sequential(nn.MaxPool2d(2), *_make_convolution(4 * w, 4 * w), fc),
+                _make_extra(8 * w, 4 * w),
+                _make_extra(4 * w, 4 * w),
             ]
         )
         self.scale_weight = nn.Parameter(torch.ones(4 * w) * 20)
@@ -92,7 +92,7 @@ class SmallVgg(nn.Module):
         return OrderedDict((str(index), level) for index, level in enumerate(levels))
 
 
-def _convolution(
+def _make_convolution(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> list[nn.Module]:
     padding = dilation * (kernel // 2)
@@ -103,16 +103,16 @@ def _convolution(
     ]
 
 
-def _extra(inputs: int, outputs: int) -> nn.Sequential:
+def _make_extra(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        *_convolution(inputs, outputs // 2, kernel=1), *_convolution(outputs // 2, outputs, stride=2)
+        *_make_convolution(inputs, outputs // 2, kernel=1), *_make_convolution(outputs // 2, outputs, stride=2)
     )
 
 
-def small_ssdlite_extractor(norm_layer: Callable[..., nn.Module]) -> nn.Module:
+def make_ssdlite_extractor(norm_layer: Callable[..., nn.Module]) -> nn.Module:
     """SSDLite's feature extractor on a MobileNetV3 of seven narrow blocks."""
 
-    def block(
+    def make_block(
         inputs: int, kernel: int, expanded: int, outputs: int, attention: bool, stride: int
     ) -> InvertedResidualConfig:
         return InvertedResidualConfig(
@@ -120,13 +120,13 @@ def small_ssdlite_extractor(norm_layer: Callable[..., nn.Module]) -> nn.Module:
         )
 
     settings = [
-        block(16, 3, 16, 16, False, 1),
-        block(16, 3, 48, 24, False, 2),
-        block(24, 3, 72, 24, False, 1),
-        block(24, 5, 72, 32, True, 2),
-        block(32, 5, 96, 32, True, 1),
-        block(32, 5, 128, 48, True, 2),
-        block(48, 5, 192, 48, True, 1),
+        make_block(16, 3, 16, 16, False, 1),
+        make_block(16, 3, 48, 24, False, 2),
+        make_block(24, 3, 72, 24, False, 1),
+        make_block(24, 5, 72, 32, True, 2),
+        make_block(32, 5, 96, 32, True, 1),
+        make_block(32, 5, 128, 48, True, 2),
+        make_block(48, 5, 192, 48, True, 1),
     ]
     features = MobileNetV3(settings, last_channel=64, norm_layer=norm_layer).features
     fourth = [index for index, part in enumerate(features) if getattr(part, "_is_cn", False)][-1]

@@ -1,13 +1,14 @@
-"""Every detector of torchvision. The torchvision module itself is the detector, its paths unchanged."""
+"""What torchvision's families share. The torchvision module itself is the detector, its paths unchanged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Recipe
-from detscope.zoo.registry import register
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe
+from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pixels, name_stages
 from detscope.zoo.weights.download import Published
 
 if TYPE_CHECKING:
@@ -16,211 +17,212 @@ if TYPE_CHECKING:
     from detscope.zoo.weights.choice import FoundWeights
 
 _LICENCE = "BSD-3-Clause (torchvision); trained on COCO 2017, whose terms apply"
-_FROZEN_EPS = 1e-5
+BATCHED_NMS = "torchvision.ops.boxes:batched_nms"
+
+PREPROCESS = name_stages(("preprocess", "transform"))
+BACKBONE_WITH_FPN = name_stages(("backbone", "backbone.body"), ("fpn", "backbone.fpn"))
+# Single-stage detectors run non-maximum suppression in one place only. The R-CNNs call the same function
+# from two stages: there it is `.nms`, a part of whichever stage is running.
+SINGLE_STAGE = name_stages(
+    ("head", "head"),
+    ("head.classification", "head.classification_head"),
+    ("head.regression", "head.regression_head"),
+    ("anchors", "anchor_generator"),
+    ("loss", "compute_loss()"),
+    ("postprocess", "postprocess_detections()"),
+    ("postprocess.nms", BATCHED_NMS),
+    ("postprocess", "transform.postprocess()"),
+)
+OBSERVERS = (
+    Observer("transform", lambda output: count_pixels(output[0])),  # it gives (images, targets)
+    Observer("transform.postprocess()", count_detections),
+)
+
+# The tiny variants have batch norm that trains, anchors sized for 128 pixel images, and few proposals: on a
+# CPU the backward pass of RoIAlign runs on one thread and would otherwise outweigh everything else.
+TINY_SIZE, TINY_LONGEST = 128, 160
+TINY_WIDTH, TINY_CHANNELS = 32, 64
+TINY_RESIZED = f"{TINY_SIZE}-{TINY_LONGEST}"
+TINY_RATIOS = (0.5, 1.0, 2.0)
+# From random weights, on a few hundred images: larger rates than the published fine-tuning ones. Tried on the
+# synthetic shapes; what each reaches is in docs/training.md.
+_TINY_RECIPE = Recipe("adamw", 0.002, 1e-4, lr_warmup_steps=30, clip_gradients=10.0, batch_size=4)
 
 
 @dataclass(frozen=True)
-class _Recipe:
+class FineTuning:
     """How torchvision sets a model up for fine-tuning from its COCO weights."""
 
     trained_layers: int  # backbone stages left trainable
     frozen_norm: bool  # batch norm of the backbone is frozen
-    frozen_eps: float = _FROZEN_EPS  # 0 for the oldest weights, made before torchvision had an epsilon
+    frozen_eps: float = 1e-5  # 0 for the oldest weights, made before torchvision had an epsilon
     min_image_size: int = 32  # smaller inputs leave no pixels in the last feature map
 
 
-# Parameters as published: with frozen batch norm where fine-tuning freezes it.
-_MODELS: tuple[tuple[ModelCard, _Recipe], ...] = (
-    (
-        ModelCard("fasterrcnn_resnet50_fpn", "fasterrcnn", "torchvision", 41_755_286, "800-1333", _LICENCE),
-        _Recipe(3, True, 0.0),
-    ),
-    (
-        ModelCard(
-            "fasterrcnn_resnet50_fpn_v2", "fasterrcnn", "torchvision", 43_712_278, "800-1333", _LICENCE
-        ),
-        _Recipe(3, False),
-    ),
-    (
-        ModelCard(
-            "fasterrcnn_mobilenet_v3_large_fpn", "fasterrcnn", "torchvision", 19_386_354, "800-1333", _LICENCE
-        ),
-        _Recipe(3, True),
-    ),
-    (
-        ModelCard(
-            "fasterrcnn_mobilenet_v3_large_320_fpn",
-            "fasterrcnn",
-            "torchvision",
-            19_386_354,
-            "320-640",
-            _LICENCE,
-        ),
-        _Recipe(3, True),
-    ),
-    (
-        ModelCard(
-            "maskrcnn_resnet50_fpn",
-            "maskrcnn",
-            "torchvision",
-            44_401_393,
-            "800-1333",
-            _LICENCE,
-            needs=("masks",),
-        ),
-        _Recipe(3, True, 0.0),
-    ),
-    (
-        ModelCard(
-            "maskrcnn_resnet50_fpn_v2",
-            "maskrcnn",
-            "torchvision",
-            46_359_409,
-            "800-1333",
-            _LICENCE,
-            needs=("masks",),
-        ),
-        _Recipe(3, False),
-    ),
-    (
-        ModelCard(
-            "keypointrcnn_resnet50_fpn",
-            "keypointrcnn",
-            "torchvision",
-            59_137_258,
-            "640..800-1333",
-            _LICENCE,
-            needs=("keypoints",),
-            note="17 keypoints per object; the short side is drawn from 640 to 800 in training",
-        ),
-        _Recipe(3, True, 0.0),
-    ),
-    (
-        ModelCard("retinanet_resnet50_fpn", "retinanet", "torchvision", 34_014_999, "800-1333", _LICENCE),
-        _Recipe(3, True, 0.0),
-    ),
-    (
-        ModelCard("retinanet_resnet50_fpn_v2", "retinanet", "torchvision", 38_198_935, "800-1333", _LICENCE),
-        _Recipe(3, False),
-    ),
-    (
-        ModelCard("fcos_resnet50_fpn", "fcos", "torchvision", 32_269_600, "800-1333", _LICENCE),
-        _Recipe(3, True),
-    ),
-    (
-        ModelCard("ssd300_vgg16", "ssd", "torchvision", 35_641_826, "300", _LICENCE),
-        _Recipe(4, False, min_image_size=268),
-    ),
-    (
-        ModelCard(
-            "ssdlite320_mobilenet_v3_large",
-            "ssdlite",
-            "torchvision",
-            3_440_060,
-            "320",
-            _LICENCE,
-            min_train_batch=2,
-            note="trains with batch 2 or more: its last feature map is one pixel",
-        ),
-        _Recipe(6, False),
-    ),
-)
-_RECIPES = {card.name: recipe for card, recipe in _MODELS}
-# Rates of torchvision's reference trainings, brought down in proportion to a batch of two.
-_R_CNN = Recipe("sgd", 0.0025, 1e-4)
-_DENSE = Recipe("sgd", 0.00125, 1e-4, clip_gradients=10.0)
-_TRAINING: dict[str, Recipe] = {
-    **dict.fromkeys(("fasterrcnn", "maskrcnn", "keypointrcnn"), _R_CNN),
-    **dict.fromkeys(("retinanet", "fcos"), _DENSE),
-    "ssd": Recipe("sgd", 0.00025, 5e-4, batch_size=4),
-    "ssdlite": Recipe("sgd", 0.003, 4e-5, batch_size=4),
-}
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionFamily(Family):
+    """A family whose models torchvision builds by name; only the tiny one is put together here."""
 
-# Layers whose shape follows the number of classes.
-CLASS_HEADS: dict[str, tuple[str, ...]] = {
-    "fasterrcnn": ("roi_heads.box_predictor.",),
-    "maskrcnn": ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits."),
-    "keypointrcnn": ("roi_heads.box_predictor.",),
-    "retinanet": ("head.classification_head.cls_logits.",),
-    "fcos": ("head.classification_head.cls_logits.",),
-    "ssd": ("head.classification_head.module_list.",),
-    "ssdlite": ("head.classification_head.module_list.",),
-}
+    fine_tuning: Mapping[str, FineTuning]  # by card
+    make_tiny: Callable[[int], nn.Module]  # takes the number of classes
+    observers: tuple[Observer, ...] = OBSERVERS
+
+    def build_model(
+        self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
+    ) -> BuiltModel:
+        """Build the detector and put its weights in; a tiny one's are random or of a file, never downloaded."""
+        from detscope.zoo.seeding import seed_weights
+        from detscope.zoo.weights.choice import check_choice, find_weights, load_into
+
+        tuning = self.fine_tuning.get(card.name)
+        _check_image_size(card, options.image_size, tuning)
+        check_choice(options.weights, card.name, has_published=tuning is not None)
+        published = None if tuning is None else find_published(card.name)
+        found = find_weights(options, card.name, published, weights_base_url)
+        with seed_weights(options.seed):
+            module = (
+                self.make_tiny(options.num_classes or TINY_CLASSES)
+                if tuning is None
+                else make_bare(card.name, options.num_classes)
+            )
+        layers = options.trainable_layers
+        notes: tuple[str, ...] = ()
+        if tuning is not None:
+            if tuning.frozen_norm and _has_frozen_norm(found):
+                freeze_batch_norm(module.get_submodule("backbone.body"), tuning.frozen_eps)
+            if found.state is None:
+                notes = _note_scratch(tuning) if layers is None else ()
+            elif layers is None:
+                layers = tuning.trained_layers
+        if layers is not None:
+            train_only_last(module, layers, card.name)
+        used = load_into(module, found, card.name, self.class_heads)
+        if options.image_size is not None:
+            _set_image_size(module.get_submodule("transform"), options.image_size)
+        return self.describe_model(card, module, used, notes)
 
 
-@register(
-    [replace(card, recipe=_TRAINING[card.family]) for card, _ in _MODELS],
-    faster_rcnn="fasterrcnn_resnet50_fpn",
-    mask_rcnn="maskrcnn_resnet50_fpn",
-)
-def build_torchvision(
-    card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
-) -> BuiltModel:
-    """Build a torchvision detector and put its weights in."""
-    from detscope.zoo.assemble import assembled
-    from detscope.zoo.backbones import train_only_last
-    from detscope.zoo.seeding import seeded
-    from detscope.zoo.weights.choice import check_choice, find_weights, load_into
-
-    recipe = _RECIPES[card.name]
-    _check_image_size(card, options.image_size, recipe)
-    check_choice(options.weights, card.name, has_published=True)
-    found = find_weights(options, card.name, _published(card.name), weights_base_url)
-    with seeded(options.seed):
-        module = _bare_module(card.name, options.num_classes)
-    trained = found.state is not None
-    if recipe.frozen_norm and _has_frozen_norm(found):
-        _freeze_norm(module, recipe)
-    layers = options.trainable_layers
-    if layers is None and trained:
-        layers = recipe.trained_layers
-    if layers is not None:
-        train_only_last(module, layers, card.name)
-    used = load_into(module, found, card.name, CLASS_HEADS[card.family])
-    notes = () if trained else _notes_on_scratch(recipe, found, layers)
-    return assembled(card, module, used, options.image_size, notes)
+def published_card(
+    family: str, name: str, parameters: int, input_size: str, recipe: Recipe, **more: Any
+) -> ModelCard:
+    """A model of torchvision. Parameters as published: with frozen batch norm where fine-tuning freezes it."""
+    return ModelCard(name, family, "torchvision", parameters, input_size, _LICENCE, recipe=recipe, **more)
 
 
-def _published(name: str) -> Published:
+def tiny_card(family: str, parameters: int, input_size: str, **more: Any) -> ModelCard:
+    """The tiny variant of a family."""
+    more.setdefault("recipe", _TINY_RECIPE)
+    return ModelCard(f"tiny_{family}", family, "tiny", parameters, input_size, "none", **more)
+
+
+def find_published(name: str) -> Published:
+    """Where torchvision offers the COCO weights of a model."""
     from torchvision.models import get_model_weights
 
     return Published(get_model_weights(name).DEFAULT.url)
 
 
-def _bare_module(name: str, num_classes: int | None) -> nn.Module:
+def make_bare(name: str, num_classes: int | None) -> nn.Module:
+    """A model of torchvision with random weights."""
     from torchvision.models import get_model_builder
 
     module: nn.Module = get_model_builder(name)(weights=None, weights_backbone=None, num_classes=num_classes)
     return module
 
 
+def freeze_batch_norm(module: nn.Module, eps: float) -> None:
+    """Replace every BatchNorm2d below `module` by torchvision's FrozenBatchNorm2d."""
+    from torch import nn
+    from torchvision.ops import FrozenBatchNorm2d
+
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, FrozenBatchNorm2d(child.num_features, eps=eps))
+        else:
+            freeze_batch_norm(child, eps)
+
+
+def train_only_last(module: nn.Module, layers: int, model_name: str) -> None:
+    """Freeze the backbone except its last `layers` stages, counted as torchvision counts them."""
+    backbone = dict(module.named_children()).get("backbone")
+    stages = [] if backbone is None else _list_backbone_stages(backbone)
+    if not stages:
+        raise UsageError(f"{model_name} does not know trainable_layers", "leave trainable_layers out")
+    if not 0 <= layers <= len(stages):
+        raise UsageError(
+            f"trainable_layers = {layers}: the backbone of {model_name} has {len(stages)} stages",
+            f"use a number from 0 to {len(stages)}",
+        )
+    for stage in stages[: len(stages) - layers]:
+        for part in stage:
+            part.requires_grad_(False)
+
+
+def _list_backbone_stages(backbone: nn.Module) -> list[list[nn.Module]]:
+    """The parts of each stage, the first stage first."""
+    children = dict(backbone.named_children())
+    body = children.get("body", backbone)
+    parts = dict(body.named_children())
+    if "layer1" in parts:  # ResNet: the stem counts as one stage
+        stem = [parts[name] for name in ("conv1", "bn1") if name in parts]
+        return [stem, *([parts[f"layer{number}"]] for number in (1, 2, 3, 4))]
+    if "features" in children and "extra" in children:
+        return _list_ssd_stages(children["features"], children["extra"])
+    blocks = list(body.children())
+    strided = _find_strided(blocks)  # MobileNet: first and last block count as stages too
+    return _split_blocks(blocks, [0, *strided, len(blocks) - 1]) if strided else []
+
+
+def _list_ssd_stages(features: nn.Module, extra: nn.Module) -> list[list[nn.Module]]:
+    from torch import nn
+
+    halves = list(features.children())
+    if all(isinstance(half, nn.Sequential) for half in halves):
+        # SSDLite cuts MobileNet inside its C4 block: the last part of the first half begins that stage
+        first, second = (list(half.children()) for half in halves)
+        blocks = [*first, *second]
+        return _split_blocks(blocks, [0, *_find_strided(first), len(first) - 1, len(blocks) - 1])
+    tail = list(next(extra.children()).children())[:-1]  # VGG from its fourth pooling on, without fc6 and fc7
+    blocks = [*halves, *tail]
+    pools = [index for index, block in enumerate(blocks) if isinstance(block, nn.MaxPool2d)]
+    return _split_blocks(blocks, [0, *pools])
+
+
+def _find_strided(blocks: list[nn.Module]) -> list[int]:
+    return [index for index, block in enumerate(blocks) if getattr(block, "_is_cn", False)]
+
+
+def _split_blocks(blocks: list[nn.Module], begins: list[int]) -> list[list[nn.Module]]:
+    return [blocks[begin:end] for begin, end in zip(begins, [*begins[1:], len(blocks)], strict=True)]
+
+
 def _has_frozen_norm(found: FoundWeights) -> bool:
     """Frozen batch norm keeps no counters: a file without them was made by a model with frozen norms."""
-    if found.state is None:
-        return False
-    body = [key for key in found.state if key.startswith("backbone.body.")]
+    body = [key for key in found.state or () if key.startswith("backbone.body.")]
     return bool(body) and not any(key.endswith("num_batches_tracked") for key in body)
 
 
-def _freeze_norm(module: nn.Module, recipe: _Recipe) -> None:
-    from detscope.zoo.backbones import freeze_batch_norm
-
-    freeze_batch_norm(module.get_submodule("backbone.body"), recipe.frozen_eps)
-
-
-def _notes_on_scratch(recipe: _Recipe, found: FoundWeights, layers: int | None) -> tuple[str, ...]:
-    if found.state is not None or layers is not None:
-        return ()
-    norms = " with live batch norm" if recipe.frozen_norm else ""
+def _note_scratch(tuning: FineTuning) -> tuple[str, ...]:
+    norms = " with live batch norm" if tuning.frozen_norm else ""
     return (
         f"trained from scratch: all backbone layers train{norms}; "
-        f"from COCO weights only the last {recipe.trained_layers} stages would",
+        f"from COCO weights only the last {tuning.trained_layers} stages would",
     )
 
 
-def _check_image_size(card: ModelCard, image_size: int | None, recipe: _Recipe) -> None:
-    if image_size is not None and image_size < recipe.min_image_size:
+def _check_image_size(card: ModelCard, image_size: int | None, tuning: FineTuning | None) -> None:
+    if tuning is not None and image_size is not None and image_size < tuning.min_image_size:
         raise UsageError(
-            f"image_size = {image_size}: {card.name} works from {recipe.min_image_size} pixels on",
-            f"use {recipe.min_image_size} or more",
+            f"image_size = {image_size}: {card.name} works from {tuning.min_image_size} pixels on",
+            f"use {tuning.min_image_size} or more",
         )
+
+
+def _set_image_size(transform: Any, image_size: int) -> None:
+    """Short side becomes `image_size`, the longest allowed side keeps its ratio to it; SSD stays square."""
+    if transform.fixed_size is not None:
+        transform.fixed_size = (image_size, image_size)
+        transform.min_size, transform.max_size = (image_size,), image_size
+        return
+    longest = round(image_size * transform.max_size / max(transform.min_size))
+    transform.min_size, transform.max_size = (image_size,), longest

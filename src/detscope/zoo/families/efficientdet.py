@@ -5,21 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Recipe
-from detscope.zoo.registry import register
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe
+from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pixels, name_stages
 from detscope.zoo.weights.download import Published
 
 if TYPE_CHECKING:
-    from detscope.zoo.weights.choice import FoundWeights
+    from torch import Tensor
 
 _LICENCE = "Apache-2.0 (effdet); trained on COCO 2017, whose terms apply"
 _PORTED = "Apache-2.0 (Google AutoML, ported by effdet); trained on COCO 2017, whose terms apply"
 _SIZE_STEP = 32  # the deepest stride of the backbone
-CLASS_HEADS = ("model.class_net.predict.",)
+_TINY_SIZE = 128
 _RECIPE = Recipe("adamw", 2e-4, 4e-5, clip_gradients=10.0, batch_size=4)
+_TINY_RECIPE = Recipe("adamw", 0.006, 1e-4, lr_warmup_steps=30, clip_gradients=10.0, batch_size=4)
 
 # name, parameters with 90 classes, input size, whether effdet offers weights
 _MODELS: tuple[tuple[str, int, int, bool], ...] = (
@@ -54,51 +56,49 @@ _MODELS: tuple[tuple[str, int, int, bool], ...] = (
 )
 
 
-def _card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard:
-    licence = "none" if not has_weights else _PORTED if name.startswith("tf_") else _LICENCE
-    # The deepest pyramid level has stride 128, that of D7x 256: inputs of that size leave one pixel.
-    single_pixel_size = 256 if name.endswith("d7x") else 128
-    return ModelCard(
-        name,
-        "efficientdet",
-        "effdet",
-        parameters,
-        str(size),
-        licence,
-        note="" if has_weights else "effdet offers no weights for it; the tf_ variant has some",
-        single_pixel_size=single_pixel_size,
-        recipe=_RECIPE,
-    )
+@dataclass(frozen=True, kw_only=True)
+class EfficientDetFamily(Family):
+    """Networks of effdet in a detector of ours, `_effdet_module`."""
+
+    def build_model(
+        self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
+    ) -> BuiltModel:
+        """Classes and size set, weights in, parts named."""
+        from detscope.zoo.seeding import seed_weights
+        from detscope.zoo.weights.choice import find_weights, load_into
+
+        _check_options(card, options)
+        config = find_config(card.name) if card is not self.tiny else _find_tiny_config(card.name)
+        url = "" if card is self.tiny else str(config.url or "")
+        found = find_weights(options, card.name, Published(url) if url else None, weights_base_url)
+        from detscope.zoo.families._effdet_module import EfficientDetector  # slow, and draws no numbers here
+
+        if options.num_classes is not None:
+            config.num_classes = options.num_classes - 1  # effdet does not count the background
+        if options.image_size is not None:
+            config.image_size = (options.image_size, options.image_size)
+        with seed_weights(options.seed), quiet_effdet():
+            module = EfficientDetector(config)
+        if found.state is not None:
+            named = {key if key.startswith("model.") else f"model.{key}": v for key, v in found.state.items()}
+            found = replace(found, state=named)
+        return self.describe_model(card, module, load_into(module, found, card.name, self.class_heads))
+
+    def trace_outputs(self, module: Any, images: Tensor) -> list[Tensor]:
+        """Those of both nets, on all levels."""
+        return [output for levels in module.model(images) for output in levels]
 
 
 @contextmanager
 def quiet_effdet() -> Iterator[None]:
     """effdet and timm script functions while they are imported, which torch announces as deprecated."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message=r".*torch\.jit\.\w+.* is deprecated", category=FutureWarning
-        )
-        warnings.filterwarnings(
-            "ignore", message=r".*torch\.jit\.\w+.* is deprecated", category=DeprecationWarning
-        )
+        for category in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+.* is deprecated", category=category)
         yield
 
 
-@register([_card(*row) for row in _MODELS])
-def build_efficientdet(
-    card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
-) -> BuiltModel:
-    """Build an EfficientDet and put its weights in."""
-    from detscope.zoo.weights.choice import find_weights
-
-    check_options(card, options)
-    config = effdet_config(card.name)
-    url = str(config.url or "")
-    found = find_weights(options, card.name, Published(url) if url else None, weights_base_url)
-    return finish(card, config, options, found)
-
-
-def effdet_config(name: str) -> Any:
+def find_config(name: str) -> Any:
     """effdet's own settings of a model, free to be changed."""
     with quiet_effdet():
         from effdet import get_efficientdet_config
@@ -106,7 +106,21 @@ def effdet_config(name: str) -> Any:
         return get_efficientdet_config(name)
 
 
-def check_options(card: ModelCard, options: BuildOptions) -> None:
+def _find_tiny_config(name: str) -> Any:
+    """Two narrow BiFPN cells on TinyNet-E, a shrunk EfficientNet, levels 3 to 6."""
+    config = find_config("efficientdet_lite0")
+    config.name = name
+    config.backbone_name, config.backbone_args = "tinynet_e", {}
+    config.image_size = (_TINY_SIZE, _TINY_SIZE)
+    config.num_classes = TINY_CLASSES - 1
+    config.max_level, config.num_levels = 6, 4
+    config.anchor_scale = 2.0
+    config.fpn_channels, config.fpn_cell_repeats, config.box_class_repeats = 32, 2, 2
+    config.max_detection_points = 1000
+    return config
+
+
+def _check_options(card: ModelCard, options: BuildOptions) -> None:
     """Refuse what EfficientDet cannot do; its pyramid wants whole pixels on the backbone's levels."""
     if options.trainable_layers is not None:
         raise UsageError(f"{card.name} does not know trainable_layers", "leave trainable_layers out")
@@ -118,28 +132,48 @@ def check_options(card: ModelCard, options: BuildOptions) -> None:
         )
 
 
-def finish(card: ModelCard, config: Any, options: BuildOptions, found: FoundWeights) -> BuiltModel:
-    """From settings to a built model: classes and size set, weights in, parts named."""
-    from detscope.zoo.families._effdet_module import EfficientDetector
-    from detscope.zoo.observers import observers_for
-    from detscope.zoo.seeding import seeded
-    from detscope.zoo.stages import stages_for
-    from detscope.zoo.weights.choice import FoundWeights, load_into
-
-    if options.num_classes is not None:
-        config.num_classes = options.num_classes - 1  # effdet does not count the background
-    if options.image_size is not None:
-        config.image_size = (options.image_size, options.image_size)
-    with seeded(options.seed), quiet_effdet():
-        module = EfficientDetector(config)
-    if found.state is not None:
-        named = {key if key.startswith("model.") else f"model.{key}": v for key, v in found.state.items()}
-        found = FoundWeights(found.kind, found.source, found.note, named)
-    used = load_into(module, found, card.name, CLASS_HEADS)
-    return BuiltModel(
-        module=module,
-        card=card,
-        stages=stages_for(card.family, module),
-        observers=observers_for(card.family, module),
-        weights=used,
+def _card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard:
+    return ModelCard(
+        name,
+        "efficientdet",
+        "effdet",
+        parameters,
+        str(size),
+        "none" if not has_weights else _PORTED if name.startswith("tf_") else _LICENCE,
+        note="" if has_weights else "effdet offers no weights for it; the tf_ variant has some",
+        # The deepest pyramid level has stride 128, that of D7x 256: inputs of that size leave one pixel.
+        single_pixel_size=256 if name.endswith("d7x") else 128,
+        recipe=_RECIPE,
     )
+
+
+PART = EfficientDetFamily(
+    name="efficientdet",
+    order=80,
+    cards=tuple(_card(*row) for row in _MODELS),
+    tiny=ModelCard(
+        "tiny_efficientdet",
+        "efficientdet",
+        "tiny",
+        600_472,
+        str(_TINY_SIZE),
+        "none",
+        single_pixel_size=64,
+        recipe=_TINY_RECIPE,
+    ),
+    stages=name_stages(
+        ("preprocess", "preprocess()"),
+        ("backbone", "model.backbone"),
+        ("bifpn", "model.fpn"),
+        ("class_net", "model.class_net"),
+        ("box_net", "model.box_net"),
+        ("loss", "compute_loss()"),
+        ("loss.assign", "assign_anchors()"),
+        ("postprocess", "postprocess()"),
+        ("postprocess.nms", "suppress()"),
+    ),
+    observers=(Observer("preprocess()", count_pixels), Observer("postprocess()", count_detections)),
+    class_heads=("model.class_net.predict.",),
+    detector_class="detscope.zoo.families._effdet_module:EfficientDetector",
+    tracing_size=None,
+)

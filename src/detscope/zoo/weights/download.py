@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from detscope.errors import DetscopeError, InputError
-from detscope.web import check_address, open_url, shown
+from detscope.web import check_address, hide_secrets, open_url
 from detscope.zoo.weights.files import sha256_of
 
 CONNECT_TIMEOUT_S = 5.0
@@ -118,11 +118,11 @@ def _fetch_into(file: IO[bytes], url: str) -> None:
         raise DownloadFailed(problem.message) from problem
     except urllib.error.HTTPError as problem:
         problem.close()  # it is the open answer of the server
-        raise DownloadFailed(f"{host} answered {problem.code} {shown(problem.reason)}") from problem
+        raise DownloadFailed(f"{host} answered {problem.code} {hide_secrets(problem.reason)}") from problem
     except urllib.error.URLError as problem:
-        raise DownloadFailed(f"{host} cannot be reached: {shown(problem.reason)}") from problem
+        raise DownloadFailed(f"{host} cannot be reached: {hide_secrets(problem.reason)}") from problem
     except (OSError, http.client.HTTPException) as problem:
-        words = shown(problem) or type(problem).__name__
+        words = hide_secrets(problem) or type(problem).__name__
         raise DownloadFailed(f"download from {host} broke off: {words}") from problem
 
 
