@@ -40,10 +40,10 @@ def _run(factory: str, out: str) -> Run:
 
 def _tuned(out: str) -> None:
     """A slow data set: what tuning promised, and what it measured."""
-    from detscope.data.registry import register
+    from detscope.data.registry import register_dataset
     from detscope.sessions.tune import run_tuning
 
-    register("slow", "a slow disk", "planted:open_slow")
+    register_dataset("slow", "a slow disk", "planted:open_slow")
     settings = Settings.model_validate(
         {
             "model": {"name": "tiny_ssd"},

@@ -20,7 +20,7 @@ from detscope.record.recorder import Recorder
 from detscope.runs.reader import load_run
 from detscope.sessions.infer.images import make_loader
 from detscope.zoo.contract import BuildOptions, BuiltModel
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 MODELS = ("tiny_fasterrcnn", "tiny_maskrcnn", "tiny_ssd")
 IMAGES = 8
@@ -35,7 +35,7 @@ class Workbench:
     def __init__(self, name: str, folder: Path) -> None:
         dataset = open_dataset(DataSettings(root=str(folder / "data"), images=IMAGES))
         self.source = DatasetImages(dataset)
-        self.built: BuiltModel = build(name, BuildOptions(weights="none"))
+        self.built: BuiltModel = build_model(name, BuildOptions(weights="none"))
         self.model = self.built.module.eval()
         self.folder = folder
 

@@ -15,7 +15,7 @@ from torch import nn
 from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from detscope.analyze.summary import summarize
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loading.loader import collate
+from detscope.data.loading.packing import collate_batch
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train_model
 from detscope.record.model.borders import BorderScribe
@@ -28,7 +28,7 @@ from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
 from detscope.sessions.train.training import make_optimizer
 from detscope.zoo.contract import BuildOptions, BuiltModel
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 MODELS = ("tiny_fasterrcnn", "tiny_ssd")
 STEPS = 6
@@ -41,8 +41,8 @@ class Workbench:
     def __init__(self, name: str, folder: Path) -> None:
         dataset = open_dataset(DataSettings(root=str(folder / "data"), images=2 * STEPS))
         items = [dataset[index] for index in range(2 * STEPS)]
-        self.batches: list[Any] = [collate(items[i : i + 2]) for i in range(0, 2 * STEPS, 2)]
-        self.built: BuiltModel = build(name, BuildOptions(num_classes=len(dataset.classes), weights="none"))
+        self.batches: list[Any] = [collate_batch(items[i : i + 2]) for i in range(0, 2 * STEPS, 2)]
+        self.built: BuiltModel = build_model(name, BuildOptions(num_classes=len(dataset.classes), weights="none"))
         self.model = self.built.module.train()
         self.optimizer = make_optimizer(self.model, TrainingSettings(learning_rate=1e-5))
         self.folder = folder

@@ -27,4 +27,4 @@ def test_idle_time_of_a_step_is_that_of_its_pieces(pieces):
         if 0 <= index < 4:
             expected[index][CAUSES[number]] += rest_ns
             expected[index]["data"] += data_ns
-    assert found.totals_by_step(4) == expected
+    assert found.sum_by_step(4) == expected

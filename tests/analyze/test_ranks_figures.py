@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from detscope.analyze.ranks.figures import scaling
-from detscope.analyze.ranks.talk import talk_of
+from detscope.analyze.ranks.talk import account_collectives
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
@@ -69,7 +69,7 @@ def test_a_bucket_that_is_back_before_the_last_is_handed_over_is_hidden():
             **NOTHING_CALLED,
         }
     )
-    talk = talk_of(frame)
+    talk = account_collectives(frame)
     assert talk.busy_ns == 30
     assert talk.exposed == {"forward": 5, "backward": 10}
 
@@ -77,7 +77,7 @@ def test_a_bucket_that_is_back_before_the_last_is_handed_over_is_hidden():
 def test_of_a_bucket_that_is_still_under_way_only_the_rest_is_exposed():
     columns = {"kind": ["gradients"] * 2, "bucket": [0, 1], "start_ns": [60, 80], "wall_ns": [35, 10]}
     frame = pl.DataFrame(columns | NOTHING_CALLED)
-    talk = talk_of(frame)
+    talk = account_collectives(frame)
     assert (talk.busy_ns, talk.exposed_ns) == (35, 15)
 
 

@@ -13,7 +13,7 @@ from detscope.faults import fault_of
 
 DATA = """
 import ctypes, os, signal, sys
-from detscope.data.registry import register
+from detscope.data.registry import register_dataset
 from detscope.data.formats.synthetic import open_synthetic
 from torch.utils.data import get_worker_info
 
@@ -54,12 +54,12 @@ def opener(how):
 
 for one in (is_killed, crashes, leaves, raises, stops):
     globals()[f"open_{one.__name__}"] = opener(one)
-    register(one.__name__, "spoiled", f"{__name__}:open_{one.__name__}")
+    register_dataset(one.__name__, "spoiled", f"{__name__}:open_{one.__name__}")
 
 def factory(num_classes=5):
-    from detscope.zoo.registry import build
+    from detscope.zoo.registry import build_model
     from detscope.zoo.contract import BuildOptions
-    return build("tiny_ssd", BuildOptions(num_classes=num_classes, weights="none")).module
+    return build_model("tiny_ssd", BuildOptions(num_classes=num_classes, weights="none")).module
 """
 
 
@@ -89,7 +89,7 @@ def test_what_became_of_a_worker_is_told(model, tmp_path, capsys, verb, data, co
     if verb == "eval":  # the model's file is read before a name that nobody knows is refused in `train` alone
         from detscope.zoo import user
 
-        user.load(f"{model}:factory")
+        user.import_own(f"{model}:factory")
     with pytest.raises(SystemExit) as ended:
         app(args, prog_name="detscope")
     err = capsys.readouterr().err

@@ -13,7 +13,8 @@ from data_trees import coco_content, picture
 from detscope.accuracy.coco_format import load_results, results_from_coco, truth_from_coco
 from detscope.config.schema import DataSettings
 from detscope.data.check.dataset import CheckReport, check_dataset
-from detscope.data.registry import OpenRequest, open_request
+from detscope.data.contract import OpenRequest
+from detscope.data.registry import open_request
 from detscope.errors import InputError
 
 Change = Callable[[dict[str, Any]], object]

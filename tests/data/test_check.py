@@ -12,8 +12,8 @@ from PIL import Image
 from rich.console import Console
 
 from detscope.data.check.dataset import CheckReport, check_dataset
-from detscope.data.check.figures import _padding
-from detscope.data.check_images import ToLook, look_at_all
+from detscope.data.check.figures import measure_padding
+from detscope.data.check.images import ToLook, check_images
 from detscope.errors import InputError
 from detscope.report.data_check import render_check
 from detscope.report.histograms import draw_histograms
@@ -153,16 +153,16 @@ def test_several_processes_find_the_same_as_one(tmp_path: Path) -> None:
         raw = trees.picture(number, (40, 30))
         trees.write(tmp_path, {f"{number}.jpg": raw[:300] if number % 10 == 0 else raw})
     images = [ToLook(f"{number}.jpg", 40, 30) for number in range(140)]
-    alone = look_at_all(tmp_path, images, workers=1)
-    assert look_at_all(tmp_path, images, workers=2) == alone
+    alone = check_images(tmp_path, images, workers=1)
+    assert check_images(tmp_path, images, workers=2) == alone
     assert [look.file_name for look in alone if look.problem] == [f"{n}.jpg" for n in range(0, 140, 10)]
 
 
 def test_padding_is_the_share_of_pixels_that_belong_to_no_image() -> None:
     # a batch of 64 x 32 and 32 x 64 is padded to two of 64 x 64: half of it is no image
-    assert _padding([(64, 32), (32, 64)], [[0, 1]]) == pytest.approx(0.5)
-    assert _padding([(64, 32), (32, 64)], [[0], [1]]) == 0
-    assert _padding([(33, 32)], [[0]]) == pytest.approx(1 - 33 / 64)
+    assert measure_padding([(64, 32), (32, 64)], [[0, 1]]) == pytest.approx(0.5)
+    assert measure_padding([(64, 32), (32, 64)], [[0], [1]]) == 0
+    assert measure_padding([(33, 32)], [[0]]) == pytest.approx(1 - 33 / 64)
 
 
 def test_grouping_pads_less_where_shapes_are_mixed(tmp_path: Path) -> None:

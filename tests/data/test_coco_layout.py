@@ -13,7 +13,8 @@ from pycocotools import mask as coco_mask
 
 from detscope import marks
 from detscope.data.coco_annotations import ReadOptions
-from detscope.data.dataset import CocoLayoutDataset, open_coco_layout
+from detscope.data.dataset import FolderDataset
+from detscope.data.formats.coco import open_coco_file
 from detscope.errors import InputError, UsageError
 
 WIDTH, HEIGHT = 60, 40
@@ -32,7 +33,7 @@ def open_small(
     categories: list[dict[str, Any]] = CATEGORIES,
     with_size: bool = True,
     **options: Any,
-) -> CocoLayoutDataset:
+) -> FolderDataset:
     (folder / "images").mkdir(exist_ok=True)
     rows: list[dict[str, Any]] = []
     size = {"width": WIDTH, "height": HEIGHT} if with_size else {}
@@ -43,7 +44,7 @@ def open_small(
         rows.append({"id": number, "file_name": path.name, **size})
     content = {"images": rows, "annotations": annotations, "categories": categories}
     (folder / "a.json").write_text(json.dumps(content))
-    return open_coco_layout("small", folder / "images", folder / "a.json", ReadOptions(**options))
+    return open_coco_file("small", folder / "images", folder / "a.json", ReadOptions(**options))
 
 
 def test_boxes_become_corners_and_labels_count_from_one(tmp_path: Path) -> None:
@@ -233,13 +234,13 @@ def test_the_number_of_images_can_be_limited(tmp_path: Path) -> None:
 def test_a_file_that_is_not_coco_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(InputError) as caught:
-        open_coco_layout("small", tmp_path, tmp_path / "a.json", ReadOptions())
+        open_coco_file("small", tmp_path, tmp_path / "a.json", ReadOptions())
     assert "a.json" in caught.value.message and "\n" not in caught.value.message
 
 
 def test_a_missing_annotation_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.json: cannot be read"):
-        open_coco_layout("small", tmp_path, tmp_path / "a.json", ReadOptions())
+        open_coco_file("small", tmp_path, tmp_path / "a.json", ReadOptions())
 
 
 def test_two_images_with_one_id_are_refused(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_two_images_with_one_id_are_refused(tmp_path: Path) -> None:
     content = {"images": [row, row], "annotations": [], "categories": []}
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="same id"):
-        open_coco_layout("small", tmp_path, tmp_path / "a.json", ReadOptions())
+        open_coco_file("small", tmp_path, tmp_path / "a.json", ReadOptions())
 
 
 def test_reading_marks_load_decode_and_transform(tmp_path: Path) -> None:

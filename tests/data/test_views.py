@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.coco_annotations import mirrored_points
+from detscope.data.formats.coco import mirror_points
 from detscope.data.loading.loader import build_loader
-from detscope.data.loading.order import BatchOrder, grouped_batches, shape_of
-from detscope.data.loading.views import Augmentation, View, resized, to_float
+from detscope.data.loading.order import BatchOrder, group_batches, classify_shape
+from detscope.data.loading.views import Augmentation, View, make_planes, make_float
 from detscope.data.registry import open_dataset
 from detscope.sessions.train.course import PassOrder
 
@@ -67,7 +67,7 @@ def test_a_mirrored_image_has_its_boxes_masks_and_points_mirrored(tmp_path: Path
 
 
 def test_points_swap_left_and_right_by_their_names() -> None:
-    assert mirrored_points(["nose", "left_ear", "right_ear", "tail", "left_only"]) == (0, 2, 1, 3, 4)
+    assert mirror_points(["nose", "left_ear", "right_ear", "tail", "left_only"]) == (0, 2, 1, 3, 4)
 
 
 def test_a_resized_image_has_boxes_areas_masks_and_points_of_its_new_size(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_resized_image_has_boxes_areas_masks_and_points_of_its_new_size(tmp_pa
 @pytest.mark.parametrize("size", [(40, 30), (192, 144), (95, 71)])
 def test_resizing_agrees_with_pillow_within_a_level(size: tuple[int, int]) -> None:
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (72, 96, 3), dtype=np.uint8))
-    ours = resized(np.asarray(picture), size, flip=False)
+    ours = make_planes(np.asarray(picture), size, flip=False)
     theirs = np.asarray(picture.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     assert np.abs(ours.numpy().astype(int) - theirs.astype(int)).max() <= 1
 
@@ -180,10 +180,10 @@ def test_grouping_by_aspect_puts_alike_shapes_together_and_every_image_once(shap
 
 def test_what_a_shape_leaves_over_is_still_used() -> None:
     shapes = [0, 1, 0, 1, 0, 2, 2]
-    batches = grouped_batches(range(7), 2, shapes, drawn=5)
+    batches = group_batches(range(7), 2, shapes, drawn=5)
     assert sorted(index for batch in batches for index in batch) == list(range(7))
     assert [len(batch) for batch in batches] == [2, 2, 2, 1]
-    assert shape_of(90, 60) != shape_of(60, 90) == shape_of(61, 90)
+    assert classify_shape(90, 60) != classify_shape(60, 90) == classify_shape(61, 90)
 
 
 def test_whoever_seeds_the_generator_before_a_pass_gets_the_same_order_again() -> None:
@@ -198,7 +198,7 @@ def test_whoever_seeds_the_generator_before_a_pass_gets_the_same_order_again() -
 
 def test_bytes_become_shares_of_one_exactly() -> None:
     values = torch.arange(256, dtype=torch.uint8)
-    assert torch.equal(to_float(values), values.to(torch.float32) / 255)
+    assert torch.equal(make_float(values), values.to(torch.float32) / 255)
 
 
 def test_multi_scale_training_gives_the_network_the_drawn_sizes() -> None:

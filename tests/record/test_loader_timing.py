@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from detscope.data.loading.packing import collate_batch
 from torch.utils.data import DataLoader, Dataset
 
-from detscope.data.late_float import collate
 from detscope.marks import region
-from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap
+from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap_batch
 from detscope.record.steps.rows import loader_rows
 
 
@@ -48,7 +48,7 @@ class Pictures(Marked):
 def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
     loader = DataLoader(Marked(), batch_size=2, num_workers=workers)
     plain = [batch.tolist() for batch in loader]
-    pairs = [unwrap(item) for item in instrument_iterator(loader)]
+    pairs = [unwrap_batch(item) for item in instrument_iterator(loader)]
     assert [batch.tolist() for batch, _ in pairs] == plain
     for _, timing in pairs:
         assert timing.images == 2
@@ -64,17 +64,17 @@ def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
 
 
 def test_a_data_set_without_marks_counts_as_loading():
-    (first, *_) = [unwrap(item)[1] for item in instrument_iterator(DataLoader(Silent()))]
+    (first, *_) = [unwrap_batch(item)[1] for item in instrument_iterator(DataLoader(Silent()))]
     assert first.region_ns("load") >= 2e6
 
 
 def test_the_loader_itself_is_left_as_it_was():
     data = Marked()
     loader = DataLoader(data, batch_size=2)
-    collate = loader.collate_fn
+    collate_batch = loader.collate_fn
     list(instrument_iterator(loader))
     assert loader.dataset is data
-    assert loader.collate_fn is collate
+    assert loader.collate_fn is collate_batch
     assert isinstance(next(iter(loader)), torch.Tensor)
 
 
@@ -87,9 +87,9 @@ def test_persistent_workers_do_not_leak_timed_batches_into_later_passes():
 
 def test_workers_started_by_spawn_are_measured_too():
     loader = DataLoader(
-        Pictures(2), batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=collate
+        Pictures(2), batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=collate_batch
     )
-    pairs = [unwrap(item) for item in instrument_iterator(loader)]
+    pairs = [unwrap_batch(item) for item in instrument_iterator(loader)]
     assert [(timing.worker, timing.tensors) for _, timing in pairs] == [(0, 1), (0, 1)]
     (image,), (target,) = pairs[1][0]
     assert image.dtype == torch.float32 and image.unique().tolist() == pytest.approx([0.2])
@@ -115,7 +115,7 @@ def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_the
     while iterator._worker_result_queue.empty() and time.monotonic() < limit_s:
         time.sleep(0.01)
     asked_ns = time.perf_counter_ns()
-    _, timing = unwrap(next(iterator))
+    _, timing = unwrap_batch(next(iterator))
     wait_ns = timing.arrived_ns - asked_ns
     assert timing.tensors == 3
     assert timing.end_ns < asked_ns < timing.arrived_ns
@@ -123,4 +123,4 @@ def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_the
 
 
 def test_what_is_not_a_map_style_loader_passes_through():
-    assert [unwrap(item) for item in instrument_iterator([1, 2])] == [(1, None), (2, None)]
+    assert [unwrap_batch(item) for item in instrument_iterator([1, 2])] == [(1, None), (2, None)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS, EventBuffer
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.rows import sum_processor_time, processor_rows
+from detscope.record.steps.rows import processor_rows, sum_processor_time
 
 
 def test_processor_time_of_the_phases_adds_up_to_that_of_the_step():

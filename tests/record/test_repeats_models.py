@@ -12,7 +12,7 @@ from detscope.record.steps.rows import span_rows, step_rows
 from detscope.record.steps.tables import StepTables
 from detscope.runs.reader import load_run
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 
 def batches(count):
@@ -24,7 +24,7 @@ def batches(count):
 
 @pytest.mark.parametrize("name", ["tiny_fasterrcnn", "tiny_maskrcnn", "tiny_ssd"])
 def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, monkeypatch):
-    built = build(name, BuildOptions(num_classes=3, weights="none", seed=5))
+    built = build_model(name, BuildOptions(num_classes=3, weights="none", seed=5))
     model = built.module.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     expected_steps, expected_spans, kept = [], [], []

@@ -50,7 +50,7 @@ def test_long_runs_keep_a_sample_of_module_times():
 def test_a_window_of_operators_can_end_before_its_time_and_nothing_else_changes():
     schedule = Schedule(warmup_steps=3, memory_steps=2, operators_after=1, operator_steps=4, bare_every=0)
     shortened = schedule.without_operators_from(8)
-    modes = [shortened.mode(index) for index in range(12)]
+    modes = [shortened.mode_of(index) for index in range(12)]
     assert [index for index, mode in enumerate(modes) if mode == "ops"] == [6, 7]
     assert all(modes[index] == schedule.mode_of(index) for index in (*range(8), 10, 11))
     assert schedule.without_operators_from(50) == schedule

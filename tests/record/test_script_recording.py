@@ -335,7 +335,7 @@ def test_the_model_inside_of_a_wrapper_is_the_one_that_is_taken_apart(listen: An
 
 
 def test_boxes_are_counted_in_the_forms_that_detection_code_uses() -> None:
-    from detscope.record.content import describe
+    from detscope.record.content import describe_foreign_batch
 
     images = [torch.zeros(3, 8, 8)] * 2
     boxes = torch.tensor([[[0.0, 0, 4, 4], [-1, -1, -1, -1]], [[1.0, 1, 3, 3], [2, 2, 5, 5]]])
@@ -347,6 +347,6 @@ def test_boxes_are_counted_in_the_forms_that_detection_code_uses() -> None:
         boxes,
     ]
     for targets in forms:
-        found = describe((images, targets))
+        found = describe_foreign_batch((images, targets))
         assert (found.images, found.boxes, found.pixels) == (2, 3, 128), targets
-    assert describe((torch.zeros(2, 3, 8, 8), torch.zeros(2))).boxes is None
+    assert describe_foreign_batch((torch.zeros(2, 3, 8, 8), torch.zeros(2))).boxes is None

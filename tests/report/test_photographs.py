@@ -25,9 +25,9 @@ def photograph(name: str) -> Path:
 
 def detector(name: str, image_size: int | None) -> Any:
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.registry import build
+    from detscope.zoo.registry import build_model
 
-    return build(name, BuildOptions(weights="none", image_size=image_size)).module.eval()
+    return build_model(name, BuildOptions(weights="none", image_size=image_size)).module.eval()
 
 
 def found_in(model: Any, path: Path) -> Picture:

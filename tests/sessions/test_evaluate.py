@@ -20,7 +20,7 @@ import detscope
 from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
 from detscope.data.annotations.records import ReadOptions
-from detscope.data.dataset import open_coco_layout
+from detscope.data.formats.coco import open_coco_file
 from detscope.errors import InputError, UsageError
 from detscope.loops.evaluate import evaluate_model
 from detscope.report.progress import QuietProgress
@@ -199,9 +199,9 @@ def test_a_run_given_as_weights_brings_its_model_data_and_sizes(tmp_path, data_r
 def test_weights_of_another_number_of_classes_are_refused(tmp_path, data_root):
     from safetensors.torch import save_file
 
-    from detscope.zoo import BuildOptions, build
+    from detscope.zoo import BuildOptions, build_model
 
-    built = build("tiny_fcos", BuildOptions(num_classes=4, weights="none"))
+    built = build_model("tiny_fcos", BuildOptions(num_classes=4, weights="none"))
     save_file(built.module.state_dict(), tmp_path / "w.safetensors")
     weights = {"weights": str(tmp_path / "w.safetensors")}
     with pytest.raises(InputError, match="another number of classes than the 5 of synthetic"):
@@ -244,7 +244,7 @@ def open_own(monkeypatch):
         def opened(*_args, need_masks=False, **_more):
             options = ReadOptions(need_masks, skip_bad=skip_bad)
             annotations = folder / "annotations" / "instances.json"
-            return open_coco_layout("own", folder / "images", annotations, options)
+            return open_coco_file("own", folder / "images", annotations, options)
 
         monkeypatch.setattr("detscope.sessions.recording.open_dataset", opened)
 

@@ -13,7 +13,7 @@ from detscope.loops.infer import InferPlan, detect_objects
 from detscope.record.memory.allocations import measure_allocations
 from detscope.record.recorder import Recorder
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 TINY = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet")
 WATCHED = ("torchvision", "effdet", "timm", "torch.nn.modules", "torch.autograd", "detscope.zoo")
@@ -61,7 +61,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("family", TINY)
 def test_detections_are_bit_identical_and_nothing_stays_behind(family, tmp_path):
-    built = build(f"tiny_{family}", BuildOptions(weights="none"))
+    built = build_model(f"tiny_{family}", BuildOptions(weights="none"))
     model, plan = built.module.eval(), InferPlan()
     plain = detect_objects(model, images(), plan)
     before = everything(model)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from detscope.analyze.summary import summarize
 from detscope.cli.main import app
 from detscope.config.schema import Settings
-from detscope.data.registry import register
+from detscope.data.registry import register_dataset
 from detscope.record import loader, recorder
 from detscope.record.steps.events import EventBuffer
 from detscope.sessions.train.training import run_training
@@ -52,8 +52,8 @@ class Clock:
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(PLANTED.parent))
-    register("slow", "a slow disk", "planted:open_slow")
-    register("all_shapes", "wide and tall images", "planted:open_all_shapes")
+    register_dataset("slow", "a slow disk", "planted:open_slow")
+    register_dataset("all_shapes", "wide and tall images", "planted:open_all_shapes")
     clock = Clock()
     monkeypatch.setattr(time, "sleep", clock.sleep)
     monkeypatch.setattr(recorder, "perf_counter_ns", clock)

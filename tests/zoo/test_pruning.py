@@ -22,7 +22,7 @@ from detscope.zoo.pruning.plan import Mode, Plan
 from detscope.zoo.pruning.pruner import Pruner
 from detscope.zoo.pruning.running import forward_flops, identical
 from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images
-from detscope.zoo.seeding import seeded
+from detscope.zoo.seeding import seed_weights
 
 DETECTORS = ["fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet"]
 CLASSIFIERS = [
@@ -45,7 +45,7 @@ def pruner_of(name: str, mode: Mode = "random", seed: int = 0) -> Pruner:
 
 def stir(module: torch.nn.Module) -> None:
     """Weights that carry the image to the outputs: fresh ones of many models let it fade on the way."""
-    with seeded(11), torch.no_grad():
+    with seed_weights(11), torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.kaiming_normal_(parameter)
@@ -82,7 +82,7 @@ def test_a_pruned_network_reaches_its_level_trains_and_comes_back_bit_by_bit(
     batch = pruned.random_batch(2, seed=4)
     losses = []
     for network in (pruned, loaded):
-        with seeded(7):
+        with seed_weights(7):
             losses.append(network.loss(batch))
     assert torch.isfinite(losses[0]) and torch.equal(*losses)
     losses[1].backward()

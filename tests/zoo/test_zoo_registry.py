@@ -85,4 +85,4 @@ def test_registering_a_name_twice_is_a_mistake() -> None:
 
 def test_one_class_alone_is_refused() -> None:
     with pytest.raises(UsageError, match="num_classes = 1"):
-        zoo.build("tiny_ssd", BuildOptions(num_classes=1))
+        zoo.build_model("tiny_ssd", BuildOptions(num_classes=1))

@@ -13,7 +13,7 @@ from detscope import zoo
 from detscope.errors import InputError, UsageError
 from detscope.zoo import BuildOptions
 from detscope.zoo.families import _torchvision as torchvision_models
-from detscope.zoo.backbones import train_only_last
+from detscope.zoo.families._torchvision import train_only_last
 
 CARDS = [card for card in zoo.list_cards() if card.source == "torchvision"]
 
@@ -73,12 +73,12 @@ def test_trainable_layers_means_what_it_means_in_torchvision(kind) -> None:
 
 def test_a_file_made_with_frozen_norms_gives_frozen_norms_and_fine_tuning_defaults(tmp_path) -> None:
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
-    scratch = zoo.build(name, BuildOptions(weights="none"))
+    scratch = zoo.build_model(name, BuildOptions(weights="none"))
     assert scratch.notes and "from scratch" in scratch.notes[0]
     assert not any(isinstance(m, FrozenBatchNorm2d) for m in scratch.module.modules())
     state = {k: v for k, v in scratch.module.state_dict().items() if not k.endswith("num_batches_tracked")}
     save_file(state, tmp_path / "frozen.safetensors")
-    built = zoo.build(name, BuildOptions(weights=str(tmp_path / "frozen.safetensors"), num_classes=4))
+    built = zoo.build_model(name, BuildOptions(weights=str(tmp_path / "frozen.safetensors"), num_classes=4))
     body = built.module.backbone.body
     assert not any(isinstance(m, nn.BatchNorm2d) for m in body.modules())
     assert any(isinstance(m, FrozenBatchNorm2d) for m in body.modules())
@@ -91,7 +91,7 @@ def test_a_file_made_with_frozen_norms_gives_frozen_norms_and_fine_tuning_defaul
 
 
 def test_ssdlite320_trains_at_batch_2_and_really_fails_at_batch_1() -> None:
-    built = zoo.build("ssdlite320_mobilenet_v3_large", BuildOptions(weights="none", num_classes=3))
+    built = zoo.build_model("ssdlite320_mobilenet_v3_large", BuildOptions(weights="none", num_classes=3))
     losses = built.module.train()(make_images(2), make_targets(2))
     assert all(torch.isfinite(loss) for loss in losses.values())
     with pytest.raises(ValueError, match="more than 1 value per channel"):
@@ -100,8 +100,8 @@ def test_ssdlite320_trains_at_batch_2_and_really_fails_at_batch_1() -> None:
 
 def test_ssd300_says_its_smallest_input_and_runs_there() -> None:
     with pytest.raises(UsageError, match="works from 268 pixels on"):
-        zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=267))
-    module = zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=268, num_classes=3)).module
+        zoo.build_model("ssd300_vgg16", BuildOptions(weights="none", image_size=267))
+    module = zoo.build_model("ssd300_vgg16", BuildOptions(weights="none", image_size=268, num_classes=3)).module
     with torch.no_grad():
         assert module.train()(make_images(1), make_targets(1))
         module.transform.fixed_size = (267, 267)

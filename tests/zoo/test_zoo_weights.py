@@ -46,7 +46,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
 
 @pytest.fixture
 def state() -> dict[str, torch.Tensor]:
-    return zoo.build(NAME, BuildOptions(seed=3)).module.state_dict()
+    return zoo.build_model(NAME, BuildOptions(seed=3)).module.state_dict()
 
 
 def publish(folder: Path, state: dict[str, torch.Tensor]) -> Published:
@@ -135,7 +135,7 @@ def test_an_unreachable_publisher_is_no_reason_to_stop(tmp_path) -> None:
 def test_a_file_gives_its_weights_wherever_the_state_dict_sits(state, tmp_path, nested) -> None:
     file = tmp_path / "own.pth"
     torch.save(state if nested is None else {nested: state, "epoch": 3}, file)
-    built = zoo.build(NAME, BuildOptions(weights=str(file), seed=9))
+    built = zoo.build_model(NAME, BuildOptions(weights=str(file), seed=9))
     assert (built.weights.kind, built.weights.replaced) == ("file", ())
     assert all(torch.equal(value, state[key]) for key, value in built.module.state_dict().items())
 
@@ -143,7 +143,7 @@ def test_a_file_gives_its_weights_wherever_the_state_dict_sits(state, tmp_path, 
 def test_safetensors_and_data_parallel_prefixes_are_read(state, tmp_path) -> None:
     file = tmp_path / "own.safetensors"
     save_file({f"module.{key}": value for key, value in state.items()}, file)
-    built = zoo.build(NAME, BuildOptions(weights=str(file)))
+    built = zoo.build_model(NAME, BuildOptions(weights=str(file)))
     assert torch.equal(built.module.rpn.head.cls_logits.weight, state["rpn.head.cls_logits.weight"])
 
 
@@ -158,9 +158,9 @@ def test_safetensors_and_data_parallel_prefixes_are_read(state, tmp_path) -> Non
 )
 def test_heads_of_another_class_count_are_new_and_named(tmp_path, family, replaced) -> None:
     name = f"tiny_{family}"
-    trained = zoo.build(name, BuildOptions(num_classes=5, seed=3)).module.state_dict()
+    trained = zoo.build_model(name, BuildOptions(num_classes=5, seed=3)).module.state_dict()
     torch.save(trained, tmp_path / "five.pth")
-    built = zoo.build(name, BuildOptions(num_classes=3, weights=str(tmp_path / "five.pth"), seed=9))
+    built = zoo.build_model(name, BuildOptions(num_classes=3, weights=str(tmp_path / "five.pth"), seed=9))
     assert set(built.weights.replaced) == replaced
     assert all(head in built.weights.note for head in replaced)
     own = built.module.state_dict()
@@ -172,8 +172,8 @@ def test_weights_of_another_architecture_are_refused(state, tmp_path) -> None:
     file = tmp_path / "faster.pth"
     torch.save(state, file)
     with pytest.raises(InputError, match=r"do not fit tiny_ssd: .*missing.*unknown"):
-        zoo.build("tiny_ssd", BuildOptions(weights=str(file)))
-    module = zoo.build(NAME).module
+        zoo.build_model("tiny_ssd", BuildOptions(weights=str(file)))
+    module = zoo.build_model(NAME).module
     found = find_weights(BuildOptions(weights=str(file)), NAME, None)
     found.state["backbone.body.conv1.weight"] = torch.zeros(1, 3, 3, 3)
     with pytest.raises(InputError, match=r"conv1.weight is 1x3x3x3, the model has 32x3x3x3"):
@@ -196,7 +196,7 @@ def test_a_pickle_that_runs_a_command_is_refused_and_does_not_run(tmp_path, form
     else:
         torch.save({"model": RunsCommand(marker)}, file, _use_new_zipfile_serialization=form == "zip")
     with pytest.raises(InputError, match=r"refused: it would run code .*system") as caught:
-        zoo.build(NAME, BuildOptions(weights=str(file)))
+        zoo.build_model(NAME, BuildOptions(weights=str(file)))
     assert caught.value.exit_code == 3
     assert str(file) in caught.value.message
     assert not marker.exists()
@@ -214,22 +214,22 @@ def test_files_that_are_no_weights_are_named_with_their_checksum(state, tmp_path
         file = tmp_path / name
         file.write_bytes(content)
         with pytest.raises(InputError) as caught:
-            zoo.build(NAME, BuildOptions(weights=str(file)))
+            zoo.build_model(NAME, BuildOptions(weights=str(file)))
         assert str(file) in caught.value.message
         assert hashlib.sha256(content).hexdigest() in caught.value.message
         assert "\n" not in caught.value.message
     empty = tmp_path / "empty.pth"
     empty.touch()
     with pytest.raises(InputError, match="is empty"):
-        zoo.build(NAME, BuildOptions(weights=str(empty)))
+        zoo.build_model(NAME, BuildOptions(weights=str(empty)))
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(InputError, match="holds list, not a state dict"):
-        zoo.build(NAME, BuildOptions(weights=str(tmp_path / "list.pth")))
+        zoo.build_model(NAME, BuildOptions(weights=str(tmp_path / "list.pth")))
 
 
 def test_a_choice_that_is_neither_keyword_nor_file_is_a_usage_error(tmp_path) -> None:
     with pytest.raises(UsageError, match="no such file") as caught:
-        zoo.build(NAME, BuildOptions(weights="cooc"))
+        zoo.build_model(NAME, BuildOptions(weights="cooc"))
     assert "did you mean coco?" in caught.value.hint
     with pytest.raises(UsageError, match="is a folder"):
-        zoo.build(NAME, BuildOptions(weights=str(tmp_path)))
+        zoo.build_model(NAME, BuildOptions(weights=str(tmp_path)))

@@ -29,21 +29,21 @@ data = typer.Typer(
 @data.command("list")
 def list_(root: Root = "data", json: JsonFlag = False) -> None:
     """List the data sets: what they are, how much is to fetch, whether they are there."""
-    from detscope.data.catalog import COLLECTIONS
-    from detscope.data.download.prepare import download_bytes, is_prepared
+    from detscope.data.registry import list_collections
+    from detscope.data.download.prepare import count_download_bytes, find_prepared
 
     rows: list[dict[str, Any]] = [
         {"name": "synthetic", "description": "generated shapes with boxes, masks and keypoints",
          "use": "--data synthetic", "download_bytes": 0, "licence": "none needed", "folder": None},
     ]  # fmt: skip
-    for collection in COLLECTIONS:
-        there = is_prepared(collection, Path(root))
+    for collection in list_collections:
+        there = find_prepared(collection, Path(root))
         rows.append(
             {
                 "name": collection.name,
                 "description": collection.description,
                 "use": f"--data {collection.use_as}",
-                "download_bytes": download_bytes(collection),
+                "download_bytes": count_download_bytes(collection),
                 "licence": collection.licence,
                 "folder": None if there is None else str(there),
             }
@@ -74,8 +74,8 @@ def prepare(
     """Fetch a data set: resumed where it broke, checked, unpacked into the layout people know."""
     if trust_url and url is None:
         raise UsageError("--trust-url needs --url", "name the mirror that is to be trusted")
-    from detscope.data.catalog import find_collection
-    from detscope.data.download.prepare import prepare as bring
+    from detscope.data.registry import find_collection
+    from detscope.data.download.prepare import prepare_collection as bring
     from detscope.report.progress import make_progress
 
     collection = find_collection(name)

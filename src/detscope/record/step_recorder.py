@@ -1,8 +1,8 @@
 """What every recorder does with a step, whoever says when it begins and ends: a loop or a script.
 
 `prepare_step` brings the probes into the state the coming step wants, `begin_step` opens it, `finish_step`
-closes it and does the bookkeeping. Everything costly (replaying events, writing tables) happens there, between
-steps, and is not part of any step.
+closes it and does the bookkeeping. Everything costly (replaying events, writing tables) happens there,
+between steps, and is not part of any step.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from rich.text import Text
@@ -31,7 +31,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def number(value: Any, digits: int | None = None) -> str:
+def number(value: float | str | None, digits: int | None = None) -> str:
     """A figure with as many digits as help; the reason, where there is a text instead of a figure."""
     if not is_number(value):
         return plain(value) if isinstance(value, str) else ABSENT
@@ -41,7 +41,7 @@ def number(value: Any, digits: int | None = None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def with_unit(value: Any, unit: str) -> str:
+def with_unit(value: float | str | None, unit: str) -> str:
     """`12.3 ms`, `1.20 GB`; without the unit where there is no figure."""
     if not is_number(value):
         return number(value)
@@ -51,19 +51,19 @@ def with_unit(value: Any, unit: str) -> str:
     return f"{number(value)} {unit}".rstrip()
 
 
-def percent(value: Any) -> str:
+def percent(value: float | str | None) -> str:
     """A share of 0 to 1 as `41.0 %`."""
     return f"{100 * value:.1f} %" if is_number(value) else number(value)
 
 
-def interval(value: Any) -> str:
+def interval(value: Sequence[float] | None) -> str:
     """`[305, 320]`."""
     if isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)):
         return f"[{number(value[0])}, {number(value[1])}]"
     return ABSENT
 
 
-def count(value: Any) -> str:
+def count(value: float | str | None) -> str:
     """`41.8 M`, `1,234`."""
     if not is_number(value):
         return number(value)

@@ -37,6 +37,7 @@ class Table:
     searchable: bool = False  # also sortable; for tables that nobody reads from top to bottom
     depth: Sequence[int] = ()  # indentation of the first column
     brief_rows: int = 0  # how many a terminal shows; of 0 it shows nothing
+    full: bool = True  # whether a page shows it
     template: str = "table"
 
 
@@ -222,6 +223,7 @@ class Section:
     definition: str
     blocks: Sequence[Block]
     brief_title: bool = False  # whether a terminal prints the answer too
+    brief_only: bool = False  # whether a page leaves it out
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+
+Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]  # as it was read
 
 
 def as_standard_json(value: object) -> object:

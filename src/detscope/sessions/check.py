@@ -25,12 +25,12 @@ def run_check(
     folder = create_run_folder(out, "check", report.name)
     (folder / "parts").rmdir()
     write_text(folder / "check.json", json.dumps(check, indent=1))
-    write_text(folder / "images.csv", _csv(images))
-    write_bytes(folder / "histograms.png", _picture(check))
+    write_text(folder / "images.csv", _format_csv(images))
+    write_bytes(folder / "histograms.png", _draw_picture(check))
     return check, folder
 
 
-def _csv(rows: tuple[dict[str, Any], ...]) -> str:
+def _format_csv(rows: tuple[dict[str, Any], ...]) -> str:
     if not rows:
         return ""
     text = io.StringIO()
@@ -40,7 +40,7 @@ def _csv(rows: tuple[dict[str, Any], ...]) -> str:
     return text.getvalue()
 
 
-def _picture(check: dict[str, Any]) -> bytes:
+def _draw_picture(check: dict[str, Any]) -> bytes:
     from PIL import Image
 
     from detscope.report.histograms import draw_histograms

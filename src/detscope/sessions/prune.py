@@ -12,7 +12,7 @@ from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.versions import package_version
 from detscope.sessions.prune import place_folder
 from detscope.zoo.networks.loading import build_network
-from detscope.zoo.networks.names import find_base
+from detscope.zoo.networks.loading import find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder
 from detscope.zoo.pruning.layers import widths_of
 from detscope.zoo.pruning.plan import Mode
@@ -21,7 +21,7 @@ from detscope.zoo.pruning.running import forward_flops, try_out
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress
-    from detscope.zoo.networks.network import Base, Network
+    from detscope.zoo.networks.network import NetworkBase, Network
     from detscope.zoo.pruning.plan import Plan
 
 _MADE_BY = ("detscope", "torch", "torchvision", "timm", "effdet", "torch-pruning")
@@ -53,19 +53,19 @@ def run_prune(request: PruneRequest, progress: Progress) -> dict[str, Any]:
             _prune_one(base, request, progress, made)
         except InputError as problem:
             progress.note(problem.message)
-            progress.advance(len(request.levels) - (len(made) - before), network=base.spelled)
-            failed.append({"model": base.spelled, "reason": problem.message, "hint": problem.hint})
+            progress.advance(len(request.levels) - (len(made) - before), network=base.full_name)
+            failed.append({"model": base.full_name, "reason": problem.message, "hint": problem.hint})
     progress.finish()
     settings = {"out": str(request.out), "mode": request.mode, "seed": request.seed}
     return {**settings, "networks": made, "failed": failed}
 
 
-def folder_name(base: Base, mode: Mode, level: float, seed: int) -> str:
+def folder_name(base: NetworkBase, mode: Mode, level: float, seed: int) -> str:
     """`resnet18-random-p30-s0`."""
-    return f"{base.spelled.replace('/', '-')}-{mode}-p{level:g}-s{seed}"
+    return f"{base.full_name.replace('/', '-')}-{mode}-p{level:g}-s{seed}"
 
 
-def _bases(models: Sequence[str]) -> list[Base]:
+def _bases(models: Sequence[str]) -> list[NetworkBase]:
     bases = list(dict.fromkeys(find_base(name) for name in models))
     for base in bases:
         if base.source == "user":
@@ -76,7 +76,7 @@ def _bases(models: Sequence[str]) -> list[Base]:
     return bases
 
 
-def _check_free(request: PruneRequest, bases: Sequence[Base]) -> None:
+def _check_free(request: PruneRequest, bases: Sequence[NetworkBase]) -> None:
     """Before hours of work: nothing may be in the way."""
     for base in bases:
         for level in request.levels:
@@ -89,7 +89,7 @@ def _check_free(request: PruneRequest, bases: Sequence[Base]) -> None:
                 raise UsageError(f"{folder} is no network folder and is not replaced", "use another --out")
 
 
-def _prune_one(base: Base, request: PruneRequest, progress: Progress, made: list[dict[str, Any]]) -> None:
+def _prune_one(base: NetworkBase, request: PruneRequest, progress: Progress, made: list[dict[str, Any]]) -> None:
     network = build_network(base, seed=request.seed)
     _check_disk(network, request)
     pruner = Pruner(network, request.mode, request.seed)
@@ -103,7 +103,7 @@ def _prune_one(base: Base, request: PruneRequest, progress: Progress, made: list
         made.append(row)
         if plan.why_not:
             progress.note(f"{name}: {level:g} % asked: {plan.why_not}")
-        progress.advance(1, network=base.spelled, reached=f"{plan.level_reached:.2f} %")
+        progress.advance(1, network=base.full_name, reached=f"{plan.level_reached:.2f} %")
 
 
 def _card(pruned: Network, plan: Plan, network: Network, request: PruneRequest) -> dict[str, Any]:

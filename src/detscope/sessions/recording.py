@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.load import dump_settings
 from detscope.config.schema import DataSettings, Settings
+from detscope.data.class_names import class_names
 from detscope.data.registry import open_dataset
 from detscope.faults import said_by
 from detscope.zoo.contract import BuildOptions, BuiltModel
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from detscope.report.progress import Progress
     from detscope.runs.writer import RunWriter
 
+COCO_LABELS = 91
 LONGEST_PASS_MS = 3000.0  # counting runs the pass again and slower; a long one is not worth that
 
 
@@ -75,6 +77,11 @@ def describe_model(built: BuiltModel) -> dict[str, Any]:
             "replaced": list(weights.replaced),
         },
     }
+
+
+def coco_class_names(built: BuiltModel) -> tuple[str, ...]:
+    """What the labels of published COCO weights mean."""
+    return class_names("coco", 2 if built.card.family == "keypointrcnn" else COCO_LABELS)
 
 
 def make_recorder(

@@ -22,8 +22,6 @@ BLOCKS = 10
 LEAST_STEPS = 6
 LEAST_CHANGE = 0.01  # below one per cent nobody should act, whatever the statistics say
 ROUNDS = 2000
-UNSEEN: Verdict = "no difference seen"
-UNTOLD: Verdict = "cannot tell"
 
 Verdict = Literal[
     "slower",
@@ -37,6 +35,8 @@ Verdict = Literal[
     "no difference seen",
     "cannot tell",
 ]
+UNSEEN: Verdict = "no difference seen"
+UNTOLD: Verdict = "cannot tell"
 Words = tuple[Verdict, Verdict]  # of a figure that rose, and of one that fell
 Ends = tuple[float, float]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.host import BlockingCalls, call_name, places
+from detscope.analyze.device.host import BlockingCalls, name_call, find_places
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
-from detscope.analyze.device.kernels import short_name
-from detscope.analyze.device.timeline import Timeline, borders
+from detscope.analyze.device.kernels import shorten_name
+from detscope.analyze.device.timeline import Timeline, event_borders
 
 MOST_ROWS = 100
 
@@ -41,7 +41,7 @@ class _Account:
 Accounts = dict[Culprit, _Account]
 
 
-def accounts(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
+def blame_idle(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
     """Idle time of one device by culprit; what the device itself or nobody known caused is left out."""
     found: Accounts = defaultdict(_Account)
     _add_synchronisations(found, line, calls, pieces)
@@ -60,13 +60,13 @@ def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls,
     counts = np.bincount(which)
     rows = calls.rows[numbers.tolist()]
     for row, place, idle_ns, gap_count in zip(
-        rows.iter_rows(named=True), places(line.host, rows), idle.tolist(), counts.tolist(), strict=True
+        rows.iter_rows(named=True), find_places(line.host, rows), idle.tolist(), counts.tolist(), strict=True
     ):
         # the last copy of the thread only counts if the same operator made it
         copied = row["copy_ns"] is not None and row["copy_ns"] >= (place.operator_ns or row["start_ns"])
         culprit = Culprit(
             "synchronisation",
-            call_name(place.operator, row["name"], row["copy"] if copied else None),
+            name_call(place.operator, row["name"], row["copy"] if copied else None),
             row["name"],
             place.operator,
             (row["of_module"] if copied else None) or place.module,
@@ -86,7 +86,7 @@ def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
     loader = line.host.filter(pl.col("kind") == "loader").sort("start_ns", maintain_order=True)
     if len(chosen) == 0:
         return
-    starts, ends = borders(loader)
+    starts, ends = event_borders(loader)
     order = np.argsort(ends, kind="stable")
     index = order[np.searchsorted(ends[order], pieces.starts[chosen], side="right").clip(max=len(order) - 1)]
     names, stacks = loader["name"].to_list(), loader["stack"].to_list()
@@ -118,7 +118,7 @@ def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> N
     late = late.with_columns(pl.when(pl.col("operator").is_null()).then("name").alias("name"))
     grouped = late.group_by("operator", "name", "module", "kind").agg(pl.col("idle_ns").sum(), pl.len())
     for operator, name, module, kind, idle_ns, count in grouped.iter_rows():
-        label = operator or (short_name(name) if kind == "kernel" else kind)
+        label = operator or (shorten_name(name) if kind == "kernel" else kind)
         _add(
             found,
             Culprit("host", f"late launch of {label}", None, operator, module, None, None),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from detscope.analyze.device.intervals import Intervals, intersect, overlap, subtract, union
-from detscope.analyze.device.timeline import Timeline, intervals_of
+from detscope.analyze.device.intervals import Intervals, intersect_intervals, measure_overlap, subtract_intervals, merge_intervals
+from detscope.analyze.device.timeline import Timeline, merge_events
 
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "loader", "cpu", "other")
 
@@ -15,7 +15,7 @@ def role_times(line: Timeline) -> dict[str, Intervals]:
     """What each role did, on the device and on its host, in order of precedence."""
 
     def of(*kinds: str) -> Intervals:
-        return intervals_of(line.host_times(*kinds))
+        return merge_events(line.host_times(*kinds))
 
     return {
         "kernel": line.compute,
@@ -32,8 +32,8 @@ def exclusive(roles: Mapping[str, Intervals], window: Intervals) -> dict[str, In
     """Each role's part of the window that no earlier role took; `other` is the rest."""
     left, result = window, {}
     for role, times in roles.items():
-        result[role] = intersect(times, left)
-        left = subtract(left, times)
+        result[role] = intersect_intervals(times, left)
+        left = subtract_intervals(left, times)
     return {**result, "other": left}
 
 
@@ -42,9 +42,9 @@ def step_breakdown(line: Timeline) -> dict[str, Any] | None:
     steps = line.steps
     if len(steps) == 0:
         return None
-    window = union(steps.starts, steps.ends)
+    window = merge_intervals(steps.starts, steps.ends)
     parts = exclusive(role_times(line), window)
-    per_step = {role: overlap(times, steps.starts, steps.ends) for role, times in parts.items()}
+    per_step = {role: measure_overlap(times, steps.starts, steps.ends) for role, times in parts.items()}
     lengths = steps.ends - steps.starts
     return {
         "steps": len(steps),

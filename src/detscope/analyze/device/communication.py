@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.device.intervals import intersect, subtract
+from detscope.analyze.device.intervals import intersect_intervals, subtract_intervals
 from detscope.analyze.device.timeline import Timeline
 from detscope.analyze.device.utilisation import share
 
@@ -19,10 +19,10 @@ def communication_figures(lines: Sequence[Timeline]) -> dict[str, Any]:
     busy = exposed = window = 0
     for line in lines:
         talk = line.communication
-        busy += intersect(talk, line.window).length_ns
-        exposed += intersect(subtract(talk, line.compute), line.window).length_ns
+        busy += intersect_intervals(talk, line.window).length_ns
+        exposed += intersect_intervals(subtract_intervals(talk, line.compute), line.window).length_ns
         window += line.window.length_ns
-    kernels = pl.concat([line.kind("kernel") for line in lines]).filter(
+    kernels = pl.concat([line.events_of("kernel") for line in lines]).filter(
         pl.col("communication").fill_null(False)
     )
     grouped = kernels.group_by("name").agg(pl.len().alias("count"), pl.col("wall_ns").sum().alias("total_ns"))
@@ -46,7 +46,7 @@ def straggler(lines: Sequence[Timeline]) -> dict[str, Any] | None:
     waits, windows = {}, {}
     for rank in ranks:
         own = [line for line in lines if line.rank == rank]
-        waits[rank] = sum(intersect(line.communication, line.window).length_ns for line in own)
+        waits[rank] = sum(intersect_intervals(line.communication, line.window).length_ns for line in own)
         windows[rank] = sum(line.window.length_ns for line in own)
     if not any(waits.values()):
         return {"rank": None, "why": "no communication was recorded"}

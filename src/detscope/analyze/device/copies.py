@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.intervals import grouped_union, intersect, subtract
-from detscope.analyze.device.timeline import Timeline, borders
+from detscope.analyze.device.intervals import grouped_union, intersect_intervals, subtract_intervals
+from detscope.analyze.device.timeline import Timeline, event_borders
 
 
 def copy_rows(lines: Sequence[Timeline], steps: int) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def copy_rows(lines: Sequence[Timeline], steps: int) -> list[dict[str, Any]]:
 
 
 def _of_one(line: Timeline) -> dict[tuple[str, str], dict[str, Any]]:
-    moved = line.kind("copy", "set").with_columns(
+    moved = line.events_of("copy", "set").with_columns(
         pl.when(pl.col("kind") == "set")
         .then(pl.lit("set"))
         .otherwise(pl.col("copy").fill_null("?"))
@@ -54,11 +54,11 @@ def _of_one(line: Timeline) -> dict[tuple[str, str], dict[str, Any]]:
     if moved.height == 0:
         return {}
     moved = moved.with_columns(pl.struct("to", "memory").rank("dense").cast(pl.Int64).alias("group"))
-    starts, ends = borders(moved)
+    starts, ends = event_borders(moved)
     groups = moved["group"].to_numpy().astype(np.int64)
     inside = line.window
     busy = grouped_union(starts, ends, groups, inside)
-    exposed = grouped_union(starts, ends, groups, intersect(inside, subtract(inside, line.kernels)))
+    exposed = grouped_union(starts, ends, groups, intersect_intervals(inside, subtract_intervals(inside, line.kernels)))
     has_bytes = pl.col("bytes").is_not_null()
     sums = moved.group_by("group", "to", "memory").agg(
         pl.len().alias("count"),
@@ -84,7 +84,7 @@ def copy_totals(lines: Sequence[Timeline]) -> dict[str, int]:
     busy = exposed = count = 0
     for line in lines:
         copies = line.copies
-        busy += intersect(copies, line.window).length_ns
-        exposed += intersect(subtract(copies, line.kernels), line.window).length_ns
-        count += line.kind("copy").height
+        busy += intersect_intervals(copies, line.window).length_ns
+        exposed += intersect_intervals(subtract_intervals(copies, line.kernels), line.window).length_ns
+        count += line.events_of("copy").height
     return {"count": count, "busy_ns": busy, "exposed_ns": exposed}

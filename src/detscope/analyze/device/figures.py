@@ -7,18 +7,18 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.device.blame import accounts, blame_rows
+from detscope.analyze.device.blame import blame_idle, blame_rows
 from detscope.analyze.device.breakdown import step_breakdown
 from detscope.analyze.device.communication import communication_figures, straggler
 from detscope.analyze.device.copies import copy_rows, copy_totals
 from detscope.analyze.device.cores import core_figures
 from detscope.analyze.device.honesty import honesty_counts, remarks
-from detscope.analyze.device.host import blocking_calls
-from detscope.analyze.device.idle import CAUSES, IdlePieces, idle_pieces
+from detscope.analyze.device.host import find_blocking_calls
+from detscope.analyze.device.idle import CAUSES, IdlePieces, find_idle_pieces
 from detscope.analyze.device.kernels import kernel_rows, launch_figures, tensor_share_by_name
 from detscope.analyze.device.occupancy import occupancy, sm_efficiency
 from detscope.analyze.device.parts import DEFINITION, PARTS, part_rows, step_rows
-from detscope.analyze.device.timeline import Timeline, timelines
+from detscope.analyze.device.timeline import Timeline, build_timelines
 from detscope.analyze.device.utilisation import span_figures, use_of, utilisation_figures
 from detscope.analyze.device.verdict import device_verdict
 
@@ -41,7 +41,7 @@ def device_figures(
     dropped: dict[str, int] | None = None,
 ) -> dict[str, Any] | None:
     """Everything about the device; None where a run has none of these tables."""
-    lines = [line for line in timelines(device_events, host_events, steps) if line.events.height]
+    lines = [line for line in build_timelines(device_events, host_events, steps) if line.events.height]
     if not lines:
         if kernel_metrics.height:
             return {
@@ -49,8 +49,8 @@ def device_figures(
                 "cores": core_figures(kernel_metrics, None),
             }
         return None
-    calls = {line.rank: blocking_calls(line.host, _events_of_rank(lines, line.rank)) for line in lines}
-    pieces = [idle_pieces(line, calls[line.rank]) for line in lines]
+    calls = {line.rank: find_blocking_calls(line.host, _events_of_rank(lines, line.rank)) for line in lines}
+    pieces = [find_idle_pieces(line, calls[line.rank]) for line in lines]
     count = max(len(line.steps) for line in lines)
     uses = [use_of(line) for line in lines]
     use = utilisation_figures(uses, all(line.has_steps for line in lines))
@@ -67,7 +67,7 @@ def device_figures(
         "occupancy": achieved,
         "idle": _idle(pieces, use["with_copies_window_ns"]),
         "blame": blame_rows(
-            [accounts(line, calls[line.rank], own) for line, own in zip(lines, pieces, strict=True)],
+            [blame_idle(line, calls[line.rank], own) for line, own in zip(lines, pieces, strict=True)],
             count,
             use["with_copies_window_ns"],
         ),
@@ -96,7 +96,7 @@ def _events_of_rank(lines: Sequence[Timeline], rank: int) -> pl.DataFrame:
 def _idle(pieces: Sequence[IdlePieces], window_ns: int) -> dict[str, Any]:
     totals = dict.fromkeys(CAUSES, 0)
     for own in pieces:
-        for cause, duration in own.totals().items():
+        for cause, duration in own.sum_causes().items():
             totals[cause] += duration
     whole = sum(totals.values())
     return {
@@ -129,7 +129,7 @@ def _device_rows(
                 "events": line.events.height,
                 **{key: figures[key] for key in ("kernels", "with_copies", "copies", "compute")},
                 **use,
-                "idle_ns": own.totals(),
+                "idle_ns": own.sum_causes(),
                 "span": span_figures(line),
                 "breakdown_us": (roles or {}).get("average_us"),
                 "sm_efficiency_estimated": sm_efficiency([line])["value"],

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.intervals import overlap
-from detscope.analyze.device.timeline import Timeline, borders
+from detscope.analyze.device.intervals import measure_overlap
+from detscope.analyze.device.timeline import Timeline, event_borders
 
 
 def honesty_counts(lines: Sequence[Timeline], all_events: pl.DataFrame) -> dict[str, int]:
@@ -27,8 +27,8 @@ def honesty_counts(lines: Sequence[Timeline], all_events: pl.DataFrame) -> dict[
     }
     for line in lines:
         events = line.events
-        starts, ends = borders(events)
-        inside = overlap(line.window, starts, ends)
+        starts, ends = event_borders(events)
+        inside = measure_overlap(line.window, starts, ends)
         real = ends > starts
         counts["unlinked"] += int(events["launch_ns"].null_count())
         counts["without_operator"] += int(events["operator"].null_count())

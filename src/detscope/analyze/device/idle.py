@@ -22,12 +22,12 @@ from detscope.analyze.device.host import BlockingCalls
 from detscope.analyze.device.intervals import (
     Intervals,
     Times,
-    cut,
-    gaps,
-    intersect,
-    overlap,
+    cut_intervals,
+    find_gaps,
+    intersect_intervals,
+    measure_overlap,
 )
-from detscope.analyze.device.timeline import Timeline, borders, intervals_of
+from detscope.analyze.device.timeline import Timeline, event_borders, merge_events
 
 CAUSES = ("host", "synchronisation", "data", "short_gaps", "queued", "unknown")
 HOST, SYNCHRONISATION, DATA, SHORT, QUEUED, UNKNOWN = range(6)
@@ -52,14 +52,14 @@ class IdlePieces:
         """Length of each."""
         return self.ends - self.starts
 
-    def totals(self) -> dict[str, int]:
+    def sum_causes(self) -> dict[str, int]:
         """Idle time by cause."""
         rest = self.lengths - self.data_ns
         result = {name: int(rest[self.cause == number].sum()) for number, name in enumerate(CAUSES)}
         result["data"] += int(self.data_ns.sum())
         return result
 
-    def totals_by_step(self, steps: int) -> list[dict[str, int]]:
+    def sum_by_step(self, steps: int) -> list[dict[str, int]]:
         """Idle time by cause of each step."""
         sums = np.zeros((steps, len(CAUSES)), np.int64)
         here = (self.step >= 0) & (self.step < steps)
@@ -69,16 +69,16 @@ class IdlePieces:
         return [dict(zip(CAUSES, row, strict=True)) for row in sums.tolist()]
 
 
-def idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
+def find_idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
     """All idle stretches of the window with their causes."""
     busy, window = line.busy, line.window
     columns = ("start_ns", "wall_ns", "launch_ns", "launch_wall_ns")
     working = line.events.select(columns).filter(pl.col("wall_ns") > 0)
-    begins, _ = borders(working)
+    begins, _ = event_borders(working)
     launches = _column(working, pl.col("launch_ns"))
     launched = _column(working, pl.col("launch_ns") + pl.col("launch_wall_ns").fill_null(0))
     whole = _all_gaps(busy, window)
-    pieces = cut(intersect(whole, window), line.steps.starts)
+    pieces = cut_intervals(intersect_intervals(whole, window), line.steps.starts)
     gap = np.searchsorted(whole.starts, pieces.starts, side="right") - 1
     begun = whole.starts[gap]
     ender = np.searchsorted(begins, whole.ends[gap], side="left")
@@ -93,11 +93,11 @@ def idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
         [UNKNOWN, SHORT, QUEUED, SYNCHRONISATION],
         HOST,
     )
-    loader = intervals_of(line.host_times("loader"))
+    loader = merge_events(line.host_times("loader"))
     until = np.minimum(launch, pieces.ends)
     data = np.where(
         (cause == HOST) | (cause == SYNCHRONISATION),
-        overlap(loader, pieces.starts, np.maximum(until, pieces.starts)),
+        measure_overlap(loader, pieces.starts, np.maximum(until, pieces.starts)),
         0,
     )
     step = np.searchsorted(line.steps.starts, pieces.starts, side="right") - 1
@@ -118,7 +118,7 @@ def _all_gaps(busy: Intervals, window: Intervals) -> Intervals:
     start, end = int(window.starts[0]), int(window.ends[-1])
     if len(busy):
         start, end = min(start, int(busy.starts[0])), max(end, int(busy.ends[-1]))
-    return gaps(busy, start, end)
+    return find_gaps(busy, start, end)
 
 
 def _blocking_at(calls: BlockingCalls, begun: Times, launch: Times) -> Times:

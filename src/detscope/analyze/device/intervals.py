@@ -37,7 +37,7 @@ class Intervals:
 NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def union(starts: Times, ends: Times) -> Intervals:
+def merge_intervals(starts: Times, ends: Times) -> Intervals:
     """The union of any intervals, in any order; empty and reversed ones count for nothing."""
     real = ends > starts
     starts, ends = starts[real], ends[real]
@@ -50,14 +50,14 @@ def union(starts: Times, ends: Times) -> Intervals:
     return Intervals(starts[first], reach[last])
 
 
-def one(start: int, end: int) -> Intervals:
+def single_interval(start: int, end: int) -> Intervals:
     """A single interval."""
-    return union(np.array([start], np.int64), np.array([end], np.int64))
+    return merge_intervals(np.array([start], np.int64), np.array([end], np.int64))
 
 
-def together(*sets: Intervals) -> Intervals:
+def unite_sets(*sets: Intervals) -> Intervals:
     """The union of sets."""
-    return union(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets]))
+    return merge_intervals(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets]))
 
 
 def covered_before(intervals: Intervals, times: Times) -> Times:
@@ -70,19 +70,19 @@ def covered_before(intervals: Intervals, times: Times) -> Times:
     return np.asarray(lengths[index] - beyond, dtype=np.int64)
 
 
-def overlap(intervals: Intervals, starts: Times, ends: Times) -> Times:
+def measure_overlap(intervals: Intervals, starts: Times, ends: Times) -> Times:
     """For each interval given: how much of it the set covers."""
     return covered_before(intervals, ends) - covered_before(intervals, starts)
 
 
-def subtract(whole: Intervals, part: Intervals) -> Intervals:
+def subtract_intervals(whole: Intervals, part: Intervals) -> Intervals:
     """What of `whole` is not in `part`."""
     if len(whole) == 0 or len(part) == 0:
         return whole
-    return intersect(whole, _outside(part, int(whole.starts[0]), int(whole.ends[-1])))
+    return intersect_intervals(whole, _outside(part, int(whole.starts[0]), int(whole.ends[-1])))
 
 
-def intersect(one_set: Intervals, other: Intervals) -> Intervals:
+def intersect_intervals(one_set: Intervals, other: Intervals) -> Intervals:
     """What is in both."""
     if len(one_set) == 0 or len(other) == 0:
         return NOTHING
@@ -94,12 +94,12 @@ def intersect(one_set: Intervals, other: Intervals) -> Intervals:
     return Intervals(starts, ends)
 
 
-def gaps(intervals: Intervals, start: int, end: int) -> Intervals:
+def find_gaps(intervals: Intervals, start: int, end: int) -> Intervals:
     """The stretches between `start` and `end` that are not covered."""
-    return subtract(one(start, end), intervals)
+    return subtract_intervals(single_interval(start, end), intervals)
 
 
-def cut(intervals: Intervals, times: Times) -> Intervals:
+def cut_intervals(intervals: Intervals, times: Times) -> Intervals:
     """The same stretches, cut where a time lies inside one of them; pieces may touch."""
     inner = times[_inside(intervals, times)]
     starts = _distinct(np.concatenate([intervals.starts, inner]))
@@ -116,10 +116,10 @@ def grouped_union(starts: Times, ends: Times, groups: Times, within: Intervals) 
     # each group is moved to a stretch of time of its own, so that one union serves them all
     base = int(starts.min())
     stride = int(ends.max()) - base + 1
-    moved = union(starts - base + groups * stride, ends - base + groups * stride)
+    moved = merge_intervals(starts - base + groups * stride, ends - base + groups * stride)
     owner = moved.starts // stride
     shift = base - owner * stride
-    inside = overlap(within, moved.starts + shift, moved.ends + shift)
+    inside = measure_overlap(within, moved.starts + shift, moved.ends + shift)
     totals = np.zeros(int(groups.max()) + 1, np.int64)
     np.add.at(totals, owner, inside)
     return {int(group): int(totals[group]) for group in np.unique(groups)}

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from detscope.analyze.device.intervals import Times, overlap
-from detscope.analyze.device.timeline import Timeline, borders
+from detscope.analyze.device.intervals import Times, measure_overlap
+from detscope.analyze.device.timeline import Timeline, event_borders
 
 Floats = NDArray[np.float64]
 
@@ -31,16 +31,16 @@ def sm_efficiency(lines: Sequence[Timeline]) -> dict[str, Any]:
     """Sum over merged ranges of min(1, summed blocks per SM) x duration, over the window."""
     total, window_ns, measured_ns, kernels_ns, count = 0.0, 0, 0, 0, 0
     for line in lines:
-        kernels = line.kind("kernel")
+        kernels = line.events_of("kernel")
         known = kernels.filter(pl.col("blocks_per_sm").is_not_null())
-        starts, ends = borders(known)
+        starts, ends = event_borders(known)
         kernels_ns += int(kernels["wall_ns"].sum())
         measured_ns += int(known["wall_ns"].sum())
         count += known.height
         window_ns += line.window.length_ns
         if known.height:
             begin, end, level = weighted_cover(starts, ends, known["blocks_per_sm"].to_numpy())
-            total += float((overlap(line.window, begin, end) * level).sum())
+            total += float((measure_overlap(line.window, begin, end) * level).sum())
     return {
         "value": total / window_ns if count and window_ns else None,
         "numerator_ns": total if count else None,
@@ -55,7 +55,7 @@ def sm_efficiency(lines: Sequence[Timeline]) -> dict[str, Any]:
 
 def occupancy(lines: Sequence[Timeline]) -> dict[str, Any]:
     """Mean of the kernels' estimated occupancy, weighted by their duration."""
-    kernels = pl.concat([line.kind("kernel").select("wall_ns", "occupancy") for line in lines])
+    kernels = pl.concat([line.events_of("kernel").select("wall_ns", "occupancy") for line in lines])
     known = kernels.filter(pl.col("occupancy").is_not_null())
     weight = int(known["wall_ns"].sum())
     summed = float((known["occupancy"] * known["wall_ns"]).sum() or 0.0) / 100

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from detscope.analyze.device.idle import CAUSES, IdlePieces
-from detscope.analyze.device.intervals import grouped_union, overlap
-from detscope.analyze.device.timeline import Timeline, borders
+from detscope.analyze.device.intervals import grouped_union, measure_overlap
+from detscope.analyze.device.timeline import Timeline, event_borders
 from detscope.analyze.step.modules import ROOT
 
 PARTS = ("phase", "stage", "module", "direction", "operator")
@@ -30,10 +30,10 @@ def step_rows(line: Timeline, pieces: IdlePieces) -> list[dict[str, Any]]:
     """Utilisation and idle causes of every step."""
     steps = line.steps
     lengths = steps.ends - steps.starts
-    kernels = overlap(line.kernels, steps.starts, steps.ends)
-    busy = overlap(line.busy, steps.starts, steps.ends)
-    copies = overlap(line.copies, steps.starts, steps.ends)
-    idle = pieces.totals_by_step(len(steps))
+    kernels = measure_overlap(line.kernels, steps.starts, steps.ends)
+    busy = measure_overlap(line.busy, steps.starts, steps.ends)
+    copies = measure_overlap(line.copies, steps.starts, steps.ends)
+    idle = pieces.sum_by_step(len(steps))
     rows = []
     for index in range(len(steps)):
         rows.append(
@@ -86,8 +86,8 @@ def _of_one(line: Timeline, pieces: IdlePieces, part: str) -> dict[str | None, d
     events = events.join(numbered, on=part, how="left", nulls_equal=True, maintain_order="left")
     names = dict(numbered.select("group", part).iter_rows())
     kernels = events.filter(pl.col("kind") == "kernel")
-    kernel_ns = grouped_union(*borders(kernels), kernels["group"].to_numpy(), line.window)
-    busy_ns = grouped_union(*borders(events), events["group"].to_numpy(), line.window)
+    kernel_ns = grouped_union(*event_borders(kernels), kernels["group"].to_numpy(), line.window)
+    busy_ns = grouped_union(*event_borders(events), events["group"].to_numpy(), line.window)
     counts = dict(kernels.group_by("group").len().iter_rows())
     sums = dict(kernels.group_by("group").agg(pl.col("wall_ns").sum()).iter_rows())
     working = events.filter(pl.col("wall_ns") > 0)["group"].to_numpy()

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.device.timeline import intervals_of
+from detscope.analyze.device.timeline import merge_events
 from detscope.analyze.step.columns import total
 
 SOURCE = "step"  # of the telemetry rows that hold a step's processor time
@@ -86,7 +86,7 @@ def thread_rows(host: pl.DataFrame, most: int = 16) -> list[dict[str, Any]]:
         work[first].select(place).iter_rows(), number.gather(first).to_list(), strict=True
     ):
         own = work.select("start_ns", "wall_ns").filter(number == which)
-        busy = intervals_of(own)
+        busy = merge_events(own)
         rows.append(
             {
                 "rank": rank,

@@ -13,9 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.ranks.device import Talk, device_talks
+from detscope.analyze.ranks.device import StepCollectives, read_device_collectives
 from detscope.analyze.ranks.straggler import imbalance, own_phase_ms, straggler
-from detscope.analyze.ranks.talk import Meetings, last_arrivals, talks_by_step, wait_ns
+from detscope.analyze.ranks.talk import Meetings, find_last_arrivals, read_collectives, sum_waits
 from detscope.analyze.stats import median_interval, percent
 from detscope.analyze.step.columns import mean, median, total
 from detscope.analyze.step.steps import PHASES, TypicalSteps
@@ -43,7 +43,7 @@ def add_ranks(summary: dict[str, Any], run: Run, typical: TypicalSteps) -> None:
     about = run.info.get("ranks") or _recorded_elsewhere(run, steps)
     chosen = common_steps(steps, typical)
     content = run.table("rank_content")
-    talks = talks_by_step(run.table("communication"), chosen) or device_talks(run, chosen)
+    talks = read_collectives(run.table("communication"), chosen) or read_device_collectives(run, chosen)
     rows = rank_rows(steps, content, talks, chosen, about.get("members") or [])
     summary["ranks"] = about.get("count")
     summary["rank_rows"] = rows
@@ -95,13 +95,13 @@ def common_steps(steps: pl.DataFrame, typical: TypicalSteps) -> list[int]:
 def rank_rows(
     steps: pl.DataFrame,
     content: pl.DataFrame,
-    talks: Mapping[tuple[int, int], Talk],
+    talks: Mapping[tuple[int, int], StepCollectives],
     chosen: Sequence[int],
     members: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Each rank's step: phases that add up to its median, work, collectives, content."""
     about = {member.get("rank"): member for member in members}
-    latest = last_arrivals(talks)
+    latest = find_last_arrivals(talks)
     rows = []
     for rank in sorted(steps["rank"].unique().to_list()):
         own = steps.filter((pl.col("rank") == rank) & pl.col("step").is_in(list(chosen)))
@@ -140,7 +140,7 @@ def _step_figures(own: pl.DataFrame) -> dict[str, Any]:
 
 
 def _talk_figures(
-    talks: Mapping[tuple[int, int], Talk],
+    talks: Mapping[tuple[int, int], StepCollectives],
     rank: int,
     chosen: Sequence[int],
     latest: Meetings,
@@ -155,7 +155,7 @@ def _talk_figures(
     by_phase = {
         phase: sum(one.exposed.get(phase, 0) for one in spoken) / len(spoken) / 1e6 for phase in PHASES
     }
-    waits = [wait_ns(talk, latest) for talk in spoken]
+    waits = [sum_waits(talk, latest) for talk in spoken]
     return {
         "communication_ms": busy / len(spoken) / 1e6,
         "exposed_ms": exposed / len(spoken) / 1e6,
@@ -174,7 +174,7 @@ def _content_figures(own: pl.DataFrame, chosen: Sequence[int]) -> dict[str, Any]
 
 
 def work_by_step(
-    steps: pl.DataFrame, talks: Mapping[tuple[int, int], Talk], chosen: Sequence[int]
+    steps: pl.DataFrame, talks: Mapping[tuple[int, int], StepCollectives], chosen: Sequence[int]
 ) -> dict[int, dict[int, float]]:
     """Work of every rank in every step, ms: step -> rank -> ms."""
     whole = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in(list(chosen)))
@@ -186,7 +186,7 @@ def work_by_step(
 
 
 def communication_figures(
-    talks: Mapping[tuple[int, int], Talk],
+    talks: Mapping[tuple[int, int], StepCollectives],
     steps: pl.DataFrame,
     communication: pl.DataFrame,
     chosen: Sequence[int],
@@ -198,8 +198,8 @@ def communication_figures(
     wall = total(whole["wall_ns"])
     busy = sum(talk.busy_ns for talk in talks.values())
     exposed = sum(talk.exposed_ns for talk in talks.values())
-    latest = last_arrivals(talks)
-    waited = sum(wait_ns(talk, latest) for talk in talks.values()) if latest else None
+    latest = find_last_arrivals(talks)
+    waited = sum(sum_waits(talk, latest) for talk in talks.values()) if latest else None
     count = len(talks)
     sent = communication.filter(pl.col("step").is_in(list(chosen)) & (pl.col("kind") == "gradients"))
     return {

@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
 import polars as pl
 
-from detscope.analyze.compare.change import Change, change_of_steps
+from detscope.analyze.compare.change import Change, Ends, Verdict
+from detscope.analyze.compare.runs import SettingValue
 from detscope.analyze.step.steps import choose_typical_steps
 from detscope.runs.reader import Run
 
 _APART = 1_000_000  # step numbers of one round lie below those of the next
 
 
-def ms_per_image(rounds: Sequence[Run]) -> dict[int, float]:
+class ImageTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds per image without and with a change."""
+
+    before: float | None
+    after: float | None
+    n: tuple[int, int]  # measured steps of both
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change gave; positive is faster."""
+
+    ms_per_image: ImageTime | None = None  # None where it could not run
+    measured_gain: float | None = None  # share of the time per image that it saves
+    measured_ci95: Ends | None = None  # its 95 % interval
+    verdict: Verdict | Literal["cannot run"]
+    why: str | None = None  # why it could not run, or cannot be told
+
+
+class TriedChange(Gain, frozen=True, kw_only=True):
+    """One piece of advice, tried."""
+
+    rule: str  # which rule gave it
+    title: str
+    settings: dict[str, SettingValue]  # what was set
+    estimated_gain: float | None = None  # what it promised
+    runs: list[str] = []  # folders of its runs
+
+
+class BestChange(Gain, frozen=True, kw_only=True):
+    """What is kept in the config that was written."""
+
+    settings: dict[str, SettingValue]
+
+
+class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a tuning tried, and what is best."""
+
+    base: str  # folder of the first run
+    budget_s: float
+    tried: list[TriedChange] = []
+    config: str | None = None  # the file with the best settings; None where nothing helped
+    best: BestChange | None = None
+    verdict: str
+
+
+def list_image_times(rounds: Sequence[Run]) -> dict[int, float]:
     """Milliseconds per image of every measured step, rounds in the order of time."""
     found: dict[int, float] = {}
     for number, run in enumerate(rounds):
@@ -28,28 +75,13 @@ def ms_per_image(rounds: Sequence[Run]) -> dict[int, float]:
     return found
 
 
-def tried_row(advice: Mapping[str, Any], base: Sequence[Run], changed: Sequence[Run]) -> dict[str, Any]:
-    """One change: what it promised and what it gave, as a share of the time per image."""
-    change = change_of_steps(ms_per_image(base), ms_per_image(changed))
-    return {
-        "rule": advice["rule"],
-        "title": advice["title"],
-        "settings": dict(advice["settings"]),
-        "estimated_gain": advice["gain_share"],
-        **gain_of(change),
-        "runs": [str(run.folder) for run in changed],
-    }
-
-
-def gain_of(change: Change) -> dict[str, Any]:
+def measure_gain(change: Change) -> Gain:
     """A change of cost as a gain: positive is faster."""
-    relative = change.relative
-    ends = None
-    if change.low is not None and change.high is not None and change.before:
-        ends = [-change.high / change.before, -change.low / change.before]
-    return {
-        "ms_per_image": {"before": change.before, "after": change.after, "n": list(change.n)},
-        "measured_gain": -relative if relative is not None else None,
-        "measured_ci95": ends,
-        "verdict": change.verdict(),
-    }
+    ends = change.relative_ci95
+    return Gain(
+        ms_per_image=ImageTime(before=change.before, after=change.after, n=change.n),
+        measured_gain=-change.relative if change.relative is not None else None,
+        measured_ci95=(-ends[1], -ends[0]) if ends else None,
+        verdict=change.verdict,
+        why=change.why,
+    )

@@ -112,10 +112,15 @@ def _make_loader(dataset: Any, options: dict[str, Any], notes: list[str]) -> Dat
             return None
 
     loader: DataLoader[Any] = QuietLoader(dataset, **options)  # map-style by protocol
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     if options["num_workers"] > cores:
         notes.append(f"{options['num_workers']} loader workers share {cores} cores")
     return loader
+
+
+def count_cores() -> int:
+    """Cores this process may be scheduled on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _classify_shapes(dataset: DetectionDataset, notes: list[str]) -> list[int] | None:

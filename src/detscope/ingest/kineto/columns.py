@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detscope.ingest.kineto.events import NO_ARGUMENTS, AnyEvent, Arguments, ExactEvent
-from detscope.ingest.kineto.names import MEMORY_EVENT, find_role
+from detscope.ingest.kineto.names import MEMORY_EVENT, ROLES
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -233,8 +233,9 @@ class EventCollector:
 
 def _find_role(event: AnyEvent) -> str:
     if event.ph == "X":
-        role = find_role(event.cat, event.pid)
-        return "ignored" if role == "other" else role
+        if event.cat is None:  # traces before torch 1.5 have processes instead of categories
+            return "kernel" if event.pid == "CUDA functions" else "bare"
+        return ROLES.get(event.cat) or ROLES.get(event.cat.lower(), "ignored")
     if event.ph in ("i", "I") and event.name == MEMORY_EVENT:
         return "memory"
     if event.ph in ("B", "E"):

@@ -6,123 +6,112 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.ingest.kineto.columns import Book, Columns
+from detscope.ingest.kineto.columns import EventColumns, Flags, ValueNumbers, no_columns
 from detscope.ingest.kineto.names import MODULE_EVENT, module_path, stage_name, without_direction
-from detscope.ingest.kineto.nesting import NOBODY, Nest, Numbers
-from detscope.ingest.kineto.scene import Scene, no_columns
+from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, Numbers, take_values
+from detscope.ingest.kineto.trace import TraceEvents
 
 ROOT = ""
 
 
 @dataclass(frozen=True)
-class Places:
+class ModuleIntervals:
     """Intervals of modules, or of stages, each with its path."""
 
-    intervals: Columns
+    intervals: EventColumns
     path: Numbers  # into `paths`
     paths: list[str]
     types: dict[str, str]
-    direction_backward: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    nest: Nest
+    is_backward: Flags
+    nest: NestedIntervals
     parents: Numbers
     made_of: str
 
     def __len__(self) -> int:
         return len(self.intervals)
 
+    def find_path(self, threads: Numbers, times_ns: Numbers) -> Numbers:
+        """The path of the innermost interval around each moment on a thread, or `NOBODY`."""
+        return take_values(self.path, self.nest.find_innermost(threads, times_ns))
 
-def find_modules(scene: Scene) -> Places:
+
+def find_modules(trace: TraceEvents) -> ModuleIntervals:
     """Modules by Python events, by detscope's own trace, or by annotations that spell a path."""
-    if "own module" in scene.own:
-        return _own(scene, "own module")
-    python = scene.python.take(scene.matching(scene.python, MODULE_EVENT))
+    if "own module" in trace.own:
+        return _read_own(trace, "own module")
+    python = trace.python.take_rows(trace.check_names(trace.python, MODULE_EVENT.search))
     if len(python):
-        return _from_python(scene, python)
-    spelled = scene.annotations.take(scene.flags(scene.annotations, module_path))
-    if not len(spelled):
-        return _places(scene, no_columns(), np.empty(0, np.int64), [], {}, "")
-    paths, types = Book(), {}
-    codes = np.empty(len(spelled), np.int64)
-    for index, code in enumerate(spelled.name.tolist()):
-        path, kind = module_path(scene.names[code]) or (ROOT, "")
-        codes[index], types[path] = paths[path], kind
-    return _places(scene, spelled, codes, paths.values_in_order(), types, "annotations")
+        return _read_python(trace, python)
+    spelled = trace.annotations.take_rows(trace.check_names(trace.annotations, module_path))
+    names = [module_path(trace.names[code]) or (ROOT, "") for code in spelled.name.tolist()]
+    made_of = "annotations" if names else ""
+    return _make_intervals(trace, spelled, [path for path, _ in names], dict(names), made_of)
 
 
-def find_stages(scene: Scene, modules: Places) -> Places:
+def find_stages(trace: TraceEvents, modules: ModuleIntervals) -> ModuleIntervals:
     """Stages by detscope's own trace, by annotations that name one, else the root's direct children."""
-    if "own stage" in scene.own:
-        return _own(scene, "own stage")
-    found = scene.annotations.take(scene.flags(scene.annotations, stage_name))
+    if "own stage" in trace.own:
+        return _read_own(trace, "own stage")
+    found = trace.annotations.take_rows(trace.check_names(trace.annotations, stage_name))
     if len(found):
-        return _nested(
-            scene, found, {code: stage_name(scene.names[code]) or "" for code in set(found.name.tolist())}
-        )
-    top = np.array([bool(path) and "." not in path for path in modules.paths], bool)
-    chosen = top[modules.path] if len(modules) else np.empty(0, bool)
+        names = [stage_name(trace.names[code]) or "" for code in found.name.tolist()]
+        paths: dict[int, str] = {}
+        for index, parent in _walk_down(trace.nest_events(found)):
+            # a stage inside another is a part of it: its path begins with the other's
+            above = paths.get(parent, names[index])
+            paths[index] = f"{above}.{names[index]}" if above != names[index] else above
+        return _make_intervals(trace, found, [paths[i] for i in range(len(found))], {}, "annotations")
+    texts = [modules.paths[code] for code in modules.path.tolist()]
+    chosen = np.array([bool(path) and "." not in path for path in texts], bool)
     if not chosen.any() or ROOT not in modules.paths:
-        return _places(scene, no_columns(), np.empty(0, np.int64), [], {}, "")
-    return _places(
-        scene, modules.intervals.take(chosen), modules.path[chosen], modules.paths, {}, "the root's children"
-    )
+        return _make_intervals(trace, no_columns(), [], {}, "")
+    paths_chosen = [path for path, good in zip(texts, chosen.tolist(), strict=True) if good]
+    children = modules.intervals.take_rows(chosen)
+    return _make_intervals(trace, children, paths_chosen, {}, "the root's children")
 
 
-def _nested(scene: Scene, found: Columns, names: dict[int, str]) -> Places:
-    """A stage inside another is a part of it: its path begins with the other's."""
-    nest = Nest(scene.axis, found.thread, found.start_ns, found.wall_ns)
-    parents, paths = nest.parents(), Book()
-    codes = np.full(len(found), NOBODY, np.int64)
-    texts: dict[int, str] = {}
-    for index in np.argsort(nest.depth, kind="stable").tolist():
-        own, parent = names[int(found.name[index])], int(parents[index])
-        texts[index] = f"{texts[parent]}.{own}" if parent >= 0 and texts[parent] != own else own
-        codes[index] = paths[texts[index]]
-    return _places(scene, found, codes, paths.values_in_order(), {}, "annotations")
+def _walk_down(nest: NestedIntervals) -> list[tuple[int, int]]:
+    """Every interval with the one around it, the outer ones first."""
+    order = np.argsort(nest.depth, kind="stable")
+    return list(zip(order.tolist(), nest.find_parents()[order].tolist(), strict=True))
 
 
-def _from_python(scene: Scene, found: Columns) -> Places:
+def _read_python(trace: TraceEvents, found: EventColumns) -> ModuleIntervals:
     """Paths of types and numbers ("Encoder_0.Linear_2"): attribute names are not in such a trace."""
-    nest = Nest(scene.axis, found.thread, found.start_ns, found.wall_ns)
-    parents, paths = nest.parents(), Book()
-    labels = [scene.names[code].partition("nn.Module: ")[2] for code in found.name.tolist()]
-    roots = {labels[index] for index in np.flatnonzero(parents == NOBODY).tolist()}
-    one_root = len(roots) == 1
-    texts: dict[int, str] = {}
+    labels = [trace.names[code].partition("nn.Module: ")[2] for code in found.name.tolist()]
+    walk = _walk_down(trace.nest_events(found))
+    one_root = len({labels[index] for index, parent in walk if parent == NOBODY}) == 1
+    paths: dict[int, str] = {}
     types: dict[str, str] = {}
-    codes = np.empty(len(found), np.int64)
-    for index in np.argsort(nest.depth, kind="stable").tolist():
-        parent = int(parents[index])
+    for index, parent in walk:
         if parent == NOBODY:
-            text = ROOT if one_root else labels[index]
+            path = ROOT if one_root else labels[index]
         else:
-            text = f"{texts[parent]}.{labels[index]}" if texts[parent] else labels[index]
-        texts[index], codes[index] = text, paths[text]
-        types[text] = labels[index].rpartition("_")[0] or labels[index]
-    return _places(scene, found, codes, paths.values_in_order(), types, "nn.Module events")
+            path = f"{paths[parent]}.{labels[index]}" if paths[parent] else labels[index]
+        paths[index] = path
+        types[path] = labels[index].rpartition("_")[0] or labels[index]
+    return _make_intervals(trace, found, [paths[i] for i in range(len(found))], types, "nn.Module events")
 
 
-def _own(scene: Scene, role: str) -> Places:
-    found, paths = scene.own[role], Book()
-    parted = {code: without_direction(scene.names[code]) for code in set(found.name.tolist())}
-    codes = np.array([paths[_own_path(parted[code][0])] for code in found.name.tolist()], np.int64)
-    backward = np.array([parted[code][1] != "forward" for code in found.name.tolist()], bool)
-    return _places(scene, found, codes, paths.values_in_order(), {}, "detscope's own trace", backward)
+def _read_own(trace: TraceEvents, role: str) -> ModuleIntervals:
+    found = trace.own[role]
+    parted = [without_direction(trace.names[code]) for code in found.name.tolist()]
+    # the root is drawn with its type for a name; attributes do not begin with a capital
+    paths = [ROOT if name[:1].isupper() and "." not in name else name for name, _ in parted]
+    backward = np.array([direction != "forward" for _, direction in parted], bool)
+    return _make_intervals(trace, found, paths, {}, "detscope's own trace", backward)
 
 
-def _own_path(name: str) -> str:
-    """The root is drawn with its type for a name; attributes do not begin with a capital."""
-    return ROOT if not name or (name[0].isupper() and "." not in name) else name
-
-
-def _places(
-    scene: Scene,
-    found: Columns,
-    codes: Numbers,
+def _make_intervals(
+    trace: TraceEvents,
+    found: EventColumns,
     paths: list[str],
     types: dict[str, str],
     made_of: str,
-    backward: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None,
-) -> Places:
-    nest = Nest(scene.axis, found.thread, found.start_ns, found.wall_ns)
-    directions = np.zeros(len(found), bool) if backward is None else backward
-    return Places(found, codes, paths, types, directions, nest, nest.parents(), made_of)
+    backward: Flags | None = None,
+) -> ModuleIntervals:
+    nest, numbers = trace.nest_events(found), ValueNumbers()
+    codes = np.array([numbers[path] for path in paths], np.int64)
+    if backward is None:
+        backward = np.zeros(len(found), bool)
+    return ModuleIntervals(found, codes, list(numbers), types, backward, nest, nest.find_parents(), made_of)

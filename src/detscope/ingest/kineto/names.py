@@ -67,13 +67,6 @@ _LIBRARY = re.compile(
 )
 
 
-def find_role(category: str | None, process: int | str | None) -> str:
-    """What an event with a duration is; traces before torch 1.5 have processes instead of categories."""
-    if category is None:
-        return "kernel" if process == "CUDA functions" else "bare"
-    return ROLES.get(category) or ROLES.get(category.lower(), "other")
-
-
 def copy_direction(name: str) -> str | None:
     """HtoD, DtoH, DtoD or PtoP."""
     found = _COPY.search(name)

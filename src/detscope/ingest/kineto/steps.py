@@ -1,13 +1,17 @@
-"""Steps of a trace: its own marks, else what repeats once per step."""
+"""Steps of a trace, by its own marks, else by what repeats once per step; and their phases."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.ingest.kineto.columns import Columns
+from detscope.ingest.kineto.columns import EventColumns, Flags, join_columns
+from detscope.ingest.kineto.modules import ModuleIntervals
 from detscope.ingest.kineto.names import (
+    BACKWARD_MARK,
+    FORWARD_MARK,
     LOADER_MARK,
     OPTIMIZER_MARK,
     OPTIMIZER_STEP,
@@ -15,12 +19,29 @@ from detscope.ingest.kineto.names import (
     STEP_MARK,
     stage_name,
 )
-from detscope.ingest.kineto.nesting import NOBODY, Nest, Numbers
-from detscope.ingest.kineto.scene import Scene
+from detscope.ingest.kineto.nesting import (
+    NOBODY,
+    NestedIntervals,
+    Numbers,
+    find_interval,
+    merge_intervals,
+    take_values,
+)
+from detscope.ingest.kineto.trace import TraceEvents
+
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
+_PHASE_MARKS = (
+    (DATA, LOADER_MARK),
+    (OPTIMIZER, OPTIMIZER_MARK),
+    (FORWARD, FORWARD_MARK),
+    (BACKWARD, BACKWARD_MARK),
+)
+_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Steps:
+class TraceSteps:
     """Steps in order of time; they do not overlap."""
 
     numbers: Numbers
@@ -32,101 +53,165 @@ class Steps:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def at(self, times_ns: Numbers) -> Numbers:
-        """The index of the step in which each time lies."""
-        if not len(self):
-            return np.full(len(times_ns), NOBODY, np.int64)
-        index = np.searchsorted(self.starts_ns, times_ns, side="right") - 1
-        inside = (index >= 0) & (times_ns < self.ends_ns[np.maximum(index, 0)])
-        return np.where(inside, index, NOBODY)
+    def find_index(self, times_ns: Numbers) -> Numbers:
+        """The index of the step in which each time lies, or `NOBODY`."""
+        return find_interval(self.starts_ns, self.ends_ns, times_ns)
+
+    def find_number(self, times_ns: Numbers) -> Numbers:
+        """The number of the step in which each time lies, or `NOBODY`."""
+        return take_values(self.numbers, self.find_index(times_ns))
 
 
-def main_thread(scene: Scene) -> int:
+@dataclass(frozen=True)
+class TracePhases:
+    """Stretches of time in one phase each; they do not overlap, and what lies between is `other`."""
+
+    starts_ns: Numbers
+    ends_ns: Numbers
+    labels: Numbers
+
+    def find_phase(self, times_ns: Numbers) -> Numbers:
+        """The phase of each time; `OTHER` between the stretches."""
+        return take_values(self.labels, find_interval(self.starts_ns, self.ends_ns, times_ns), OTHER)
+
+    def sum_between(self, start_ns: int, end_ns: int) -> Numbers:
+        """Time of each phase between two moments; they add up to the whole."""
+        first = int(np.searchsorted(self.ends_ns, start_ns, side="right"))
+        last = int(np.searchsorted(self.starts_ns, end_ns, side="left"))
+        here = slice(first, max(first, last))
+        clipped = np.minimum(self.ends_ns[here], end_ns) - np.maximum(self.starts_ns[here], start_ns)
+        found = np.zeros(len(PHASES), np.int64)
+        np.add.at(found, self.labels[here], np.maximum(clipped, 0))
+        found[OTHER] += max(0, end_ns - start_ns) - found.sum()
+        return found
+
+
+def find_main_thread(trace: TraceEvents) -> int:
     """The thread that runs the loop: it has the steps, else the optimizer, else most launches or work."""
-    for pattern in (STEP_MARK, OPTIMIZER_MARK, LOADER_MARK):
-        found = scene.annotations.thread[scene.matching(scene.annotations, pattern)]
-        if len(found):
-            return _most_frequent(found)
-    for columns in (scene.runtime, scene.operators, scene.annotations):
-        if len(columns):
-            return _most_frequent(columns.thread)
+    annotations = trace.annotations
+    marks = (STEP_MARK, OPTIMIZER_MARK, LOADER_MARK)
+    marked = (annotations.thread[trace.check_names(annotations, mark.search)] for mark in marks)
+    for threads in (*marked, trace.runtime.thread, trace.operators.thread, annotations.thread):
+        if len(threads):
+            kinds, counts = np.unique(threads, return_counts=True)
+            return int(kinds[np.argmax(counts)])
     return 0
 
 
-def _most_frequent(values: np.ndarray[tuple[int], np.dtype[np.int32]]) -> int:
-    kinds, counts = np.unique(values, return_counts=True)
-    return int(kinds[np.argmax(counts)])
-
-
-def find_steps(scene: Scene, thread: int) -> Steps:
+def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
     """Steps by profiler marks, else by the optimizer, the loader, or what encloses the stages."""
-    own = scene.own.get("own step")
+    own = trace.own.get("own step")
     if own is not None and len(own):
-        return _marked(scene, own, OWN_STEP, "steps of a detscope trace")
-    marks = scene.annotations.take(scene.matching(scene.annotations, STEP_MARK))
+        return _read_marks(trace, own, OWN_STEP, "steps of a detscope trace")
+    marks = _take_named(trace, trace.annotations, STEP_MARK)
     if len(marks):
-        return _marked(scene, marks, STEP_MARK, "ProfilerStep marks")
-    annotations = scene.annotations.take(scene.annotations.thread == thread)
-    optimizer = annotations.take(scene.matching(annotations, OPTIMIZER_STEP))
-    loader = annotations.take(scene.matching(annotations, LOADER_MARK))
+        return _read_marks(trace, marks, STEP_MARK, "ProfilerStep marks")
+    annotations = _take_thread(trace.annotations, thread)
+    optimizer = _take_named(trace, annotations, OPTIMIZER_STEP)
+    loader = _take_named(trace, annotations, LOADER_MARK)
+    hosts = [_take_thread(part, thread) for part in (annotations, trace.operators, trace.runtime)]
     if len(optimizer) and not len(optimizer) > len(loader) > 0:
-        return _until(np.sort(optimizer.end_ns), _first_start(scene, thread), "ends of the optimizer's step")
+        ends = np.sort(optimizer.end_ns)
+        first = min(int(part.start_ns.min(initial=ends[0])) for part in hosts[:2])
+        return _number_steps(np.concatenate([[first], ends[:-1]]), ends, "ends of the optimizer's step")
     if len(loader) > 1:
         starts = np.sort(loader.start_ns)
-        ends = np.concatenate([starts[1:], [max(_last_end(scene, thread), starts[-1] + 1)]])
-        return _numbered(starts, ends, "the loader's batches")
-    return _around_stages(scene, annotations)
+        last = max(int(part.end_ns.max(initial=starts[-1] + 1)) for part in hosts)
+        return _number_steps(starts, np.concatenate([starts[1:], [last]]), "the loader's batches")
+    return _find_passes(trace, annotations)
 
 
-def _marked(scene: Scene, marks: Columns, pattern: object, made_of: str) -> Steps:
-    order = np.argsort(marks.start_ns, kind="stable")
-    starts, ends = marks.start_ns[order], marks.end_ns[order]
-    names = [scene.names[code] for code in marks.name[order].tolist()]
+def _take_thread(columns: EventColumns, thread: int) -> EventColumns:
+    """What ran on a thread, without the arguments."""
+    return columns.drop_extra().take_rows(columns.thread == thread)
+
+
+def _take_named(trace: TraceEvents, columns: EventColumns, pattern: re.Pattern[str]) -> EventColumns:
+    return columns.take_rows(trace.check_names(columns, pattern.search))
+
+
+def _read_marks(
+    trace: TraceEvents, marks: EventColumns, pattern: re.Pattern[str], made_of: str
+) -> TraceSteps:
+    marks = marks.take_rows(np.argsort(marks.start_ns, kind="stable"))
+    starts, ends = marks.start_ns, marks.end_ns
+    names = [trace.names[code] for code in marks.name.tolist()]
     # two marks may meet or overlap by a rounding error; a moment belongs to one step
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
-    found = [getattr(pattern, "search")(name) for name in names]  # noqa: B009
+    found = [pattern.search(name) for name in names]
     numbers = [int(match.group(1)[:18]) if match else index for index, match in enumerate(found)]
-    return Steps(np.array(numbers, np.int64), starts, ends, names, made_of)
+    return TraceSteps(np.array(numbers, np.int64), starts, ends, names, made_of)
 
 
-def _until(ends: Numbers, first: int, made_of: str) -> Steps:
-    starts = np.concatenate([[min(first, int(ends[0]))], ends[:-1]])
-    return _numbered(starts, ends, made_of)
-
-
-def _numbered(starts: Numbers, ends: Numbers, made_of: str) -> Steps:
+def _number_steps(starts: Numbers, ends: Numbers, made_of: str) -> TraceSteps:
     names = [f"step {number}" for number in range(len(starts))]
-    return Steps(np.arange(len(starts)), starts, ends, names, made_of)
+    return TraceSteps(np.arange(len(starts)), starts, ends, names, made_of)
 
 
-def _around_stages(scene: Scene, annotations: Columns) -> Steps:
+def _find_passes(trace: TraceEvents, annotations: EventColumns) -> TraceSteps:
     """Inference: the outermost annotation around a detector's stages is one pass."""
-    stages = scene.flags(annotations, stage_name)
+    stages = trace.check_names(annotations, stage_name)
     if stages.any():
-        nest = Nest(scene.axis, annotations.thread, annotations.start_ns, annotations.wall_ns)
-        parents = nest.parents()
+        nest = trace.nest_events(annotations)
+        parents = nest.find_parents()
         outer = int(np.flatnonzero(stages)[np.argmin(annotations.start_ns[stages])])
         while parents[outer] != NOBODY:
             outer = int(parents[outer])
         if not stages[outer]:
-            same = annotations.take((annotations.name == annotations.name[outer]) & (nest.depth == 0))
-            order = np.argsort(same.start_ns)
-            name = scene.names[int(annotations.name[outer])]
-            return _numbered(same.start_ns[order], same.end_ns[order], f"annotation {name!r}")
-    nothing = np.empty(0, np.int64)
-    return Steps(nothing, nothing, nothing, [], "")
+            same = annotations.take_rows((annotations.name == annotations.name[outer]) & (nest.depth == 0))
+            same = same.take_rows(np.argsort(same.start_ns))
+            name = trace.names[int(annotations.name[outer])]
+            return _number_steps(same.start_ns, same.end_ns, f"annotation {name!r}")
+    return TraceSteps(_NOTHING, _NOTHING, _NOTHING, [], "")
 
 
-def _first_start(scene: Scene, thread: int) -> int:
-    starts = [
-        int(columns.start_ns[columns.thread == thread].min(initial=np.iinfo(np.int64).max))
-        for columns in (scene.annotations, scene.operators)
+def find_phases(
+    trace: TraceEvents,
+    thread: int,
+    nest: NestedIntervals,
+    backward: Flags,
+    transfers: Flags,
+    places: tuple[ModuleIntervals, ModuleIntervals],
+) -> TracePhases:
+    """Phases from marks, autograd and what runs on the loop's thread.
+
+    Time between two events of one phase belongs to that phase; time between two phases to none.
+    """
+    if "own phase" in trace.own:
+        own = trace.own["own phase"]
+        own = own.take_rows(np.argsort(own.start_ns, kind="stable"))
+        names = [trace.names[code] for code in own.name.tolist()]
+        labels = [PHASES.index(name) if name in PHASES else OTHER for name in names]
+        return TracePhases(own.start_ns, own.end_ns, np.array(labels, np.int64))
+    on_thread = _take_thread(trace.annotations, thread)
+    marks = [(label, _take_named(trace, on_thread, pattern)) for label, pattern in _PHASE_MARKS]
+    operators = trace.operators.drop_extra()
+    top = nest.depth == 0
+    forward = top & (operators.thread == thread) & ~backward
+    parts = [
+        (BACKWARD, operators.take_rows(top & backward)),
+        (TRANSFER, operators.take_rows(forward & transfers)),
+        (FORWARD, operators.take_rows(forward & ~transfers)),
+        *((FORWARD, _take_thread(place.intervals, thread)) for place in places),
     ]
-    return min(starts)
+    covered = join_columns(*(found for _, found in marks))
+    starts, ends = merge_intervals(covered.start_ns, covered.end_ns)
+    for label, found in parts:  # events that begin inside a mark are left out: it says more than they do
+        free = find_interval(starts, ends, found.start_ns) == NOBODY
+        marks.append((label, found.take_rows(free)))
+    return _join_stretches([(label, found) for label, found in marks if len(found)])
 
 
-def _last_end(scene: Scene, thread: int) -> int:
-    return max(
-        int(columns.end_ns[columns.thread == thread].max(initial=np.iinfo(np.int64).min))
-        for columns in (scene.annotations, scene.operators, scene.runtime)
-    )
+def _join_stretches(parts: list[tuple[int, EventColumns]]) -> TracePhases:
+    if not parts:
+        return TracePhases(_NOTHING, _NOTHING, _NOTHING)
+    whole = join_columns(*(found for _, found in parts))
+    labels = np.concatenate([np.full(len(found), label, np.int64) for label, found in parts])
+    order = np.lexsort((-whole.wall_ns, whole.start_ns))
+    starts, ends, labels = whole.start_ns[order], whole.end_ns[order], labels[order]
+    first = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+    stretch_ends = np.maximum.reduceat(ends, first)
+    stretch_starts = starts[first]
+    # the next phase ends the one before it; what is left over afterwards is not taken up again
+    stretch_ends[:-1] = np.minimum(stretch_ends[:-1], stretch_starts[1:])
+    return TracePhases(stretch_starts, stretch_ends, labels[first])

@@ -135,12 +135,8 @@ def _list_blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int,
         for block in blocks if isinstance(blocks, list) else []:
             if not isinstance(block, dict):
                 continue
-            size, own, history = (
-                to_int(block.get("size")) or 0,
-                to_int(block.get("address")),
-                block.get("history"),
-            )
-            frames = block.get("frames")
+            size, own = to_int(block.get("size")) or 0, to_int(block.get("address"))
+            frames, history = block.get("frames"), block.get("history")
             if not frames and isinstance(history, list) and history and isinstance(history[0], dict):
                 frames = history[0].get("frames")
             address = address if own is None else own

@@ -3,13 +3,15 @@
 Nothing is put on modules, their classes or their parameters. Modules that are recorded are known by identity
 in a table beside the model; all others, copies of a recorded one among them, run as always. Between recorded
 steps the table is empty and the replaced call stays: changing a class again and again throws away what Python
-has learnt about it. While torch makes a program of a model (compiling, exporting, tracing) calls pass untouched.
+has learnt about it. While torch makes a program of a model (compiling, exporting, tracing) calls pass
+untouched.
 
-A method that is a stage or is counted is a descriptor on its class. Whoever asks for it gets the plain method,
-unless a recorded call is under way in this thread and the object is a recorded one: `torch.jit.script` and others
-that read source between calls find what is always there, copies and replicas run plain, and the class is changed
-once per recording. Functions of a library, and methods that somebody put on the instance, have no such place:
-they are replaced when the outermost recorded call begins and put back when it ends.
+A method that is a stage or is counted is a descriptor on its class. Whoever asks for it gets the plain
+method, unless a recorded call is under way in this thread and the object is a recorded one:
+`torch.jit.script` and others that read source between calls find what is always there, copies and replicas
+run plain, and the class is changed once per recording. Functions of a library, and methods that somebody put
+on the instance, have no such place: they are replaced when the outermost recorded call begins and put back
+when it ends.
 """
 
 from __future__ import annotations

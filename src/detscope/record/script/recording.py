@@ -341,13 +341,10 @@ class Recording:
         self, model: torch.nn.Module, parts: ModelParts, name: str, info: dict[str, Any]
     ) -> ScriptRecorder:
         """A recorder; where the model cannot be taken apart, one that records phases."""
-        chosen = list(self._optimizers)
-        if not any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            return ScriptRecorder(
-                model, chosen, parts, self._options, self._make_listener(), name=name, info=info
-            )
-        self.note(SCRIPTED)
-        options = replace(self._options, level="phases", memory=False)
+        options = self._options
+        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+            self.note(SCRIPTED)
+            options, parts = replace(options, level="phases", memory=False), NO_PARTS
         told = (options, self._make_listener())
         return ScriptRecorder(model, list(self._optimizers), parts, *told, name=name, info=info)
 

@@ -1,6 +1,7 @@
 """Rows of finished steps: accounts, operators, and device times that arrive late.
 
-Rows go to the writer, in order. The writer knows nothing of this: whoever wants rows on disk asks here (`flush_rows`, `close_tables`).
+Rows go to the writer, in order. The writer knows nothing of this: whoever wants rows on disk asks here
+(`flush_rows`, `close_tables`).
 """
 
 from __future__ import annotations

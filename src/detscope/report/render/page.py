@@ -30,6 +30,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    sections = [section for section in sections if not section.brief_only]
     library, own = _plotly(), (_STATIC / "report.js").read_text(encoding="utf-8")
     charts = {block.id: chart_json(block) for s in sections for block in s.blocks if isinstance(block, Chart)}
     return environment.get_template("page.html").render(

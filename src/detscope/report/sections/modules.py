@@ -2,113 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from detscope.analyze.drawing import ReportData, tree_of
-from detscope.analyze.step.modules import OUTSIDE, ROOT
-from detscope.report.figures import is_number, percent, rows, with_unit
-from detscope.report.model import Absent, Chart, Column, Section, Table
+from detscope.analyze.step.modules import OUTSIDE, ROOT, ModuleFigures
+from detscope.report.figures import percent, with_unit
+from detscope.report.model import BRIEF_ROWS, Absent, Chart, Column, Kind, Section, Table, Tree, Value
 from detscope.report.sections.common import PALETTE, paler
 
-Row = Mapping[str, Any]
-# name in the choice, key of a row's own value (without the modules below it), unit
-MEASURES = (
-    ("time, forward and backward", "self_total_ms", "ms"),
-    ("forward", "self_forward_ms", "ms"),
-    ("backward", "self_backward_ms", "ms"),
-    ("memory at the peak", "memory_bytes", "B"),
-    ("parameters", "self_parameters", ""),
-    ("FLOPs, forward", "self_flops_forward", "FLOP"),
-    ("FLOPs, backward", "self_flops_backward", "FLOP"),
+# An ancestor whose own code takes less than this share of its time only repeats its children.
+USEFUL_SELF_SHARE = 0.05
+Measure = Callable[[ModuleFigures], float | None]
+# a module's own value, without the modules below it
+MEASURES: tuple[tuple[str, Measure, str], ...] = (
+    ("time, forward and backward", lambda row: row.self_ms, "ms"),
+    ("forward", lambda row: row.self_forward_ms, "ms"),
+    ("backward", lambda row: row.self_backward_ms, "ms"),
+    ("memory at the peak", lambda row: row.memory_bytes, "B"),
+    ("FLOPs, forward", lambda row: row.self_flops_forward, "FLOP"),
+    ("FLOPs, backward", lambda row: row.self_flops_backward, "FLOP"),
+)
+COLUMNS: tuple[tuple[str, Kind, bool, Callable[[ModuleFigures], Value]], ...] = (
+    ("type", "text", True, lambda row: row.type),
+    ("stage", "text", False, lambda row: row.stage or ""),
+    ("calls", "count", True, lambda row: row.calls),
+    ("forward ms", "ms", True, lambda row: row.forward_ms),
+    ("self forward ms", "ms", False, lambda row: row.self_forward_ms),
+    ("backward ms", "ms", True, lambda row: row.backward_ms),
+    ("self backward ms", "ms", False, lambda row: row.self_backward_ms),
+    ("total ms", "ms", True, lambda row: row.total_ms),
+    ("share of the step", "share", True, lambda row: row.share),
+    ("parameters", "count", False, lambda row: row.parameters),
+    ("memory at peak", "bytes", False, lambda row: row.memory_bytes),
+    ("FLOPs forward", "number", False, lambda row: row.flops_forward),
+    ("FLOPs backward", "number", False, lambda row: row.flops_backward),
 )
 
 
 def section(data: ReportData) -> Section | Absent:
     """Modules by what they cost."""
-    modules = rows(data.summary, "modules")
+    modules: list[ModuleFigures] = data.summary["modules"]
     if not modules:
         return Absent("Modules", "modules need --level modules or ops")
-    tree = tree_of(modules, ROOT)
-    own = _own_parameters(modules, tree)
-    full = [
-        {
-            **row,
-            "self_total_ms": _sum(row, "self_forward_ms", "self_backward_ms"),
-            "self_parameters": own.get(row["path"]),
-        }
-        for row in modules
-    ]
     return Section(
         "modules",
         "Modules",
-        _title(modules),
+        _headline(modules),
         "Self time is a module's own, without the modules below it; self times add up to the forward and the"
         " backward phase. Click a block to zoom in, the bar above to zoom out.",
-        [_icicle(full, tree), _table(full)],
+        [_icicle_of(modules), _full_table(modules), _brief_table(modules)],
     )
 
 
-def _sum(row: Row, *keys: str) -> float:
-    return sum(float(row.get(key) or 0.0) for key in keys)
-
-
-def _title(modules: Sequence[Row]) -> str:
-    leaves = [row for row in modules if row["path"] not in (ROOT, OUTSIDE)]
+def _headline(modules: Sequence[ModuleFigures]) -> str:
+    leaves = [row for row in modules if row.path not in (ROOT, OUTSIDE)]
     if not leaves:
         return "One module"
-    top = max(leaves, key=lambda row: _sum(row, "self_forward_ms", "self_backward_ms"))
-    whole = sum(_sum(row, "self_forward_ms", "self_backward_ms") for row in modules) or 1.0
-    cost = _sum(top, "self_forward_ms", "self_backward_ms")
-    return (
-        f"{top['path']} costs most of its own: {with_unit(cost, 'ms')}, {percent(cost / whole)} of the model"
-    )
+    top = max(leaves, key=lambda row: row.self_ms)
+    whole = sum(row.self_ms for row in modules) or 1.0
+    return f"{top.path} takes {with_unit(top.self_ms, 'ms')}, {percent(top.self_ms / whole)} of the model's time"
 
 
-def _own_parameters(modules: Sequence[Row], tree: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Parameters of a module without those of the modules below it."""
-    known = {row["path"]: int(row.get("parameters") or 0) for row in modules if row.get("kind") == "module"}
-    own = dict(known)
+def _icicle_of(modules: Sequence[ModuleFigures]) -> Chart:
+    tree = tree_of([row.path for row in modules], ROOT)
+    paths, parents = [path for path, _ in tree], [parent for _, parent in tree]
+    labels = [path.rpartition(".")[2] or path for path in paths]
+    by_path = {row.path: row for row in reversed(modules)}
+    own = _own_parameters(by_path, tree)
+    measures = (*MEASURES[:4], ("parameters", lambda row: own[row.path], ""), *MEASURES[4:])
+    choices = [
+        (name, Tree(paths, labels, parents, values, _shade_paths(paths), unit, "the model"))
+        for name, get, unit in measures
+        if any(values := [round(float(get(by_path[path]) or 0), 5) for path in paths])
+    ]
+    label = "The module tree; the width of a block is its share"
+    first = choices[0][1] if choices else Tree(paths, labels, parents, [0.0] * len(paths), _shade_paths(paths))
+    return Chart("icicle", label, first, height=460, choices=choices, file="modules")
+
+
+def _own_parameters(by_path: dict[str, ModuleFigures], tree: Sequence[tuple[str, str]]) -> dict[str, float]:
+    own = {path: float(row.parameters) for path, row in by_path.items()}
     for path, parent in tree:
-        if path in known and parent in own:
-            own[parent] -= known[path]
-    return {path: max(0, value) for path, value in own.items()}
+        if parent:
+            own[parent] = own[parent] - by_path[path].parameters
+    return {path: max(0.0, value) for path, value in own.items()}
 
 
-def _icicle(modules: Sequence[Row], tree: Sequence[tuple[str, str]]) -> Chart:
-    by_path = {row["path"]: row for row in modules}
-    colours = _colours([path for path, _ in tree])
-    choices = []
-    for name, key, unit in MEASURES:
-        values = [by_path[path].get(key) for path, _ in tree]
-        if not any(is_number(value) and value > 0 for value in values):
-            continue
-        choices.append(
-            (
-                name,
-                [
-                    {
-                        "type": "icicle",
-                        "ids": [path for path, _ in tree],
-                        "labels": [path.rpartition(".")[2] or path for path, _ in tree],
-                        "parents": [parent for _, parent in tree],
-                        "values": [round(float(value), 5) if is_number(value) else 0 for value in values],
-                        "branchvalues": "remainder",
-                        "tiling": {"orientation": "v"},
-                        "marker": {"colors": colours, "line": {"width": 1, "color": "#ffffff"}},
-                        "leaf": {"opacity": 1},
-                        "maxdepth": 6,
-                        "hovertemplate": f"%{{id}}<br>%{{value:.4s}} {unit}<br>"
-                        "%{percentRoot} of the model<extra></extra>",
-                    }
-                ],
-            )
-        )
-    first = choices[0][1] if choices else []
-    return Chart("icicle", "The module tree; the width of a block is its share", first, {}, 460, choices)
-
-
-def _colours(paths: Sequence[str]) -> list[str]:
+def _shade_paths(paths: Sequence[str]) -> list[str]:
     """One colour per part of the model, in the order of its children, paler with depth."""
     tops = list(dict.fromkeys(path.split(".")[0] for path in paths if path not in (ROOT, OUTSIDE)))
     shades = []
@@ -121,48 +101,30 @@ def _colours(paths: Sequence[str]) -> list[str]:
     return shades
 
 
-def _table(modules: Sequence[Row]) -> Table:
-    optional = [
-        (Column("memory at peak", "bytes"), "memory_bytes"),
-        (Column("FLOPs forward", "number"), "flops_forward"),
-        (Column("FLOPs backward", "number"), "flops_backward"),
-    ]
-    wanted = [(column, key) for column, key in optional if any(is_number(row.get(key)) for row in modules)]
-    columns = [
-        Column("Module", "code"),
-        Column("type"),
-        Column("stage"),
-        Column("calls", "count"),
-        Column("forward ms", "ms"),
-        Column("self forward ms", "ms"),
-        Column("backward ms", "ms"),
-        Column("self backward ms", "ms"),
-        Column("total ms", "ms"),
-        Column("share of the step", "share"),
-        Column("parameters", "count"),
-    ]
-    keys = [
-        "path",
-        "type",
-        "stage",
-        "calls",
-        "forward_ms",
-        "self_forward_ms",
-        "backward_ms",
-        "self_backward_ms",
-        "total_ms",
-    ]
-    keys += ["share", "parameters"]
-    body = [[_value(row, key) for key in (*keys, *(key for _, key in wanted))] for row in modules]
-    return Table(
-        "modules-table",
-        f"{len(modules)} modules, methods and functions, dearest first",
-        [*columns, *(column for column, _ in wanted)],
-        body,
-        searchable=True,
-    )
+def _full_table(modules: Sequence[ModuleFigures]) -> Table:
+    wanted = [one for one in COLUMNS if any(one[3](row) is not None for row in modules)]
+    columns = [Column("Module", "code"), *(Column(title, kind) for title, kind, _, _ in wanted)]
+    rows = [[row.path, *(get(row) for *_, get in wanted)] for row in modules]
+    caption = f"{len(modules)} modules, methods and functions, dearest first"
+    return Table("modules-table", caption, columns, rows, searchable=True)
 
 
-def _value(row: Row, key: str) -> Any:
-    value = row.get(key)
-    return "" if value is None and key == "stage" else value
+def _brief_table(modules: Sequence[ModuleFigures]) -> Table:
+    """Those that cost most by themselves: ancestors that only repeat their children are left out."""
+    chosen = top_modules(modules)
+    brief = [one for one in COLUMNS if one[2]]
+    if not any(row.backward_ms for row in chosen):
+        brief = [one for one in brief if not one[0].startswith(("forward", "backward"))]
+    columns = [Column("module", "code"), *(Column(title, kind) for title, kind, _, _ in brief)]
+    rows = [[row.path, *(get(row) for *_, get in brief)] for row in chosen]
+    return Table("modules-top", "The most expensive modules", columns, rows, brief_rows=BRIEF_ROWS, full=False)
+
+
+def top_modules(modules: Sequence[ModuleFigures], most: int = BRIEF_ROWS) -> list[ModuleFigures]:
+    """The most expensive modules whose own code does something."""
+    useful = [
+        row
+        for row in modules
+        if row.path != ROOT and row.total_ms > 0 and row.self_ms >= USEFUL_SELF_SHARE * row.total_ms
+    ]
+    return useful[:most]

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detscope.config.schema import Settings
-from detscope.data.class_names import class_names
 from detscope.errors import InputError, UsageError
-from detscope.sessions.recording import build_options
+from detscope.sessions.recording import build_options, coco_class_names
 from detscope.zoo.contract import BuiltModel
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 if TYPE_CHECKING:
     from detscope.data.contract import DetectionDataset
 
-COCO_LABELS = 91
 # What VOC calls a class that COCO has under another name, without spaces.
 _SAME_CLASS = {"aeroplane": "airplane", "motorbike": "motorcycle", "sofa": "couch", "tvmonitor": "tv"}
 _NO_CLASS = -1
@@ -67,11 +65,11 @@ def build_evaluated(settings: Settings, dataset: DetectionDataset) -> EvaluatedM
     """Build the model so that its labels can be told apart in terms of the data set's classes."""
     wanted = settings.model.num_classes or len(dataset.classes)
     published = settings.model.weights in ("auto", "coco")
-    built = build(settings.model.name, build_options(settings, None if published else wanted))
+    built = build_model(settings.model.name, build_options(settings, None if published else wanted))
     if published and built.weights.kind != "coco":  # there are none: weights are random
-        built = build(settings.model.name, build_options(settings, wanted))
+        built = build_model(settings.model.name, build_options(settings, wanted))
     elif not published and built.weights.replaced:  # perhaps COCO's own 90 labels in a file
-        built = build(settings.model.name, build_options(settings, None))
+        built = build_model(settings.model.name, build_options(settings, None))
         if built.weights.replaced:
             raise InputError(
                 f"weights {built.weights.source} were made for another number of classes than the "
@@ -85,7 +83,7 @@ def build_evaluated(settings: Settings, dataset: DetectionDataset) -> EvaluatedM
 
 
 def _with_coco_labels(built: BuiltModel, dataset: DetectionDataset) -> EvaluatedModel:
-    names = class_names("coco", 2 if built.card.family == "keypointrcnn" else COCO_LABELS)[1:]
+    names = coco_class_names(built)[1:]
     ids = coco_label_ids(names, dataset.classes[1:], dataset.category_ids)
     known = {number for number in ids if number != _NO_CLASS}
     if not known:

@@ -126,10 +126,10 @@ def _home(wanted: Wanted) -> Path | None:
 def _trace(wanted: Wanted, place: str) -> Listed:
     from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
-    from detscope.zoo.networks.unfilled import weights_left_unfilled
+    from detscope.zoo.networks.loading import leave_weights_unfilled
 
     # a model of one's own may look at its weights while it is built
-    with nullcontext() if ":" in place else weights_left_unfilled():
+    with nullcontext() if ":" in place else leave_weights_unfilled():
         network = load_network(place, image_size=wanted.image_size)
     graph = trace_network(network, training=wanted.stage == "training").graph
     return Listed(network.base.name, level_of(network.card), _named(graph, wanted))

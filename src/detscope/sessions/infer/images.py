@@ -1,16 +1,17 @@
-"""Which images an inference reads: given ones, a data set's, or generated ones; odd ones are tried first."""
+"""Which images an inference reads and in which order: given ones, a data set's, or generated ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from detscope.config.schema import Settings
 from detscope.data.images.files import DatasetImages, ImageFiles, ImageSource, Skipped, find_images, read_all
-from detscope.data.registry import list_datasets, open_dataset
+from detscope.data.registry import list_datasets
 from detscope.errors import InputError, UsageError
-from detscope.sessions.train.training import Progress, download_progress
+from detscope.record.steps.schedule import BARE, RECORDED, Schedule
+from detscope.sessions.recording import download_progress, open_data
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from detscope.loops.infer import Batch, InferPlan
+    from detscope.report.progress import Progress
 
 # Resizing to a model's input may leave nothing of such images; only the model can tell.
 ODD_RATIO = 8
@@ -26,7 +28,7 @@ ODD_SIDE = 16
 
 def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[Skipped]]:
     """The images to measure, and those that cannot be read."""
-    inference = settings.inference
+    inference, data = settings.inference, settings.data
     given = inference.images
     names = [text for text in given if is_dataset(text)]
     if names and len(given) > 1:
@@ -34,14 +36,17 @@ def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, li
             f"{names[0]} is a data set and cannot be mixed with other images", "measure them one by one"
         )
     if given and not names:
-        return _given_images(given, inference.limit, progress)
-    data = settings.data
+        paths, skipped = find_images(given)
+        source, unreadable = read_all(paths, inference.limit, download_progress(progress))
+        skipped += unreadable
+        if not len(source):
+            _refuse_all(skipped)
+        return source, skipped
     if inference.limit is not None:
         data = data.model_copy(update={"images": inference.limit})
     if names:
         data = data.model_copy(update={"name": names[0]})
-    dataset = open_dataset(data, seed=settings.training.seed, progress=download_progress(progress))
-    return DatasetImages(dataset, inference.limit), []
+    return DatasetImages(open_data(settings, data, (), progress), inference.limit), []
 
 
 def is_dataset(text: str) -> bool:
@@ -49,15 +54,13 @@ def is_dataset(text: str) -> bool:
     return any(entry.name == text for entry in list_datasets())
 
 
-def _given_images(
-    given: Sequence[str], limit: int | None, progress: Progress
-) -> tuple[ImageFiles, list[Skipped]]:
-    paths, skipped = find_images(given)
-    source, unreadable = read_all(paths, limit, download_progress(progress))
-    skipped += unreadable
-    if not len(source):
-        _refuse(skipped)
-    return source, skipped
+def names_images(text: str) -> bool:
+    """Whether the first text on the command line means images and not a model."""
+    from detscope.zoo.registry import list_cards
+
+    if ":" in text or any(card.name == text for card in list_cards()):
+        return False
+    return is_dataset(text) or Path(text).exists() or bool(set("*?[") & set(text))
 
 
 def without_unfit(
@@ -80,32 +83,53 @@ def without_unfit(
             unfit[number] = Skipped(source.image_name(number), what)
     kept = source.without(list(unfit))
     if not len(kept):
-        _refuse(list(unfit.values()))
+        _refuse_all(list(unfit.values()))
     return kept, list(unfit.values())
 
 
-def _refuse(skipped: Sequence[Skipped]) -> None:
+def _refuse_all(skipped: Sequence[Skipped]) -> NoReturn:
     lines = [f"{item.file}: {item.reason}" for item in skipped]
     raise InputError(
         "\n".join([*lines, "none of the images can be measured"]), "give at least one image file"
     )
 
 
+def split_batches(images: int, batch_size: int, repeat: int) -> list[list[int]]:
+    """Image numbers, batch by batch; the last batch of a pass may be smaller."""
+    numbers = range(images)
+    one_pass = [list(numbers[start : start + batch_size]) for start in range(0, images, batch_size)]
+    return one_pass * repeat
+
+
+def order_steps(schedule: Schedule, batches: Sequence[list[int]]) -> list[list[int]]:
+    """The batch of every step: recorded steps take each batch once, in order.
+
+    Bare steps repeat the batch of a recorded neighbour, in turn the one before and the one after, so that
+    the same work is compared and neither side always has the warmer caches. Warm-up and operator steps
+    repeat batches from the beginning. Every image is measured exactly as often as asked.
+    """
+    order: list[list[int]] = []
+    recorded = bare = other = 0
+    for index in range(schedule.total_steps(len(batches))):
+        mode = schedule.mode(index)
+        if mode == RECORDED:
+            order.append(batches[recorded])
+            recorded += 1
+        elif mode == BARE:
+            bare += 1
+            order.append(batches[max(0, recorded - bare % 2)])
+        else:
+            order.append(batches[other % len(batches)])
+            other += 1
+    return order
+
+
 def make_loader(source: ImageSource, order: list[list[int]]) -> DataLoader[Any]:
     """Reads and decodes in the loop itself, batch by batch in this order."""
     from torch.utils.data import DataLoader
 
-    return DataLoader(cast(Any, source), batch_sampler=order, num_workers=0, collate_fn=_together)
+    return DataLoader(cast(Any, source), batch_sampler=order, num_workers=0, collate_fn=_join_images)
 
 
-def _together(items: list[tuple[torch.Tensor, int]]) -> Batch:
+def _join_images(items: list[tuple[torch.Tensor, int]]) -> Batch:
     return [image for image, _ in items], [number for _, number in items]
-
-
-def names_images(text: str) -> bool:
-    """Whether the first text on the command line means images and not a model."""
-    from detscope.zoo.registry import list_cards
-
-    if ":" in text or any(card.name == text for card in list_cards()):
-        return False
-    return is_dataset(text) or Path(text).exists() or bool(set("*?[") & set(text))

@@ -245,10 +245,10 @@ def trace_named(text: str, batches: list[int], image_size: int | None, stage: st
 def load_named(text: str, image_size: int | None) -> Network:
     """Build a network without filling its weights: no value of them is asked for."""
     from detscope.zoo.networks import load_network
-    from detscope.zoo.networks.unfilled import weights_left_unfilled
+    from detscope.zoo.networks.loading import leave_weights_unfilled
 
     # a model of one's own may look at its weights while it is built
-    with nullcontext() if ":" in text else weights_left_unfilled():
+    with nullcontext() if ":" in text else leave_weights_unfilled():
         return load_network(text, image_size=image_size)
 
 

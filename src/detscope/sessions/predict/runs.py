@@ -88,12 +88,12 @@ def _with_classes(network: Network, info: Mapping[str, Any], image_size: int | N
     if network.kind != "detector" or not isinstance(classes, int) or recorded == network.parameters:
         return network
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.networks.loading import parameter_count
-    from detscope.zoo.registry import build
+    from detscope.zoo.networks.loading import count_parameters
+    from detscope.zoo.registry import build_model
 
     options = BuildOptions(num_classes=classes + 1, weights="none", image_size=image_size)
-    module = build(network.base.name, options).module
-    return replace(network, module=module, num_classes=classes + 1, parameters=parameter_count(module))
+    module = build_model(network.base.name, options).module
+    return replace(network, module=module, num_classes=classes + 1, parameters=count_parameters(module))
 
 
 def _refuse_other_settings(request: PredictRequest) -> None:

@@ -97,7 +97,7 @@ def let_model_bring_data(settings: Settings) -> None:
     if ":" not in settings.model.name or Path(name).exists():
         return
     if name not in {entry.name for entry in list_datasets()}:
-        user.load(settings.model.name)
+        user.import_own(settings.model.name)
 
 
 def keep_drawn_sizes(module: Any, data: DataSettings) -> list[str]:

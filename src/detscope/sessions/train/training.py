@@ -25,13 +25,13 @@ from detscope.sessions.train.parts import (
 from detscope.sessions.train.recipe import apply_recipe, keeps_checkpoints, recipe_note, trains_for_real
 from detscope.sessions.train.resume import EarlierRun, continue_curve, find_earlier, tell_how_to_resume
 from detscope.zoo.contract import ModelCard
-from detscope.zoo.registry import build, check_trainable, get_card
+from detscope.zoo.registry import build_model, check_trainable, get_card
 
 if TYPE_CHECKING:
     from torch import nn
 
     from detscope.data.contract import DetectionDataset
-    from detscope.data.loader import LoaderPlan
+    from detscope.data.loading.loader import LoaderPlan
     from detscope.loops.train import Batch, Position
     from detscope.record.recorder import Recorder
     from detscope.report.progress import Progress
@@ -63,10 +63,10 @@ class TrainingJob:
 
     def read_first_batch(self) -> Batch:
         """The first images of the data set, as many as a step has."""
-        from detscope.data.late_float import collate
+        from detscope.data.loading.packing import collate_batch
 
         images = min(self.settings.training.batch_size, len(self.dataset))
-        batch: Batch = collate([self.dataset[index] for index in range(images)])
+        batch: Batch = collate_batch([self.dataset[index] for index in range(images)])
         return batch
 
 
@@ -103,7 +103,7 @@ def _take_turn(team: Team | None, make: Callable[[], Made]) -> Made:
 def _train(job: TrainingJob, progress: Progress) -> Path:
     import torch
 
-    from detscope.data.loader import build_loader
+    from detscope.data.loading.loader import build_loader
     from detscope.loops.train import Position, run_forward_backward
     from detscope.report.publish import publish_run
 
@@ -116,7 +116,7 @@ def _train(job: TrainingJob, progress: Progress) -> Path:
         dataset, training, job.device, seed=training.seed, data=settings.data, share=share
     )
     options = build_options(settings, settings.model.num_classes or len(dataset.classes))
-    built = _take_turn(team, lambda: build(settings.model.name, options))
+    built = _take_turn(team, lambda: build_model(settings.model.name, options))
     parts = make_parts(built, training, job.device)
     model = parts.model if team is None else team.wrap_model(parts.model, training)
     info = {
@@ -166,7 +166,7 @@ def _run_loop(
 ) -> None:
     """The loop, with everybody who listens to it."""
     from detscope.loops.train import Position, TrainHooks, train_model
-    from detscope.record.nsight_window import watch_window
+    from detscope.record.device.nsight import watch_window
     from detscope.sessions.train.checkpoints import restore_parts
     from detscope.sessions.train.course import PassOrder, StopRequest, TrainingCourse
 

@@ -1,50 +1,191 @@
-"""From a name to a module with random weights of a seed; of either kind."""
+"""A name or a folder in, a network ready to run out.
+
+A name means a detector of the zoo, a classifier of torchvision or timm, or one's own `file.py:factory`.
+"""
 
 from __future__ import annotations
 
+import difflib
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.networks.network import Base, Network
+from detscope.zoo.families.efficientdet import quiet_effdet
+from detscope.zoo.family import USUAL_SIZE
+from detscope.zoo.networks.network import Network, NetworkBase
+from detscope.zoo.registry import build_model, get_card, list_cards, recognise_family
 
 if TYPE_CHECKING:
     from torch import nn
 
-CLASSIFIER_SIZE = 224
+_TIMM = "timm/"
 _OWN_SIZE = {"inception_v3": 299}  # its side classifier leaves no pixel of smaller images
 _CLASSES = 1000
-_DETECTOR_CLASSES = {"tiny": 5}  # with background; all others are made for COCO
-_COCO_CLASSES = 91
+_USER_CLASSES = 2  # with background: nobody knows more of a user's model
+_INITIALISERS = (
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "orthogonal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+)
 
 
-def build_network(base: Base, *, seed: int = 0, image_size: int | None = None) -> Network:
+def load_network(name_or_folder: str | Path, *, seed: int = 0, image_size: int | None = None) -> Network:
+    """A network by the name of its model (random weights of `seed`) or by its folder (its own weights).
+
+    Names: detectors of `detscope models`, classifiers of torchvision, models of timm (`timm/NAME` where
+    both have the name), `file.py:factory`. A folder is one that `detscope prune` made.
+    """
+    from detscope.zoo.pruning.folder import is_network_folder, read_folder
+
+    given = str(name_or_folder)
+    path = Path(given)
+    if isinstance(name_or_folder, Path) or is_network_folder(path) or (path.is_dir() and "/" in given):
+        from detscope.zoo.pruning.pruner import rebuild_network
+
+        return rebuild_network(read_folder(path), image_size)
+    return build_network(find_base(given), seed=seed, image_size=image_size)
+
+
+def find_base(name: str) -> NetworkBase:
+    """The model of this name; where torchvision and timm share one, torchvision's is meant."""
+    if ":" in name:
+        get_card(name)  # a wrong path is an error already here
+        return NetworkBase(name, "user", "detector")
+    if name.startswith(_TIMM):
+        return _find_timm(name.removeprefix(_TIMM))
+    try:
+        return NetworkBase(get_card(name).name, "zoo", "detector")
+    except UsageError:
+        pass
+    if name in list_classifiers():
+        return NetworkBase(name, "torchvision", "classifier")
+    with _import_timm() as timm:
+        if timm.is_model(name):
+            return NetworkBase(name, "timm", "classifier")
+        known = [*(card.name for card in list_cards()), *list_classifiers(), *timm.list_models()]
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(close)}?" if close else "a classifier of torchvision or timm"
+    raise UsageError(f"no network named {name!r}", f"{hint} `detscope models` lists the detectors")
+
+
+def build_network(base: NetworkBase, *, seed: int = 0, image_size: int | None = None) -> Network:
     """Build a network; the same seed gives the same random weights."""
     if image_size is not None and image_size < 1:
         raise UsageError(f"image size {image_size}: expected at least one pixel", "leave it out for its own")
     if base.kind == "classifier":
-        return _classifier(base, seed, image_size)
-    return _detector(base, seed, image_size)
-
-
-def _classifier(base: Base, seed: int, image_size: int | None) -> Network:
-    from detscope.zoo.seeding import seeded
-
-    with seeded(seed):
-        module = _timm_module(base.name) if base.source == "timm" else _torchvision_module(base.name)
-    size = image_size or _OWN_SIZE.get(base.name) or _fixed_timm_size(module) or CLASSIFIER_SIZE
+        return _build_classifier(base, seed, image_size)
+    built = build_model(base.name, BuildOptions(weights="none", image_size=image_size, seed=seed))
+    card, family = built.card, recognise_family(built.module)
     return Network(
-        name=base.spelled,
+        name=base.full_name,
+        base=base,
+        module=built.module,
+        image_size=image_size or family.find_image_size(built.module),
+        num_classes=_USER_CLASSES if base.source == "user" else family.count_classes(card),
+        parameters=count_parameters(built.module),
+        min_train_batch=card.min_train_batch,
+        needs=card.needs,
+    )
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Parameters, each counted once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@cache
+def list_classifiers() -> tuple[str, ...]:
+    """Names of all image classifiers of torchvision."""
+    from torchvision import models
+
+    return tuple(models.list_models(module=models))
+
+
+@contextmanager
+def leave_weights_unfilled() -> Iterator[None]:
+    """Leave parameters as their memory was found; buffers, anchors and shapes are made as always.
+
+    For networks whose weights are read from a file right after: drawing the 133 million weights of a VGG
+    takes seconds and touches half a gigabyte, for nothing.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    # Draws that do not go through torch.nn.init give a constant: some draw again until all is within bounds.
+    first_argument = {torch.Tensor.uniform_: "from", torch.Tensor.normal_: "mean"}
+
+    class _NothingDrawn(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            function: Callable[..., Any],
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            named = kwargs or {}
+            if function in first_argument:
+                value = args[1] if len(args) > 1 else named.get(first_argument[function], 0.0)
+                return args[0].fill_(value)
+            return function(*args, **named)
+
+    own = {name: getattr(torch.nn.init, name) for name in _INITIALISERS}
+    try:
+        for name in own:
+            setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+        with _NothingDrawn():
+            yield
+    finally:
+        for name, initialiser in own.items():
+            setattr(torch.nn.init, name, initialiser)
+
+
+@contextmanager
+def _import_timm() -> Iterator[Any]:
+    with quiet_effdet(), warnings.catch_warnings():
+        import timm
+
+        yield timm
+
+
+def _find_timm(name: str) -> NetworkBase:
+    with _import_timm() as timm:
+        if not timm.is_model(name):
+            close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(_TIMM + one for one in close)}?" if close else ""
+            raise UsageError(f"timm has no model named {name!r}", hint)
+    return NetworkBase(name, "timm", "classifier")
+
+
+def _build_classifier(base: NetworkBase, seed: int, image_size: int | None) -> Network:
+    from detscope.zoo.seeding import seed_weights
+
+    make = _make_timm if base.source == "timm" else _make_torchvision
+    with seed_weights(seed):
+        module = make(base.name)
+    settings = getattr(module, "pretrained_cfg", None) or {}  # of timm; some of its models take one size only
+    fixed = settings.get("input_size") if settings.get("fixed_input_size") else None
+    size = image_size or _OWN_SIZE.get(base.name) or (int(fixed[-1]) if fixed else USUAL_SIZE)
+    return Network(
+        name=base.full_name,
         base=base,
         module=module,
         image_size=size,
         num_classes=_CLASSES if base.source == "torchvision" else int(getattr(module, "num_classes", 0)),
-        parameters=parameter_count(module),
+        parameters=count_parameters(module),
     )
 
 
-def _torchvision_module(name: str) -> nn.Module:
+def _make_torchvision(name: str) -> nn.Module:
     from torchvision.models import get_model_builder
 
     # both warn of a change of their default unless they are told
@@ -53,53 +194,9 @@ def _torchvision_module(name: str) -> nn.Module:
     return module
 
 
-def _timm_module(name: str) -> nn.Module:
-    from detscope.zoo.families.efficientdet import quiet_effdet
-
-    with quiet_effdet(), warnings.catch_warnings():
-        import timm
-
+def _make_timm(name: str) -> nn.Module:
+    with _import_timm() as timm:
         module: nn.Module = timm.create_model(name, pretrained=False)
     if int(getattr(module, "num_classes", 0)) < 1:
         raise UsageError(f"timm/{name} gives no class scores", "choose a model that classifies")
     return module
-
-
-def _fixed_timm_size(module: Any) -> int | None:
-    """The input size of a timm model that takes no other."""
-    settings = getattr(module, "pretrained_cfg", None) or {}
-    size = settings.get("input_size")
-    return int(size[-1]) if size and settings.get("fixed_input_size") else None
-
-
-def _detector(base: Base, seed: int, image_size: int | None) -> Network:
-    from detscope.zoo.registry import build
-
-    built = build(base.name, BuildOptions(weights="none", image_size=image_size, seed=seed))
-    card = built.card
-    return Network(
-        name=base.spelled,
-        base=base,
-        module=built.module,
-        image_size=image_size or _own_size(built.module),
-        num_classes=_DETECTOR_CLASSES.get(card.source, 2 if base.source == "user" else _COCO_CLASSES),
-        parameters=parameter_count(built.module),
-        min_train_batch=card.min_train_batch,
-        needs=card.needs,
-    )
-
-
-def _own_size(module: Any) -> int:
-    """The side of the images a detector wants; a usual one where a user's does not say it as ours do."""
-    transform: Any = getattr(module, "transform", None)
-    if not all(hasattr(transform, name) for name in ("fixed_size", "min_size")):
-        own = getattr(module, "image_size", None)
-        return own if isinstance(own, int) and own > 0 else CLASSIFIER_SIZE
-    if transform.fixed_size is not None:
-        return int(transform.fixed_size[0])
-    return int(max(transform.min_size))
-
-
-def parameter_count(module: nn.Module) -> int:
-    """Parameters, each counted once."""
-    return sum(parameter.numel() for parameter in module.parameters())

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, UsageError
-from detscope.zoo.networks.network import Base
-from detscope.zoo.networks.names import find_base
+from detscope.zoo.networks.network import NetworkBase
+from detscope.zoo.networks.loading import find_base
 from detscope.zoo.pruning.plan import LayerCut
 from detscope.zoo.pruning.ranges import from_text, to_text
 
@@ -37,7 +37,7 @@ class StoredNetwork:
 
     folder: Path
     card: dict[str, Any]
-    base: Base
+    base: NetworkBase
     cuts: dict[str, LayerCut]
 
 
@@ -87,7 +87,7 @@ def read_folder(folder: Path) -> StoredNetwork:
     """Read and check a folder; whatever is wrong with it is an InputError of one line."""
     card = _read_card(folder / CARD_FILE)
     try:
-        base = Base(str(card["base"]["name"]), str(card["base"]["source"]), card["base"]["kind"])
+        base = NetworkBase(str(card["base"]["name"]), str(card["base"]["source"]), card["base"]["kind"])
         cuts = {str(name): _cut_from_json(layer) for name, layer in card["plan"].items()}
         weights = card["weights"]
         size, checksum = int(weights["bytes"]), str(weights["sha256"])
@@ -123,12 +123,12 @@ def fill(module: nn.Module, stored: StoredNetwork) -> None:
         raise _damaged(path, str(problem)) from problem
 
 
-def _check_base(path: Path, base: Base) -> None:
+def _check_base(path: Path, base: NetworkBase) -> None:
     """Only what a library lists by name: a folder must not be able to name code to run or files to fetch."""
     if base.kind not in ("classifier", "detector") or base.source not in ("torchvision", "timm", "zoo"):
         raise _damaged(path, f"a {base.kind} of {base.source} is not known")
     try:
-        known = ":" not in base.name and find_base(base.spelled) == base
+        known = ":" not in base.name and find_base(base.full_name) == base
     except UsageError:
         known = False
     if not known:

@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError
-from detscope.zoo.networks.loading import build_network, parameter_count
+from detscope.zoo.networks.loading import build_network, count_parameters
 from detscope.zoo.networks.network import Network
-from detscope.zoo.networks.unfilled import weights_left_unfilled
+from detscope.zoo.networks.loading import leave_weights_unfilled
 from detscope.zoo.pruning.apply import cut
 from detscope.zoo.pruning.channels import ParameterCount, bundle
 from detscope.zoo.pruning.folder import StoredNetwork, fill, own_tensors
@@ -38,12 +38,12 @@ class Pruner:
 
     def pruned(self, plan: Plan, name: str) -> Network:
         """A network of its own, cut by the plan; its parameters are counted again."""
-        with weights_left_unfilled():
+        with leave_weights_unfilled():
             fresh = build_network(self.network.base, image_size=self.network.image_size)
         tensors = own_tensors(self.network.module)
         cut(fresh.module, plan.cuts, tensors)
         _copy_uncut(own_tensors(fresh.module), tensors)
-        real = parameter_count(fresh.module)
+        real = count_parameters(fresh.module)
         if real != plan.parameters:
             raise AssertionError(f"{name}: {real} parameters left, {plan.parameters} were planned")
         return dataclasses.replace(fresh, name=name, parameters=real)
@@ -51,14 +51,14 @@ class Pruner:
 
 def rebuild(stored: StoredNetwork, image_size: int | None = None) -> Network:
     """The network of a folder: base model by name, cut by the plan, filled with its weights."""
-    with weights_left_unfilled():
+    with leave_weights_unfilled():
         network = build_network(stored.base, image_size=image_size)
     _cut_as_stored(network, stored, stored.cuts)
     fill(network.module, stored)
     return dataclasses.replace(
         network,
         name=str(stored.card.get("name") or stored.folder.name),
-        parameters=parameter_count(network.module),
+        parameters=count_parameters(network.module),
         card=stored.card,
     )
 
@@ -68,7 +68,7 @@ def _cut_as_stored(network: Network, stored: StoredNetwork, cuts: Mapping[str, L
         cut(network.module, cuts)
     except (AttributeError, ValueError, IndexError, KeyError) as problem:
         raise InputError(
-            f"{stored.folder}: its channel plan does not fit {stored.base.spelled} ({problem})",
+            f"{stored.folder}: its channel plan does not fit {stored.base.full_name} ({problem})",
             "it was made for another version of the model; make it again with `detscope prune`",
         ) from problem
 

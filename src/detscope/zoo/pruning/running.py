@@ -26,8 +26,8 @@ def forward_flops(network: Network) -> int:
 
 def try_out(network: Network, folder: Path) -> None:
     """Load the folder and compare: outputs and training loss are the same bits, gradients are finite."""
-    from detscope.zoo.networks.load import load_network
-    from detscope.zoo.seeding import seeded
+    from detscope.zoo.networks.loading import load_network
+    from detscope.zoo.seeding import seed_weights
 
     loaded = load_network(folder)
     images = network.example_input(seed=1)
@@ -36,9 +36,9 @@ def try_out(network: Network, folder: Path) -> None:
     batch = network.random_batch(size)
     try:
         same = identical(network.infer(images), loaded.infer(images))
-        with seeded(0):
+        with seed_weights(0):
             expected = network.loss(batch)
-        with seeded(0):
+        with seed_weights(0):
             loss = loaded.loss(batch)
         loss.backward()
     except (RuntimeError, ValueError, AssertionError) as problem:

@@ -1,0 +1,1 @@
+"""Which weights a model gets, where they come from, and reading them safely."""
