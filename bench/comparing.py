@@ -40,10 +40,12 @@ def _run(factory: str, out: str) -> Run:
 
 def _tuned(out: str) -> None:
     """A slow data set: what tuning promised, and what it measured."""
+    from planted import open_slow
+
     from detscope.data.registry import register_dataset
     from detscope.sessions.tune import run_tuning
 
-    register_dataset("slow", "a slow disk", "planted:open_slow")
+    register_dataset("slow", "a slow disk", open_slow)
     settings = Settings.model_validate(
         {
             "model": {"name": "tiny_ssd"},

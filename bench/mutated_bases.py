@@ -208,8 +208,8 @@ def device_model(base: Path) -> Subject:
     from detscope.predict.device.model import fit_device
     from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
     from detscope.predict.layers.kinds import CONVOLUTION, RELU
-    from detscope.predict.layers.lists import Listed, write_listed
-    from detscope.predict.samples import Case, Sample
+    from detscope.predict.layers.lists import ListedNetwork, write_networks
+    from detscope.predict.samples import StepCase, StepSample
 
     def network(channels: int, depth: int, name: str) -> LayerGraph:
         operations, inside = [], 3
@@ -223,8 +223,8 @@ def device_model(base: Path) -> Subject:
         return LayerGraph(name, tuple(operations), family=name)
 
     samples = [
-        Sample(
-            Case(network(64 - level // 2, 3 + number, f"net{number}"), batch),
+        StepSample(
+            StepCase(network(64 - level // 2, 3 + number, f"net{number}"), batch),
             f"net{number}",
             level,
             latency_ms=2 + batch * (3 + number) * (64 - level // 2) / 40,
@@ -235,7 +235,7 @@ def device_model(base: Path) -> Subject:
         for level in (0, 20, 40, 60)
         for batch in (2, 8, 32)
     ]
-    write_listed(base / "layers.json", [Listed("small", 0, network(24, 3, "small"))])
+    write_networks(base / "layers.json", [ListedNetwork("small", 0, network(24, 3, "small"))])
     trees = []
     for method in ("hybrid", "trees"):
         save_model(fit_device(samples, method=method), base / f"{method}.model")

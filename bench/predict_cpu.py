@@ -57,7 +57,7 @@ def compare(
                 name,
                 optimizer,
                 batch,
-                traced.cpu_peak(batch, optimizer).allocated_bytes,
+                traced.find_cpu_peak(batch, optimizer).allocated_bytes,
                 measured_bytes(network, batch, optimizer),
             )
 

@@ -1,4 +1,4 @@
-"""COCO's compressed run lengths, unpacked here: pycocotools trusts them and reads and writes beyond its memory."""
+"""COCO's compressed run lengths, unpacked here: pycocotools trusts them and writes beyond its memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_GROUPS, _LARGEST = 12, 2**32  # of a number: beyond them it is none, and s
 
 
 def unpack_run_lengths(text: bytes) -> npt.NDArray[np.int64]:
-    """Numbers in groups of five bits, from the fourth number on as differences; ValueError if it is no such text."""
+    """Numbers in groups of five bits, from the fourth on as differences; ValueError for any other text."""
     codes = np.frombuffer(text, dtype=np.uint8).astype(np.int64) - 48
     ends = np.flatnonzero((codes & 0x20) == 0)
     if not len(codes) or codes.min() < 0 or codes.max() >= 64 or not len(ends) or ends[-1] != len(codes) - 1:

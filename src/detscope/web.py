@@ -1,4 +1,4 @@
-"""Asking a web server for a file: addresses are checked, passwords never hide_secrets, redirects stay on the web."""
+"""Asking a web server for a file: addresses are checked, passwords never shown, redirects stay on the web."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def check_address(url: str) -> None:
         fits = False
     if not fits:
         raise UsageError(
-            f"cannot download {hide_secrets(url)}: not a web address, only http and https are", "check the address"
+            f"cannot download {hide_secrets(url)}: not a web address, only http and https are",
+            "check the address",
         )
 
 
@@ -50,7 +51,8 @@ def open_url(url: str, timeout_s: float, headers: Mapping[str, str] | None = Non
         answer: HTTPResponse = urllib.request.build_opener(_StaysOnTheWeb).open(request, timeout=timeout_s)
     except (InvalidURL, ValueError) as error:  # of the server's making: ours was checked
         raise InputError(
-            f"{hide_secrets(url)}: the server sends on to no address: {hide_secrets(error)}", "check the address"
+            f"{hide_secrets(url)}: the server sends on to no address: {hide_secrets(error)}",
+            "check the address",
         ) from None
     return answer
 

@@ -53,8 +53,7 @@ def opener(how):
     return lambda request: Spoiled(open_synthetic(request), how)
 
 for one in (is_killed, crashes, leaves, raises, stops):
-    globals()[f"open_{one.__name__}"] = opener(one)
-    register_dataset(one.__name__, "spoiled", f"{__name__}:open_{one.__name__}")
+    register_dataset(one.__name__, "spoiled", opener(one))
 
 def factory(num_classes=5):
     from detscope.zoo.registry import build_model

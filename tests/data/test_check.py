@@ -13,7 +13,7 @@ from rich.console import Console
 
 from detscope.data.check.dataset import CheckReport, check_dataset
 from detscope.data.check.figures import measure_padding
-from detscope.data.check.images import ToLook, check_images
+from detscope.data.check.images import check_images
 from detscope.errors import InputError
 from detscope.report.data_check import render_check
 from detscope.report.histograms import draw_histograms
@@ -152,7 +152,7 @@ def test_several_processes_find_the_same_as_one(tmp_path: Path) -> None:
     for number in range(140):
         raw = trees.picture(number, (40, 30))
         trees.write(tmp_path, {f"{number}.jpg": raw[:300] if number % 10 == 0 else raw})
-    images = [ToLook(f"{number}.jpg", 40, 30) for number in range(140)]
+    images = [(f"{number}.jpg", (40, 30)) for number in range(140)]
     alone = check_images(tmp_path, images, workers=1)
     assert check_images(tmp_path, images, workers=2) == alone
     assert [look.file_name for look in alone if look.problem] == [f"{n}.jpg" for n in range(0, 140, 10)]

@@ -12,7 +12,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from detscope import marks
-from detscope.data.coco_annotations import ReadOptions
+from detscope.config.schema import DataSettings
+from detscope.data.contract import OpenRequest
 from detscope.data.dataset import FolderDataset
 from detscope.data.formats.coco import open_coco_file
 from detscope.errors import InputError, UsageError
@@ -32,7 +33,9 @@ def open_small(
     images: int = 1,
     categories: list[dict[str, Any]] = CATEGORIES,
     with_size: bool = True,
-    **options: Any,
+    skip_bad: bool = False,
+    limit: int | None = None,
+    **needs: bool,
 ) -> FolderDataset:
     (folder / "images").mkdir(exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -44,7 +47,9 @@ def open_small(
         rows.append({"id": number, "file_name": path.name, **size})
     content = {"images": rows, "annotations": annotations, "categories": categories}
     (folder / "a.json").write_text(json.dumps(content))
-    return open_coco_file("small", folder / "images", folder / "a.json", ReadOptions(**options))
+    settings = DataSettings(images=limit, on_bad_data="skip" if skip_bad else "stop")
+    request = OpenRequest(settings, **needs)
+    return open_coco_file("small", folder / "images", folder / "a.json", request)
 
 
 def test_boxes_become_corners_and_labels_count_from_one(tmp_path: Path) -> None:
@@ -138,10 +143,11 @@ def test_an_unknown_category_is_a_problem_of_its_annotation(tmp_path: Path) -> N
         open_small(tmp_path, [annotation(1, [1, 1, 5, 5], category_id=99)])
 
 
-def test_crowd_regions_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+def test_crowd_regions_are_in_the_ground_truth_and_not_in_targets(tmp_path: Path) -> None:
     crowd = [annotation(1, [1, 1, 5, 5], iscrowd=1)]
-    assert len(open_small(tmp_path, crowd)[0][1]["boxes"]) == 0
-    assert open_small(tmp_path, crowd, keep_ignored=True)[0][1]["iscrowd"].tolist() == [1]
+    dataset = open_small(tmp_path, crowd)
+    assert len(dataset[0][1]["boxes"]) == 0
+    assert [one["iscrowd"] for one in dataset.ground_truth()["annotations"]] == [1]
 
 
 def test_polygons_and_both_forms_of_run_lengths_give_the_same_mask(tmp_path: Path) -> None:
@@ -234,13 +240,13 @@ def test_the_number_of_images_can_be_limited(tmp_path: Path) -> None:
 def test_a_file_that_is_not_coco_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(InputError) as caught:
-        open_coco_file("small", tmp_path, tmp_path / "a.json", ReadOptions())
+        open_coco_file("small", tmp_path, tmp_path / "a.json", OpenRequest(DataSettings()))
     assert "a.json" in caught.value.message and "\n" not in caught.value.message
 
 
 def test_a_missing_annotation_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.json: cannot be read"):
-        open_coco_file("small", tmp_path, tmp_path / "a.json", ReadOptions())
+        open_coco_file("small", tmp_path, tmp_path / "a.json", OpenRequest(DataSettings()))
 
 
 def test_two_images_with_one_id_are_refused(tmp_path: Path) -> None:
@@ -248,7 +254,7 @@ def test_two_images_with_one_id_are_refused(tmp_path: Path) -> None:
     content = {"images": [row, row], "annotations": [], "categories": []}
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="same id"):
-        open_coco_file("small", tmp_path, tmp_path / "a.json", ReadOptions())
+        open_coco_file("small", tmp_path, tmp_path / "a.json", OpenRequest(DataSettings()))
 
 
 def test_reading_marks_load_decode_and_transform(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_disk_that_is_too_small_is_said_before_the_download(server: FileServer
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    with pytest.raises(MachineError, match="disk full"), folders.writing_to(tmp_path):
+    with pytest.raises(MachineError, match="disk full"), folders.report_write_errors(tmp_path):
         Path("/dev/full").write_bytes(b"x")
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.data.download.fetch import RemoteFile, fetch_file
-from detscope.data.download.fetch import RECORD, record_first_use
+from detscope.data.download.fetch import RECORD, RemoteFile, fetch_file, record_first_use
 from detscope.errors import DetscopeError
 from detscope.web import hide_secrets
 from detscope.zoo.weights.download import DownloadFailed, Published, download

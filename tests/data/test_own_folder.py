@@ -8,8 +8,7 @@ import data_trees as trees
 import pytest
 
 from detscope.config.schema import DataSettings
-from detscope.data.registry import recognise_folder
-from detscope.data.registry import open_dataset
+from detscope.data.registry import open_dataset, recognise_folder
 from detscope.errors import InputError, UsageError
 
 
@@ -197,7 +196,7 @@ def test_ground_truth_numbers_objects_afresh_and_keeps_masks_where_asked_for(tmp
 
 def test_images_alone_can_be_evaluated_on_and_not_trained_on(tmp_path: Path) -> None:
     trees.write(tmp_path, {"a.jpg": trees.picture(1), "deep/b.png": trees.picture(2, file_format="PNG")})
-    assert recognise_folder(tmp_path) == "images"
+    assert recognise_folder(tmp_path).name == "images"
     assert names_of(open_own(tmp_path, "val")) == ["a.jpg", "deep/b.png"]
     with pytest.raises(InputError, match="nothing to train on"):
         open_own(tmp_path)

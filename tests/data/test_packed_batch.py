@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from detscope.data.loading.packing import collate_batch
-from detscope.data.loading.packing import PackedBatch, count_packed_bytes
+from detscope.data.loading.packing import PackedBatch, collate_batch, count_packed_bytes
 from detscope.record.loader import count_tensors
 
 

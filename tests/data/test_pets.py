@@ -13,10 +13,10 @@ from data_file_server import FileServer, serving
 from PIL import Image
 
 from detscope.config.schema import DataSettings
+from detscope.data.contract import OpenRequest
 from detscope.data.dataset import FolderDataset
 from detscope.data.download.fetch import RemoteFile
-from detscope.data.formats.pets import MIRROR_VARIABLE, PetsSource, box_around, open_pets, find_source
-from detscope.data.contract import OpenRequest
+from detscope.data.formats.pets import MIRROR_VARIABLE, PetsSource, box_around, find_source, open_pets
 from detscope.errors import InputError, UsageError
 
 NAMES = {"Abyssinian_1": 1, "american_bulldog_2": 2, "Abyssinian_3": 1}

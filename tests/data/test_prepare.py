@@ -11,11 +11,10 @@ import data_trees as trees
 import pytest
 from data_file_server import FileServer, serving
 
-from detscope.data.registry import list_collections, find_collection
-from detscope.data.download.prepare import Collection
 from detscope.data.download import prepare as preparing
-from detscope.data.download.prepare import find_prepared, prepare_collection
 from detscope.data.download.fetch import RECORD
+from detscope.data.download.prepare import Collection, find_prepared, prepare_collection
+from detscope.data.registry import find_collection, list_collections
 from detscope.errors import InputError, MachineError, UsageError
 
 
@@ -122,7 +121,7 @@ def test_killed_between_unpacking_and_placing_it_goes_on_without_a_download(
 ) -> None:
     collection = pinned("voc2007", server)
     moved = []
-    real_move = preparing._move
+    real_move = preparing._move_file
 
     def dies_before_the_last(path: Path, target: Path) -> None:
         moved.append(path)
@@ -130,12 +129,12 @@ def test_killed_between_unpacking_and_placing_it_goes_on_without_a_download(
             raise KeyboardInterrupt
         real_move(path, target)
 
-    monkeypatch.setattr(preparing, "_move", dies_before_the_last)
+    monkeypatch.setattr(preparing, "_move_file", dies_before_the_last)
     with pytest.raises(KeyboardInterrupt):
         prepare_collection(collection, tmp_path, mirror=server.url)
     lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
     assert not (lists / "trainval.txt").exists(), "half of it passes as whole"
-    monkeypatch.setattr(preparing, "_move", real_move)
+    monkeypatch.setattr(preparing, "_move_file", real_move)
     asked = len(server.requests)
     prepare_collection(collection, tmp_path, mirror=server.url)
     assert len(server.requests) == asked + 1, "only the second archive was to be fetched"
@@ -168,7 +167,7 @@ def test_a_full_disk_is_said_before_anything_is_fetched(
 
 
 def test_every_archive_has_a_sum_a_size_and_a_place() -> None:
-    for collection in list_collections:
+    for collection in list_collections():
         for archive in collection.archives:
             algorithm, _, digest = archive.checksum.partition(":")
             assert len(digest) == {"md5": 32, "sha256": 64}[algorithm]

@@ -12,8 +12,8 @@ from PIL import Image
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.formats.coco import mirror_points
 from detscope.data.loading.loader import build_loader
-from detscope.data.loading.order import BatchOrder, group_batches, classify_shape
-from detscope.data.loading.views import Augmentation, View, make_planes, make_float
+from detscope.data.loading.order import BatchOrder, classify_shape, group_batches
+from detscope.data.loading.views import Augmentation, View, make_float, make_planes
 from detscope.data.registry import open_dataset
 from detscope.sessions.train.course import PassOrder
 
@@ -92,9 +92,9 @@ def test_resizing_agrees_with_pillow_within_a_level(size: tuple[int, int]) -> No
 
 
 def test_the_long_side_is_capped() -> None:
-    assert View(short_side=800, max_size=1333).size_of(640, 480) == (1067, 800)
-    assert View(short_side=800, max_size=1333).size_of(2000, 500) == (1333, 333)
-    assert View().size_of(33, 44) == (33, 44)
+    assert View(short_side=800, max_size=1333).scale_size(640, 480) == (1067, 800)
+    assert View(short_side=800, max_size=1333).scale_size(2000, 500) == (1333, 333)
+    assert View().scale_size(33, 44) == (33, 44)
 
 
 def test_a_large_jpeg_that_is_shown_small_looks_like_one_decoded_whole(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_large_jpeg_that_is_shown_small_looks_like_one_decoded_whole(tmp_path:
 
 def test_views_depend_on_pass_and_image_alone_and_use_every_scale() -> None:
     drawn = Augmentation(seed=3, flip=True, scales=(64, 96))
-    views = [drawn.view(11, index) for index in range(64)]
-    assert views == [drawn.view(11, index) for index in range(64)]
-    assert views != [drawn.view(12, index) for index in range(64)]
+    views = [drawn.draw_view(11, index) for index in range(64)]
+    assert views == [drawn.draw_view(11, index) for index in range(64)]
+    assert views != [drawn.draw_view(12, index) for index in range(64)]
     assert {view.short_side for view in views} == {64, 96}
     assert 16 < sum(view.flip for view in views) < 48
-    assert not any(Augmentation(seed=3, scales=(64,)).view(0, index).flip for index in range(20))
+    assert not any(Augmentation(seed=3, scales=(64,)).draw_view(0, index).flip for index in range(20))
 
 
 @pytest.fixture(scope="module")

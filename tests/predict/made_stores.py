@@ -9,7 +9,7 @@ from made_networks import chain
 
 from detscope.machine.versions import package_version
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.layers.lists import Listed, write_listed
+from detscope.predict.layers.lists import ListedNetwork, write_networks
 from detscope.sessions.fit import networks as fit_networks
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.store import Store
@@ -80,9 +80,11 @@ def listed(folder: Path, size: int = 32, stage: str = "training") -> None:
                 )
             )
             found.append(
-                Listed(name, level, LayerGraph(graph.name, graph.operations, family=name, details=details))
+                ListedNetwork(
+                    name, level, LayerGraph(graph.name, graph.operations, family=name, details=details)
+                )
             )
-    write_listed(folder / "layers.json", found)
+    write_networks(folder / "layers.json", found)
 
 
 def rows_of(**other: Any) -> list[tuple[dict[str, Any], Outcome]]:

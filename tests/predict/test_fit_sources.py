@@ -12,7 +12,7 @@ from made_stores import FACTS, identity, keep, listed, result, rows_of
 
 from detscope.errors import InputError, UsageError
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
-from detscope.predict.layers.lists import read_layers, read_listed, write_layers
+from detscope.predict.layers.lists import read_layers, read_networks, write_layers
 from detscope.sessions.fit import networks as fit_networks
 from detscope.sessions.fit.sources import parse_where, read_measured
 from detscope.sweep.exchange import export
@@ -237,7 +237,7 @@ def test_an_older_list_of_layers_is_not_overwritten(tmp_path: Path) -> None:
     store = keep(tmp_path / "a.db", [(identity("squeezenet1_1", 2), Outcome("ok", result=result(8, 2)))])
     read_measured([store])
     assert json.loads((tmp_path / "layers.json").read_text()) == {"net_30": []}
-    assert [one.network for one in read_listed(tmp_path / "layers.traced.json")] == ["squeezenet1_1"]
+    assert [one.network for one in read_networks(tmp_path / "layers.traced.json")] == ["squeezenet1_1"]
 
 
 def made_run(folder: Path, batch: int, verb: str = "train", **other: Any) -> Path:

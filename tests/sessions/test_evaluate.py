@@ -18,8 +18,8 @@ from torch import nn
 
 import detscope
 from detscope.analyze.summary import summarize
-from detscope.config.schema import Settings
-from detscope.data.annotations.records import ReadOptions
+from detscope.config.schema import DataSettings, Settings
+from detscope.data.contract import OpenRequest
 from detscope.data.formats.coco import open_coco_file
 from detscope.errors import InputError, UsageError
 from detscope.loops.evaluate import evaluate_model
@@ -242,9 +242,9 @@ def open_own(monkeypatch):
 
     def use(folder: Path, skip_bad: bool = False) -> None:
         def opened(*_args, need_masks=False, **_more):
-            options = ReadOptions(need_masks, skip_bad=skip_bad)
+            settings = DataSettings(on_bad_data="skip" if skip_bad else "stop")
             annotations = folder / "annotations" / "instances.json"
-            return open_coco_file("own", folder / "images", annotations, options)
+            return open_coco_file("own", folder / "images", annotations, OpenRequest(settings, need_masks))
 
         monkeypatch.setattr("detscope.sessions.recording.open_dataset", opened)
 

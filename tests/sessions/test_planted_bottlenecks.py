@@ -52,8 +52,10 @@ class Clock:
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(PLANTED.parent))
-    register_dataset("slow", "a slow disk", "planted:open_slow")
-    register_dataset("all_shapes", "wide and tall images", "planted:open_all_shapes")
+    from planted import open_all_shapes, open_slow
+
+    register_dataset("slow", "a slow disk", open_slow)
+    register_dataset("all_shapes", "wide and tall images", open_all_shapes)
     clock = Clock()
     monkeypatch.setattr(time, "sleep", clock.sleep)
     monkeypatch.setattr(recorder, "perf_counter_ns", clock)

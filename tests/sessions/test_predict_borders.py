@@ -15,8 +15,8 @@ from detscope.predict.device.model import fit_device
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
 from detscope.predict.layers.kinds import CONVOLUTION
 from detscope.predict.layers.lists import write_layers
-from detscope.predict.memory.model import simulated_bytes
-from detscope.predict.samples import Case, Sample
+from detscope.predict.memory.model import simulate_bytes
+from detscope.predict.samples import StepCase, StepSample
 from detscope.report.terminal_predict import render
 from detscope.sessions.predict.prediction import PredictRequest, run_predict
 
@@ -42,18 +42,18 @@ def chain(width: int, name: str) -> LayerGraph:
     return LayerGraph(name, tuple(operations))
 
 
-def samples() -> list[Sample]:
+def samples() -> list[StepSample]:
     """Steps of a made-up device: the process holds half a gigabyte besides what is reserved."""
     found = []
     for network, width in (("thin", 8), ("wide", 24), ("wider", 40)):
         for level in (0, 30, 60):
             graph = chain(width - width * level // 100, f"{network}_{level}")
             for batch in (2, 8, 32):
-                case = Case(graph, batch)
-                allocated, reserved = (float(part[0]) for part in simulated_bytes([case]))
+                case = StepCase(graph, batch)
+                allocated, reserved = (float(part[0]) for part in simulate_bytes([case]))
                 process = 5e8 + reserved
                 found.append(
-                    Sample(case, network, level, allocated, reserved, process, 2.0 + 1e-8 * allocated * batch)
+                    StepSample(case, network, level, allocated, reserved, process, 2.0 + 1e-8 * allocated * batch)
                 )
     return found
 

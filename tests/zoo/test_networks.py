@@ -5,8 +5,7 @@ import torch
 
 from detscope.errors import UsageError
 from detscope.zoo.networks import load_network
-from detscope.zoo.networks.loading import find_base
-from detscope.zoo.networks.loading import leave_weights_unfilled
+from detscope.zoo.networks.loading import find_base, leave_weights_unfilled
 
 
 @pytest.mark.parametrize(

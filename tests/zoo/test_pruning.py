@@ -15,13 +15,11 @@ import torch
 
 from detscope.errors import InputError
 from detscope.zoo.networks import Network, load_network
-from detscope.zoo.pruning.apply import find_layer
 from detscope.zoo.pruning.folder import cuts_to_json, own_tensors, read_folder, write_folder
-from detscope.zoo.pruning.layers import sides_of, widths_of
+from detscope.zoo.pruning.graph import make_tracing_images, trace_outputs
+from detscope.zoo.pruning.layers import find_layer, sides_of, widths_of
 from detscope.zoo.pruning.plan import Mode, Plan
-from detscope.zoo.pruning.pruner import Pruner
-from detscope.zoo.pruning.running import forward_flops, identical
-from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images
+from detscope.zoo.pruning.pruner import Pruner, forward_flops, identical
 from detscope.zoo.seeding import seed_weights
 
 DETECTORS = ["fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet"]
@@ -154,10 +152,10 @@ def test_cutting_a_channel_is_the_same_as_nobody_listening_to_it(name: str) -> N
                 gone = torch.from_numpy(np.unique(axis.positions(layer_cut.removed["in"])))
                 layer.weight.index_fill_(axis.dim, gone, 0.0)
         pruned = pruner.pruned(plan, "pruned")
-        images = torch.rand(tracing_images(network).shape, generator=torch.Generator().manual_seed(0))
+        images = torch.rand(make_tracing_images(network).shape, generator=torch.Generator().manual_seed(0))
         for one in (pruner.network, network, pruned):
             one.module.eval()
-        whole, deafened, cut = (run_for_tracing(one, images) for one in (pruner.network, network, pruned))
+        whole, deafened, cut = (trace_outputs(one, images) for one in (pruner.network, network, pruned))
     assert len(deafened) == len(cut)
     assert all(agree(expected, found) for expected, found in zip(deafened, cut, strict=True))
     assert not any(agree(expected, found) for expected, found in zip(whole, cut, strict=True)), (

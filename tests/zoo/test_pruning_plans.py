@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.zoo.pruning.channels import KEPT_AT_LEAST, Layer, Member, ParameterCount, bundle
+from detscope.zoo.pruning.folder import format_ranges, parse_ranges
 from detscope.zoo.pruning.layers import Axis, Side
 from detscope.zoo.pruning.plan import make_plan, removal_order, scores
-from detscope.zoo.pruning.ranges import from_text, to_text
 
 
 @given(st.sets(st.integers(0, 500)))
 def test_ranges_come_back_as_they_were(channels: set[int]) -> None:
     given_channels = np.array(sorted(channels), dtype=np.int64)
-    assert from_text(to_text(given_channels)).tolist() == given_channels.tolist()
+    assert parse_ranges(format_ranges(given_channels)).tolist() == given_channels.tolist()
 
 
 def test_ranges_are_short() -> None:
-    assert to_text(np.array([0, 1, 2, 3, 7, 9, 10])) == "0-3,7,9-10"
+    assert format_ranges(np.array([0, 1, 2, 3, 7, 9, 10])) == "0-3,7,9-10"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_ranges_are_short() -> None:
 )
 def test_ranges_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        from_text(text)
+        parse_ranges(text)
 
 
 def two_layers(channels: int, groups: int = 1) -> tuple[dict[str, Layer], list[list[Member]]]:

@@ -4,7 +4,8 @@ import pytest
 from torchvision.models.detection import roi_heads
 
 from detscope import zoo
-from detscope.zoo.family import FAMILY_STAGES, has_target, stages_for
+from detscope.zoo.family import has_target
+from detscope.zoo.registry import get_family
 
 FAMILIES = [card.family for card in zoo.list_cards("tiny_*")]
 TOP = {
@@ -22,7 +23,7 @@ ONLY_INFERENCE = ("postprocess", "nms", "paste_masks")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_stage_of_the_family_exists_on_its_tiny_model(tiny, family) -> None:
     built = tiny(family)
-    assert built.stages == FAMILY_STAGES[family]
+    assert built.stages == get_family(family).stages
     assert {name.split(".")[0] for name in (s.name for s in built.stages) if name[0] != "."} == TOP[family]
     for stage in built.stages:
         assert has_target(built.module, stage.target), stage
@@ -72,7 +73,7 @@ def test_observers_read_counts_off_shapes(tiny, watch, train_step, detect, famil
 
 
 def test_a_stage_without_its_target_is_not_listed(tiny) -> None:
-    names = {stage.name for stage in stages_for("maskrcnn", tiny("fasterrcnn").module)}
+    names = {stage.name for stage in get_family("maskrcnn").find_stages(tiny("fasterrcnn").module)}
     assert "roi_heads.mask.pool" not in names
     assert "roi_heads.pool" in names
 

@@ -115,7 +115,8 @@ def test_a_stage_that_does_not_exist_is_named(own: Path) -> None:
 
 def test_a_torchvision_detector_of_the_users_keeps_its_familys_stages(tmp_path: Path) -> None:
     file = tmp_path / "retina.py"
-    file.write_text("from detscope import zoo\ndef make():\n    return zoo.build_model('tiny_retinanet').module\n")
+    code = "from detscope import zoo\ndef make():\n    return zoo.build_model('tiny_retinanet').module\n"
+    file.write_text(code)
     built = zoo.build_model(f"{file}:make")
     assert built.card.family == "user"
     assert {"fpn", "head.classification", "postprocess"} <= {stage.name for stage in built.stages}

@@ -17,8 +17,8 @@ from detscope import zoo
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.zoo import BuildOptions
 from detscope.zoo.weights import download as weight_download
-from detscope.zoo.weights.download import Published
 from detscope.zoo.weights.choice import find_weights, load_into
+from detscope.zoo.weights.download import Published
 
 NAME = "tiny_fasterrcnn"
 

@@ -29,14 +29,14 @@ data = typer.Typer(
 @data.command("list")
 def list_(root: Root = "data", json: JsonFlag = False) -> None:
     """List the data sets: what they are, how much is to fetch, whether they are there."""
-    from detscope.data.registry import list_collections
     from detscope.data.download.prepare import count_download_bytes, find_prepared
+    from detscope.data.registry import list_collections
 
     rows: list[dict[str, Any]] = [
         {"name": "synthetic", "description": "generated shapes with boxes, masks and keypoints",
          "use": "--data synthetic", "download_bytes": 0, "licence": "none needed", "folder": None},
     ]  # fmt: skip
-    for collection in list_collections:
+    for collection in list_collections():
         there = find_prepared(collection, Path(root))
         rows.append(
             {
@@ -74,14 +74,14 @@ def prepare(
     """Fetch a data set: resumed where it broke, checked, unpacked into the layout people know."""
     if trust_url and url is None:
         raise UsageError("--trust-url needs --url", "name the mirror that is to be trusted")
+    from detscope.data.download.prepare import prepare_collection
     from detscope.data.registry import find_collection
-    from detscope.data.download.prepare import prepare_collection as bring
     from detscope.report.progress import make_progress
 
     collection = find_collection(name)
     progress = make_progress(quiet=quiet)
     try:
-        done = bring(
+        done = prepare_collection(
             collection, Path(root), mirror=url, trust_mirror=trust_url, progress=_in_megabytes(progress)
         )
     finally:

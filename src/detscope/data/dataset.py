@@ -75,7 +75,12 @@ class FolderDataset(Annotations):
         """Every image and object as a COCO annotation file holds them; no image is decoded."""
         content: TruthContent = {
             "images": [
-                {"id": one.image_id, "file_name": one.file_name, "width": one.width or 0, "height": one.height or 0}
+                {
+                    "id": one.image_id,
+                    "file_name": one.file_name,
+                    "width": one.width or 0,
+                    "height": one.height or 0,
+                }
                 for one in self.records
             ],
             "annotations": [],
@@ -96,16 +101,16 @@ def join_images(
 ) -> FolderDataset:
     """Join annotations and images; every image file is looked at before anything is timed."""
     records, problems = annotations.records, list(annotations.problems)
-    if request.need_keypoints and not any(one.keypoints is not None and one.keypoints.size for one in records):
+    if request.need_keypoints and not any(
+        one.keypoints is not None and one.keypoints.size for one in records
+    ):
         raise UsageError(
             f"data set {name} has no keypoints, which this model needs", "choose another data set or model"
         )
     if not request.checking:
         records = tuple(_inspect_images(records, images_folder, request, problems))
         if not records:
-            raise InputError(
-                f"data set {name}: none of its images can be used", f"look into {images_folder}"
-            )
+            raise InputError(f"data set {name}: none of its images can be used", f"look into {images_folder}")
     return FolderDataset(
         annotations.classes,
         annotations.category_ids,

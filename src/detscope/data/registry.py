@@ -65,16 +65,20 @@ def open_request(request: OpenRequest) -> DetectionDataset:
         raise UsageError(f"unknown data set {name!r}", hint)
     open_folder = recognise_folder(folder).open_folder
     assert open_folder is not None  # as above
-    return open_folder(folder, request, folder.name if folder.name not in ("", "..") else folder.resolve().name)
+    return open_folder(
+        folder, request, folder.name if folder.name not in ("", "..") else folder.resolve().name
+    )
 
 
 def recognise_folder(folder: Path) -> DatasetFormat:
-    """Which layout a folder (or an annotation file) has; what belongs to it is looked for where people put it."""
+    """Which layout a folder (or an annotation file) has, by what is where people put it."""
     for layout in parts_of("datasets", DatasetFormat):
         if layout.open_folder is not None and layout.recognises is not None and layout.recognises(folder):
             return layout
     if folder.is_file():
-        raise InputError(f"{folder}: is a file and not a data set", "name a folder, a COCO JSON or a data.yaml")
+        raise InputError(
+            f"{folder}: is a file and not a data set", "name a folder, a COCO JSON or a data.yaml"
+        )
     raise InputError(
         f"{folder}: neither annotations nor images found",
         "known are COCO JSON, VOC folders, YOLO labels with data.yaml or classes.txt, and plain images",

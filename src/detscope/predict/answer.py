@@ -14,34 +14,37 @@ from detscope.predict.device.model import DeviceModel
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.lifetimes import TrainingPlan
-from detscope.predict.memory.limit import FITS, decide
+from detscope.predict.memory.limit import FITS, decide_fit
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.memory.simulation import simulate_training
 from detscope.predict.models.choice import Estimate, TargetModel
 from detscope.predict.models.methods import HybridModel
 from detscope.predict.models.physical import PhysicalModel
-from detscope.predict.samples import Case
+from detscope.predict.samples import StepCase
 
 # DOC detscope.predict.answer: Where the time of a network is expected: by its stages, as the physical model has it.
 _ITSELF = "(the model itself)"
 
 
-def stage_shares(model: TargetModel, case: Case) -> dict[str, float] | None:
+def share_by_stage(model: TargetModel, case: StepCase) -> dict[str, float] | None:
     """Shares of the device's time by stage; None where only trees were fitted, which know no layers."""
-    physical = _physical(model)
+    physical = find_physical(model)
     if physical is None:
         return None
     if isinstance(physical, LayerModel):
-        return _shares({stage or _ITSELF: ms for stage, ms in physical.by_stage(case).items()})
-    by_stage = {stage: physical.parts([Case(part, case.batch)])[0][0] for stage, part in _parts(case.graph)}
-    return _shares(by_stage)
+        return _divide_by_sum({stage or _ITSELF: ms for stage, ms in physical.sum_by_stage(case).items()})
+    by_stage = {
+        stage: physical.split_parts([StepCase(part, case.batch)])[0][0]
+        for stage, part in _split_stages(case.graph)
+    }
+    return _divide_by_sum(by_stage)
 
 
-def counted_by_traffic(model: TargetModel, graph: LayerGraph) -> str | None:
+def note_traffic_counts(model: TargetModel, graph: LayerGraph) -> str | None:
     """A word on operations whose latency is a guess by what they read and write; None: there are none."""
-    physical = _physical(model)
+    physical = find_physical(model)
     if isinstance(physical, LayerModel):
-        why, kinds = "operations no microbench has seen", physical.unseen_kinds(graph)
+        why, kinds = "operations no microbench has seen", physical.list_unseen_kinds(graph)
     else:
         why, kinds = "operations without a rule", graph.unknown_kinds
     return f"latency: {why}, counted by memory traffic: {', '.join(kinds)}" if kinds else None
@@ -50,15 +53,15 @@ def counted_by_traffic(model: TargetModel, graph: LayerGraph) -> str | None:
 def knows_update(model: TargetModel, optimizer: str) -> bool:
     """Whether an optimizer's update was measured for whatever may answer; trees know whole steps alone."""
     parts = [one.physical if isinstance(one, HybridModel) else one for one in (model.near, model.far)]
-    return all(isinstance(one, LayerModel) and one.table.knows(optimizer) for one in parts)
+    return all(isinstance(one, LayerModel) and one.table.knows_update(optimizer) for one in parts)
 
 
-def _shares(by_stage: Mapping[str, float]) -> dict[str, float] | None:
+def _divide_by_sum(by_stage: Mapping[str, float]) -> dict[str, float] | None:
     whole = float(sum(by_stage.values()))
     return {stage: float(part) / whole for stage, part in by_stage.items()} if whole > 0 else None
 
 
-def _physical(model: TargetModel) -> PhysicalModel | LayerModel | None:
+def find_physical(model: TargetModel) -> PhysicalModel | LayerModel | None:
     for fitted in (model.near, model.far):
         if isinstance(fitted, HybridModel):
             return fitted.physical
@@ -67,7 +70,7 @@ def _physical(model: TargetModel) -> PhysicalModel | LayerModel | None:
     return None
 
 
-def _parts(graph: LayerGraph) -> list[tuple[str, LayerGraph]]:
+def _split_stages(graph: LayerGraph) -> list[tuple[str, LayerGraph]]:
     stages = dict.fromkeys(operation.stage for operation in graph.operations)
     return [
         (
@@ -81,12 +84,12 @@ def _parts(graph: LayerGraph) -> list[tuple[str, LayerGraph]]:
 _LARGEST = 1e24
 
 
-def answer(
+def answer_questions(
     graph: LayerGraph,
     batches: Sequence[int],
     device: DeviceModel | None = None,
     limit_bytes: float | None = None,
-    simulate: Callable[[Case], dict[str, Any]] | None = None,
+    simulate: Callable[[StepCase], dict[str, Any]] | None = None,
     optimizer: str = "sgd",
 ) -> dict[str, Any]:
     """Rows per batch size and what follows from them; without a device model memory is simulated alone.
@@ -96,28 +99,28 @@ def answer(
     wrong = [batch for batch in batches if batch < 1]
     if wrong or not batches:
         raise UsageError(f"a batch of {wrong[0] if wrong else 'no'} images", "--batch-sizes 1,2,4,8")
-    cases = [Case(graph, batch, optimizer) for batch in batches]
+    cases = [StepCase(graph, batch, optimizer) for batch in batches]
     limit = limit_bytes if limit_bytes is not None else (device.limit_bytes if device else None)
-    rows = [(simulate or simulated_row)(case) for case in cases]
+    rows = [(simulate or simulate_row)(case) for case in cases]
     notes: list[str] = []
     if device is not None:
         _add_estimates(rows, cases, device, notes)
-        notes += [*device.notes, *_never_measured(graph, device), *_other_update(device, optimizer)]
+        notes += [*device.notes, *_note_unmeasured(graph, device), *_note_update(device, optimizer)]
     for row in rows:
-        row["fits"] = _fits(row, limit, device)
+        row["fits"] = _decide_fit(row, limit, device)
     return {
         "network": graph.name,
         "fingerprint": device.fingerprint if device else None,
         "limit_bytes": limit,
         "rows": rows,
         "largest_batch_that_fits": max((row["batch"] for row in rows if row["fits"] == FITS), default=None),
-        "best_batch_for_throughput": _best_batch(rows),
+        "best_batch_for_throughput": _find_best_batch(rows),
         "cannot_tell": [] if device and "latency" in device.targets else ["latency: no device model"],
         "notes": notes,
     }
 
 
-def simulated_row(case: Case) -> dict[str, Any]:
+def simulate_row(case: StepCase) -> dict[str, Any]:
     """Memory of a case by its layer graph alone; what samples tell is filled in later."""
     found = simulate_training(case.graph, TrainingPlan(case.batch))
     return {
@@ -133,14 +136,14 @@ def simulated_row(case: Case) -> dict[str, Any]:
 
 
 def _add_estimates(
-    rows: list[dict[str, Any]], cases: Sequence[Case], device: DeviceModel, notes: list[str]
+    rows: list[dict[str, Any]], cases: Sequence[StepCase], device: DeviceModel, notes: list[str]
 ) -> None:
     for target, key in (("memory", "process_bytes"), ("latency", "latency_ms")):
         model = device.targets.get(target)
         if model is None:
             continue
-        estimate = _sensible(model, cases, target)
-        unbounded = _unbounded(model, cases, estimate) if target == "memory" else [None] * len(cases)
+        estimate = _estimate_positive(model, cases, target)
+        unbounded = _estimate_unbounded(model, cases, estimate) if target == "memory" else [None] * len(cases)
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
             row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
@@ -155,47 +158,51 @@ def _add_estimates(
             )
 
 
-def _sensible(model: TargetModel, cases: Sequence[Case], target: str) -> Estimate:
+def _estimate_positive(model: TargetModel, cases: Sequence[StepCase], target: str) -> Estimate:
     """An estimate of positive numbers; a model that was tampered with may give others."""
     with np.errstate(all="ignore"):
-        found = model.estimate(cases)
+        found = model.estimate_cases(cases)
     ends = np.concatenate([found.predicted, found.lower, found.upper])
     if not ((ends > 0) & (ends < _LARGEST)).all():
         raise InputError(f"the device model's {target} is no positive number", "fit it again: detscope fit")
     return found
 
 
-def _never_measured(graph: LayerGraph, device: DeviceModel) -> list[str]:
+def _note_unmeasured(graph: LayerGraph, device: DeviceModel) -> list[str]:
     latency = device.targets.get("latency")
-    note = counted_by_traffic(latency, graph) if latency else None
+    note = note_traffic_counts(latency, graph) if latency else None
     return [note] if note else []
 
 
-def _other_update(device: DeviceModel, optimizer: str) -> list[str]:
+def _note_update(device: DeviceModel, optimizer: str) -> list[str]:
     latency = device.targets.get("latency")
     if optimizer == "sgd" or latency is None or knows_update(latency, optimizer):
         return []
     return [f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"]
 
 
-def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) -> list[float | None]:
+def _estimate_unbounded(
+    model: TargetModel, cases: Sequence[StepCase], estimate: Estimate
+) -> list[float | None]:
     if not isinstance(model.far, MemoryModel):
         return [None] * len(cases)
-    wanted = model.far.unbounded(cases)
+    wanted = model.far.predict_unbounded(cases)
     return [max(float(value), float(known)) for value, known in zip(wanted, estimate.predicted, strict=True)]
 
 
-def _fits(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:
+def _decide_fit(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:
     if limit is None:
         return "cannot tell: no memory limit"
     if row["process_bytes"] is None:  # the allocator's share alone: a process needs more
         unknown = "the device model has no measured memory" if device else "no device model"
         return "does not fit" if row["reserved_bytes"] > limit else f"cannot tell: {unknown}"
     lower, upper = row["process_bytes_interval"]
-    return decide(row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2)
+    return decide_fit(
+        row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2
+    )
 
 
-def _best_batch(rows: Sequence[dict[str, Any]]) -> int | None:
+def _find_best_batch(rows: Sequence[dict[str, Any]]) -> int | None:
     """The batch with the most images per second among those that do not plainly fail to fit."""
     known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
     if not known:

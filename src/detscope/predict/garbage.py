@@ -10,7 +10,7 @@ _NEVER = 1 << 30
 
 
 @contextmanager
-def young_garbage_alone() -> Iterator[None]:
+def skip_full_collections() -> Iterator[None]:
     """Collect what is new, and leave out the rounds through everything that torch has loaded.
 
     A trace makes objects by the hundred thousand, each round takes a tenth of a second, and finds nothing.

@@ -13,20 +13,20 @@ import numpy as np
 from detscope.errors import InputError
 from detscope.predict.device.transfer import transfer_target
 from detscope.predict.layers.table import LayerTable
-from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide, leaning, learn_limit
+from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide_fit, lean_towards, learn_limit
 from detscope.predict.memory.model import MemoryModel, fit_memory
 from detscope.predict.models.choice import Estimate
 from detscope.predict.models.methods import TARGETS, fit_method
-from detscope.predict.samples import Array, Sample, spread_samples, with_target
+from detscope.predict.samples import Array, StepSample, choose_spread, keep_measured
 
 
 # DOC detscope.predict.score: How well the data itself is known: no predictor can be expected to do better.
 # DOC detscope.predict.score: How samples are split into what a model sees and what it is asked: five protocols.
-def noise_floor(samples: Sequence[Sample], target: str) -> float | None:
+def measure_noise(samples: Sequence[StepSample], target: str) -> float | None:
     """Median relative difference of cases that were measured more than once; None where none was."""
     seen: dict[tuple[str, str, int, str, int], list[float]] = {}
-    for one in with_target(samples, TARGETS[target]):
-        value = one.value(TARGETS[target])
+    for one in keep_measured(samples, TARGETS[target]):
+        value = one.get_value(TARGETS[target])
         if value is not None:
             key = (one.device, one.network, one.level, one.case.graph.name, one.case.batch)
             seen.setdefault(key, []).append(value)
@@ -34,7 +34,7 @@ def noise_floor(samples: Sequence[Sample], target: str) -> float | None:
     return float(np.median(spread)) if spread else None
 
 
-def measured_interval(samples: Sequence[Sample], target: str) -> float | None:
+def measure_interval(samples: Sequence[StepSample], target: str) -> float | None:
     """Median half width of the 95 % intervals that were measured, as a share; None where none was.
 
     Only latencies have one: it tells how well a median is known, not how it differs from day to day.
@@ -43,7 +43,7 @@ def measured_interval(samples: Sequence[Sample], target: str) -> float | None:
         return None
     halves = [
         (one.latency_high_ms - one.latency_low_ms) / 2 / one.latency_ms
-        for one in with_target(samples, "latency_ms")
+        for one in keep_measured(samples, "latency_ms")
         if one.latency_ms and one.latency_low_ms is not None and one.latency_high_ms is not None
     ]
     return float(np.median(halves)) if halves else None
@@ -56,49 +56,49 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Split:
+class SampleSplit:
     """A model is fitted on `seen`, transferred by `given` if there are some, and asked about `asked`."""
 
     name: str
-    seen: list[Sample]
-    asked: list[Sample]
-    given: list[Sample] = field(default_factory=list)
+    seen: list[StepSample]
+    asked: list[StepSample]
+    given: list[StepSample] = field(default_factory=list)
 
 
-def random_rows(samples: Sequence[Sample]) -> Iterator[Split]:
+def split_random_rows(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """A fifth of the rows, drawn at random: what most reported errors are."""
     places = list(range(len(samples)))
     random.Random(_SEED).shuffle(places)
     asked = set(places[: max(1, len(places) // 5)])
-    yield Split(
+    yield SampleSplit(
         "a fifth of the rows",
         [one for place, one in enumerate(samples) if place not in asked],
         [samples[place] for place in sorted(asked)],
     )
 
 
-def unseen_levels(samples: Sequence[Sample]) -> Iterator[Split]:
+def split_levels(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """Levels 0, 30, 50, 70 and 90 are seen, all others asked; of other levels the ends and every other."""
     levels = sorted({one.level for one in samples})
     seen = set(SEEN_LEVELS) if set(SEEN_LEVELS) <= set(levels) else {*levels[::2], *levels[-1:]}
-    yield Split(
+    yield SampleSplit(
         "levels between",
         [one for one in samples if one.level in seen],
         [one for one in samples if one.level not in seen],
     )
 
 
-def unseen_networks(samples: Sequence[Sample]) -> Iterator[Split]:
+def split_networks(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """Every network once asked and not seen."""
-    yield from _each(samples, lambda one: one.network)
+    yield from _split_by(samples, lambda one: one.network)
 
 
-def unseen_families(samples: Sequence[Sample]) -> Iterator[Split]:
+def split_families(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """Every family once asked and not seen; a network without one is its own."""
-    yield from _each(samples, lambda one: one.case.graph.family or one.network)
+    yield from _split_by(samples, lambda one: one.case.graph.family or one.network)
 
 
-def unseen_device(samples: Sequence[Sample]) -> Iterator[Split]:
+def split_devices(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """Every device once new: the model of the one with the most rows, transferred by a few samples."""
     names = Counter(one.device for one in samples)
     if len(names) < 2:
@@ -108,8 +108,8 @@ def unseen_device(samples: Sequence[Sample]) -> Iterator[Split]:
     for name in sorted(names):
         source = max((other for other in names if other != name), key=lambda other: (names[other], other))
         own = [one for one in samples if one.device == name]
-        given = spread_samples(own, _GIVEN)
-        yield Split(
+        given = choose_spread(own, _GIVEN)
+        yield SampleSplit(
             name,
             [one for one in samples if one.device == source],
             [one for one in own if not any(one is other for other in given)],
@@ -117,25 +117,25 @@ def unseen_device(samples: Sequence[Sample]) -> Iterator[Split]:
         )
 
 
-def _each(samples: Sequence[Sample], name_of: Callable[[Sample], str]) -> Iterator[Split]:
+def _split_by(samples: Sequence[StepSample], name_of: Callable[[StepSample], str]) -> Iterator[SampleSplit]:
     for name in sorted({name_of(one) for one in samples}):
-        yield Split(
+        yield SampleSplit(
             name,
             [one for one in samples if name_of(one) != name],
             [one for one in samples if name_of(one) == name],
         )
 
 
-PROTOCOLS: dict[str, Callable[[Sequence[Sample]], Iterator[Split]]] = {
-    "random-rows": random_rows,
-    "unseen-levels": unseen_levels,
-    "unseen-networks": unseen_networks,
-    "unseen-families": unseen_families,
-    UNSEEN_DEVICE: unseen_device,
+PROTOCOLS: dict[str, Callable[[Sequence[StepSample]], Iterator[SampleSplit]]] = {
+    "random-rows": split_random_rows,
+    "unseen-levels": split_levels,
+    "unseen-networks": split_networks,
+    "unseen-families": split_families,
+    UNSEEN_DEVICE: split_devices,
 }
 
 
-def splits(samples: Sequence[Sample], protocol: str) -> list[Split]:
+def split_samples(samples: Sequence[StepSample], protocol: str) -> list[SampleSplit]:
     """The splits of a protocol; InputError where the samples cannot be split so."""
     found = list(PROTOCOLS[protocol](samples))
     if any(not split.seen or not split.asked for split in found):
@@ -149,7 +149,7 @@ CLOSE = 0.1
 
 
 @dataclass(frozen=True)
-class Score:
+class MethodScore:
     """Errors are shares of the truth; every network weighs the same in `mean` and `coverage`."""
 
     target: str
@@ -166,7 +166,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Decisions:
+class FitDecisions:
     """Fits or not, network by network, with the limit learnt from the others."""
 
     rows: int
@@ -180,15 +180,15 @@ class Decisions:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoredRows:
     """What was asked and what came out, row by row."""
 
-    samples: list[Sample]
+    samples: list[StepSample]
     predicted: Array
     lower: Array
     upper: Array
 
-    def rows(self, key: str) -> list[dict[str, Any]]:
+    def list_rows(self, key: str) -> list[dict[str, Any]]:
         """As a picture or a table needs them; `key` is one of the samples' figures."""
         values = zip(
             self.samples, self.predicted.tolist(), self.lower.tolist(), self.upper.tolist(), strict=True
@@ -198,7 +198,7 @@ class Asked:
                 "network": one.network,
                 "level": one.level,
                 "batch": one.case.batch,
-                "measured": one.value(key),
+                "measured": one.get_value(key),
                 "predicted": predicted,
                 "lower": lower,
                 "upper": upper,
@@ -207,50 +207,50 @@ class Asked:
         ]
 
 
-def score(
-    samples: Sequence[Sample], target: str, protocol: str, method: str, *, training: bool = True
-) -> Score:
+def score_method(
+    samples: Sequence[StepSample], target: str, protocol: str, method: str, *, training: bool = True
+) -> MethodScore:
     """Fit on what each split shows, ask what it hides."""
-    made = asked_and_found(samples, target, protocol, method, training=training)
-    return figures(target, protocol, method, made)
+    made = predict_left_out(samples, target, protocol, method, training=training)
+    return summarize_score(target, protocol, method, made)
 
 
-def asked_and_found(
-    samples: Sequence[Sample],
+def predict_left_out(
+    samples: Sequence[StepSample],
     target: str,
     protocol: str,
     method: str,
     *,
     training: bool = True,
     table: LayerTable | None = None,
-) -> Asked:
+) -> ScoredRows:
     """Every prediction under a protocol; where a split gives samples of a new device, they calibrate.
 
     `table`: single layers that were measured; they are of no network and hide nothing.
     """
-    known = with_target(samples, TARGETS[target])
-    asked: list[Sample] = []
+    known = keep_measured(samples, TARGETS[target])
+    asked: list[StepSample] = []
     parts: list[Estimate] = []
-    for split in splits(known, protocol):
+    for split in split_samples(known, protocol):
         model = fit_method(split.seen, target, method, training=training, table=table)
         if split.given:
             model = transfer_target(model, target, split.given)
-        parts.append(model.estimate([one.case for one in split.asked]))
+        parts.append(model.estimate_cases([one.case for one in split.asked]))
         asked += split.asked
     joined = [
         np.concatenate([getattr(part, name) for part in parts]) for name in ("predicted", "lower", "upper")
     ]
-    return Asked(asked, *joined)
+    return ScoredRows(asked, *joined)
 
 
-def figures(target: str, protocol: str, method: str, made: Asked) -> Score:
+def summarize_score(target: str, protocol: str, method: str, made: ScoredRows) -> MethodScore:
     """All figures of one set of predictions."""
-    truth = np.array([one.value(TARGETS[target]) for one in made.samples], dtype=float)
+    truth = np.array([one.get_value(TARGETS[target]) for one in made.samples], dtype=float)
     names = np.array([one.network for one in made.samples])
     errors = np.abs(made.predicted / truth - 1)
     inside = (made.lower <= truth) & (truth <= made.upper)
     by_network = {str(name): float(errors[names == name].mean()) for name in np.unique(names)}
-    return Score(
+    return MethodScore(
         target,
         protocol,
         method,
@@ -265,18 +265,18 @@ def figures(target: str, protocol: str, method: str, made: Asked) -> Score:
     )
 
 
-def score_decisions(measured: Sequence[Sample], outcomes: Sequence[Sample]) -> Decisions:
+def score_decisions(measured: Sequence[StepSample], outcomes: Sequence[StepSample]) -> FitDecisions:
     """Memory models from other networks; so are limit and width of the interval."""
-    answers: list[tuple[Sample, str, str, float]] = []
+    answers: list[tuple[StepSample, str, str, float]] = []
     by_network = {}
-    for split in splits(outcomes, "unseen-networks"):
+    for split in split_samples(outcomes, "unseen-networks"):
         seen = [one for one in measured if one.network != split.name]
-        model = fit_memory(with_target(seen, "process_bytes"), hybrid=False)
-        found = _answers(model, split, _width(model, seen))
+        model = fit_memory(keep_measured(seen, "process_bytes"), hybrid=False)
+        found = _decide_asked(model, split, _measure_width(model, seen))
         by_network[split.name] = float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in found]))
         answers += found
     plain = [(one, word) for one, word, _, _ in answers if word != TOO_CLOSE]
-    return Decisions(
+    return FitDecisions(
         len(answers),
         float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in answers])),
         len(plain),
@@ -288,17 +288,21 @@ def score_decisions(measured: Sequence[Sample], outcomes: Sequence[Sample]) -> D
     )
 
 
-def _answers(model: MemoryModel, split: Split, width: float) -> list[tuple[Sample, str, str, float]]:
-    limit = learn_limit(model.unbounded([one.case for one in split.seen]), [one.passed for one in split.seen])
-    predicted = model.unbounded([one.case for one in split.asked])
+def _decide_asked(
+    model: MemoryModel, split: SampleSplit, width: float
+) -> list[tuple[StepSample, str, str, float]]:
+    limit = learn_limit(
+        model.predict_unbounded([one.case for one in split.seen]), [one.passed for one in split.seen]
+    )
+    predicted = model.predict_unbounded([one.case for one in split.asked])
     return [
-        (one, decide(value, limit, width), leaning(value, limit), value / limit)
+        (one, decide_fit(value, limit, width), lean_towards(value, limit), value / limit)
         for one, value in zip(split.asked, predicted.tolist(), strict=True)
     ]
 
 
-def _width(model: MemoryModel, seen: Sequence[Sample]) -> float:
+def _measure_width(model: MemoryModel, seen: Sequence[StepSample]) -> float:
     """The 90 % quantile of the errors of the networks that were seen."""
-    known = with_target(seen, "process_bytes")
+    known = keep_measured(seen, "process_bytes")
     truth = np.array([one.process_bytes for one in known], dtype=float)
     return float(np.quantile(np.abs(np.log(model.predict([one.case for one in known]) / truth)), 0.9))

@@ -61,7 +61,7 @@ class _TimedSample:
     start_ns: int
 
 
-class _Collector:
+class RegionCollector:
     """The listener inside a worker: keeps the regions of the sample being read."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class TimedDataset:
         return len(self._dataset)
 
     def __getitem__(self, index: Any) -> _TimedSample:
-        collector = _Collector()
+        collector = RegionCollector()
         start_ns = perf_counter_ns()
         with marks.listening(collector):
             sample = self._dataset[index]

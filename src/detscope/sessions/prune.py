@@ -17,7 +17,7 @@ from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder
 from detscope.zoo.pruning.layers import widths_of
 from detscope.zoo.pruning.plan import Mode
 from detscope.zoo.pruning.pruner import Pruner
-from detscope.zoo.pruning.running import forward_flops, try_out
+from detscope.zoo.pruning.pruner import forward_flops, try_out
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress

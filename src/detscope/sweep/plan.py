@@ -16,7 +16,7 @@ from detscope.config.toml import read_toml, show_value
 from detscope.errors import SettingsError, UsageError
 from detscope.limits import require_within
 from detscope.machine.sizes import parse_size
-from detscope.sweep.settings import AXES, SECTIONS, Limits, Measure, closest, split_device
+from detscope.sweep.settings import AXES, SECTIONS, Limits, Measure, suggest_closest, split_device
 
 # DOC detscope.sweep.plan: What is wrong with a plan, one line each: unknown names with a suggestion, values that do not fit.
 _MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time
@@ -40,7 +40,7 @@ def _problems(tables: Mapping[str, Any]) -> Iterator[str]:
             for number, row in enumerate(content, 1):
                 yield from _axis_problems(row, f"[[{name}]] {number}: ", comparisons=name == "exclude")
         elif name not in _TABLES:
-            yield f"{_shown(name)}: no such section{closest(name, [*_TABLES, *_LISTS])}"
+            yield f"{_shown(name)}: no such section{suggest_closest(name, [*_TABLES, *_LISTS])}"
         elif not isinstance(content, Mapping):
             yield f"{name}: expected a section [{name}], got {show_value(content)}"
         elif name == "axes":
@@ -56,10 +56,10 @@ def _section_problems(section: str, content: Mapping[str, Any]) -> Iterator[str]
         if name not in known:
             home = next((other for other, keys in SECTIONS.items() if name in keys), None)
             home = home or ("axes" if name in AXES else None)
-            hint = f"; it belongs in [{home}]" if home else closest(name, list(known))
+            hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(known))
             yield f"{section}.{_shown(name)}: no such key{hint}"
         elif not known[name].fits(value):
-            hint = closest(value, list(known[name].choices))
+            hint = suggest_closest(value, list(known[name].choices))
             yield f"{section}.{name}: expected {known[name].expected}, got {show_value(value)}{hint}"
 
 
@@ -67,7 +67,7 @@ def _axis_problems(content: Mapping[str, Any], where: str, comparisons: bool = F
     for name, given in content.items():
         if name not in AXES:
             home = next((section for section, keys in SECTIONS.items() if name in keys), None)
-            hint = f"; it belongs in [{home}]" if home else closest(name, list(AXES))
+            hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(AXES))
             yield f"{where}{_shown(name)}: no such axis{hint}"
             continue
         values = given if isinstance(given, list) else [given]
@@ -77,7 +77,7 @@ def _axis_problems(content: Mapping[str, Any], where: str, comparisons: bool = F
             axis = AXES[name]
             if axis.fits(value) or (comparisons and _may_exclude(name, value)):
                 continue
-            hint = closest(value, list(axis.choices))
+            hint = suggest_closest(value, list(axis.choices))
             yield f"{where}{name}: expected {axis.expected}, got {show_value(value)}{hint}"
 
 

@@ -24,7 +24,7 @@ USUAL_SIZE = 224  # pixels of images for a network that does not say what it wan
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Fields say what is known before a model is built; methods are asked of a built one. Override what differs.
+    """Fields say what is known before a model is built; methods, of which a family overrides some, the rest.
 
     Nothing here may import torch before a method is called: listing models has to be quick.
     """
@@ -57,7 +57,7 @@ class Family:
         return True
 
     def trace_outputs(self, module: Any, images: Tensor) -> list[Tensor]:  # noqa: ARG002
-        """All outputs of all layers that train, without boxes or selection: how channels flow, for pruning."""
+        """Outputs of all layers that train, without boxes or selection: they show how channels flow."""
         raise InputError(
             f"{type(module).__name__} cannot be pruned: its family is not known, nor where its outputs are",
             "detectors of torchvision's families and EfficientDet can be pruned",

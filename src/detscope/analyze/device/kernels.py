@@ -35,8 +35,8 @@ class KernelFigures(Figure, frozen=True, kw_only=True):
     count: int
     launches: float  # per step where there are steps, else in all
     total_ns: int
-    median_ns: float
-    max_ns: int
+    median_ns: float | None  # None where no launch has a duration
+    max_ns: int | None
     ms: float  # per step where there are steps, else in all
     share: float  # of all kernels' summed time
     communication: bool

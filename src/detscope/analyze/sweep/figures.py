@@ -1,84 +1,352 @@
-"""Figures of a sweep's rows: curves over the batch size, where it stops to pay, speed against size."""
+"""Figures of a sweep: its rows, curves over the batch size, where it stops to pay, speed against size."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from math import log2
+from statistics import median
+
+import msgspec
+
+from detscope.runs.standard_json import Json
 
 PAYS = 0.05  # gain of images/s per doubling of the batch below which it does not pay
-GROUP = ("network", "stage", "device", "precision", "image_size", "num_workers", "threads", "environment")
-_SHOWN = (
-    "network", "stage", "device", "batch_size", "step_ms", "step_low_ms", "step_high_ms", "forward_ms",
-    "backward_ms", "images_per_s", "interval_width", "interval_reached", "stopped_by", "stability",
-    "allocated_bytes", "reserved_bytes", "process_bytes", "parameters", "repetition", "kind", "status",
+FAILED_ONES = ("oom_host", "oom_device", "timeout", "crashed", "exited", "error")
+_GROUP = ("network", "stage", "device", "precision", "image_size", "num_workers", "threads", "environment")
+_AXES = (
+    "stage", "device", "batch_size", "image_pixels", "precision", "optimizer", "torch_threads",
+    "num_workers", "channels_last", "seed", "repetition",
 )  # fmt: skip
+_MOST_VALUES = 12
 
 
-def sweep_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one trial; what was not measured is None."""
+
+    network: str  # as the plan names it
+    name: str = ""  # the same without its folders
+    stage: str  # training or inference
+    device: str
+    batch_size: int
+    kind: str  # ok, oom_host, oom_device, timeout, crashed, exited, error, skipped
+    status: str  # the same with signal, code, exception or reason
+    message: str | None = None  # its last words
+    step_ms: float | None = None  # median
+    step_low_ms: float | None = None  # its 95 % interval
+    step_high_ms: float | None = None
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    images_per_s: float | None = None
+    interval_width: float | None = None  # of the 95 % interval, over the median
+    interval_reached: int | None = None  # 0: a limit came before it was narrow enough
+    stopped_by: str | None = None  # interval, steps or time: why measuring ended
+    stability: str | None = None
+    allocated_bytes: int | None = None  # highest sum of live tensors
+    reserved_bytes: int | None = None  # by CUDA's allocator
+    process_bytes: int | None = None  # resident peak
+    parameters: int | None = None
+    repetition: int = 0
+    attempt: int | None = None
+    seconds: float | None = None  # of the whole trial
+    ended_at: str | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    image_size: int | None = None  # as asked for; None: the network's own
+    image_pixels: int | None = None
+    num_workers: int | None = None
+    threads: int | None = None  # as asked for
+    torch_threads: int | None = None
+    channels_last: int | None = None
+    seed: int | None = None
+    environment: str | None = None  # key of the facts about machine and packages
+
+    @property
+    def is_unstable(self) -> bool:
+        """Measured, but the interval stayed wider than asked for, or the steps went on changing."""
+        if self.kind != "ok" or self.step_ms is None:
+            return False
+        return self.interval_reached == 0 or (self.stability or "stable") != "stable"
+
+
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch size of a curve: the median of its repetitions."""
+
+    batch_size: int
+    repetitions: int
+    step_ms: float | None
+    step_low_ms: float | None
+    step_high_ms: float | None
+    images_per_s: float | None
+    allocated_bytes: float | None
+    process_bytes: float | None
+    unstable: bool  # whether its latency is to be read with care
+
+
+class SweepGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A curve: one network under the same conditions at several batch sizes."""
+
+    network: str
+    stage: str
+    device: str
+    precision: str | None
+    image_size: int | None
+    num_workers: int | None
+    threads: int | None
+    environment: str | None
+    name: str  # of the network, with the conditions that differ between curves
+    parameters: int | None
+    points: list[SweepPoint]
+    best_batch: int | None
+    best_images_per_s: float | None
+    stops_to_pay_at: int | None  # None: the largest batch still pays
+
+
+class ParetoPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Speed and size of a network."""
+
+    name: str
+    network: str
+    stage: str
+    parameters: int
+    images_per_s: float  # its best
+    front: bool  # whether no network is both faster and larger
+
+
+class SweepNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a network's trials."""
+
+    name: str
+    network: str
+    parameters: int | None
+    measured: int
+    failed: int
+    skipped: int
+    largest_batch: int | None  # that was measured
+    best_images_per_s: float | None
+
+
+class SweepAxis(msgspec.Struct, frozen=True, kw_only=True):
+    """What was varied or the same, in words."""
+
+    name: str
+    values: str
+
+
+class EndingCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many trials ended so."""
+
+    name: str
+    trials: int
+
+
+class EnvironmentFact(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact about machine or packages."""
+
+    name: str  # dotted
+    text: str
+
+
+class SweepEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where trials ran."""
+
+    rows: int  # results
+    facts: list[EnvironmentFact]
+
+
+class SweepPlanName(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was run into the store."""
+
+    name: str | None = None
+    made_at: str | None = None
+
+
+class SweepDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the trials of a device are."""
+
+    device: str
+    done: int
+    failed: int
+    skipped: int
+    left: int
+
+
+class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A trial that failed."""
+
+    network: str
+    stage: str
+    batch_size: int
+    device: str
+    status: str
+    message: str | None = None
+
+
+class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a sweep is."""
+
+    store: str  # its file
+    plan: str | None = None  # what was run now; None where somebody only asked
+    planned: int | None = None  # trials of that plan
+    ran: int | None = None  # of them, how many ran now
+    plans: list[SweepPlanName]
+    devices: list[SweepDevice]
+    done: int
+    failed: int
+    skipped: int
+    left: int
+    retried: int  # attempts that were tried again
+    duplicates: int  # late ones, kept apart
+    statuses: list[EndingCount]
+    last_failures: list[SweepFailure]
+
+
+class SweepSummary(SweepStatus, frozen=True, kw_only=True):
     """Everything that views of a sweep show."""
-    groups = _groups(rows)
-    return {
-        "rows": [
-            {name: row.get(name) for name in _SHOWN} | {"name": short_name(row["network"])} for row in rows
+
+    rows: list[SweepRow]
+    groups: list[SweepGroup]  # by name
+    pareto: list[ParetoPoint]
+    networks: list[SweepNetwork]
+    axes: list[SweepAxis]
+    endings: list[EndingCount]  # by kind
+    environments: list[SweepEnvironment]
+    measured_s: float  # time in trials
+    first_ended_at: str | None
+    last_ended_at: str | None
+    pictures: list[str] = []  # files
+
+    @property
+    def failures(self) -> list[SweepRow]:
+        """Trials that gave no figure."""
+        return [row for row in self.rows if row.kind != "ok"]
+
+
+class DeviceTrials(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials that a device would run."""
+
+    device: str
+    trials: int
+
+
+class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A trial that cannot run here."""
+
+    trial: str
+    why: str
+
+
+class SweepForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan would do: `sweep --dry-run`."""
+
+    plan: str
+    store: str
+    trials: int
+    excluded: int
+    cannot_run: list[RefusedTrial]
+    devices: list[DeviceTrials]
+    estimated_s: float
+    estimated_from: str  # what the estimate rests on
+    disk_bytes: int
+    order: list[str]  # of the trials, in words
+
+
+def summarize_sweep(stored: Sequence[Mapping[str, Json]], status: Mapping[str, Json]) -> SweepSummary:
+    """All figures of a sweep from its store's rows; `status` is how far it is, by the store itself."""
+    found = read_status(status)
+    rows = [read_row(row) for row in stored]
+    # curves and tables by name: in a random order of trials nothing is found
+    groups = sorted(_group_rows(rows), key=lambda group: sort_key(group.name))
+    ends = sorted(row.ended_at for row in rows if row.ended_at)
+    return SweepSummary(
+        **{name: getattr(found, name) for name in SweepStatus.__struct_fields__},
+        rows=rows,
+        groups=groups,
+        pareto=find_front(groups),
+        networks=_describe_networks(rows),
+        axes=_list_axes(rows),
+        endings=[
+            EndingCount(name=kind, trials=trials)
+            for kind, trials in Counter(row.kind for row in rows).most_common()
         ],
-        "groups": groups,
-        "pareto": _pareto(groups),
-    }
+        environments=_read_environments(stored),
+        measured_s=sum(row.seconds or 0.0 for row in rows),
+        first_ended_at=ends[0] if ends else None,
+        last_ended_at=ends[-1] if ends else None,
+    )
 
 
-def _groups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "ok":
-            found.setdefault(tuple(row.get(name) for name in GROUP), []).append(row)
-    varying = [name for index, name in enumerate(GROUP) if len({key[index] for key in found}) > 1]
-    return [_group(dict(zip(GROUP, key, strict=True)), members, varying) for key, members in found.items()]
+def read_status(status: Mapping[str, Json]) -> SweepStatus:
+    """What a store says of itself."""
+    statuses = status.get("statuses")
+    counts = statuses.items() if isinstance(statuses, Mapping) else ()
+    named = [{"name": name, "trials": trials} for name, trials in counts]
+    return msgspec.convert({**status, "statuses": named}, SweepStatus)
 
 
-def _group(
-    key: Mapping[str, Any], members: Sequence[Mapping[str, Any]], varying: Sequence[str]
-) -> dict[str, Any]:
-    by_batch: dict[int, list[Mapping[str, Any]]] = {}
-    for row in members:
-        by_batch.setdefault(row["batch_size"], []).append(row)
-    points = [_point(batch, rows) for batch, rows in sorted(by_batch.items())]
-    measured = [point for point in points if point["images_per_s"] is not None]
-    best = max(measured, key=lambda point: point["images_per_s"], default=None)
-    extra = [str(key[name]) for name in varying if name not in ("network", "environment") and key[name]]
-    return {
-        **{name: key[name] for name in GROUP},
-        "name": " ".join([short_name(key["network"]), *extra]),
-        "parameters": next((row["parameters"] for row in members if row.get("parameters")), None),
-        "points": points,
-        "best_batch": best and best["batch_size"],
-        "best_images_per_s": best and best["images_per_s"],
-        "stops_to_pay_at": stops_to_pay([(point["batch_size"], point["images_per_s"]) for point in measured]),
-    }
+def read_row(stored: Mapping[str, Json]) -> SweepRow:
+    """A row of a store."""
+    return msgspec.convert({**stored, "name": shorten_name(str(stored["network"]))}, SweepRow)
 
 
-def short_name(network: object) -> str:
+def shorten_name(network: str) -> str:
     """A network's own name, without the folders it lies in."""
-    return str(network).rstrip("/").rpartition("/")[2]
+    return network.rstrip("/").rpartition("/")[2]
 
 
-def _point(batch: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def sort_key(name: str) -> list[tuple[int, str]]:
+    """Sorts p5 before p30: figures inside a name count as figures."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _group_rows(rows: Sequence[SweepRow]) -> list[SweepGroup]:
+    found: dict[tuple[str | int | None, ...], list[SweepRow]] = {}
+    for row in rows:
+        if row.kind == "ok":
+            found.setdefault(tuple(getattr(row, name) for name in _GROUP), []).append(row)
+    varying = [name for index, name in enumerate(_GROUP) if len({key[index] for key in found}) > 1]
+    return [_draw_group(members, varying) for members in found.values()]
+
+
+def _draw_group(members: Sequence[SweepRow], varying: Sequence[str]) -> SweepGroup:
+    by_batch: dict[int, list[SweepRow]] = {}
+    for row in members:
+        by_batch.setdefault(row.batch_size, []).append(row)
+    points = [_draw_point(batch, rows) for batch, rows in sorted(by_batch.items())]
+    rates = [(point.batch_size, point.images_per_s) for point in points if point.images_per_s is not None]
+    best_batch, best_rate = max(rates, key=lambda pair: pair[1], default=(None, None))
+    conditions = {name: getattr(members[0], name) for name in _GROUP}
+    extra = [conditions[name] for name in varying if name not in ("network", "environment")]
+    return SweepGroup(
+        **conditions,
+        name=" ".join([members[0].name, *(str(value) for value in extra if value)]),
+        parameters=_first_parameters(members),
+        points=points,
+        best_batch=best_batch,
+        best_images_per_s=best_rate,
+        stops_to_pay_at=find_stop_to_pay(rates),
+    )
+
+
+def _first_parameters(rows: Sequence[SweepRow]) -> int | None:
+    return next((row.parameters for row in rows if row.parameters), None)
+
+
+def _draw_point(batch: int, rows: Sequence[SweepRow]) -> SweepPoint:
     """Repetitions of the same configuration become their median."""
     names = ("step_ms", "step_low_ms", "step_high_ms", "images_per_s", "allocated_bytes", "process_bytes")
-    return {"batch_size": batch, "repetitions": len(rows)} | {name: _middle(rows, name) for name in names}
+    known = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in names}
+    return SweepPoint(
+        batch_size=batch,
+        repetitions=len(rows),
+        unstable=any(row.is_unstable for row in rows),
+        **{name: median(values) if values else None for name, values in known.items()},
+    )
 
 
-def _middle(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values: list[float] = sorted(row[name] for row in rows if row.get(name) is not None)
-    if not values:
-        return None
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
-
-
-def stops_to_pay(curve: Sequence[tuple[int, float]]) -> int | None:
+def find_stop_to_pay(curve: Sequence[tuple[int, float]]) -> int | None:
     """The batch from which on no larger one gains 5 % per doubling; None if the last still does."""
-    from math import log2
-
     for index, (batch, rate) in enumerate(curve):
         later = curve[index + 1 :]
         if later and all(
@@ -88,28 +356,86 @@ def stops_to_pay(curve: Sequence[tuple[int, float]]) -> int | None:
     return None
 
 
-def _pareto(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def find_front(groups: Sequence[SweepGroup]) -> list[ParetoPoint]:
     """Best images/s against parameters, per stage; `front`: no network is both faster and larger.
 
     More parameters stand for more capacity: on the front, to be faster one must be smaller.
     """
-    points = [
-        {
-            "name": group["name"],
-            "network": group["network"],
-            "stage": group["stage"],
-            "parameters": group["parameters"],
-            "images_per_s": group["best_images_per_s"],
-        }
+    known = [
+        (group, group.parameters, group.best_images_per_s)
         for group in groups
-        if group["parameters"] and group["best_images_per_s"]
+        if group.parameters and group.best_images_per_s
     ]
-    for point in points:
-        point["front"] = not any(
-            other["stage"] == point["stage"]
-            and other["parameters"] >= point["parameters"]
-            and other["images_per_s"] >= point["images_per_s"]
-            and (other["parameters"], other["images_per_s"]) != (point["parameters"], point["images_per_s"])
-            for other in points
+    return [
+        ParetoPoint(
+            name=group.name,
+            network=group.network,
+            stage=group.stage,
+            parameters=size,
+            images_per_s=rate,
+            front=not any(
+                other.stage == group.stage
+                and other_size >= size
+                and other_rate >= rate
+                and (other_size, other_rate) != (size, rate)
+                for other, other_size, other_rate in known
+            ),
         )
-    return points
+        for group, size, rate in known
+    ]
+
+
+def _describe_networks(rows: Sequence[SweepRow]) -> list[SweepNetwork]:
+    found = []
+    for network in sorted({row.network for row in rows}, key=sort_key):
+        own = [row for row in rows if row.network == network]
+        measured = [row for row in own if row.kind == "ok"]
+        found.append(
+            SweepNetwork(
+                name=own[0].name,
+                network=network,
+                parameters=_first_parameters(own),
+                measured=len(measured),
+                failed=sum(row.kind in FAILED_ONES for row in own),
+                skipped=sum(row.kind == "skipped" for row in own),
+                largest_batch=max((row.batch_size for row in measured), default=None),
+                best_images_per_s=max(
+                    (row.images_per_s for row in measured if row.images_per_s), default=None
+                ),
+            )
+        )
+    return found
+
+
+def _list_axes(rows: Sequence[SweepRow]) -> list[SweepAxis]:
+    """What was varied and what was the same, in words."""
+    found = []
+    for name in _AXES:
+        values = {value for row in rows if (value := getattr(row, name)) is not None}
+        ordered = sorted(values, key=lambda value: (not isinstance(value, str), value))
+        if ordered:
+            words = ", ".join(str(value) for value in ordered[:_MOST_VALUES])
+            more = f" and {len(ordered) - _MOST_VALUES} more" if len(ordered) > _MOST_VALUES else ""
+            found.append(SweepAxis(name=name.replace("_", " "), values=words + more))
+    return found
+
+
+def _read_environments(stored: Sequence[Mapping[str, Json]]) -> list[SweepEnvironment]:
+    """Facts of every environment with how many rows it has."""
+    counts = Counter(str(row.get("environment")) for row in stored)
+    facts = {str(row.get("environment")): row.get("environment_facts") for row in stored}
+    return [SweepEnvironment(rows=rows, facts=_flatten("", facts[key])) for key, rows in counts.most_common()]
+
+
+def _flatten(name: str, value: Json) -> list[EnvironmentFact]:
+    """Nested facts as a dotted name and a text each; what is empty is left out."""
+    if isinstance(value, Mapping):
+        return [
+            fact
+            for key, inner in value.items()
+            for fact in _flatten(f"{name}.{key}" if name else str(key), inner)
+        ]
+    if value is None or value == "" or value == []:
+        return []
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return [EnvironmentFact(name=name, text=text)]

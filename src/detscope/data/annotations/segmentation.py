@@ -60,7 +60,7 @@ def draw_mask(
     to_height, to_width = shown or (height, width)
     encoded: Any = {"size": [height, width], "counts": segmentation.run_lengths}
     if segmentation.polygons:
-        # corners far away are pulled to one image size beyond the border: pycocotools walks every pixel of an edge
+        # pycocotools walks every pixel of an edge: far corners are pulled to one image size beyond the border
         far = np.array([float(to_width), float(to_height)])
         scale = np.array([to_width / width, to_height / height])
         scaled = (polygon.reshape(-1, 2) * scale for polygon in segmentation.polygons)

@@ -117,8 +117,5 @@ def measure_padding(sizes: Sizes, batches: Sequence[Sequence[int]]) -> float:
 
 
 def _summarize_spread(values: npt.ArrayLike) -> dict[str, float]:
-    return {
-        "median": float(np.median(values)),
-        "p95": float(np.quantile(values, 0.95)),
-        "largest": float(np.max(values)),
-    }
+    median, p95, largest = np.quantile(np.asarray(values, dtype=np.float64), (0.5, 0.95, 1.0)).tolist()
+    return {"median": median, "p95": p95, "largest": largest}

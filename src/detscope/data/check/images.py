@@ -74,9 +74,7 @@ def _run_checks(folder: str, images: Sequence[tuple[str, Size]], workers: int) -
     # forking is quick, but not beside torch's threads
     quick = "torch" not in sys.modules and "fork" in multiprocessing.get_all_start_methods()
     try:
-        with ProcessPoolExecutor(
-            workers, multiprocessing.get_context("fork" if quick else "spawn")
-        ) as pool:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork" if quick else "spawn")) as pool:
             yield from pool.map(work, images, chunksize=_CHUNK)
     except BrokenProcessPool:
         raise InputError(

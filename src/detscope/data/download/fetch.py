@@ -68,7 +68,8 @@ def fetch_file(
         if flaw is not None:
             _forget_partial(partial)
             raise InputError(
-                f"{remote.name} from {hide_secrets(remote.url)} {flaw}", "it was removed; run again to fetch it anew"
+                f"{remote.name} from {hide_secrets(remote.url)} {flaw}",
+                "it was removed; run again to fetch it anew",
             )
         partial.rename(target)
         _validator_file(partial).unlink(missing_ok=True)
@@ -91,12 +92,12 @@ def _download_file(
             return _resume_download(remote, partial, progress)
         except urllib.error.HTTPError as error:
             error.close()  # it is the open answer of the server
+            reason = f"the server answered {error.code} {hide_secrets(error.reason)}"
             if error.code not in _BUSY:
                 raise InputError(
-                    f"{hide_secrets(remote.url)}: the server answered {error.code} {hide_secrets(error.reason)}",
+                    f"{hide_secrets(remote.url)}: {reason}",
                     "check the address; a mirror may still have the file",
                 ) from error
-            reason = f"the server answered {error.code} {hide_secrets(error.reason)}"
         except (ConnectionBroken, OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and not _is_network_error(error):
                 raise  # the disk, not the connection
@@ -126,7 +127,9 @@ def _resume_download(remote: RemoteFile, partial: Path, progress: Progress | Non
     if have_bytes:
         headers["Range"] = f"bytes={have_bytes}-"
         if _validator_file(partial).is_file():
-            headers["If-Range"] = _validator_file(partial).read_text()  # a file that has changed is sent from its beginning
+            headers["If-Range"] = _validator_file(
+                partial
+            ).read_text()  # a file that has changed is sent from its beginning
     try:
         response = open_url(remote.url, TIMEOUT_S, headers)
     except urllib.error.HTTPError as error:

@@ -121,7 +121,9 @@ def open_coco_file(
     `home` is the data set's folder, where it is more than that of the images: no file name leads out of it.
     """
     content = load_json(path) if content is None else content
-    images, annotations, categories = (_list_of(content, key, path) for key in ("images", "annotations", "categories"))
+    images, annotations, categories = (
+        _list_of(content, key, path) for key in ("images", "annotations", "categories")
+    )
     require_within("classes", len(categories), f"{path}")
     judge = Judge(request.skip_bad)
     try:
@@ -288,7 +290,7 @@ def _read_point_names(categories: list[Row]) -> list[str]:
 
 
 def _find_usable_images(images: list[Row], judge: Judge, *homes: Path) -> list[Row]:
-    """Images with an id of their own and the name of a file of the data set; the first home is the images'."""
+    """Images with an id of their own and a file below one of the homes; the first is the images' own."""
     kept: dict[int, Row] = {}
     for image in images:
         try:
@@ -468,7 +470,7 @@ _TRAIN = Archive(
     folder=FOLDER,
 )
 
-_NAMES = (
+_LISTED = (
     "person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, "
     "stop sign, parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, "
     "backpack, umbrella, handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, "
@@ -477,7 +479,8 @@ _NAMES = (
     "chair, couch, potted plant, bed, dining table, toilet, tv, laptop, mouse, remote, keyboard, "
     "cell phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase, scissors, teddy bear, "
     "hair drier, toothbrush"
-).split(", ")
+)
+_NAMES = _LISTED.split(", ")
 # Ids go up to 90; categories that were planned (street sign, hat, shoe, ...) and never annotated leave gaps.
 _NAMES_BY_ID = list(_NAMES)
 for _unused_id in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83):

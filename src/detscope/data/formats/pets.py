@@ -77,8 +77,12 @@ def open_pets_folder(folder: Path, request: OpenRequest, name: str) -> FolderDat
     rows = _read_split(listed / _SPLIT_FILES[request.split])
     both = [path for path in (listed / file for file in _SPLIT_FILES.values()) if path.is_file()]
     # breeds of both splits by number, so that labels mean the same in both
-    breeds = dict(sorted({row.breed_id: row.breed_name for path in both for row in _read_split(path)}.items()))
-    return join_images(name, folder / "images", _read_trimaps(listed / "trimaps", rows, breeds, request), request)
+    breeds = dict(
+        sorted({row.breed_id: row.breed_name for path in both for row in _read_split(path)}.items())
+    )
+    return join_images(
+        name, folder / "images", _read_trimaps(listed / "trimaps", rows, breeds, request), request
+    )
 
 
 def _refuse_keypoints(request: OpenRequest) -> None:
@@ -190,14 +194,14 @@ def box_around(foreground: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
-_BREEDS = (
+_LISTED = (
     "Abyssinian, American Bulldog, American Pit Bull Terrier, Basset Hound, Beagle, Bengal, Birman, "
     "Bombay, Boxer, British Shorthair, Chihuahua, Egyptian Mau, English Cocker Spaniel, English Setter, "
     "German Shorthaired, Great Pyrenees, Havanese, Japanese Chin, Keeshond, Leonberger, Maine Coon, "
     "Miniature Pinscher, Newfoundland, Persian, Pomeranian, Pug, Ragdoll, Russian Blue, Saint Bernard, "
     "Samoyed, Scottish Terrier, Shiba Inu, Siamese, Sphynx, Staffordshire Bull Terrier, Wheaten Terrier, "
     "Yorkshire Terrier"
-).split(", ")
+)
 
 PART = DatasetFormat(
     "pets",
@@ -211,5 +215,5 @@ PART = DatasetFormat(
             "pets", "Oxford-IIIT Pet: 37 breeds, trimaps", (_ANNOTATIONS, _IMAGES), "pets", "CC BY-SA 4.0"
         ),
     ),
-    class_lists=(_BREEDS, ["pet"]),
+    class_lists=(_LISTED.split(", "), ["pet"]),
 )

@@ -133,7 +133,9 @@ def _write_files(
     (folder / "annotations").mkdir()
     size = {"width": parameters.width, "height": parameters.height}
     annotations: list[dict[str, Any]] = []
-    for index, name in enumerate(track_progress(names, len(names), "drawing synthetic images", progress, every=1)):
+    for index, name in enumerate(
+        track_progress(names, len(names), "drawing synthetic images", progress, every=1)
+    ):
         for shape in _draw_image(folder / "images" / name, parameters, index):
             annotations.append(_annotate_shape(shape, len(annotations) + 1, index + 1))
     points = [f"outline_{number}" for number in range(1, KEYPOINT_COUNT + 1)]

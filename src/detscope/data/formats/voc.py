@@ -349,10 +349,11 @@ def _read_side(size: Any, key: str) -> int | None:
     return value if 0 < value <= LARGEST_SIDE else None  # some tools write 0 where they did not look
 
 
-CLASSES = tuple(
-    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person "
-    "pottedplant sheep sofa train tvmonitor".split()
+_LISTED = (
+    "aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, "
+    "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
 )
+CLASSES = tuple(_LISTED.split(", "))
 
 
 def _describe_archive(path: str, md5: str, size_bytes: int, most_members: int, proof: str) -> Archive:

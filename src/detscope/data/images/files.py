@@ -44,7 +44,7 @@ class ImageSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedImage:
     """An image that was asked for and is not measured."""
 
     file: str
@@ -67,7 +67,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from detscope.data.loading.views import resized, to_float
+        from detscope.data.loading.views import make_float, make_planes
 
         path = self.paths[index]
         with region("load"):
@@ -76,13 +76,13 @@ class ImageFiles:
             pixels = decode_image(raw, str(path))
         with region("transform"):
             height, width, _ = pixels.shape
-            return to_float(resized(pixels, (width, height), flip=False)), index
+            return make_float(make_planes(pixels, (width, height), flip=False)), index
 
     def image_name(self, index: int) -> str:
         """The path as it was given or found."""
         return str(self.paths[index])
 
-    def without(self, numbers: Sequence[int]) -> ImageFiles:
+    def leave_out(self, numbers: Sequence[int]) -> ImageFiles:
         """The same files but for some."""
         kept = [index for index in range(len(self.paths)) if index not in set(numbers)]
         return ImageFiles(tuple(self.paths[i] for i in kept), tuple(self.sizes[i] for i in kept), self.name)
@@ -116,26 +116,26 @@ class DatasetImages:
         return self.dataset.image_name(index)
 
 
-def find_images(given: Sequence[str]) -> tuple[list[Path], list[Skipped]]:
+def find_images(given: Sequence[str]) -> tuple[list[Path], list[SkippedImage]]:
     """The files that texts of a command line name, in their order, and texts that name none."""
     found: dict[Path, None] = {}
-    skipped: list[Skipped] = []
+    skipped: list[SkippedImage] = []
     for text in given:
-        paths = list(_expanded(text))
+        paths = list(_expand_pattern(text))
         if not paths:
             what = "holds no image files" if Path(text).is_dir() else "matches no image files"
-            skipped.append(Skipped(text, what))
+            skipped.append(SkippedImage(text, what))
         found.update(dict.fromkeys(paths))
     return list(found), skipped
 
 
-def read_all(
+def read_images(
     paths: Sequence[Path], limit: int | None = None, progress: Progress | None = None
-) -> tuple[ImageFiles, list[Skipped]]:
+) -> tuple[ImageFiles, list[SkippedImage]]:
     """Decode files until `limit` of them were good; the others with the reason why they are not."""
     good: list[Path] = []
     sizes: list[tuple[int, int]] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedImage] = []
     wanted = min(len(paths), limit or len(paths))
     for path in paths:
         if len(good) == wanted:
@@ -143,7 +143,7 @@ def read_all(
         try:
             height, width, _ = open_image(path).shape
         except ImageError as error:
-            skipped.append(Skipped(str(path), error.message.removeprefix(f"{path}: ")))
+            skipped.append(SkippedImage(str(path), error.message.removeprefix(f"{path}: ")))
             continue
         good.append(path)
         sizes.append((width, height))
@@ -152,27 +152,27 @@ def read_all(
     return ImageFiles(tuple(good), tuple(sizes)), skipped
 
 
-def _expanded(text: str) -> Iterator[Path]:
+def _expand_pattern(text: str) -> Iterator[Path]:
     path = Path(text)
     if path.exists() or not _WILDCARDS & set(text):
-        yield from _files_in(path) if _is_plain_folder(path) else (path,)
+        yield from _list_files(path) if _is_plain_folder(path) else (path,)
         return
     parts = path.parts
     first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
     for match in sorted(Path(*parts[:first]).glob("/".join(parts[first:]))):
         if _is_plain_folder(match):
-            yield from _files_in(match)
+            yield from _list_files(match)
         else:
             yield match
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     """Everything below a folder that is named like an image, sorted; links to folders are not followed."""
     for entry in sorted(folder.iterdir()):
         if entry.suffix.lower() in SUFFIXES:
             yield entry
         elif entry.is_dir() and not entry.is_symlink():
-            yield from _files_in(entry)
+            yield from _list_files(entry)
 
 
 def _is_plain_folder(path: Path) -> bool:

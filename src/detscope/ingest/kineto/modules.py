@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detscope.ingest.kineto.columns import EventColumns, Flags, ValueNumbers, no_columns
 from detscope.ingest.kineto.names import MODULE_EVENT, module_path, stage_name, without_direction
@@ -30,7 +31,7 @@ class ModuleIntervals:
     def __len__(self) -> int:
         return len(self.intervals)
 
-    def find_path(self, threads: Numbers, times_ns: Numbers) -> Numbers:
+    def find_path(self, threads: NDArray[np.integer], times_ns: Numbers) -> Numbers:
         """The path of the innermost interval around each moment on a thread, or `NOBODY`."""
         return take_values(self.path, self.nest.find_innermost(threads, times_ns))
 
@@ -43,7 +44,7 @@ def find_modules(trace: TraceEvents) -> ModuleIntervals:
     if len(python):
         return _read_python(trace, python)
     spelled = trace.annotations.take_rows(trace.check_names(trace.annotations, module_path))
-    names = [module_path(trace.names[code]) or (ROOT, "") for code in spelled.name.tolist()]
+    names = trace.map_names(spelled, lambda name: module_path(name) or (ROOT, ""))
     made_of = "annotations" if names else ""
     return _make_intervals(trace, spelled, [path for path, _ in names], dict(names), made_of)
 
@@ -54,7 +55,7 @@ def find_stages(trace: TraceEvents, modules: ModuleIntervals) -> ModuleIntervals
         return _read_own(trace, "own stage")
     found = trace.annotations.take_rows(trace.check_names(trace.annotations, stage_name))
     if len(found):
-        names = [stage_name(trace.names[code]) or "" for code in found.name.tolist()]
+        names = trace.map_names(found, stage_name)
         paths: dict[int, str] = {}
         for index, parent in _walk_down(trace.nest_events(found)):
             # a stage inside another is a part of it: its path begins with the other's
@@ -78,7 +79,7 @@ def _walk_down(nest: NestedIntervals) -> list[tuple[int, int]]:
 
 def _read_python(trace: TraceEvents, found: EventColumns) -> ModuleIntervals:
     """Paths of types and numbers ("Encoder_0.Linear_2"): attribute names are not in such a trace."""
-    labels = [trace.names[code].partition("nn.Module: ")[2] for code in found.name.tolist()]
+    labels = trace.map_names(found, lambda name: name.partition("nn.Module: ")[2])
     walk = _walk_down(trace.nest_events(found))
     one_root = len({labels[index] for index, parent in walk if parent == NOBODY}) == 1
     paths: dict[int, str] = {}
@@ -95,7 +96,7 @@ def _read_python(trace: TraceEvents, found: EventColumns) -> ModuleIntervals:
 
 def _read_own(trace: TraceEvents, role: str) -> ModuleIntervals:
     found = trace.own[role]
-    parted = [without_direction(trace.names[code]) for code in found.name.tolist()]
+    parted = trace.map_names(found, without_direction)
     # the root is drawn with its type for a name; attributes do not begin with a capital
     paths = [ROOT if name[:1].isupper() and "." not in name else name for name, _ in parted]
     backward = np.array([direction != "forward" for _, direction in parted], bool)

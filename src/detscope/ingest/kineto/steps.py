@@ -180,8 +180,7 @@ def find_phases(
     if "own phase" in trace.own:
         own = trace.own["own phase"]
         own = own.take_rows(np.argsort(own.start_ns, kind="stable"))
-        names = [trace.names[code] for code in own.name.tolist()]
-        labels = [PHASES.index(name) if name in PHASES else OTHER for name in names]
+        labels = trace.map_names(own, lambda name: PHASES.index(name) if name in PHASES else OTHER)
         return TracePhases(own.start_ns, own.end_ns, np.array(labels, np.int64))
     on_thread = _take_thread(trace.annotations, thread)
     marks = [(label, _take_named(trace, on_thread, pattern)) for label, pattern in _PHASE_MARKS]

@@ -45,6 +45,11 @@ class TraceEvents:
         """For each event: whether the test holds for its name; each name is tested once."""
         return check_names(self.names, columns, test)
 
+    def map_names(self, columns: EventColumns, function: Callable[[str], Any]) -> list[Any]:
+        """The function's value for the name of each event; each name is asked once."""
+        values = {code: function(self.names[code]) for code in np.unique(columns.name).tolist()}
+        return [values[code] for code in columns.name.tolist()]
+
     def nest_events(self, columns: EventColumns) -> NestedIntervals:
         """The events as intervals that nest on their threads."""
         return NestedIntervals(self.axis, columns.thread, columns.start_ns, columns.wall_ns)

@@ -34,7 +34,7 @@ from detscope.predict.models.methods import TARGETS, HybridModel
 from detscope.predict.models.older import INFERENCE_FEATURES, TRAINING_FEATURES, TreesModel
 from detscope.predict.models.physical import PhysicalModel
 from detscope.predict.models.residual import SmoothResidual
-from detscope.predict.samples import Case
+from detscope.predict.samples import StepCase
 from detscope.runs.atomic import write_text
 
 FORMAT = "detscope device model"
@@ -255,12 +255,12 @@ def _check_forest(forest: Any, features: int) -> None:
 
 def _try_target(target: TargetModel) -> None:
     """Ask about a small network: parts of different widths cannot answer."""
-    cases = [Case(_make_small_network(), batch) for batch in _TRIED_BATCHES]
+    cases = [StepCase(_make_small_network(), batch) for batch in _TRIED_BATCHES]
     with np.errstate(all="ignore"):
         for predictor in (target.near, target.far):
             if predictor.predict(cases).shape != (len(cases),):
                 raise ValueError("it gives other answers than one per question")
-        target.estimate(cases)
+        target.estimate_cases(cases)
         target.reach.find_outside(cases[0])
 
 

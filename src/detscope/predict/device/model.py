@@ -11,12 +11,12 @@ import numpy as np
 from detscope.errors import InputError
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.layers.table import LayerTable, fit_layers
-from detscope.predict.layers.times import LayerTime, layer_fingerprint
-from detscope.predict.memory.limit import learn_limit, with_outcome
+from detscope.predict.layers.times import LayerTime, sum_layer_times
+from detscope.predict.memory.limit import keep_outcomes, learn_limit
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import Reach, TargetModel
 from detscope.predict.models.methods import LAYERS, fit_method
-from detscope.predict.samples import Array, Case, Sample, fingerprint, with_target
+from detscope.predict.samples import Array, StepCase, StepSample, keep_measured, sum_samples
 
 STAGES = ("training", "inference")
 ASSUMED_WIDTH = log(
@@ -46,17 +46,17 @@ class NoReach(Reach):
     def __init__(self) -> None:
         super().__init__(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
 
-    def distances(self, cases: Sequence[Case]) -> Array:
+    def measure_distances(self, cases: Sequence[StepCase]) -> Array:
         """Infinitely far."""
         return np.full(len(cases), np.inf)
 
-    def find_outside(self, case: Case) -> list[int]:  # noqa: ARG002
+    def find_outside(self, case: StepCase) -> list[int]:  # noqa: ARG002
         """No feature: there is nothing to compare with."""
         return []
 
 
 def fit_device(
-    samples: Sequence[Sample],
+    samples: Sequence[StepSample],
     targets: Sequence[str] = ("memory", "latency"),
     *,
     stage: str = "training",
@@ -74,15 +74,15 @@ def fit_device(
     fitted: dict[str, TargetModel] = {}
     notes: list[str] = []
     for target in targets:
-        if target == "latency" and table is not None and not _enough(samples):
-            fitted[target] = _layers_alone(table)
+        if target == "latency" and table is not None and not _has_enough(samples):
+            fitted[target] = _make_layers_alone(table)
             notes.append(_ALONE)
         elif samples:
             fitted[target] = fit_method(samples, target, method, training=training, table=table)
         else:
             notes.append(f"{target}: no whole step was measured; it is simulated")
-    sums = [fingerprint(samples)] if samples else []
-    sums += [layer_fingerprint(layer_times)] if layer_times else []
+    sums = [sum_samples(samples)] if samples else []
+    sums += [sum_layer_times(layer_times)] if layer_times else []
     return DeviceModel(
         stage,
         method,
@@ -90,7 +90,7 @@ def fit_device(
         "+".join(sums),
         len(samples),
         tuple(sorted({one.network for one in samples})),
-        _limit(samples, fitted.get("memory")),
+        _learn_limit(samples, fitted.get("memory")),
         len(layer_times or ()),
         tuple(notes),
     )
@@ -102,18 +102,18 @@ _ALONE = (
 )
 
 
-def _enough(samples: Sequence[Sample]) -> bool:
-    return len(with_target(samples, "latency_ms")) >= _ROWS_TO_CALIBRATE
+def _has_enough(samples: Sequence[StepSample]) -> bool:
+    return len(keep_measured(samples, "latency_ms")) >= _ROWS_TO_CALIBRATE
 
 
-def _layers_alone(table: LayerTable) -> TargetModel:
+def _make_layers_alone(table: LayerTable) -> TargetModel:
     model = LayerModel(table)
     return TargetModel(model, model, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, NoReach())
 
 
-def _limit(samples: Sequence[Sample], memory: TargetModel | None) -> float | None:
+def _learn_limit(samples: Sequence[StepSample], memory: TargetModel | None) -> float | None:
     if memory is None or all(one.passed for one in samples) or not isinstance(memory.far, MemoryModel):
         return None
-    known = with_outcome(samples)
-    predicted = memory.far.unbounded([one.case for one in known])
+    known = keep_outcomes(samples)
+    predicted = memory.far.predict_unbounded([one.case for one in known])
     return learn_limit(predicted, [one.passed for one in known])

@@ -21,7 +21,7 @@ from detscope.predict.models.choice import COVERAGE, TargetModel
 from detscope.predict.models.methods import HybridModel
 from detscope.predict.models.physical import PhysicalModel
 from detscope.predict.models.residual import solve_least_squares
-from detscope.predict.samples import Array, Case, Sample, fingerprint, with_target
+from detscope.predict.samples import Array, StepCase, StepSample, keep_measured, sum_samples
 
 FEWEST = 3
 USUAL = 5
@@ -33,15 +33,15 @@ _COMMON = "all"
 
 
 @dataclass(frozen=True)
-class _Physics:
+class OldDeviceTimes:
     """Milliseconds of the old device: by kernel class, and of the host beside it."""
 
     names: tuple[str, ...]
     classes: Array
     host: Array
 
-    def rows(self, places: Sequence[int]) -> _Physics:
-        return _Physics(self.names, self.classes[places], self.host[places])
+    def take_rows(self, places: Sequence[int]) -> OldDeviceTimes:
+        return OldDeviceTimes(self.names, self.classes[places], self.host[places])
 
     def predict(self, logs: Array) -> Array:
         """With a common factor, that of the host beside it, and one for each class beside it."""
@@ -49,14 +49,16 @@ class _Physics:
         return np.asarray(np.maximum(device, self.host * np.exp(logs[0] + logs[1])))
 
 
-def transfer_device(source: DeviceModel, samples: Sequence[Sample], targets: Sequence[str]) -> DeviceModel:
+def transfer_device(
+    source: DeviceModel, samples: Sequence[StepSample], targets: Sequence[str]
+) -> DeviceModel:
     """The old device's model with factors and constants for the new one; its memory limit is not known."""
     made: dict[str, TargetModel] = {}
     notes: list[str] = []
     for target in targets:
         if target in source.targets:
             made[target] = transfer_target(source.targets[target], target, samples)
-            notes.append(_note(target, source.targets[target], made[target], samples))
+            notes.append(_note_errors(target, source.targets[target], made[target], samples))
         else:
             notes.append(f"{target}: the old device's model has none")
     if not made:
@@ -65,26 +67,26 @@ def transfer_device(source: DeviceModel, samples: Sequence[Sample], targets: Seq
         source.stage,
         "transfer",
         made,
-        f"{source.fingerprint}+{fingerprint(samples)}",
+        f"{source.fingerprint}+{sum_samples(samples)}",
         len(samples),
         tuple(sorted({one.network for one in samples})),
         notes=tuple(notes),
     )
 
 
-def transfer_target(source: TargetModel, target: str, samples: Sequence[Sample]) -> TargetModel:
+def transfer_target(source: TargetModel, target: str, samples: Sequence[StepSample]) -> TargetModel:
     """One target for the new device."""
     key = "latency_ms" if target == "latency" else "process_bytes"
-    known = with_target(samples, key)
+    known = keep_measured(samples, key)
     if len(known) < FEWEST:
         raise InputError(
             f"{len(known)} measured steps with {target}: a transfer needs {FEWEST} or more",
             "measure a few batch sizes of two or three networks",
         )
-    return _latency(source, known) if target == "latency" else _memory(source, known)
+    return _transfer_latency(source, known) if target == "latency" else _transfer_memory(source, known)
 
 
-def _note(target: str, old: TargetModel, new: TargetModel, samples: Sequence[Sample]) -> str:
+def _note_errors(target: str, old: TargetModel, new: TargetModel, samples: Sequence[StepSample]) -> str:
     errors = new.errors[LEFT_OUT]
     return (
         f"{target}: {old.far_name} of another device, {len(samples)} samples of this one; error on those"
@@ -93,19 +95,19 @@ def _note(target: str, old: TargetModel, new: TargetModel, samples: Sequence[Sam
     )
 
 
-def _latency(source: TargetModel, samples: Sequence[Sample]) -> TargetModel:
-    old = _physical(source)
+def _transfer_latency(source: TargetModel, samples: Sequence[StepSample]) -> TargetModel:
+    old = _require_physical(source)
     truth = np.array([one.latency_ms for one in samples], dtype=float)
-    physics = _physics(old, [one.case for one in samples])
+    physics = _measure_old_device(old, [one.case for one in samples])
     before = np.abs(physics.predict(np.zeros(2 + len(physics.names))) / truth - 1)
-    tried = {spread: _one_by_one(physics, truth, spread) for spread in _SPREADS}
+    tried = {spread: _leave_one_out(physics, truth, spread) for spread in _SPREADS}
     spread = min(tried, key=lambda one: float((tried[one] ** 2).mean()))
-    logs = _factors(physics, truth, spread)
-    new = _scaled(old, physics.names, np.exp(logs))
-    return _target(source, new, tried[spread], float(before.mean()))
+    logs = _fit_factors(physics, truth, spread)
+    new = _scale_model(old, physics.names, np.exp(logs))
+    return _make_target(source, new, tried[spread], float(before.mean()))
 
 
-def _physical(source: TargetModel) -> PhysicalModel | LayerModel:
+def _require_physical(source: TargetModel) -> PhysicalModel | LayerModel:
     """What residuals were learnt on the old device is its own and stays there."""
     for model in (source.far, source.near):
         if isinstance(model, HybridModel):
@@ -118,14 +120,14 @@ def _physical(source: TargetModel) -> PhysicalModel | LayerModel:
     )
 
 
-def _physics(model: PhysicalModel | LayerModel, cases: Sequence[Case]) -> _Physics:
-    shares = [model.shares(case) for case in cases]
+def _measure_old_device(model: PhysicalModel | LayerModel, cases: Sequence[StepCase]) -> OldDeviceTimes:
+    shares = [model.share_by_class(case) for case in cases]
     names = tuple(dict.fromkeys(name for one in shares for name in one))
     classes = np.array([[one.get(name, 0.0) for name in names] for one in shares])
-    return _Physics(names, classes, model.parts(cases)[1])
+    return OldDeviceTimes(names, classes, model.split_parts(cases)[1])
 
 
-def _factors(physics: _Physics, truth: Array, spread: float) -> Array:
+def _fit_factors(physics: OldDeviceTimes, truth: Array, spread: float) -> Array:
     """Logarithms: common, host beside it, classes beside it; least squares with a pull to one factor."""
     count = len(physics.names)
     free = 2 + (count if spread else 0)
@@ -142,23 +144,23 @@ def _factors(physics: _Physics, truth: Array, spread: float) -> Array:
     return whole(solve_least_squares(left_over, start))
 
 
-def _one_by_one(physics: _Physics, truth: Array, spread: float) -> Array:
+def _leave_one_out(physics: OldDeviceTimes, truth: Array, spread: float) -> Array:
     """log(predicted / measured) of every sample by factors from the others."""
     errors = np.zeros(len(truth))
     for place in range(len(truth)):
         others = [one for one in range(len(truth)) if one != place]
-        logs = _factors(physics.rows(others), truth[others], spread)
-        errors[place] = np.log(max(physics.rows([place]).predict(logs)[0], 1e-9) / truth[place])
+        logs = _fit_factors(physics.take_rows(others), truth[others], spread)
+        errors[place] = np.log(max(physics.take_rows([place]).predict(logs)[0], 1e-9) / truth[place])
     return errors
 
 
-def _scaled(
+def _scale_model(
     old: PhysicalModel | LayerModel, names: Sequence[str], factors: Array
 ) -> PhysicalModel | LayerModel:
     common, host, *classes = factors.tolist()
     by_name = {name: common * own for name, own in zip(names, classes, strict=True)}
     if isinstance(old, LayerModel):
-        known = {name: old.factor(name) for name in {_COMMON, *by_name, *old.scales}}
+        known = {name: old.factor_of(name) for name in {_COMMON, *by_name, *old.scales}}
         return replace(old, scales={name: value * by_name.get(name, common) for name, value in known.items()})
     return replace(
         old,
@@ -168,7 +170,7 @@ def _scaled(
     )
 
 
-def _memory(source: TargetModel, samples: Sequence[Sample]) -> TargetModel:
+def _transfer_memory(source: TargetModel, samples: Sequence[StepSample]) -> TargetModel:
     """The constant of the process: context and libraries are other ones, what tensors need is the same."""
     old = next((one for one in (source.far, source.near) if isinstance(one, MemoryModel)), None)
     if old is None or old.process is None:
@@ -179,7 +181,7 @@ def _memory(source: TargetModel, samples: Sequence[Sample]) -> TargetModel:
     plain = replace(old, process_residual=None)
     cases = [one.case for one in samples]
     truth = np.array([one.process_bytes for one in samples], dtype=float)
-    above = old.process.slope * plain.reserved(cases)
+    above = old.process.slope * plain.predict_reserved(cases)
     constants = truth - above
     others = [np.median(np.delete(constants, place)) for place in range(len(truth))]
     errors = np.log(np.maximum(above + others, 1.0) / truth)
@@ -191,11 +193,11 @@ def _memory(source: TargetModel, samples: Sequence[Sample]) -> TargetModel:
         floor_bytes=max(0.0, old.process.floor_bytes + shift),
         ceiling_bytes=float("inf"),
     )
-    before = np.abs(plain.unbounded(cases) / truth - 1)
-    return _target(source, replace(plain, process=process), errors, float(before.mean()))
+    before = np.abs(plain.predict_unbounded(cases) / truth - 1)
+    return _make_target(source, replace(plain, process=process), errors, float(before.mean()))
 
 
-def _target(
+def _make_target(
     source: TargetModel, new: PhysicalModel | LayerModel | MemoryModel, errors: Array, before: float
 ) -> TargetModel:
     """Intervals as wide as the samples' own errors say, and no narrower than on the old device.
@@ -215,14 +217,14 @@ def _target(
         far=new,
         near_name=name,
         far_name=name,
-        near_width=max(_near_width(source, kind), here),
+        near_width=max(_widen_near(source, kind), here),
         beside_width=None,
         far_width=float(np.hypot(source.far_width, here)),
         errors={LEFT_OUT: {name: float(np.abs(np.expm1(errors)).mean()), "old device": before}},
     )
 
 
-def _near_width(source: TargetModel, kind: str) -> float:
+def _widen_near(source: TargetModel, kind: str) -> float:
     """Of what is transferred; where the old device used something better, wider by as much."""
     means = next(iter(source.errors.values()), {})
     own, used = means.get(kind), means.get(source.near_name)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import ceil, log, prod
 
 from detscope.predict.layers import kinds
-from detscope.predict.layers.graph import Beside, LayerGraph, Operation
+from detscope.predict.layers.graph import LayerGraph, Operation, SideOperators
 from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, UPDATE
 
 # DOC detscope.predict.layers.calls: Kernel classes of single layers, the terms of their roofline and the features of what it leaves over.
@@ -27,14 +27,14 @@ class LayerCall:
     count: float = 1.0
 
 
-def calls_of(
+def list_calls(
     graph: LayerGraph, batch: int, *, training: bool, update: str = kinds.PARAMETER
 ) -> Iterator[LayerCall]:
     """Everything that one step runs; `update` is the kind of the optimizer's work."""
-    operations = as_measured(graph)
-    learning = _learning(operations) if training else frozenset()
+    operations = group_as_measured(graph)
+    learning = _find_learning(operations) if training else frozenset()
     for operation in operations:
-        yield LayerCall(operation, batch, _stage(operation, learning) if training else INFERENCE)
+        yield LayerCall(operation, batch, _stage_of(operation, learning) if training else INFERENCE)
     if training:
         yield from _gradient_sums(operations, learning, batch)
         for operation in operations:
@@ -44,7 +44,7 @@ def calls_of(
         yield from _beside(one, batch)
 
 
-def _learning(operations: Sequence[Operation]) -> frozenset[int]:
+def _find_learning(operations: Sequence[Operation]) -> frozenset[int]:
     """Tensors that have a gradient: some trained parameter had a part in them."""
     found: set[int] = set()
     for operation in operations:
@@ -53,7 +53,7 @@ def _learning(operations: Sequence[Operation]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _stage(operation: Operation, learning: frozenset[int]) -> str:
+def _stage_of(operation: Operation, learning: frozenset[int]) -> str:
     """What prepares the images, and frozen layers before the first trained one, run forward alone."""
     if not learning.isdisjoint(operation.inputs):
         return TRAINING
@@ -61,7 +61,7 @@ def _stage(operation: Operation, learning: frozenset[int]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def as_measured(graph: LayerGraph) -> tuple[Operation, ...]:
+def group_as_measured(graph: LayerGraph) -> tuple[Operation, ...]:
     """A network's operations as a microbench has them: layers that are several operators count as one.
 
     Dropout draws a mask and multiplies; a clamp in place first copies its input; a loss has two parts.
@@ -93,7 +93,7 @@ def as_measured(graph: LayerGraph) -> tuple[Operation, ...]:
     return tuple(found)
 
 
-def weight_elements(operation: Operation) -> int:
+def count_weights(operation: Operation) -> int:
     """Elements of a layer's own tensors, also where they are frozen or another layer's as well."""
     layer = operation.convolution
     if operation.parameters:
@@ -109,7 +109,7 @@ def _parameter(size: int, stage: str, update: str) -> Operation:
     return Operation(update, (), (), 0, (size,), (size,), stage=stage)
 
 
-def _beside(one: Beside, batch: int) -> Iterator[LayerCall]:
+def _beside(one: SideOperators, batch: int) -> Iterator[LayerCall]:
     calls, elements = (fixed + batch * per_image for fixed, per_image in (one.calls, one.elements))
     if calls:
         size = max(1, round(elements / calls))
@@ -128,19 +128,19 @@ def _gradient_sums(
             key = (tensor, versions[tensor])
             readers[key] += 1
             if key not in sums:
-                sums[key] = _sum(operation, shape)
+                sums[key] = _make_sum(operation, shape)
         if operation.in_place:
             versions[operation.output] += 1
         shared = operation.kind in (kinds.CONVOLUTION, kinds.LINEAR) and not operation.parameters
-        if shared and _stage(operation, learning) == TRAINING:
-            yield LayerCall(_sum(operation, (1, weight_elements(operation))), 1, GRADIENT_SUM)
+        if shared and _stage_of(operation, learning) == TRAINING:
+            yield LayerCall(_make_sum(operation, (1, count_weights(operation))), 1, GRADIENT_SUM)
     for (tensor, version), count in readers.items():
         if tensor in learning:
             for _ in range(count - 1):
                 yield LayerCall(sums[tensor, version], batch, GRADIENT_SUM)
 
 
-def _sum(operation: Operation, shape: tuple[int, ...]) -> Operation:
+def _make_sum(operation: Operation, shape: tuple[int, ...]) -> Operation:
     return Operation(kinds.ADD, (0, 1), (shape, shape), 0, shape, stage=operation.stage)
 
 
@@ -174,7 +174,7 @@ SHARED_KINDS = {
 }
 
 
-def class_of(call: LayerCall, *, training: bool) -> str:
+def classify_call(call: LayerCall, *, training: bool) -> str:
     """The kernel class; training and inference have models of their own."""
     if call.stage == GRADIENT_SUM:
         return ACCUMULATION
@@ -182,7 +182,7 @@ def class_of(call: LayerCall, *, training: bool) -> str:
     return _kernel_class(call) + (FORWARD_ALONE if alone else "")
 
 
-def stand_ins(name: str) -> tuple[str, ...]:
+def list_stand_ins(name: str) -> tuple[str, ...]:
     """A class, and those that answer where it was never measured: the same layer in the other way."""
     plain = name.removesuffix(FORWARD_ALONE)
     return (name, plain, plain + FORWARD_ALONE)
@@ -197,7 +197,7 @@ def _kernel_class(call: LayerCall) -> str:
     if call.stage == FIRST:
         return "first convolution"
     if layer.groups > 1:
-        return "depthwise convolution" if layer.depthwise else "grouped convolution"
+        return "depthwise convolution" if layer.is_depthwise else "grouped convolution"
     if layer.stride != (1, 1) or layer.dilation != (1, 1):
         return "strided 1x1 convolution" if prod(layer.kernel) == 1 else "strided convolution"
     if prod(layer.kernel) == 1:
@@ -205,13 +205,13 @@ def _kernel_class(call: LayerCall) -> str:
     return "3x3 convolution" if layer.kernel == (3, 3) else "large-window convolution"
 
 
-def terms_of(call: LayerCall) -> tuple[float, ...]:
+def roofline_terms(call: LayerCall) -> tuple[float, ...]:
     """What the roofline adds up: multiplications, memory traffic and the call itself."""
     operation, batch = call.operation, call.batch
     into, out = batch * operation.input_elements / _GIGA, batch * operation.output_elements / _GIGA
-    weights = weight_elements(operation) / _GIGA
+    weights = count_weights(operation) / _GIGA
     if operation.convolution is not None:
-        plain, rounded = _multiplications(call)
+        plain, rounded = _count_multiplications(call)
         return (rounded, plain, into, out, weights, 1.0)
     if operation.kind == kinds.LINEAR:
         return (batch * weights, into, out, weights, 1.0)
@@ -221,7 +221,7 @@ def terms_of(call: LayerCall) -> tuple[float, ...]:
     return (into, out, fresh, weights, 1.0)
 
 
-def widths_of(name: str) -> tuple[int, int]:
+def count_widths(name: str) -> tuple[int, int]:
     """How many terms and features layers of a class have, by its name."""
     plain = name.removesuffix(FORWARD_ALONE)
     if plain.endswith(("convolution", "convolution, few images")):
@@ -235,19 +235,21 @@ def traffic_terms(call: LayerCall) -> tuple[float, ...]:
     return (call.batch * (operation.input_elements + operation.output_elements) / _GIGA, 1.0)
 
 
-def _multiplications(call: LayerCall) -> tuple[float, float]:
+def _count_multiplications(call: LayerCall) -> tuple[float, float]:
     layer = call.operation.convolution
     assert layer is not None
     passes = {TRAINING: 3, FIRST: 2}.get(call.stage, 1)
     places = passes * call.batch * prod(call.operation.output_shape[2:]) * prod(layer.kernel) / _GIGA
-    if layer.depthwise:
-        return places * layer.out_channels, places * _up(layer.out_channels)
+    if layer.is_depthwise:
+        return places * layer.out_channels, places * _round_up(layer.out_channels)
     inside, outside = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    deep = inside if call.stage == FIRST else _up(inside)  # kernels for images do not pad their channels
-    return places * layer.groups * inside * outside, places * layer.groups * deep * _up(outside)
+    deep = (
+        inside if call.stage == FIRST else _round_up(inside)
+    )  # kernels for images do not pad their channels
+    return places * layer.groups * inside * outside, places * layer.groups * deep * _round_up(outside)
 
 
-def features_of(call: LayerCall) -> tuple[float, ...]:
+def call_features(call: LayerCall) -> tuple[float, ...]:
     """Logarithms of a layer's sizes: where it lies among those that were measured."""
     operation, layer, batch = call.operation, call.operation.convolution, call.batch
     if layer is not None:
@@ -260,8 +262,8 @@ def features_of(call: LayerCall) -> tuple[float, ...]:
             log(batch),
             0.5 * log(prod(layer.kernel)),
             0.5 * log(prod(layer.stride)),
-            2 * inside / _up(inside),
-            2 * outside / _up(outside),
+            2 * inside / _round_up(inside),
+            2 * outside / _round_up(outside),
         )
     shape = operation.output_shape
     inner = prod(operation.input_shapes[0][2:]) if operation.input_shapes else 1
@@ -275,5 +277,5 @@ def features_of(call: LayerCall) -> tuple[float, ...]:
     )
 
 
-def _up(value: int) -> int:
+def _round_up(value: int) -> int:
     return ceil(value / VECTOR) * VECTOR

@@ -28,7 +28,7 @@ class Convolution:
     groups: int = 1
 
     @property
-    def depthwise(self) -> bool:
+    def is_depthwise(self) -> bool:
         """One group per input channel."""
         return self.groups > 1 and self.groups == self.in_channels
 
@@ -64,7 +64,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Beside:
+class SideOperators:
     """Operators beside the layers: views, boxes of the targets, comparisons; no one of them is a layer.
 
     Pairs are (in every step, and more for each image): calls, and elements that all of them read and write.
@@ -84,10 +84,10 @@ class LayerGraph:
     operations: tuple[Operation, ...]
     family: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[SideOperators, ...] = ()
 
     @property
-    def parameters(self) -> tuple[int, ...]:
+    def parameter_sizes(self) -> tuple[int, ...]:
         """Elements of every trained tensor."""
         return tuple(size for operation in self.operations for size in operation.parameters)
 

@@ -16,7 +16,7 @@ from typing import Any
 from detscope.errors import InputError
 from detscope.limits import require_within
 from detscope.predict.layers import kinds
-from detscope.predict.layers.graph import Beside, Convolution, LayerGraph, Operation, Shape
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation, Shape, SideOperators
 from detscope.runs.atomic import write_text
 
 FORMAT = "detscope layers"
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedNetwork:
     """A network of a list of layers; several may share network and level (other images, another seed)."""
 
     network: str
@@ -49,17 +49,17 @@ class Listed:
 
 def read_layers(path: Path) -> dict[tuple[str, int], LayerGraph]:
     """Graphs by (network, pruning level) out of a `layers.json` of either form."""
-    return {(one.network, one.level): one.graph for one in read_listed(path)}
+    return {(one.network, one.level): one.graph for one in read_networks(path)}
 
 
-def read_listed(path: Path) -> list[Listed]:
+def read_networks(path: Path) -> list[ListedNetwork]:
     """Every network of a `layers.json` of either form."""
     try:
         require_within("layer_graph_bytes", path.stat().st_size, f"{path}")
         listed = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(listed, dict) and listed.get("format") == FORMAT:
             return _listed(listed, path)
-        return [Listed(*_key(name), graph_of(name, rows)) for name, rows in listed.items()]
+        return [ListedNetwork(*_key(name), read_older_rows(name, rows)) for name, rows in listed.items()]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", "give a list of layers") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
@@ -68,17 +68,17 @@ def read_listed(path: Path) -> list[Listed]:
 
 def write_layers(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> None:
     """Write graphs by (network, pruning level), with everything that an operation holds."""
-    write_listed(path, [Listed(network, level, graph) for (network, level), graph in graphs.items()])
+    write_networks(path, [ListedNetwork(network, level, graph) for (network, level), graph in graphs.items()])
 
 
-def write_listed(path: Path, listed: Iterable[Listed]) -> None:
+def write_networks(path: Path, listed: Iterable[ListedNetwork]) -> None:
     """Write networks, one operation a line, whole or not at all."""
     networks = ",\n".join(_network_text(one) for one in listed)
     head = {"format": FORMAT, "version": VERSION, "columns": _COLUMNS}
     write_text(path, f'{json.dumps(head)[:-1]}, "networks": [\n{networks}\n]}}\n')
 
 
-def _network_text(one: Listed) -> str:
+def _network_text(one: ListedNetwork) -> str:
     graph = one.graph
     head: dict[str, Any] = {"network": one.network, "level": one.level}
     head |= {"name": graph.name, "family": graph.family}
@@ -96,14 +96,14 @@ def _row(operation: Operation) -> list[Any]:
     return values
 
 
-def _listed(plain: Mapping[str, Any], path: Path) -> list[Listed]:
+def _listed(plain: Mapping[str, Any], path: Path) -> list[ListedNetwork]:
     if plain["version"] != VERSION or plain["columns"] != _COLUMNS:
         raise InputError(
             f"{path} is a list of layers of version {plain['version']!s:.20}, this detscope reads {VERSION}",
             "make it again, or update detscope",
         )
     return [
-        Listed(
+        ListedNetwork(
             str(one["network"]),
             int(one["level"]),
             LayerGraph(
@@ -138,9 +138,9 @@ def _from_row(row: Sequence[Any]) -> Operation:
     )
 
 
-def _beside(kind: Any, stage: Any, calls: Sequence[Any], elements: Sequence[Any]) -> Beside:
+def _beside(kind: Any, stage: Any, calls: Sequence[Any], elements: Sequence[Any]) -> SideOperators:
     (fixed, per_image), (size, size_per_image) = calls, elements
-    return Beside(
+    return SideOperators(
         str(kind), str(stage), (float(fixed), float(per_image)), (float(size), float(size_per_image))
     )
 
@@ -159,7 +159,7 @@ def _key(name: str) -> tuple[str, int]:
     return network, int(level)
 
 
-def graph_of(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
+def read_older_rows(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
     """One network; operands that the list leaves out (it names one input) are put back."""
     operations: list[Operation] = []
     for kind, source, source_shape, output, output_shape, attributes in rows:

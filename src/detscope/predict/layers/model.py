@@ -13,11 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from detscope.predict.layers.calls import stand_ins
+from detscope.predict.layers.calls import list_stand_ins
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.table import LayerTable
 from detscope.predict.models.residual import solve_least_squares
-from detscope.predict.samples import Array, Case, Sample
+from detscope.predict.samples import Array, StepCase, StepSample
 
 PULLS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _COMMON = "all"  # the factor that all classes share
@@ -34,61 +34,61 @@ class LayerModel:
     pull: float | None = None  # None: no whole step was seen
 
     @property
-    def training(self) -> bool:
+    def for_training(self) -> bool:
         """Of training steps, or of inferences."""
         return self.table.training
 
-    def class_ms(self, case: Case) -> dict[str, float]:
+    def sum_by_class(self, case: StepCase) -> dict[str, float]:
         """Milliseconds by kernel class."""
-        found = _class_ms(self.table, case)
-        return {name: ms * self.factor(name) for name, ms in found.items()}
+        found = _sum_classes(self.table, case)
+        return {name: ms * self.factor_of(name) for name, ms in found.items()}
 
-    def factor(self, name: str) -> float:
+    def factor_of(self, name: str) -> float:
         """Of a class; one that whole steps never showed has what all share."""
         common = self.scales.get(_COMMON, 1.0)
-        return next((self.scales[one] for one in stand_ins(name) if one in self.scales), common)
+        return next((self.scales[one] for one in list_stand_ins(name) if one in self.scales), common)
 
-    def predict(self, cases: Sequence[Case]) -> Array:
+    def predict(self, cases: Sequence[StepCase]) -> Array:
         """Milliseconds of each case."""
-        return np.array([sum(self.class_ms(case).values()) for case in cases])
+        return np.array([sum(self.sum_by_class(case).values()) for case in cases])
 
-    def parts(self, cases: Sequence[Case]) -> tuple[Array, Array]:
+    def split_parts(self, cases: Sequence[StepCase]) -> tuple[Array, Array]:
         """The device's and the host's milliseconds; the host's are in every layer's own."""
         return self.predict(cases), np.zeros(len(cases))
 
-    def shares(self, case: Case) -> dict[str, float]:
+    def share_by_class(self, case: StepCase) -> dict[str, float]:
         """Milliseconds of every class that the model knows; what runs forward alone is in its class."""
-        found = {stand_ins(name)[1]: 0.0 for name in self.table.classes}
-        for name, ms in self.class_ms(case).items():
-            found[stand_ins(name)[1]] += ms
+        found = {list_stand_ins(name)[1]: 0.0 for name in self.table.classes}
+        for name, ms in self.sum_by_class(case).items():
+            found[list_stand_ins(name)[1]] += ms
         return found
 
-    def by_stage(self, case: Case) -> dict[str, float]:
+    def sum_by_stage(self, case: StepCase) -> dict[str, float]:
         """Milliseconds by the stages of a network."""
-        calls = self.table.calls(case)
-        names, times = self.table.milliseconds(calls)
+        calls = self.table.list_case_calls(case)
+        names, times = self.table.time_calls(calls)
         found: dict[str, float] = {}
         for call, name, ms in zip(calls, names, times.tolist(), strict=True):
-            found[call.operation.stage] = found.get(call.operation.stage, 0.0) + ms * self.factor(name)
+            found[call.operation.stage] = found.get(call.operation.stage, 0.0) + ms * self.factor_of(name)
         return found
 
-    def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
+    def list_unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
         """Kinds of operations that no microbench has measured: counted by their memory traffic."""
-        return self.table.unseen_kinds(graph)
+        return self.table.list_unseen_kinds(graph)
 
 
 @lru_cache(maxsize=20000)
-def _class_ms(table: LayerTable, case: Case) -> dict[str, float]:
-    names, times = table.milliseconds(table.calls(case))
+def _sum_classes(table: LayerTable, case: StepCase) -> dict[str, float]:
+    names, times = table.time_calls(table.list_case_calls(case))
     found: dict[str, float] = {}
     for name, ms in zip(names, times.tolist(), strict=True):
         found[name] = found.get(name, 0.0) + ms
     return found
 
 
-def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> LayerModel:
+def fit_scales(table: LayerTable, samples: Sequence[StepSample], pull: float) -> LayerModel:
     """Factors of the classes for measured steps; every network weighs the same."""
-    costs = [_class_ms(table, one.case) for one in samples]
+    costs = [_sum_classes(table, one.case) for one in samples]
     names = sorted({name for cost in costs for name in cost})
     matrix = np.array([[cost.get(name, 0.0) for name in names] for cost in costs])
     truth = np.log(np.array([one.latency_ms for one in samples], dtype=float))
@@ -99,7 +99,7 @@ def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> Lay
 
     def left_over(logs: Array) -> Array:
         errors = np.log(matrix @ np.exp(logs[1:])) - truth
-        robust = np.sign(errors) * np.sqrt(_huber(np.abs(errors)))
+        robust = np.sign(errors) * np.sqrt(_weigh_huber(np.abs(errors)))
         pulled = np.sqrt(pull / len(names)) * (logs[1:] - logs[0])
         return np.concatenate([weights * robust, pulled, [np.sqrt(_COMMON_PULL * pull) * logs[0]]])
 
@@ -107,11 +107,11 @@ def fit_scales(table: LayerTable, samples: Sequence[Sample], pull: float) -> Lay
     return LayerModel(table, dict(zip([_COMMON, *names], found, strict=True)), pull)
 
 
-def _huber(size: Array) -> Array:
+def _weigh_huber(size: Array) -> Array:
     return np.asarray(np.where(size < _EDGE, size**2, 2 * _EDGE * size - _EDGE**2))
 
 
-def choose_layers(table: LayerTable, samples: Sequence[Sample]) -> LayerModel:
+def choose_layers(table: LayerTable, samples: Sequence[StepSample]) -> LayerModel:
     """The pull by leaving out one network after the other (with one network: one level)."""
     known = [one for one in samples if one.latency_ms]
     if not known:
@@ -124,7 +124,7 @@ def choose_layers(table: LayerTable, samples: Sequence[Sample]) -> LayerModel:
 
 
 def _left_out_error(
-    table: LayerTable, samples: Sequence[Sample], groups: Sequence[object], pull: float
+    table: LayerTable, samples: Sequence[StepSample], groups: Sequence[object], pull: float
 ) -> float:
     errors = []
     for left_out in sorted(set(groups), key=str):

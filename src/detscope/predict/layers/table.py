@@ -14,18 +14,18 @@ from detscope.predict.layers.calls import (
     OPTIMIZERS,
     OTHER,
     LayerCall,
-    calls_of,
-    class_of,
-    features_of,
-    stand_ins,
-    terms_of,
+    call_features,
+    classify_call,
+    count_widths,
+    list_calls,
+    list_stand_ins,
+    roofline_terms,
     traffic_terms,
-    widths_of,
 )
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.times import INFERENCE, LAYER_STAGES, TRAINING, LayerTime
 from detscope.predict.models.residual import LayerResidual, fit_layer_residual, solve_non_negative
-from detscope.predict.samples import Array, Case
+from detscope.predict.samples import Array, StepCase
 
 _ROWS_FOR_RESIDUAL = 8
 _SMALLEST_ERROR = 0.05
@@ -44,13 +44,13 @@ class ClassTimes:
     rows: int
     left_out_error: float | None  # median; None: too few rows to tell
 
-    def roofline(self, terms: Array) -> Array:
+    def apply_roofline(self, terms: Array) -> Array:
         """Without the correction."""
         return np.asarray(np.maximum(terms @ np.array(self.term_ms), 1e-7))
 
     def predict(self, terms: Array, features: Array) -> Array:
         """Milliseconds of layers."""
-        found = self.roofline(terms)
+        found = self.apply_roofline(terms)
         if self.residual is not None:
             found = found * np.exp(self.residual.predict(features))
         return np.asarray(found)
@@ -68,41 +68,43 @@ class LayerTable:
         if OTHER not in self.classes:
             raise ValueError(f"no class {OTHER!r}")
         for name, one in self.classes.items():
-            terms, features = (_TRAFFIC_TERMS, 0) if name in _BY_TRAFFIC else widths_of(name)
+            terms, features = (_TRAFFIC_TERMS, 0) if name in _BY_TRAFFIC else count_widths(name)
             given = features if one.residual is None else len(one.residual.centre)
             if len(one.term_ms) != terms or given != features:
                 raise ValueError(f"class {name[:40]!r} has {len(one.term_ms)} terms and {given} features")
 
-    def known_class(self, call: LayerCall) -> str:
+    def find_class(self, call: LayerCall) -> str:
         """The class that answers for a layer: its own, one like it, or what was never measured."""
-        found = class_of(call, training=self.training)
-        return next((name for name in stand_ins(found) if name in self.classes), OTHER)
+        found = classify_call(call, training=self.training)
+        return next((name for name in list_stand_ins(found) if name in self.classes), OTHER)
 
-    def calls(self, case: Case) -> list[LayerCall]:
+    def list_case_calls(self, case: StepCase) -> list[LayerCall]:
         """All that a case runs, as far as it counts: a call beside the layers only where it was measured."""
-        update = OPTIMIZERS[case.optimizer] if self.knows(case.optimizer) else kinds.PARAMETER
-        found = calls_of(case.graph, case.batch, training=self.training, update=update)
+        update = OPTIMIZERS[case.optimizer] if self.knows_update(case.optimizer) else kinds.PARAMETER
+        found = list_calls(case.graph, case.batch, training=self.training, update=update)
         return [call for call in found if call.operation.kind not in kinds.BESIDE - set(self.classes)]
 
-    def knows(self, optimizer: str) -> bool:
+    def knows_update(self, optimizer: str) -> bool:
         """Whether an optimizer's update was measured."""
         return OPTIMIZERS[optimizer] in self.classes
 
-    def milliseconds(self, calls: Sequence[LayerCall]) -> tuple[list[str], Array]:
+    def time_calls(self, calls: Sequence[LayerCall]) -> tuple[list[str], Array]:
         """The class and the time of every layer."""
-        names = [self.known_class(call) for call in calls]
+        names = [self.find_class(call) for call in calls]
         found = np.zeros(len(calls))
         for name in dict.fromkeys(names):
             places = [place for place, one in enumerate(names) if one == name]
             some = [calls[place] for place in places]
             counts = np.array([call.count for call in some])
-            found[places] = counts * self.classes[name].predict(_terms(some, name), _features(some, name))
+            found[places] = counts * self.classes[name].predict(
+                _collect_terms(some, name), _collect_features(some, name)
+            )
         return names, found
 
-    def unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
+    def list_unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
         """Kinds of a network's operations that were never measured."""
-        calls = self.calls(Case(graph, 1))
-        return tuple(sorted({call.operation.kind for call in calls if self.known_class(call) == OTHER}))
+        calls = self.list_case_calls(StepCase(graph, 1))
+        return tuple(sorted({call.operation.kind for call in calls if self.find_class(call) == OTHER}))
 
 
 def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTable:
@@ -110,7 +112,7 @@ def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTabl
     wanted = LAYER_STAGES if training else (INFERENCE,)
     by_class: dict[str, list[LayerTime]] = {}
     for row in (row for row in rows if row.stage in wanted):
-        by_class.setdefault(class_of(_call(row), training=training), []).append(row)
+        by_class.setdefault(classify_call(_call_of(row), training=training), []).append(row)
         if training and row.stage == INFERENCE and row.operation.kind == kinds.ADD:
             by_class.setdefault(ACCUMULATION, []).append(row)
     unmeasured = [
@@ -127,33 +129,35 @@ def fit_layers(rows: Sequence[LayerTime], *, training: bool = True) -> LayerTabl
     return LayerTable({**classes, OTHER: _fit_class(unmeasured, OTHER)}, training)
 
 
-def _call(row: LayerTime) -> LayerCall:
+def _call_of(row: LayerTime) -> LayerCall:
     return LayerCall(row.operation, row.batch, row.stage)
 
 
-def _terms(calls: Sequence[LayerCall], name: str) -> Array:
-    return np.array([traffic_terms(call) if name in _BY_TRAFFIC else terms_of(call) for call in calls])
+def _collect_terms(calls: Sequence[LayerCall], name: str) -> Array:
+    return np.array([traffic_terms(call) if name in _BY_TRAFFIC else roofline_terms(call) for call in calls])
 
 
-def _features(calls: Sequence[LayerCall], name: str) -> Array:
+def _collect_features(calls: Sequence[LayerCall], name: str) -> Array:
     if name in _ROOFLINE_ALONE:  # layers of any kind, whose features are not the same ones
         return np.zeros((len(calls), 0))
-    return np.array([features_of(call) for call in calls])
+    return np.array([call_features(call) for call in calls])
 
 
 def _fit_class(rows: Sequence[LayerTime], name: str) -> ClassTimes:
-    calls = [_call(row) for row in rows]
+    calls = [_call_of(row) for row in rows]
     truth = np.array([row.steady_ms for row in rows])
-    terms = _terms(calls, name)
-    coefficients = _relative_nnls(terms, truth)
+    terms = _collect_terms(calls, name)
+    coefficients = _fit_relative(terms, truth)
     found = ClassTimes(tuple(coefficients.tolist()), None, len(rows), None)
     if name in _ROOFLINE_ALONE or len(rows) < _ROWS_FOR_RESIDUAL:
         return found
-    residual, left_out = fit_layer_residual(_features(calls, name), np.log(truth / found.roofline(terms)))
+    residual, left_out = fit_layer_residual(
+        _collect_features(calls, name), np.log(truth / found.apply_roofline(terms))
+    )
     return ClassTimes(found.term_ms, residual, len(rows), float(np.median(np.abs(left_out))))
 
 
-def _relative_nnls(terms: Array, truth: Array) -> Array:
+def _fit_relative(terms: Array, truth: Array) -> Array:
     """Non-negative coefficients with small relative errors; large errors weigh as their size alone."""
     relative = terms / truth[:, None]
     scale = np.sqrt((relative**2).mean(axis=0)) + 1e-12

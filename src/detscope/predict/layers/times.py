@@ -50,7 +50,7 @@ def write_layer_times(path: Path, rows: Sequence[LayerTime]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_cells(row) for row in rows)
+    writer.writerows(_to_cells(row) for row in rows)
     write_text(path, text.getvalue())
 
 
@@ -65,7 +65,7 @@ def read_layer_times(path: Path) -> list[LayerTime]:
     found = []
     for number, cells in enumerate(csv.DictReader(lines), 2):
         try:
-            found.append(_layer_time(cells))
+            found.append(_from_cells(cells))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path}, line {number}: {error!s:.80}", _HINT) from error
     if not found:
@@ -73,15 +73,15 @@ def read_layer_times(path: Path) -> list[LayerTime]:
     return found
 
 
-def layer_fingerprint(rows: Sequence[LayerTime]) -> str:
+def sum_layer_times(rows: Sequence[LayerTime]) -> str:
     """A short sum of what was measured."""
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(repr(_cells(row)).encode())
+        digest.update(repr(_to_cells(row)).encode())
     return digest.hexdigest()[:16]
 
 
-def _cells(row: LayerTime) -> list[str]:
+def _to_cells(row: LayerTime) -> list[str]:
     one, layer = row.operation, row.operation.convolution
     window = ("", "", "", "", "")
     if layer is not None:
@@ -101,15 +101,15 @@ def _cells(row: LayerTime) -> list[str]:
     ]
 
 
-def _layer_time(cells: Mapping[str, str]) -> LayerTime:
-    shapes = tuple(_numbers(text) for text in cells["input_shapes"].split())
-    output = _numbers(cells["output_shape"])
+def _from_cells(cells: Mapping[str, str]) -> LayerTime:
+    shapes = tuple(_parse_numbers(text) for text in cells["input_shapes"].split())
+    output = _parse_numbers(cells["output_shape"])
     if cells["stage"] not in LAYER_STAGES:
         raise ValueError(f"no stage {cells['stage']!r:.30}")
     layer = None
     if cells["kernel"]:
         kernel, stride, padding, dilation = (
-            _pair(cells[name]) for name in ("kernel", "stride", "padding", "dilation")
+            _parse_pair(cells[name]) for name in ("kernel", "stride", "padding", "dilation")
         )
         groups = int(cells["groups"])
         layer = Convolution(shapes[0][1], output[1], kernel, stride, padding, dilation, groups)
@@ -132,10 +132,10 @@ def _shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _numbers(text: str) -> Shape:
+def _parse_numbers(text: str) -> Shape:
     return tuple(int(part) for part in text.split("x"))
 
 
-def _pair(text: str) -> tuple[int, int]:
-    height, width = _numbers(text)
+def _parse_pair(text: str) -> tuple[int, int]:
+    height, width = _parse_numbers(text)
     return height, width

@@ -51,12 +51,12 @@ class _Block:
         self.after: _Block | None = None
 
 
-def rounded(request_bytes: int) -> int:
+def round_request(request_bytes: int) -> int:
     """What a request takes."""
     return max(ROUNDING, -(-request_bytes // ROUNDING) * ROUNDING)
 
 
-def segment_bytes(size: int) -> int:
+def size_segment(size: int) -> int:
     """What is asked of the device for a block that no free one can hold."""
     if size <= SMALL_REQUEST:
         return SMALL_SEGMENT
@@ -77,44 +77,44 @@ class CachingAllocator:
         self._tails: dict[bool, _Block] = {}  # the end of each pool's expandable segment
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
 
-    def allocate(self, key: int, request_bytes: int) -> None:
+    def allocate_block(self, key: int, request_bytes: int) -> None:
         """Give `key` a block; DeviceFullError where the limit allows none."""
         if key in self._live:
             raise KeyError(f"{key} is allocated already")
-        size = rounded(request_bytes)
-        block = self._find(size) or self._grow(size)
+        size = round_request(request_bytes)
+        block = self._take_free(size) or self._add_segment(size)
         if block.size - size >= ROUNDING:
-            self._split(block, size)
+            self._split_block(block, size)
         block.free = False
         self._live[key] = block
         self.allocated += block.size
         if self.allocated > self.peak_allocated:
             self.peak_allocated = self.allocated
 
-    def release(self, key: int) -> None:
+    def release_block(self, key: int) -> None:
         """Take `key`'s block back and join it with free neighbours."""
         block = self._live.pop(key)
         self.allocated -= block.size
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.free:
-                self._forget(neighbour)
-                block = _joined(block, neighbour)
-        self._keep(block)
+                self._forget_free(neighbour)
+                block = _join_blocks(block, neighbour)
+        self._keep_free(block)
 
     def return_free_segments(self) -> None:
         """`empty_cache`: whole free segments (of expandable ones: their free pages) go back to the device."""
         for block in list(self._blocks.values()):
             if self._settings.expandable_segments:
-                self._unmap(block)
+                self._unmap_pages(block)
             elif block.before is None and block.after is None:
-                self._forget(block)
+                self._forget_free(block)
                 self.reserved -= block.size
 
     def reset_peaks(self) -> None:
         """Peaks begin again at what there is now."""
         self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
 
-    def _find(self, size: int) -> _Block | None:
+    def _take_free(self, size: int) -> _Block | None:
         small = size <= SMALL_REQUEST
         pool = self._free[small]
         place = bisect_left(pool, (size, -1))
@@ -132,18 +132,18 @@ class CachingAllocator:
         del pool[place]
         return self._blocks.pop(address)
 
-    def _grow(self, size: int) -> _Block:
+    def _add_segment(self, size: int) -> _Block:
         small = size <= SMALL_REQUEST
         if self._settings.expandable_segments:
-            return self._expand(size, small)
-        wanted = segment_bytes(size)
+            return self._expand_segment(size, small)
+        wanted = size_segment(size)
         self._make_room(wanted)
         block = _Block(self._next_address, wanted, small, self._next_address)
         self._next_address += wanted
         self._add_reserved(wanted)
         return block
 
-    def _expand(self, size: int, small: bool) -> _Block:
+    def _expand_segment(self, size: int, small: bool) -> _Block:
         """One segment per pool that grows by pages of 2 or 20 MiB at its end."""
         tail = self._tails.get(small)
         page = SMALL_SEGMENT if small else LARGE_SEGMENT
@@ -155,7 +155,7 @@ class CachingAllocator:
         more = -(-(size - have) // page) * page
         self._add_reserved(more)
         if tail is not None and tail.free:
-            self._forget(tail)
+            self._forget_free(tail)
             tail.size += more
             return tail
         start = (1 << 60 if small else 1 << 61) if tail is None else tail.address + tail.size
@@ -165,17 +165,17 @@ class CachingAllocator:
         self._tails[small] = block
         return block
 
-    def _unmap(self, block: _Block) -> None:
+    def _unmap_pages(self, block: _Block) -> None:
         """Whole free pages are returned; they keep their addresses, so only the end of a segment shrinks."""
         page = SMALL_SEGMENT if block.small else LARGE_SEGMENT
         gone = block.size // page * page
         if block.after is not None or not gone:
             return
-        self._forget(block)
+        self._forget_free(block)
         block.size -= gone
         self.reserved -= gone
         if block.size:
-            self._keep(block)
+            self._keep_free(block)
         elif block.before is not None:
             block.before.after = None
             self._tails[block.small] = block.before
@@ -194,7 +194,7 @@ class CachingAllocator:
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
-    def _split(self, block: _Block, size: int) -> None:
+    def _split_block(self, block: _Block, size: int) -> None:
         rest = block.size - size
         limit = self._settings.max_split_size_bytes
         if block.small or self._settings.expandable_segments:
@@ -210,9 +210,9 @@ class CachingAllocator:
         block.after, block.size = remainder, size
         if self._tails.get(block.small) is block:
             self._tails[block.small] = remainder
-        self._keep(remainder)
+        self._keep_free(remainder)
 
-    def _keep(self, block: _Block) -> None:
+    def _keep_free(self, block: _Block) -> None:
         block.free = True
         self._blocks[block.address] = block
         insort(self._free[block.small], (block.size, block.address))
@@ -221,13 +221,13 @@ class CachingAllocator:
             if tail is not None and block.address <= tail.address < block.address + block.size:
                 self._tails[block.small] = block
 
-    def _forget(self, block: _Block) -> None:
+    def _forget_free(self, block: _Block) -> None:
         del self._blocks[block.address]
         pool = self._free[block.small]
         del pool[bisect_left(pool, (block.size, block.address))]
 
 
-def _joined(one: _Block, other: _Block) -> _Block:
+def _join_blocks(one: _Block, other: _Block) -> _Block:
     first, second = (one, other) if one.address < other.address else (other, one)
     first.size += second.size
     first.after = second.after
@@ -246,7 +246,7 @@ class ReplayedSnapshot:
     blocks_before: int  # alive when the history began: placed first, in order of address
 
     @property
-    def error(self) -> float:
+    def relative_error(self) -> float:
         """Relative error of the model."""
         return self.modelled_bytes / self.recorded_bytes - 1
 
@@ -260,23 +260,23 @@ def replay_snapshot(snapshot: Mapping[str, Any], device: int = 0) -> ReplayedSna
     allocator = CachingAllocator(
         AllocatorSettings(bool(settings.get("expandable_segments")), split if split > 0 else None)
     )
-    before = _blocks_before(segments, entries)
+    before = _find_earlier_blocks(segments, entries)
     keys = {address: key for key, address in enumerate(sorted(before))}
     for address, key in keys.items():
-        allocator.allocate(key, before[address])
+        allocator.allocate_block(key, before[address])
     next_key = len(keys)
     for entry in entries:
         if entry["action"] == "alloc":
             keys[entry["addr"]] = next_key
-            allocator.allocate(next_key, entry["size"])
+            allocator.allocate_block(next_key, entry["size"])
             next_key += 1
         elif entry["action"] == "free_completed":
-            allocator.release(keys.pop(entry["addr"]))
+            allocator.release_block(keys.pop(entry["addr"]))
     recorded = sum(one["total_size"] for one in segments)
     return ReplayedSnapshot(recorded, allocator.peak_reserved, len(entries), len(before))
 
 
-def _blocks_before(
+def _find_earlier_blocks(
     segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
 ) -> dict[int, int]:
     """Address and size of what was alive before the first event: freed unseen, or alive at the end unseen."""
@@ -290,13 +290,13 @@ def _blocks_before(
                 opened.discard(entry["addr"])
             else:
                 before[entry["addr"]] = entry["size"]
-    for address, size in _alive(segments):
+    for address, size in _list_alive(segments):
         if address not in opened:
             before[address] = size
     return before
 
 
-def _alive(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+def _list_alive(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
     for segment in segments:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":

@@ -47,7 +47,7 @@ class EventLog:
         self._next_key = 0
         self._empty: set[int] = set()
 
-    def allocate(self, size_bytes: int, category: str, stage: str = "") -> int:
+    def add_block(self, size_bytes: int, category: str, stage: str = "") -> int:
         """A new block; returns its key. A block of nothing is a key without an event."""
         self._next_key += 1
         if size_bytes > 0:
@@ -56,18 +56,18 @@ class EventLog:
             self._empty.add(self._next_key)
         return self._next_key
 
-    def release(self, key: int) -> None:
+    def end_block(self, key: int) -> None:
         """The block goes."""
         if key not in self._empty:
             self.events.append(MemoryEvent(key, 0))
 
-    def take(self) -> list[MemoryEvent]:
+    def take_events(self) -> list[MemoryEvent]:
         """The events so far; the log goes on empty."""
         taken, self.events = self.events, []
         return taken
 
 
-def live_by_category(events: Iterable[MemoryEvent]) -> dict[str, int]:
+def sum_live_categories(events: Iterable[MemoryEvent]) -> dict[str, int]:
     """Bytes that are live after the events, by category, without any rounding."""
     live: dict[int, MemoryEvent] = {}
     for event in events:
@@ -87,13 +87,13 @@ _WINOGRAD_OUTPUT = 4  # tiles of 4 x 4 outputs,
 _WINOGRAD_AREA = 36  # transformed as 6 x 6
 
 
-def workspace_bytes(rule: str, operation: Operation, batch: int, *, backward: bool) -> int:
+def count_workspace(rule: str, operation: Operation, batch: int, *, backward: bool) -> int:
     """Scratch memory of one pass of one operation under a rule."""
     wanted = rule == "both" or (rule == "backward" and backward)
-    return winograd_bytes(operation, batch) if wanted else 0
+    return count_winograd(operation, batch) if wanted else 0
 
 
-def winograd_bytes(operation: Operation, batch: int) -> int:
+def count_winograd(operation: Operation, batch: int) -> int:
     """Transformed input, output and weights of a dense 3 x 3 convolution of stride 1; 0 for any other."""
     layer = operation.convolution
     if layer is None or layer.kernel != (3, 3) or layer.stride != (1, 1) or layer.groups != 1:
@@ -147,155 +147,155 @@ class TrainingStep:
                 self._last_use[tensor] = place
                 self._shape_of[tensor] = shape
 
-    def build(self) -> list[MemoryEvent]:
+    def build_network(self) -> list[MemoryEvent]:
         """Parameters, running statistics and the batch: there before the first step."""
         for operation in self._graph.operations:
             for elements in operation.parameters:
-                self._log.allocate(elements * FLOAT_BYTES, "parameters", operation.stage)
+                self._log.add_block(elements * FLOAT_BYTES, "parameters", operation.stage)
             if operation.kind == kinds.BATCH_NORM and operation.parameters:
                 for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
-                    self._log.allocate(size, "parameters", operation.stage)
+                    self._log.add_block(size, "parameters", operation.stage)
         first = self._graph.operations[0].inputs[0]
-        self._block_of[first] = self._log.allocate(self._bytes(self._graph.input_shape), "inputs")
+        self._block_of[first] = self._log.add_block(self._count_bytes(self._graph.input_shape), "inputs")
         self._holders[self._block_of[first]] = 1
-        self._log.allocate(self._plan.batch * INDEX_BYTES, "inputs")
-        return self._log.take()
+        self._log.add_block(self._plan.batch * INDEX_BYTES, "inputs")
+        return self._log.take_events()
 
-    def step(self) -> list[MemoryEvent]:
+    def run_step(self) -> list[MemoryEvent]:
         """One forward pass, backward pass and optimizer step."""
-        self._forward()
-        self._backward()
-        self._update()
-        return self._log.take()
+        self._run_forward()
+        self._run_backward()
+        self._update_parameters()
+        return self._log.take_events()
 
-    def _bytes(self, shape: Shape) -> int:
+    def _count_bytes(self, shape: Shape) -> int:
         return self._plan.batch * prod(shape[1:]) * FLOAT_BYTES
 
-    def _new(self, size_bytes: int, category: str, stage: str) -> int:
-        block = self._log.allocate(size_bytes, category, stage)
+    def _new_block(self, size_bytes: int, category: str, stage: str) -> int:
+        block = self._log.add_block(size_bytes, category, stage)
         self._holders[block] = 1
         return block
 
-    def _drop(self, block: int) -> None:
+    def _drop_block(self, block: int) -> None:
         self._holders[block] -= 1
         if not self._holders[block]:
             del self._holders[block]
-            self._log.release(block)
+            self._log.end_block(block)
 
-    def _hold(self, block: int) -> int:
+    def _hold_block(self, block: int) -> int:
         self._holders[block] += 1
         return block
 
-    def _forward(self) -> None:
+    def _run_forward(self) -> None:
         first = self._graph.operations[0].inputs[0]
         self._saved = []
         for place, operation in enumerate(self._graph.operations):
             if not operation.in_place:
-                self._block_of[operation.output] = self._new(
-                    self._bytes(operation.output_shape), "activations", operation.stage
+                self._block_of[operation.output] = self._new_block(
+                    self._count_bytes(operation.output_shape), "activations", operation.stage
                 )
-            self._scratch(operation, backward=False)
-            self._saved.append(self._kept(operation))
+            self._use_workspace(operation, backward=False)
+            self._saved.append(self._keep_for_backward(operation))
             for tensor in dict.fromkeys(operation.inputs):
                 if self._last_use[tensor] == place and tensor not in (first, operation.output):
-                    self._drop(self._block_of.pop(tensor))
-        self._loss()
+                    self._drop_block(self._block_of.pop(tensor))
+        self._run_loss()
 
-    def _kept(self, operation: Operation) -> list[int]:
+    def _keep_for_backward(self, operation: Operation) -> list[int]:
         """Blocks that backward will need."""
         kept = []
         known = operation.kind in _KEEPS_INPUT | _KEEPS_OUTPUT | _KEEPS_NOTHING
         if operation.kind in _KEEPS_INPUT or not known:
-            kept += [self._hold(self._block_of[tensor]) for tensor in operation.inputs]
+            kept += [self._hold_block(self._block_of[tensor]) for tensor in operation.inputs]
         if operation.kind in _KEEPS_OUTPUT or not known:
-            kept.append(self._hold(self._block_of[operation.output]))
+            kept.append(self._hold_block(self._block_of[operation.output]))
         out_elements = self._plan.batch * prod(operation.output_shape[1:])
         if operation.kind == kinds.MAX_POOL:
-            kept.append(self._new(out_elements * INDEX_BYTES, "activations", operation.stage))
+            kept.append(self._new_block(out_elements * INDEX_BYTES, "activations", operation.stage))
         elif operation.kind == kinds.DROPOUT:
-            kept.append(self._new(out_elements, "activations", operation.stage))
+            kept.append(self._new_block(out_elements, "activations", operation.stage))
         elif operation.kind == kinds.BATCH_NORM:
             channels = operation.output_shape[1] * FLOAT_BYTES
-            kept += [self._new(channels, "activations", operation.stage) for _ in range(2)]
+            kept += [self._new_block(channels, "activations", operation.stage) for _ in range(2)]
         return kept
 
-    def _loss(self) -> None:
+    def _run_loss(self) -> None:
         """Cross entropy: the log-probabilities are kept; backward begins with the gradient of the output."""
         last = self._graph.operations[-1]
-        size = self._bytes(last.output_shape)
-        probabilities = self._new(size, "activations", last.stage)
-        scalars = [self._new(FLOAT_BYTES, "activations", last.stage) for _ in range(2)]
-        of_probabilities = self._new(size, "temporary", last.stage)
-        self._gradient_of[last.output] = self._new(size, "temporary", last.stage)
+        size = self._count_bytes(last.output_shape)
+        probabilities = self._new_block(size, "activations", last.stage)
+        scalars = [self._new_block(FLOAT_BYTES, "activations", last.stage) for _ in range(2)]
+        of_probabilities = self._new_block(size, "temporary", last.stage)
+        self._gradient_of[last.output] = self._new_block(size, "temporary", last.stage)
         for block in (of_probabilities, probabilities, *scalars):
-            self._drop(block)
+            self._drop_block(block)
         output = self._block_of.pop(last.output, None)
         if output is not None:
-            self._drop(output)
+            self._drop_block(output)
 
-    def _scratch(self, operation: Operation, *, backward: bool) -> None:
-        size = workspace_bytes(self._plan.workspace, operation, self._plan.batch, backward=backward)
+    def _use_workspace(self, operation: Operation, *, backward: bool) -> None:
+        size = count_workspace(self._plan.workspace, operation, self._plan.batch, backward=backward)
         if size:
-            self._log.release(self._log.allocate(size, "workspace", operation.stage))
+            self._log.end_block(self._log.add_block(size, "workspace", operation.stage))
 
-    def _backward(self) -> None:
+    def _run_backward(self) -> None:
         for place in range(len(self._graph.operations) - 1, -1, -1):
             operation = self._graph.operations[place]
             gradient = self._gradient_of.pop(operation.output, None)
             if gradient is not None:
-                self._through(operation, gradient, place)
+                self._pass_gradient(operation, gradient, place)
             for block in self._saved[place]:
-                self._drop(block)
+                self._drop_block(block)
 
-    def _through(self, operation: Operation, gradient: int, place: int) -> None:
+    def _pass_gradient(self, operation: Operation, gradient: int, place: int) -> None:
         """The gradient of the output becomes those of inputs and parameters."""
         # the operands of an addition share it; parts of a concatenation are views, which keep all of it alive
         if operation.kind in (kinds.ADD, kinds.CONCATENATE):
             for tensor in operation.inputs:
-                self._accumulate(tensor, self._hold(gradient), operation)
-            self._drop(gradient)
+                self._add_gradient(tensor, self._hold_block(gradient), operation)
+            self._drop_block(gradient)
             return
         made = []
         for tensor, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             if place > 0:  # nobody asks for the gradient of the images
-                made.append((tensor, self._new(self._bytes(shape), "temporary", operation.stage)))
-                self._scratch(operation, backward=True)
+                made.append((tensor, self._new_block(self._count_bytes(shape), "temporary", operation.stage)))
+                self._use_workspace(operation, backward=True)
         fresh = [
-            self._new(elements * FLOAT_BYTES, "gradients", operation.stage)
+            self._new_block(elements * FLOAT_BYTES, "gradients", operation.stage)
             for elements in operation.parameters
         ]
-        self._scratch(operation, backward=True)
-        self._drop(gradient)
+        self._use_workspace(operation, backward=True)
+        self._drop_block(gradient)
         self._keep_gradients(place, fresh)
         for tensor, block in made:
-            self._accumulate(tensor, block, operation)
+            self._add_gradient(tensor, block, operation)
 
     def _keep_gradients(self, place: int, fresh: list[int]) -> None:
         for index, block in enumerate(fresh):
             if (place, index) in self._parameter_gradients:
-                self._drop(block)  # added to the one that is there
+                self._drop_block(block)  # added to the one that is there
             else:
                 self._parameter_gradients[place, index] = block
 
-    def _accumulate(self, tensor: int, block: int, operation: Operation) -> None:
+    def _add_gradient(self, tensor: int, block: int, operation: Operation) -> None:
         """The second gradient of a tensor is summed with the first into a new one."""
         first = self._gradient_of.get(tensor)
         if first is None:
             self._gradient_of[tensor] = block
             return
-        size = self._bytes(self._shape_of[tensor])
-        self._gradient_of[tensor] = self._new(size, "temporary", operation.stage)
-        self._drop(first)
-        self._drop(block)
+        size = self._count_bytes(self._shape_of[tensor])
+        self._gradient_of[tensor] = self._new_block(size, "temporary", operation.stage)
+        self._drop_block(first)
+        self._drop_block(block)
 
-    def _update(self) -> None:
+    def _update_parameters(self) -> None:
         if not self._has_state:
             self._has_state = True
             for operation in self._graph.operations:
                 for elements in operation.parameters:
                     for _ in range(self._plan.optimizer_copies):
-                        self._log.allocate(elements * FLOAT_BYTES, "optimizer", operation.stage)
+                        self._log.add_block(elements * FLOAT_BYTES, "optimizer", operation.stage)
         if not self._plan.keeps_gradients:
             for block in self._parameter_gradients.values():
-                self._drop(block)
+                self._drop_block(block)
             self._parameter_gradients.clear()

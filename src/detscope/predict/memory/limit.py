@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detscope.predict.samples import Array, Sample
+from detscope.predict.samples import Array, StepSample
 
 FITS, TOO_CLOSE, DOES_NOT_FIT = "fits", "too close to call", "does not fit"
 NEVER_BEYOND = 0.1  # a prediction this far beyond the limit is no plain "fits", whatever the interval
@@ -27,7 +27,7 @@ def learn_limit(predicted: Array, passed: Sequence[bool]) -> float:
     return float(np.median(best))
 
 
-def decide(predicted: float, limit: float, width: float) -> str:
+def decide_fit(predicted: float, limit: float, width: float) -> str:
     """One of three words; `width` is the interval's half width as a logarithm."""
     lower, upper = predicted * np.exp(-width), predicted * np.exp(width)
     if upper <= limit and predicted <= limit * (1 + NEVER_BEYOND):
@@ -35,14 +35,14 @@ def decide(predicted: float, limit: float, width: float) -> str:
     return DOES_NOT_FIT if lower > limit else TOO_CLOSE
 
 
-def leaning(predicted: float, limit: float) -> str:
+def lean_towards(predicted: float, limit: float) -> str:
     """The better guess where it is too close to call."""
     return FITS if predicted <= limit else DOES_NOT_FIT
 
 
-def with_outcome(samples: Sequence[Sample]) -> list[Sample]:
+def keep_outcomes(samples: Sequence[StepSample]) -> list[StepSample]:
     """One sample per case: where it was tried several times, it ran if it ever did."""
-    latest: dict[tuple[str, int, int], Sample] = {}
+    latest: dict[tuple[str, int, int], StepSample] = {}
     for one in samples:
         key = (one.network, one.level, one.case.batch)
         if key not in latest or one.passed:

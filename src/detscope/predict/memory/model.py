@@ -13,9 +13,9 @@ from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.allocator import CachingAllocator
 from detscope.predict.memory.lifetimes import RULES, TrainingPlan, TrainingStep
 from detscope.predict.memory.simulation import SimulatedMemory, StepMemory
-from detscope.predict.models.older import older_matrix
+from detscope.predict.models.older import collect_older_features
 from detscope.predict.models.residual import SmoothResidual, fit_residuals
-from detscope.predict.samples import Array, Case, Sample, with_target
+from detscope.predict.samples import Array, StepCase, StepSample, keep_measured
 
 # DOC detscope.predict.memory.model: From reserved memory to what the process holds: a few numbers fitted from samples.
 #
@@ -33,12 +33,12 @@ class ProcessTerm:
     floor_bytes: float
     ceiling_bytes: float
 
-    def apply(self, reserved: Array) -> Array:
+    def bound_bytes(self, reserved: Array) -> Array:
         """Bytes of the process."""
         free = self.offset_bytes + self.slope * reserved
         return np.asarray(np.clip(free, self.floor_bytes, self.ceiling_bytes))
 
-    def unbounded(self, reserved: Array) -> Array:
+    def unbounded_bytes(self, reserved: Array) -> Array:
         """What the process would hold on a larger device."""
         free = self.offset_bytes + self.slope * reserved
         return np.asarray(np.maximum(free, self.floor_bytes))
@@ -48,7 +48,7 @@ def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Ar
     """Least relative deviations between floor and ceiling, which are what is hardly ever passed."""
     known, truth = np.asarray(reserved, dtype=float), np.asarray(process, dtype=float)
     floor, highest = (float(value) for value in np.quantile(truth, (0.05, 0.99)))
-    ceiling = highest if _full(known, truth, highest) else float("inf")
+    ceiling = highest if _is_full(known, truth, highest) else float("inf")
     inside = (truth > 1.03 * floor) & (truth < 0.98 * ceiling)
     if inside.sum() < 3:
         return ProcessTerm(float(np.median(truth - known)), 1.0, float(truth.min()), float("inf"))
@@ -62,7 +62,7 @@ def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Ar
     return ProcessTerm(float(found[0]), float(found[1]), floor, ceiling)
 
 
-def _full(reserved: Array, process: Array, highest: float) -> bool:
+def _is_full(reserved: Array, process: Array, highest: float) -> bool:
     """Whether the device's memory ended there: many hold the same, however much they reserved."""
     top = reserved[process >= 0.98 * highest]
     return len(top) >= max(5, 0.05 * len(process)) and bool(top.max() >= 1.1 * top.min())
@@ -73,25 +73,25 @@ _GIB = float(1 << 30)  # what processes hold besides reserved memory differs by 
 
 
 @lru_cache(maxsize=20000)
-def _simulated(graph: LayerGraph, batch: int, rule: str) -> tuple[float, float]:
+def _simulate_case(graph: LayerGraph, batch: int, rule: str) -> tuple[float, float]:
     """As `simulate_training`, from events that all batch sizes of a network share."""
-    build, *steps = _events(graph, rule)
+    build, *steps = _split_events(graph, rule)
     allocator = CachingAllocator()
-    _replay(allocator, build, batch)
+    _replay_events(allocator, build, batch)
     measured = []
     for events in steps:
         allocator.return_free_segments()
         allocator.reset_peaks()
-        _replay(allocator, events, batch)
+        _replay_events(allocator, events, batch)
         measured.append(StepMemory(allocator.peak_allocated, allocator.peak_reserved, {}))
-    return SimulatedMemory(measured[0], measured[1], ()).averaged()
+    return SimulatedMemory(measured[0], measured[1], ()).average_steps()
 
 
 @lru_cache(maxsize=1000)
-def _events(graph: LayerGraph, rule: str) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+def _split_events(graph: LayerGraph, rule: str) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """Key, constant bytes and bytes per image of what comes (goes: no bytes) before and in two steps."""
     steps = [TrainingStep(graph, TrainingPlan(batch, workspace=rule)) for batch in (1, 2)]
-    parts = [(step.build(), step.step(), step.step()) for step in steps]
+    parts = [(step.build_network(), step.run_step(), step.run_step()) for step in steps]
     return tuple(
         tuple(
             (one.key, 2 * one.bytes - two.bytes, two.bytes - one.bytes)
@@ -101,17 +101,17 @@ def _events(graph: LayerGraph, rule: str) -> tuple[tuple[tuple[int, int, int], .
     )
 
 
-def _replay(allocator: CachingAllocator, events: Sequence[tuple[int, int, int]], batch: int) -> None:
+def _replay_events(allocator: CachingAllocator, events: Sequence[tuple[int, int, int]], batch: int) -> None:
     for key, constant, per_image in events:
         if constant or per_image:
-            allocator.allocate(key, constant + batch * per_image)
+            allocator.allocate_block(key, constant + batch * per_image)
         else:
-            allocator.release(key)
+            allocator.release_block(key)
 
 
-def simulated_bytes(cases: Sequence[Case], rule: str = "backward") -> tuple[Array, Array]:
+def simulate_bytes(cases: Sequence[StepCase], rule: str = "backward") -> tuple[Array, Array]:
     """Allocated and reserved bytes, averaged over the steps as the recorded runs were."""
-    pairs = np.array([_simulated(case.graph, case.batch, rule) for case in cases], dtype=float)
+    pairs = np.array([_simulate_case(case.graph, case.batch, rule) for case in cases], dtype=float)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -129,77 +129,77 @@ class MemoryModel:
         if self.rule not in RULES:
             raise ValueError(f"no rule {self.rule!s:.20}")
 
-    def allocated(self, cases: Sequence[Case]) -> Array:
+    def predict_allocated(self, cases: Sequence[StepCase]) -> Array:
         """Peak of allocated bytes: always simulated."""
-        return simulated_bytes(cases, self.rule)[0]
+        return simulate_bytes(cases, self.rule)[0]
 
-    def reserved(self, cases: Sequence[Case]) -> Array:
+    def predict_reserved(self, cases: Sequence[StepCase]) -> Array:
         """Peak of reserved bytes."""
-        reserved = simulated_bytes(cases, self.rule)[1]
+        reserved = simulate_bytes(cases, self.rule)[1]
         if self.reserved_residual is not None:
-            features = memory_features(cases, self.rule)
+            features = collect_memory_features(cases, self.rule)
             reserved = reserved * np.exp(self.reserved_residual.predict(features))
         return reserved
 
-    def predict(self, cases: Sequence[Case]) -> Array:
+    def predict(self, cases: Sequence[StepCase]) -> Array:
         """Bytes of the process; needs a fitted process term."""
-        return self._process(cases, bounded=True)
+        return self._predict_process(cases, bounded=True)
 
-    def unbounded(self, cases: Sequence[Case]) -> Array:
+    def predict_unbounded(self, cases: Sequence[StepCase]) -> Array:
         """What the process would hold if the device were large enough."""
-        return self._process(cases, bounded=False)
+        return self._predict_process(cases, bounded=False)
 
-    def _process(self, cases: Sequence[Case], *, bounded: bool) -> Array:
+    def _predict_process(self, cases: Sequence[StepCase], *, bounded: bool) -> Array:
         if self.process is None:
             raise ValueError("no process term: fit one from samples")
-        reserved = self.reserved(cases)
-        found = self.process.apply(reserved) if bounded else self.process.unbounded(reserved)
+        reserved = self.predict_reserved(cases)
+        found = self.process.bound_bytes(reserved) if bounded else self.process.unbounded_bytes(reserved)
         if self.process_residual is not None:
-            found = found + _GIB * self.process_residual.predict(memory_features(cases, self.rule))
+            found = found + _GIB * self.process_residual.predict(collect_memory_features(cases, self.rule))
         return np.minimum(found, self.process.ceiling_bytes) if bounded else found
 
 
-def memory_features(cases: Sequence[Case], rule: str) -> Array:
+def collect_memory_features(cases: Sequence[StepCase], rule: str) -> Array:
     """The older features (as logarithms) and what the simulation makes of the case."""
-    allocated, reserved = simulated_bytes(cases, rule)
-    parameters = np.log([sum(case.graph.parameters) + 1.0 for case in cases])
+    allocated, reserved = simulate_bytes(cases, rule)
+    parameters = np.log([sum(case.graph.parameter_sizes) + 1.0 for case in cases])
     batches = np.log([case.batch for case in cases])
     physics = np.column_stack(
         [np.log(allocated), np.log(reserved), np.log(reserved / allocated), batches, parameters]
     )
-    return np.hstack([np.log(older_matrix(cases) + 1.0), physics])
+    return np.hstack([np.log(collect_older_features(cases) + 1.0), physics])
 
 
-def choose_rule(samples: Sequence[Sample]) -> str:
+def choose_rule(samples: Sequence[StepSample]) -> str:
     """The workspace rule under which the simulation is closest to measured reserved bytes."""
-    known = with_target(samples, "reserved_bytes")
+    known = keep_measured(samples, "reserved_bytes")
     if not known:
         return RULES[0]
     # by a sum and not by place: most are the same in every fold, and are simulated once
-    some = sorted(known, key=_draw)[:_ROWS_FOR_RULE]
+    some = sorted(known, key=_draw_number)[:_ROWS_FOR_RULE]
     truth = np.array([one.reserved_bytes for one in some], dtype=float)
 
     def error(rule: str) -> float:
-        return float(np.abs(np.log(simulated_bytes([one.case for one in some], rule)[1] / truth)).mean())
+        return float(np.abs(np.log(simulate_bytes([one.case for one in some], rule)[1] / truth)).mean())
 
     return min(RULES, key=error)
 
 
-def _draw(sample: Sample) -> int:
+def _draw_number(sample: StepSample) -> int:
     return crc32(f"{sample.network} {sample.level} {sample.case.batch}".encode())
 
 
-def fit_memory(samples: Sequence[Sample], *, hybrid: bool) -> MemoryModel:
+def fit_memory(samples: Sequence[StepSample], *, hybrid: bool) -> MemoryModel:
     """Rule and process term; as a hybrid also what reserved and process bytes were off by."""
     rule = choose_rule(samples)
-    known = [one for one in with_target(samples, "process_bytes") if one.reserved_bytes is not None]
+    known = [one for one in keep_measured(samples, "process_bytes") if one.reserved_bytes is not None]
     cases = [one.case for one in known]
     truth = np.array([one.process_bytes for one in known], dtype=float)
     reserved = np.array([one.reserved_bytes for one in known], dtype=float)
-    simulated = simulated_bytes(cases, rule)[1]
+    simulated = simulate_bytes(cases, rule)[1]
     if not hybrid:  # fitted to what it will be given: simulated bytes
         return MemoryModel(rule, fit_process(simulated, truth))
     process = fit_process(reserved, truth)
-    features = memory_features(cases, rule)
-    left_over = [np.log(reserved / simulated), (truth - process.apply(reserved)) / _GIB]
+    features = collect_memory_features(cases, rule)
+    left_over = [np.log(reserved / simulated), (truth - process.bound_bytes(reserved)) / _GIB]
     return MemoryModel(rule, process, *fit_residuals(features, left_over))

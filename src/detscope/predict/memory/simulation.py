@@ -16,7 +16,7 @@ from detscope.predict.memory.lifetimes import (
     MemoryEvent,
     TrainingPlan,
     TrainingStep,
-    live_by_category,
+    sum_live_categories,
 )
 
 
@@ -38,7 +38,7 @@ class SimulatedMemory:
     later: StepMemory
     assumed: tuple[str, ...]
 
-    def averaged(self) -> tuple[float, float]:
+    def average_steps(self) -> tuple[float, float]:
         """Allocated and reserved bytes as recorded on the TX2: (2 first + second + 2 third) / 5."""
         return (
             (2 * self.first.allocated + 3 * self.later.allocated) / 5,
@@ -54,19 +54,19 @@ def simulate_training(
     categories: bool = True,
 ) -> SimulatedMemory:
     """Two steps of a network; free segments are returned before each, as the recorded runs did."""
-    step, replay = TrainingStep(graph, plan), Replay(settings)
-    replay.run(step.build())
+    step, replay = TrainingStep(graph, plan), MemoryReplay(settings)
+    replay.replay_events(step.build_network())
     measured = []
     for _ in range(2):
         replay.begin_step()
-        replay.run(step.step())
-        measured.append(replay.peaks(categories=categories))
+        replay.replay_events(step.run_step())
+        measured.append(replay.measure_peaks(categories=categories))
     assumed = [f"convolution workspace: Winograd, {plan.workspace}"]
     assumed += [f"operation {kind}: keeps input and output" for kind in graph.unknown_kinds]
     return SimulatedMemory(measured[0], measured[1], tuple(assumed))
 
 
-class Replay:
+class MemoryReplay:
     """Events through the allocator; what the peak was made of is counted afterwards."""
 
     def __init__(self, settings: AllocatorSettings | None = None) -> None:
@@ -80,23 +80,23 @@ class Replay:
         self.allocator.reset_peaks()
         self._peak_at = len(self._events)
 
-    def run(self, events: Sequence[MemoryEvent]) -> None:
+    def replay_events(self, events: Sequence[MemoryEvent]) -> None:
         """Follow all events."""
         allocator = self.allocator
         for place, event in enumerate(events, len(self._events) + 1):
             if event.bytes:
                 before = allocator.peak_allocated
-                allocator.allocate(event.key, event.bytes)
+                allocator.allocate_block(event.key, event.bytes)
                 if allocator.peak_allocated > before:
                     self._peak_at = place
             else:
-                allocator.release(event.key)
+                allocator.release_block(event.key)
         self._events.extend(events)
 
-    def peaks(self, *, categories: bool = True) -> StepMemory:
+    def measure_peaks(self, *, categories: bool = True) -> StepMemory:
         """Peaks since the step began; what they were made of takes a pass of its own."""
         allocator = self.allocator
-        parts = live_by_category(self._events[: self._peak_at]) if categories else {}
+        parts = sum_live_categories(self._events[: self._peak_at]) if categories else {}
         return StepMemory(allocator.peak_allocated, allocator.peak_reserved, parts)
 
 
@@ -107,33 +107,33 @@ def simulate_inference(
     graph: LayerGraph, batch: int, settings: AllocatorSettings | None = None
 ) -> StepMemory:
     """Peaks of a forward pass without gradients; nothing is kept for a backward pass."""
-    replay = Replay(settings)
-    replay.run(forward_events(graph, batch))
-    return replay.peaks()
+    replay = MemoryReplay(settings)
+    replay.replay_events(list_forward_events(graph, batch))
+    return replay.measure_peaks()
 
 
-def forward_events(graph: LayerGraph, batch: int) -> list[MemoryEvent]:
+def list_forward_events(graph: LayerGraph, batch: int) -> list[MemoryEvent]:
     """Parameters and images come first and stay; every other tensor goes after its last use."""
     log = EventLog()
     for operation in graph.operations:
         for elements in operation.parameters:
-            log.allocate(elements * FLOAT_BYTES, "parameters", operation.stage)
+            log.add_block(elements * FLOAT_BYTES, "parameters", operation.stage)
         if operation.kind == kinds.BATCH_NORM and operation.parameters:  # running mean, variance and count
             for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
-                log.allocate(size, "parameters", operation.stage)
+                log.add_block(size, "parameters", operation.stage)
     first = graph.operations[0].inputs[0]
-    blocks = {first: log.allocate(_bytes(graph.input_shape, batch), "inputs")}
+    blocks = {first: log.add_block(_count_bytes(graph.input_shape, batch), "inputs")}
     last_use = {tensor: place for place, one in enumerate(graph.operations) for tensor in one.inputs}
     for place, operation in enumerate(graph.operations):
         if not operation.in_place:
-            blocks[operation.output] = log.allocate(
-                _bytes(operation.output_shape, batch), "temporary", operation.stage
+            blocks[operation.output] = log.add_block(
+                _count_bytes(operation.output_shape, batch), "temporary", operation.stage
             )
         for tensor in dict.fromkeys(operation.inputs):
             if last_use[tensor] == place and tensor not in (first, operation.output):
-                log.release(blocks.pop(tensor))
-    return log.take()
+                log.end_block(blocks.pop(tensor))
+    return log.take_events()
 
 
-def _bytes(shape: Shape, batch: int) -> int:
+def _count_bytes(shape: Shape, batch: int) -> int:
     return batch * prod(shape[1:]) * FLOAT_BYTES

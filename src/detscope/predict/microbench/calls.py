@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Shape
-from detscope.predict.microbench.design import Trial
+from detscope.predict.microbench.design import LayerTrial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,7 +55,7 @@ class CpuClock:
         return self._total_ns / 1e6
 
 
-class CudaClock:
+class CudaEventClock:
     """Events on the current stream: a call's kernels, and the wait for the host where that is slower."""
 
     def __init__(self, device: str) -> None:
@@ -85,9 +85,9 @@ class CudaClock:
         return float(sum(first.elapsed_time(last) for first, last in self._pairs))
 
 
-def clock_for(device: str) -> Clock:
+def make_clock(device: str) -> Clock:
     """The clock of a device: cpu, cuda or cuda:1."""
-    return CudaClock(device) if device.startswith("cuda") else CpuClock()
+    return CudaEventClock(device) if device.startswith("cuda") else CpuClock()
 
 
 Function = Callable[..., Any]
@@ -96,7 +96,7 @@ _TRUTHS = 5  # boxes that an image's anchors are compared with
 _CELLS = 8  # pixels to one cell of a map
 
 
-def detection_call(torch: Any, device: str, trial: Trial) -> Function | None:
+def detection_call(torch: Any, device: str, trial: LayerTrial) -> Function | None:
     """The function of a trial; None where it is no operator of detectors."""
     made = _MAKERS.get(trial.operation.kind)
     return None if made is None else made(torch, device, trial)
@@ -110,7 +110,7 @@ def _made_boxes(torch: Any, device: str, count: int, side: float) -> Tensor:
     return found
 
 
-def _roi_align(torch: Any, device: str, trial: Trial) -> Function:
+def _roi_align(torch: Any, device: str, trial: LayerTrial) -> Function:
     from torchvision.ops import roi_align
 
     (_, _, height, _), (boxes, _) = trial.operation.input_shapes
@@ -121,7 +121,7 @@ def _roi_align(torch: Any, device: str, trial: Trial) -> Function:
     return lambda image, _: roi_align(image, regions, window, 1 / _CELLS, 2)
 
 
-def _nms(torch: Any, device: str, trial: Trial) -> Function:
+def _nms(torch: Any, device: str, trial: LayerTrial) -> Function:
     from torchvision.ops import nms
 
     count = trial.operation.output_shape[0]
@@ -130,38 +130,38 @@ def _nms(torch: Any, device: str, trial: Trial) -> Function:
     return lambda _: nms(boxes, scores, 0.7)
 
 
-def _group_norm(torch: Any, device: str, trial: Trial) -> Function:
+def _group_norm(torch: Any, device: str, trial: LayerTrial) -> Function:
     channels = trial.operation.output_shape[1]
     module: Function = torch.nn.GroupNorm(channels // _GROUP, channels).to(device)
     return module
 
 
-def _nearest(torch: Any, _: str, trial: Trial) -> Function:
+def _nearest(torch: Any, _: str, trial: LayerTrial) -> Function:
     size = trial.operation.output_shape[2:]
     return lambda image: torch.nn.functional.interpolate(image, size=size, mode="nearest")
 
 
-def _bilinear(torch: Any, _: str, trial: Trial) -> Function:
+def _bilinear(torch: Any, _: str, trial: LayerTrial) -> Function:
     size = trial.operation.output_shape[2:]
     return lambda image: torch.nn.functional.interpolate(
         image, size=size, mode="bilinear", align_corners=False
     )
 
 
-def _arithmetic(torch: Any, _: str, trial: Trial) -> Function:
+def _arithmetic(torch: Any, _: str, trial: LayerTrial) -> Function:
     if trial.variant == "clamp":
         return lambda one: one.clamp(min=-1.0, max=1.0)
     found: Function = getattr(torch, trial.variant)
     return found
 
 
-def _reduction(_: Any, __: str, trial: Trial) -> Function:
+def _reduction(_: Any, __: str, trial: LayerTrial) -> Function:
     if trial.variant == "sum":
         return lambda one: one.sum()
     return lambda one: one.max(1)[0]
 
 
-def _index(torch: Any, device: str, trial: Trial) -> Function:
+def _index(torch: Any, device: str, trial: LayerTrial) -> Function:
     among, wanted = (
         trial.batch * shape[0] for shape in (*trial.operation.input_shapes, trial.operation.output_shape)
     )
@@ -169,14 +169,14 @@ def _index(torch: Any, device: str, trial: Trial) -> Function:
     return lambda one: one[rows]
 
 
-def _sorting(_: Any, __: str, trial: Trial) -> Function:
+def _sorting(_: Any, __: str, trial: LayerTrial) -> Function:
     kept = trial.operation.output_shape[0]
     if trial.variant == "topk":
         return lambda one: one.topk(kept)
     return lambda one: one.sort(descending=True)
 
 
-def _loss(torch: Any, device: str, trial: Trial) -> Function:
+def _loss(torch: Any, device: str, trial: LayerTrial) -> Function:
     rows, width = trial.operation.input_shapes[0]
     truth = torch.rand(trial.batch * rows, width, device=device)
     functional = torch.nn.functional
@@ -186,7 +186,7 @@ def _loss(torch: Any, device: str, trial: Trial) -> Function:
     return lambda one: functional.binary_cross_entropy_with_logits(one, truth, reduction=how)
 
 
-def _views(torch: Any, device: str, _: Trial) -> Function:
+def _views(torch: Any, device: str, _: LayerTrial) -> Function:
     boxes = torch.rand(64, 4, device=device)
 
     def run() -> None:
@@ -200,7 +200,7 @@ def _views(torch: Any, device: str, _: Trial) -> Function:
     return run
 
 
-def _small(torch: Any, device: str, trial: Trial) -> Function:
+def _small(torch: Any, device: str, trial: LayerTrial) -> Function:
     """Twelve operators on columns of boxes, on all of them, and on them against some truths."""
     boxes = torch.rand(int(trial.variant), 4, device=device)
     left, right = boxes[:, 0].clone(), boxes[:, 2].clone()
@@ -223,7 +223,7 @@ def _small(torch: Any, device: str, trial: Trial) -> Function:
     return run
 
 
-_MAKERS: dict[str, Callable[[Any, str, Trial], Function]] = {
+_MAKERS: dict[str, Callable[[Any, str, LayerTrial], Function]] = {
     kinds.ROI_ALIGN: _roi_align,
     kinds.NMS: _nms,
     kinds.GROUP_NORM: _group_norm,
@@ -244,26 +244,26 @@ _UPDATE_ELEMENTS = 8_000_000  # of all tensors of one update together: more than
 _MOST_TENSORS = 64
 
 
-class Bench:
+class LayerBench:
     """Where layers run, the clock beside them, and random numbers to copy inputs from."""
 
     def __init__(self, torch: Any, device: str, clock: Clock) -> None:
         self.torch, self.device, self.clock = torch, device, clock
         self._numbers = torch.randn(_POOL_ELEMENTS, device=device)
 
-    def random(self, shape: Shape) -> Tensor:
+    def draw_tensor(self, shape: Shape) -> Tensor:
         """A new tensor of random numbers; copied, because drawing them takes longer than most layers."""
         made: Tensor = self.torch.empty(shape, device=self.device)
-        self.fill(made)
+        self.fill_tensor(made)
         return made
 
-    def fill(self, tensor: Tensor) -> None:
+    def fill_tensor(self, tensor: Tensor) -> None:
         """Random numbers into a tensor that is there."""
         for part in tensor.view(-1).split(_POOL_ELEMENTS):
             part.copy_(self._numbers[: len(part)])
 
 
-class Call:
+class LayerFunction:
     """A layer that can be called, and its parameters' gradients cleared."""
 
     def __init__(self, function: Callable[..., Tensor], module: nn.Module | None = None) -> None:
@@ -275,13 +275,13 @@ class Call:
         """The layer's output."""
         return self._function(*inputs)
 
-    def clear(self) -> None:
+    def clear_gradients(self) -> None:
         """As `zero_grad(set_to_none=True)`."""
         for parameter in self._parameters:
             parameter.grad = None
 
 
-def made_call(bench: Bench, trial: Trial, *, training: bool) -> Call:
+def make_call(bench: LayerBench, trial: LayerTrial, *, training: bool) -> LayerFunction:
     """The layer of a trial."""
     operation = trial.operation
     module = _module(bench.torch.nn, trial)
@@ -290,25 +290,25 @@ def made_call(bench: Bench, trial: Trial, *, training: bool) -> Call:
             module = module.to_empty(device=bench.device)
             with bench.torch.no_grad():
                 for parameter in module.parameters():
-                    bench.fill(parameter)
+                    bench.fill_tensor(parameter)
         module = module.to(bench.device).train(training)
-        return Call(module, module)
+        return LayerFunction(module, module)
     if operation.kind == kinds.STEP:
         targets = bench.torch.zeros(trial.batch, dtype=bench.torch.long, device=bench.device)
-        return Call(lambda scores: bench.torch.nn.functional.cross_entropy(scores, targets))
+        return LayerFunction(lambda scores: bench.torch.nn.functional.cross_entropy(scores, targets))
     if operation.kind == kinds.CONCATENATE:
-        return Call(lambda *parts: bench.torch.cat(parts, 1))
+        return LayerFunction(lambda *parts: bench.torch.cat(parts, 1))
     if operation.kind == kinds.ADD:
-        return Call(lambda one, other: one.add_(other) if operation.in_place else one + other)
+        return LayerFunction(lambda one, other: one.add_(other) if operation.in_place else one + other)
     if trial.variant == "mul":
-        return Call(lambda gate, image: gate * image)
+        return LayerFunction(lambda gate, image: gate * image)
     function = detection_call(bench.torch, bench.device, trial)
     if function is not None:
-        return Call(function, function if isinstance(function, bench.torch.nn.Module) else None)
+        return LayerFunction(function, function if isinstance(function, bench.torch.nn.Module) else None)
     raise ValueError(f"no layer for {operation.kind} {trial.variant}")
 
 
-def _module(nn: Any, trial: Trial) -> Any:
+def _module(nn: Any, trial: LayerTrial) -> Any:
     operation, layer = trial.operation, trial.operation.convolution
     if operation.kind == kinds.CONVOLUTION and layer is not None:
         return nn.Conv2d(
@@ -336,7 +336,7 @@ def _module(nn: Any, trial: Trial) -> Any:
     return nn.Sigmoid() if trial.variant == "sigmoid" else None
 
 
-def _pool(nn: Any, trial: Trial) -> Any:
+def _pool(nn: Any, trial: LayerTrial) -> Any:
     if trial.variant == "adaptive":
         return nn.AdaptiveAvgPool2d(1)
     window, stride = map(int, trial.variant.split())
@@ -345,12 +345,12 @@ def _pool(nn: Any, trial: Trial) -> Any:
     return kind(window, stride, padding)
 
 
-def made_inputs(
-    bench: Bench, trial: Trial, *, input_gradient: bool
+def make_inputs(
+    bench: LayerBench, trial: LayerTrial, *, input_gradient: bool
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """Leaves that receive gradients, and the inputs themselves: copies where the layer writes in place."""
     leaves = [
-        bench.random((trial.batch * shape[0], *shape[1:])).requires_grad_(input_gradient)
+        bench.draw_tensor((trial.batch * shape[0], *shape[1:])).requires_grad_(input_gradient)
         for shape in trial.operation.input_shapes
     ]
     if trial.operation.in_place and input_gradient:
@@ -358,16 +358,16 @@ def made_inputs(
     return leaves, leaves
 
 
-def update_call(bench: Bench, trial: Trial) -> Callable[[], float]:
+def make_update(bench: LayerBench, trial: LayerTrial) -> Callable[[], float]:
     """SGD with momentum, or AdamW, on tensors of one size; gives the ms of one of them."""
     torch, size = bench.torch, trial.operation.output_shape[0]
     count = max(2, min(_MOST_TENSORS, _UPDATE_ELEMENTS // size))
-    parameters = [torch.nn.Parameter(bench.random((size,))) for _ in range(count)]
+    parameters = [torch.nn.Parameter(bench.draw_tensor((size,))) for _ in range(count)]
     if trial.operation.kind == kinds.ADAM:
         optimizer = torch.optim.AdamW(parameters, lr=1e-6, weight_decay=1e-4)
     else:
         optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, weight_decay=5e-4)
-    gradients = [bench.random((size,)) for _ in range(count)]
+    gradients = [bench.draw_tensor((size,)) for _ in range(count)]
 
     def run() -> float:
         bench.clock.reset()

@@ -22,8 +22,15 @@ import numpy.typing as npt
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Convolution, Operation
 from detscope.predict.layers.times import INFERENCE, TRAINING, UPDATE, LayerTime
-from detscope.predict.microbench.calls import Bench, Clock, clock_for, made_call, made_inputs, update_call
-from detscope.predict.microbench.design import CPU_LIMITS, CUDA_LIMITS, Limits, Trial, rounds
+from detscope.predict.microbench.calls import (
+    Clock,
+    LayerBench,
+    make_call,
+    make_clock,
+    make_inputs,
+    make_update,
+)
+from detscope.predict.microbench.design import CPU_LIMITS, CUDA_LIMITS, LayerLimits, LayerTrial, draw_rounds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 _REFERENCE_REPEATS = 5
 _IMAGE = (1, 64, 28, 28)
 _LARGE = (1, 64, 64, 64)
-_COMPUTE = Trial(
+_COMPUTE = LayerTrial(
     Operation(
         kinds.CONVOLUTION,
         (0,),
@@ -44,24 +51,24 @@ _COMPUTE = Trial(
     ),
     4,
 )
-_MOVE = Trial(Operation(kinds.ADD, (0, 1), (_LARGE, _LARGE), 2, _LARGE), 8)
+_MOVE = LayerTrial(Operation(kinds.ADD, (0, 1), (_LARGE, _LARGE), 2, _LARGE), 8)
 
 
 @dataclass(frozen=True)
-class Drift:
+class MachineDrift:
     """When the references were measured (s), and their ms: of a convolution and of an addition."""
 
     seconds: tuple[float, ...]
     compute_ms: tuple[float, ...]
     move_ms: tuple[float, ...]
 
-    def at(self, second: float, computes: bool) -> float:
+    def slowness_at(self, second: float, computes: bool) -> float:
         """How slow the machine was then, against its median; between two measurements in proportion."""
         values = self.compute_ms if computes else self.move_ms
         return float(np.interp(second, self.seconds, _without_outliers(values) / median(values)))
 
     @property
-    def largest(self) -> float:
+    def largest_ratio(self) -> float:
         """The slowest reference over the fastest, accidents aside."""
         usual = map(_without_outliers, (self.compute_ms, self.move_ms))
         return max(float(some.max() / some.min()) for some in usual)
@@ -74,16 +81,16 @@ def _without_outliers(values: Sequence[float]) -> npt.NDArray[np.float64]:
     return np.array([median(values[start : start + 3]) for start in starts])
 
 
-class Reference:
+class ReferenceLayers:
     """Measures the reference layers when it is time to."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: LayerBench) -> None:
         self._bench = bench
         self._runs = tuple(_forward(bench, trial) for trial in (_COMPUTE, _MOVE))
         self._found: list[tuple[float, float, float]] = []
-        self.keep_up(0.0)
+        self.measure_if_due(0.0)
 
-    def keep_up(self, every_s: float) -> None:
+    def measure_if_due(self, every_s: float) -> None:
         """Measure, if the last time is long enough ago."""
         now = time.perf_counter()
         if self._found and now - self._found[-1][0] < every_s:
@@ -91,17 +98,17 @@ class Reference:
         compute, move = (median(run() for _ in range(_REFERENCE_REPEATS)) for run in self._runs)
         self._found.append((time.perf_counter(), compute, move))
 
-    def drift(self) -> Drift:
+    def collect_drift(self) -> MachineDrift:
         """All measurements so far."""
         seconds, compute, move = zip(*self._found, strict=True)
-        return Drift(tuple(seconds), tuple(compute), tuple(move))
+        return MachineDrift(tuple(seconds), tuple(compute), tuple(move))
 
 
-def _forward(bench: Bench, trial: Trial) -> Callable[[], float]:
-    call = made_call(bench, trial, training=False)
+def _forward(bench: LayerBench, trial: LayerTrial) -> Callable[[], float]:
+    call = make_call(bench, trial, training=False)
 
     def run() -> float:
-        _, inputs = made_inputs(bench, trial, input_gradient=False)
+        _, inputs = make_inputs(bench, trial, input_gradient=False)
         bench.clock.reset()
         with bench.torch.no_grad():
             bench.clock.start()
@@ -132,7 +139,7 @@ class Microbench:
     rows: tuple[LayerTime, ...]
     rounds: int
     seconds: float
-    drift: Drift
+    drift: MachineDrift
 
 
 def measure_layers(
@@ -140,20 +147,20 @@ def measure_layers(
     seconds: float,
     *,
     seed: int = 0,
-    limits: Limits | None = None,
+    limits: LayerLimits | None = None,
     progress: Progress | None = None,
 ) -> Microbench:
     """Measure layers, round after round, until the time is over; the last round may stay unfinished."""
     import torch
 
-    bench = Bench(torch, device, clock_for(device))
+    bench = LayerBench(torch, device, make_clock(device))
     if limits is None:
         limits = CUDA_LIMITS if device.startswith("cuda") else CPU_LIMITS
     began = time.perf_counter()
-    reference = Reference(bench)
+    reference = ReferenceLayers(bench)
     found: list[tuple[float, LayerTime]] = []
     finished = -1
-    numbered = ((number, trial) for number, some in enumerate(rounds(seed, limits)) for trial in some)
+    numbered = ((number, trial) for number, some in enumerate(draw_rounds(seed, limits)) for trial in some)
     for number, trial in numbered:
         passed = time.perf_counter() - began
         finished = number
@@ -161,14 +168,14 @@ def measure_layers(
             break
         if progress is not None:
             progress(passed / seconds, f"{len(found)} layers")
-        reference.keep_up(_REFERENCE_EVERY_S)
+        reference.measure_if_due(_REFERENCE_EVERY_S)
         for stage in trial.stages:
-            ms = measure(bench, trial, stage)
+            ms = measure_layer(bench, trial, stage)
             found.append((time.perf_counter(), LayerTime(trial.operation, trial.batch, stage, ms)))
-    reference.keep_up(0.0)
-    drift = reference.drift()
+    reference.measure_if_due(0.0)
+    drift = reference.collect_drift()
     rows = [
-        LayerTime(row.operation, row.batch, row.stage, row.ms, drift.at(when, _computes(row)))
+        LayerTime(row.operation, row.batch, row.stage, row.ms, drift.slowness_at(when, _computes(row)))
         for when, row in found
     ]
     return Microbench(tuple(rows), finished, time.perf_counter() - began, drift)
@@ -178,10 +185,10 @@ def _computes(row: LayerTime) -> bool:
     return row.operation.kind in (kinds.CONVOLUTION, kinds.LINEAR)
 
 
-def measure(bench: Bench, trial: Trial, stage: str) -> float:
+def measure_layer(bench: LayerBench, trial: LayerTrial, stage: str) -> float:
     """The median time of one layer in one stage, in ms."""
     if stage == UPDATE:
-        run = update_call(bench, trial)
+        run = make_update(bench, trial)
     elif stage == INFERENCE:
         run = _inference(bench, trial)
     else:
@@ -200,24 +207,24 @@ def measure(bench: Bench, trial: Trial, stage: str) -> float:
     return median(times) / trial.parts
 
 
-def _copies(trial: Trial) -> int:
+def _copies(trial: LayerTrial) -> int:
     one = trial.operation
     held = 4 * (trial.batch * (one.input_elements + one.output_elements) + 2 * sum(one.parameters))
     return max(_FEWEST, min(_MOST, round(_ALIVE_BYTES / held)))
 
 
-def _training(bench: Bench, trial: Trial, *, input_gradient: bool) -> Callable[[], float]:
+def _training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool) -> Callable[[], float]:
     """A function that runs all copies forward, then backward, and gives the ms of one."""
-    calls = [made_call(bench, trial, training=True) for _ in range(_copies(trial))]
+    calls = [make_call(bench, trial, training=True) for _ in range(_copies(trial))]
     shape = trial.operation.output_shape
-    gradient = bench.random((trial.batch * shape[0], *shape[1:]))
-    clock, empty = bench.clock, (bench.random((1,)).requires_grad_(), bench.random((1,)))
+    gradient = bench.draw_tensor((trial.batch * shape[0], *shape[1:]))
+    clock, empty = bench.clock, (bench.draw_tensor((1,)).requires_grad_(), bench.draw_tensor((1,)))
 
     def run() -> float:
         clock.reset()
         waiting: list[tuple[Any, Tensor, Sequence[Tensor]]] = []
         for call in calls:
-            leaves, inputs = made_inputs(bench, trial, input_gradient=input_gradient)
+            leaves, inputs = make_inputs(bench, trial, input_gradient=input_gradient)
             clock.start()
             output = call(*inputs)
             clock.stop()
@@ -254,15 +261,15 @@ def _backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[T
     clock.stop()
 
 
-def _inference(bench: Bench, trial: Trial) -> Callable[[], float]:
-    calls = [made_call(bench, trial, training=False) for _ in range(_FEWEST)]
+def _inference(bench: LayerBench, trial: LayerTrial) -> Callable[[], float]:
+    calls = [make_call(bench, trial, training=False) for _ in range(_FEWEST)]
     clock = bench.clock
 
     def run() -> float:
         clock.reset()
         with bench.torch.no_grad():
             for call in calls:
-                _, inputs = made_inputs(bench, trial, input_gradient=False)
+                _, inputs = make_inputs(bench, trial, input_gradient=False)
                 clock.start()
                 output = call(*inputs)
                 clock.stop()

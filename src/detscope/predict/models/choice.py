@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.models.older import older_matrix
+from detscope.predict.models.older import collect_older_features
 from detscope.predict.models.residual import solve_non_negative, square_distances
-from detscope.predict.samples import Array, Case, Sample
+from detscope.predict.samples import Array, StepCase, StepSample
 
 # DOC detscope.predict.models.choice: Intervals that hold as often as they say: conformal, from errors on what was left out.
 COVERAGE = 0.9
@@ -42,7 +42,7 @@ def conformal_width(errors: Array, groups: Sequence[str], coverage: float = COVE
     return float(errors[order[min(place, count - 1)]])
 
 
-def width_across(errors: Array, groups: Sequence[str], coverage: float = COVERAGE) -> float:
+def conformal_width_across(errors: Array, groups: Sequence[str], coverage: float = COVERAGE) -> float:
     """The same for a group that was not seen: of few groups the worst one's own share counts.
 
     Nine in ten of the groups to come are held by the largest of nine; with fewer, that is the best there is.
@@ -69,7 +69,7 @@ def conformal_line(
     return float(raised * line[0]), float(raised * line[1])
 
 
-def bounds(predicted: Array, half_width: Array) -> tuple[Array, Array]:
+def interval_bounds(predicted: Array, half_width: Array) -> tuple[Array, Array]:
     """Lower and upper ends of the intervals."""
     return np.asarray(predicted * np.exp(-half_width)), np.asarray(predicted * np.exp(half_width))
 
@@ -82,11 +82,11 @@ _CLEARLY = 2.0  # standard errors by which another method must beat the first to
 class Predictor(Protocol):
     """Anything fitted."""
 
-    def predict(self, cases: Sequence[Case]) -> Array:
+    def predict(self, cases: Sequence[StepCase]) -> Array:
         """The target of each case."""
 
 
-Fit = Callable[[Sequence[Sample]], Predictor]
+Fit = Callable[[Sequence[StepSample]], Predictor]
 
 
 @dataclass(frozen=True)
@@ -98,29 +98,29 @@ class Reach:
     places: Array
     radius: float
 
-    def distances(self, cases: Sequence[Case]) -> Array:
+    def measure_distances(self, cases: Sequence[StepCase]) -> Array:
         """Distance of each case to the nearest measured one."""
-        here = (_place(cases) - self.centre) / self.scale
-        return _nearest(here, self.places)
+        here = (_collect_places(cases) - self.centre) / self.scale
+        return _measure_nearest(here, self.places)
 
-    def find_outside(self, case: Case) -> list[int]:
+    def find_outside(self, case: StepCase) -> list[int]:
         """Numbers of the older features in which a case exceeds everything that was measured."""
-        here = ((_place([case]) - self.centre) / self.scale)[0]
+        here = ((_collect_places([case]) - self.centre) / self.scale)[0]
         beyond = (here > self.places.max(axis=0) + 1e-9) | (here < self.places.min(axis=0) - 1e-9)
         return np.flatnonzero(beyond).tolist()
 
 
-def _place(cases: Sequence[Case]) -> Array:
-    return np.log(older_matrix(cases) + 1.0)
+def _collect_places(cases: Sequence[StepCase]) -> Array:
+    return np.log(collect_older_features(cases) + 1.0)
 
 
-def _nearest(here: Array, places: Array) -> Array:
+def _measure_nearest(here: Array, places: Array) -> Array:
     return np.asarray(np.sqrt(np.maximum(square_distances(here, places).min(axis=1), 0)))
 
 
-def fit_reach(samples: Sequence[Sample]) -> Reach:
+def fit_reach(samples: Sequence[StepSample]) -> Reach:
     """As far as levels of one network usually lie apart, and not as far as another network."""
-    raw = _place([one.case for one in samples])
+    raw = _collect_places([one.case for one in samples])
     centre, scale = raw.mean(axis=0), raw.std(axis=0) + 1e-9
     places = (raw - centre) / scale
     networks = np.array([one.network for one in samples])
@@ -131,7 +131,7 @@ def fit_reach(samples: Sequence[Sample]) -> Reach:
             asked = (networks == network) & (levels == level)
             kept = (networks == network) & (levels != level)
             if kept.any():
-                found.append(_nearest(places[asked], places[kept]))
+                found.append(_measure_nearest(places[asked], places[kept]))
     if not found:
         return Reach(centre, scale, places, 0.0)
     middle, radius = np.quantile(np.concatenate(found), (0.5, _USUALLY)).tolist()
@@ -165,13 +165,13 @@ class TargetModel:
     errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     beside_width: float | None = None  # right beside a measured case; None: as `near_width`
 
-    def predict(self, cases: Sequence[Case]) -> Array:
+    def predict(self, cases: Sequence[StepCase]) -> Array:
         """The target of each case."""
-        return self.estimate(cases).predicted
+        return self.estimate_cases(cases).predicted
 
-    def estimate(self, cases: Sequence[Case]) -> Estimate:
+    def estimate_cases(self, cases: Sequence[StepCase]) -> Estimate:
         """Predictions, intervals, and which of them are extrapolated."""
-        distances = self.reach.distances(cases)
+        distances = self.reach.measure_distances(cases)
         far = distances > self.reach.radius
         predicted = np.empty(len(cases))
         for wanted, model in ((far, self.far), (~far, self.near)):
@@ -181,12 +181,12 @@ class TargetModel:
         beside = self.near_width if self.beside_width is None else self.beside_width
         away = np.where(far, 1.0, distances / max(self.reach.radius, 1e-12))
         near_widths = beside + away * (self.near_width - beside)
-        lower, upper = bounds(predicted, np.where(far, self.far_width, near_widths))
+        lower, upper = interval_bounds(predicted, np.where(far, self.far_width, near_widths))
         return Estimate(predicted, lower, upper, far)
 
 
 def fit_target(
-    samples: Sequence[Sample],
+    samples: Sequence[StepSample],
     target: str,
     methods: Mapping[str, Fit],
     trials: Mapping[str, Fit],
@@ -201,26 +201,28 @@ def fit_target(
     networks = [one.network for one in samples]
     levels = _level_folds(samples)
     several = len(set(networks)) > 1
-    near = {name: _left_out(samples, levels, target, fit) for name, fit in trials.items()}
+    near = {name: _leave_out(samples, levels, target, fit) for name, fit in trials.items()}
     far = (
-        {name: _left_out(samples, networks, target, fit) for name, fit in trials.items()} if several else near
+        {name: _leave_out(samples, networks, target, fit) for name, fit in trials.items()}
+        if several
+        else near
     )
     inside = _between_levels(samples)
     between = [networks[place] for place in inside]
-    near_means = {name: _mean(found[inside], between) for name, found in near.items()}
+    near_means = {name: _average_networks(found[inside], between) for name, found in near.items()}
     near_name = min(near_means, key=lambda name: near_means[name])
     far_name = _clear_winner(far, networks, fair) if several else near_name
     fitted = {name: methods[name](samples) for name in {near_name, far_name}}
     reach = fit_reach(samples)
     rows = _row_folds(len(samples))
     beside, growth = conformal_line(
-        np.concatenate([near[near_name][inside], _left_out(samples, rows, target, trials[near_name])]),
+        np.concatenate([near[near_name][inside], _leave_out(samples, rows, target, trials[near_name])]),
         np.concatenate(
             [_distances_between(reach.places, levels)[inside], _distances_between(reach.places, rows)]
         ),
         [*between, *networks],
     )
-    far_width = width_across(far[far_name][fair], [networks[place] for place in fair])
+    far_width = conformal_width_across(far[far_name][fair], [networks[place] for place in fair])
     return TargetModel(
         fitted[near_name],
         fitted[far_name],
@@ -231,15 +233,15 @@ def fit_target(
         reach,
         {
             "seen networks, levels between": near_means,
-            "unseen networks": {name: _mean(found, networks) for name, found in far.items()},
+            "unseen networks": {name: _average_networks(found, networks) for name, found in far.items()},
         },
         beside,
     )
 
 
-def _level_folds(samples: Sequence[Sample]) -> list[str]:
+def _level_folds(samples: Sequence[StepSample]) -> list[str]:
     """Levels in turn; of one level alone, rows."""
-    levels = _levels(samples)
+    levels = _list_levels(samples)
     if len(levels) == 1:
         return _row_folds(len(samples))
     folds = {level: str(place % _LEVEL_FOLDS) for place, level in enumerate(levels)}
@@ -257,17 +259,17 @@ def _distances_between(places: Array, groups: Sequence[str]) -> Array:
     found = np.zeros(len(names))
     for name in np.unique(names):
         own = names == name
-        found[own] = _nearest(places[own], places[~own])
+        found[own] = _measure_nearest(places[own], places[~own])
     return found
 
 
-def _levels(samples: Sequence[Sample]) -> list[int]:
+def _list_levels(samples: Sequence[StepSample]) -> list[int]:
     return sorted({one.level for one in samples})
 
 
-def _between_levels(samples: Sequence[Sample]) -> list[int]:
+def _between_levels(samples: Sequence[StepSample]) -> list[int]:
     """Rows of levels that have others on both sides: near means between what was measured, not beyond it."""
-    levels = _levels(samples)
+    levels = _list_levels(samples)
     ends = {levels[0], levels[-1]} if len(levels) > 2 else set()
     return [place for place, one in enumerate(samples) if one.level not in ends]
 
@@ -288,13 +290,13 @@ def _clear_winner(errors: Mapping[str, Array], networks: Sequence[str], fair: Se
     return first
 
 
-def _mean(errors: Array, networks: Sequence[str]) -> float:
+def _average_networks(errors: Array, networks: Sequence[str]) -> float:
     """Every network weighs the same."""
     names = np.array(networks)
     return float(np.mean([errors[names == name].mean() for name in np.unique(names)]))
 
 
-def _left_out(samples: Sequence[Sample], groups: Sequence[str], target: str, fit: Fit) -> Array:
+def _leave_out(samples: Sequence[StepSample], groups: Sequence[str], target: str, fit: Fit) -> Array:
     """|log(predicted / measured)| of every sample by a model that has not seen its group."""
     errors = np.zeros(len(samples))
     for group in sorted(set(groups)):
@@ -303,6 +305,6 @@ def _left_out(samples: Sequence[Sample], groups: Sequence[str], target: str, fit
         if not kept:  # one group alone: nothing can be left out
             kept = list(samples)
         predicted = fit(kept).predict([samples[place].case for place in asked])
-        truth = np.array([samples[place].value(target) for place in asked], dtype=float)
+        truth = np.array([samples[place].get_value(target) for place in asked], dtype=float)
         errors[asked] = np.abs(np.log(np.maximum(predicted, 1e-9) / truth))
     return errors

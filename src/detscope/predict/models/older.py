@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
-from detscope.predict.samples import Array, Case, Sample
+from detscope.predict.samples import Array, StepCase, StepSample
 
 # DOC detscope.predict.models.older: The older toolflow's method, unchanged: 300 extremely randomised trees on 56 (inference: 15) features.
 # DOC detscope.predict.models.older: What the 56 training features of the older method are about, for people: `extrapolated` names them.
@@ -26,12 +26,12 @@ INFERENCE_FEATURES = 15
 _TILES = ((4, 3), (3, 2))
 
 
-def training_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
+def sum_training_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
     """All 56, for one batch size."""
     return _summed(graph, batch, inference=False)
 
 
-def inference_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
+def sum_inference_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
     """All 15, for one batch size."""
     return _summed(graph, batch, inference=True)
 
@@ -172,10 +172,10 @@ TREES = 300
 
 @lru_cache(maxsize=20000)
 def _features(graph: LayerGraph, batch: int, training: bool) -> Array:
-    return training_features(graph, batch) if training else inference_features(graph, batch)
+    return sum_training_features(graph, batch) if training else sum_inference_features(graph, batch)
 
 
-def older_matrix(cases: Sequence[Case], *, training: bool = True) -> Array:
+def collect_older_features(cases: Sequence[StepCase], *, training: bool = True) -> Array:
     """One row of the older features per case."""
     return np.array([_features(case.graph, case.batch, training) for case in cases])
 
@@ -187,21 +187,21 @@ class TreesModel:
     forest: Any
     training: bool = True
 
-    def predict(self, cases: Sequence[Case]) -> Array:
+    def predict(self, cases: Sequence[StepCase]) -> Array:
         """The target of each case."""
-        return np.asarray(self.forest.predict(older_matrix(cases, training=self.training)))
+        return np.asarray(self.forest.predict(collect_older_features(cases, training=self.training)))
 
 
 def fit_trees(
-    samples: Sequence[Sample], target: str, *, training: bool = True, seed: int = 0, count: int = TREES
+    samples: Sequence[StepSample], target: str, *, training: bool = True, seed: int = 0, count: int = TREES
 ) -> TreesModel:
     """ExtraTreesRegressor(300), otherwise its defaults; the seed is fixed."""
     from sklearn.ensemble import ExtraTreesRegressor  # type: ignore[import-untyped]
 
     forest = ExtraTreesRegressor(n_estimators=count, random_state=seed)
     forest.fit(
-        older_matrix([one.case for one in samples], training=training),
-        np.array([one.value(target) for one in samples], dtype=float),
+        collect_older_features([one.case for one in samples], training=training),
+        np.array([one.get_value(target) for one in samples], dtype=float),
     )
     return TreesModel(forest, training)
 
@@ -217,7 +217,7 @@ _GROUPS = (  # how many, what
 )
 
 
-def feature_groups(numbers: Iterable[int]) -> list[str]:
+def group_features(numbers: Iterable[int]) -> list[str]:
     """The groups that features belong to, with how many of each: `multiplications (2 of 3)`."""
     wanted = set(numbers)
     found, first = [], 0

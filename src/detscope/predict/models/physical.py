@@ -19,7 +19,7 @@ import numpy as np
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import LayerGraph, Operation
 from detscope.predict.models.residual import solve_non_negative
-from detscope.predict.samples import Array, Case, Sample
+from detscope.predict.samples import Array, StepCase, StepSample
 
 # DOC detscope.predict.models.physical: What every operation costs a device, as terms of a sum: multiplications and memory traffic by kernel class.
 #
@@ -58,23 +58,23 @@ class StepCost:
     calls: int
 
     @property
-    def by_name(self) -> dict[str, float]:
+    def cost_by_name(self) -> dict[str, float]:
         """Terms by their names."""
         return dict(zip(TERMS, self.terms, strict=True))
 
 
 @lru_cache(maxsize=4096)
-def kernel_classes(graph: LayerGraph) -> frozenset[str]:
+def list_kernel_classes(graph: LayerGraph) -> frozenset[str]:
     """The kernel classes that a network uses, at any batch size."""
     terms = {
         term
         for operation in graph.operations
-        for term, _ in operation_cost(operation, FEW_IMAGES, Tiles(), training=True)
+        for term, _ in count_operation_cost(operation, FEW_IMAGES, Tiles(), training=True)
     }
     return frozenset(terms)
 
 
-def fairly_left_out(samples: Sequence[Sample]) -> list[int]:
+def find_fair_places(samples: Sequence[StepSample]) -> list[int]:
     """Places of samples whose network uses no kernel class that the other networks lack.
 
     Leaving out the only network with depthwise convolutions asks for what nothing could know. All places
@@ -82,7 +82,7 @@ def fairly_left_out(samples: Sequence[Sample]) -> list[int]:
     """
     networks: dict[str, set[str]] = {}
     for one in samples:
-        networks.setdefault(one.network, set()).update(kernel_classes(one.case.graph))
+        networks.setdefault(one.network, set()).update(list_kernel_classes(one.case.graph))
     fair = {
         name
         for name, classes in networks.items()
@@ -91,28 +91,28 @@ def fairly_left_out(samples: Sequence[Sample]) -> list[int]:
     return [place for place, one in enumerate(samples) if one.network in fair or not fair]
 
 
-def step_cost(graph: LayerGraph, batch: int, tiles: Tiles, *, training: bool = True) -> StepCost:
+def count_step_cost(graph: LayerGraph, batch: int, tiles: Tiles, *, training: bool = True) -> StepCost:
     """The terms of a training step or of one inference."""
     total = dict.fromkeys(TERMS, 0.0)
     for operation in graph.operations:
-        for term, amount in operation_cost(operation, batch, tiles, training=training):
+        for term, amount in count_operation_cost(operation, batch, tiles, training=training):
             total[term] += amount / GIGA
     if training:  # the optimizer reads and writes parameters, gradients and momentum
-        total["other traffic"] += 8 * sum(graph.parameters) / GIGA
+        total["other traffic"] += 8 * sum(graph.parameter_sizes) / GIGA
     return StepCost(tuple(total.values()), len(graph.operations))
 
 
-def operation_cost(
+def count_operation_cost(
     operation: Operation, batch: int, tiles: Tiles, *, training: bool
 ) -> Iterable[tuple[str, float]]:
     """Terms and amounts of one operation."""
     if operation.convolution is not None:
-        yield from _convolution(operation, batch, tiles, passes=3 if training else 1)
+        yield from _count_convolution(operation, batch, tiles, passes=3 if training else 1)
     else:
-        yield "other traffic", batch * _traffic(operation, training=training)
+        yield "other traffic", batch * _count_traffic(operation, training=training)
 
 
-def _convolution(
+def _count_convolution(
     operation: Operation, batch: int, tiles: Tiles, *, passes: int
 ) -> Iterable[tuple[str, float]]:
     layer = operation.convolution
@@ -128,11 +128,11 @@ def _convolution(
     yield "convolution traffic", traffic
     if layer.kernel == (3, 3) and layer.stride == (1, 1):
         # Winograd multiplies transformed tiles: both channel counts are sides of its matrices
-        sides = _up(layer.out_channels, tiles.winograd) * _up(layer.in_channels, tiles.winograd)
+        sides = _round_up(layer.out_channels, tiles.winograd) * _round_up(layer.in_channels, tiles.winograd)
         yield "3x3 multiplications", passes * places * sides * window
         return
     pointwise = window == 1
-    amount = places * _dense(layer.in_channels * window, layer.out_channels, passes, tiles, pointwise)
+    amount = places * _count_dense(layer.in_channels * window, layer.out_channels, passes, tiles, pointwise)
     if pointwise:
         yield "pointwise multiplications", amount
         return
@@ -141,18 +141,18 @@ def _convolution(
         yield "other dense multiplications, few images", amount
 
 
-def _dense(inner: int, outer: int, passes: int, tiles: Tiles, pointwise: bool) -> float:
+def _count_dense(inner: int, outer: int, passes: int, tiles: Tiles, pointwise: bool) -> float:
     """Each pass has another pair of sides that are rounded up: forward, to the input, to the weights."""
     tile = tiles.pointwise if pointwise else tiles.other
-    wide, deep = _up(outer, tile), _up(inner, tile)
+    wide, deep = _round_up(outer, tile), _round_up(inner, tile)
     return (wide * inner, wide * inner + outer * deep + wide * deep)[passes == 3]
 
 
-def _up(value: int, tile: int) -> int:
+def _round_up(value: int, tile: int) -> int:
     return ceil(value / tile) * tile
 
 
-def _traffic(operation: Operation, *, training: bool) -> float:
+def _count_traffic(operation: Operation, *, training: bool) -> float:
     """Elements read and written per image: batch norm reads its input twice, and so on."""
     into, out = operation.input_elements, operation.output_elements
     forward, backward = {
@@ -189,37 +189,37 @@ class PhysicalModel:
         if len(self.device_ms) != len(TERMS) or min(astuple(self.tiles)) < 1:
             raise ValueError(f"{len(self.device_ms)} terms with {self.tiles}")
 
-    def parts(self, cases: Sequence[Case]) -> tuple[Array, Array]:
+    def split_parts(self, cases: Sequence[StepCase]) -> tuple[Array, Array]:
         """The device's and the host's milliseconds."""
-        terms, calls = _matrix(cases, self.tiles, self.training)
+        terms, calls = _collect_costs(cases, self.tiles, self.training)
         return terms @ np.array(self.device_ms), calls @ np.array([self.call_ms, self.step_ms])
 
-    def predict(self, cases: Sequence[Case]) -> Array:
+    def predict(self, cases: Sequence[StepCase]) -> Array:
         """Milliseconds of each case."""
-        device, host = self.parts(cases)
+        device, host = self.split_parts(cases)
         return np.maximum(device, host)
 
-    def shares(self, case: Case) -> dict[str, float]:
+    def share_by_class(self, case: StepCase) -> dict[str, float]:
         """Where the device's milliseconds go, by kernel class."""
-        terms, _ = _matrix([case], self.tiles, self.training)
+        terms, _ = _collect_costs([case], self.tiles, self.training)
         return dict(zip(TERMS, (terms[0] * np.array(self.device_ms)).tolist(), strict=True))
 
 
 @lru_cache(maxsize=20000)
-def _cost(graph: LayerGraph, batch: int, tiles: Tiles, training: bool) -> StepCost:
-    return step_cost(graph, batch, tiles, training=training)
+def _cost_of(graph: LayerGraph, batch: int, tiles: Tiles, training: bool) -> StepCost:
+    return count_step_cost(graph, batch, tiles, training=training)
 
 
-def _matrix(cases: Sequence[Case], tiles: Tiles, training: bool) -> tuple[Array, Array]:
-    costs = [_cost(case.graph, case.batch, tiles, training) for case in cases]
+def _collect_costs(cases: Sequence[StepCase], tiles: Tiles, training: bool) -> tuple[Array, Array]:
+    costs = [_cost_of(case.graph, case.batch, tiles, training) for case in cases]
     return np.array([cost.terms for cost in costs]), np.array([[cost.calls, 1.0] for cost in costs])
 
 
 def fit_physical(
-    samples: Sequence[Sample], tiles: Tiles, penalty: float, *, training: bool = True
+    samples: Sequence[StepSample], tiles: Tiles, penalty: float, *, training: bool = True
 ) -> PhysicalModel:
     """Coefficients for measured latencies; steps that the host bounds are told apart from the others."""
-    terms, calls = _matrix([one.case for one in samples], tiles, training)
+    terms, calls = _collect_costs([one.case for one in samples], tiles, training)
     truth = np.array([one.latency_ms for one in samples], dtype=float)
     batches = np.array([one.case.batch for one in samples])
     by_host = batches <= 2  # a first guess
@@ -227,11 +227,11 @@ def fit_physical(
     device, host = np.zeros(len(TERMS)), np.zeros(2)
     for _ in range(_ROUNDS):
         if (~by_host).sum() > 2:
-            device = _solve(terms[~by_host], truth[~by_host], weights[~by_host], penalty)
+            device = _solve_relative(terms[~by_host], truth[~by_host], weights[~by_host], penalty)
             # the penalty pulls all terms down; one factor for all brings their sum back
             device *= np.median(truth[~by_host] / np.maximum(terms[~by_host] @ device, 1e-9))
         if by_host.sum() > 2:
-            host = _solve(calls[by_host], truth[by_host], weights[by_host], 0.0)
+            host = _solve_relative(calls[by_host], truth[by_host], weights[by_host], 0.0)
         device_ms, host_ms = terms @ device, calls @ host
         by_host = host_ms > device_ms
         errors = np.abs(np.maximum(device_ms, host_ms) / truth - 1)
@@ -239,7 +239,7 @@ def fit_physical(
     return PhysicalModel(tuple(device.tolist()), float(host[0]), float(host[1]), tiles, training, penalty)
 
 
-def _solve(terms: Array, truth: Array, weights: Array, penalty: float) -> Array:
+def _solve_relative(terms: Array, truth: Array, weights: Array, penalty: float) -> Array:
     relative = terms / truth[:, None]
     scale = np.sqrt((relative**2).mean(axis=0)) + 1e-12
     weights = weights / weights.mean()
@@ -249,9 +249,9 @@ def _solve(terms: Array, truth: Array, weights: Array, penalty: float) -> Array:
     return np.asarray(found / scale)
 
 
-def choose_physical(samples: Sequence[Sample], *, training: bool = True) -> PhysicalModel:
+def choose_physical(samples: Sequence[StepSample], *, training: bool = True) -> PhysicalModel:
     """Tiles and penalty by leaving out one network after the other (with one network: one level)."""
-    groups = _groups(samples)
+    groups = _group_samples(samples)
     best = min(
         product(TILES, PENALTIES),
         key=lambda choice: _left_out_error(samples, groups, choice[0], choice[1], training),
@@ -259,16 +259,16 @@ def choose_physical(samples: Sequence[Sample], *, training: bool = True) -> Phys
     return fit_physical(samples, *best, training=training)
 
 
-def _groups(samples: Sequence[Sample]) -> list[object]:
+def _group_samples(samples: Sequence[StepSample]) -> list[object]:
     networks = [one.network for one in samples]
     return list(networks) if len(set(networks)) > 1 else [one.level for one in samples]
 
 
 def _left_out_error(
-    samples: Sequence[Sample], groups: list[object], tiles: Tiles, penalty: float, training: bool
+    samples: Sequence[StepSample], groups: list[object], tiles: Tiles, penalty: float, training: bool
 ) -> float:
     errors = []
-    fair = {groups[place] for place in fairly_left_out(samples)}
+    fair = {groups[place] for place in find_fair_places(samples)}
     for left_out in sorted(fair, key=str):
         kept = [one for one, group in zip(samples, groups, strict=True) if group != left_out]
         asked = [one for one, group in zip(samples, groups, strict=True) if group == left_out]
@@ -282,20 +282,22 @@ def _left_out_error(
 
 
 @dataclass(frozen=True)
-class Calibration:
+class LatencyCalibration:
     """The factor on the device's time and how many samples it comes from."""
 
     factor: float
     samples: int
 
 
-def calibrate(model: PhysicalModel, samples: Sequence[Sample]) -> tuple[PhysicalModel, Calibration]:
+def calibrate_latency(
+    model: PhysicalModel, samples: Sequence[StepSample]
+) -> tuple[PhysicalModel, LatencyCalibration]:
     """Scale the device's part by the median ratio of the samples that it bounds; the host's part stays."""
-    device, host = model.parts([one.case for one in samples])
+    device, host = model.split_parts([one.case for one in samples])
     truth = np.array([one.latency_ms for one in samples], dtype=float)
     bound = device > host
     if not bound.any():
-        return model, Calibration(1.0, 0)
+        return model, LatencyCalibration(1.0, 0)
     factor = float(np.median(truth[bound] / device[bound]))
     scaled = tuple(value * factor for value in model.device_ms)
-    return replace(model, device_ms=scaled), Calibration(factor, int(bound.sum()))
+    return replace(model, device_ms=scaled), LatencyCalibration(factor, int(bound.sum()))

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from detscope.predict.layers import kinds
-from detscope.predict.layers.graph import Beside, Convolution, LayerGraph, Operation, Shape
-from detscope.predict.trace.step import BACKWARD, FORWARD, OperatorCall, Seen, TracedStep
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation, Shape, SideOperators
+from detscope.predict.trace.step import BACKWARD, FORWARD, OperatorCall, TensorRecord, TracedStep
 
 # DOC detscope.predict.trace.graph: Operators that are no layers: views, and what detectors do with anchors, boxes and indices.
 #
@@ -40,13 +40,13 @@ _KINDS = {
 _PAIR = 2
 
 
-def graph_of_step(name: str, step: TracedStep, family: str = "") -> LayerGraph:
+def make_graph(name: str, step: TracedStep, family: str = "") -> LayerGraph:
     """The forward pass of a step; operators on nothing but constants and weights are left out."""
-    operations = tuple(operation for _, operation in forward_calls(step) if operation is not None)
+    operations = tuple(operation for _, operation in list_forward_calls(step) if operation is not None)
     return LayerGraph(name, operations, family)
 
 
-def forward_calls(step: TracedStep) -> Iterator[tuple[OperatorCall, Operation | None]]:
+def list_forward_calls(step: TracedStep) -> Iterator[tuple[OperatorCall, Operation | None]]:
     """Every operator of the forward pass, with its operation where it is one of the graph's.
 
     A parameter belongs to the operation that reads it first; heads that see several levels share theirs.
@@ -55,17 +55,19 @@ def forward_calls(step: TracedStep) -> Iterator[tuple[OperatorCall, Operation | 
     trained = {number: step.log.blocks[number].size_bytes // 4 for number in step.trained}
     for call in step.log.calls:
         if call.phase == FORWARD:
-            operation = _operation(call, makers, trained, step.batch)
+            operation = _make_operation(call, makers, trained, step.batch)
             if operation is not None:
-                for one in tensors_of(call.arguments):
+                for one in list_tensors(call.arguments):
                     trained.pop(one.block, None)
             yield call, operation
 
 
-def _operation(
+def _make_operation(
     call: OperatorCall, makers: dict[int, int], trained: Mapping[int, int], batch: int
 ) -> Operation | None:
-    given = [one for one in tensors_of(call.arguments) if one.block in makers and one.dtype.is_floating_point]
+    given = [
+        one for one in list_tensors(call.arguments) if one.block in makers and one.dtype.is_floating_point
+    ]
     made = [one for one in call.outputs if one.dtype.is_floating_point and prod(one.shape)]
     if not given or not made:
         return None
@@ -86,21 +88,21 @@ def _operation(
         tuple(_of_one_image(one.shape, batch) for one in given),
         makers[output.block],
         _of_one_image(output.shape, batch),
-        tuple(trained[one.block] for one in tensors_of(call.arguments) if one.block in trained),
-        _convolution(call, first) if kind == kinds.CONVOLUTION else None,
+        tuple(trained[one.block] for one in list_tensors(call.arguments) if one.block in trained),
+        _read_convolution(call, first) if kind == kinds.CONVOLUTION else None,
         call.stage,
         call.module,
     )
 
 
-def tensors_of(arguments: tuple[object, ...]) -> list[Seen]:
+def list_tensors(arguments: tuple[object, ...]) -> list[TensorRecord]:
     """All tensors among an operator's arguments."""
-    found: list[Seen] = []
+    found: list[TensorRecord] = []
     for one in arguments:
-        if isinstance(one, Seen):
+        if isinstance(one, TensorRecord):
             found.append(one)
         elif isinstance(one, tuple):
-            found += tensors_of(one)
+            found += list_tensors(one)
     return found
 
 
@@ -108,7 +110,7 @@ def _of_one_image(shape: Shape, batch: int) -> Shape:
     return (max(1, shape[0] // batch), *shape[1:]) if shape else (1,)
 
 
-def _convolution(call: OperatorCall, image: Seen) -> Convolution | None:
+def _read_convolution(call: OperatorCall, image: TensorRecord) -> Convolution | None:
     """Of two dimensions; those of one or three are operations without a rule."""
     weight, stride, padding, dilation = (call.arguments[place] for place in (1, 3, 4, 5))
     groups = call.arguments[8]
@@ -138,41 +140,41 @@ _COPIES_BACKWARD = frozenset({"aten.select_backward", "aten.slice_backward", "at
 Key = tuple[str, str]  # kind and stage
 
 
-def beside_of(low: TracedStep, high: TracedStep) -> tuple[Beside, ...]:
+def count_side_operators(low: TracedStep, high: TracedStep) -> tuple[SideOperators, ...]:
     """What two steps run beside their layers, as a line over the batch size."""
-    one, other = _counted(low), _counted(high)
+    one, other = _count_calls(low), _count_calls(high)
     found = []
     for kind, stage in dict.fromkeys([*one, *other]):
         first, last = one.get((kind, stage), (0, 0)), other.get((kind, stage), (0, 0))
-        lines = [_line(low.batch, start, high.batch, end) for start, end in zip(first, last, strict=True)]
-        found.append(Beside(kind, stage, lines[0], lines[1]))
+        lines = [_fit_line(low.batch, start, high.batch, end) for start, end in zip(first, last, strict=True)]
+        found.append(SideOperators(kind, stage, lines[0], lines[1]))
     return tuple(found)
 
 
-def _line(low: int, start: float, high: int, end: float) -> tuple[float, float]:
+def _fit_line(low: int, start: float, high: int, end: float) -> tuple[float, float]:
     """In every step, and for each image; what gets less with more images is taken as constant."""
     per_image = max(0.0, (end - start) / (high - low))
     return max(0.0, start - low * per_image), per_image
 
 
-def _counted(step: TracedStep) -> dict[Key, tuple[int, int]]:
+def _count_calls(step: TracedStep) -> dict[Key, tuple[int, int]]:
     """Calls and elements by kind and stage."""
     found: dict[Key, tuple[int, int]] = {}
-    for stage, kind, elements in _beside(step):
+    for stage, kind, elements in _list_side_calls(step):
         calls, size = found.get((kind, stage), (0, 0))
         found[kind, stage] = (calls + 1, size + elements)
     return found
 
 
-def _beside(step: TracedStep) -> Iterator[tuple[str, str, int]]:
-    for call, operation in forward_calls(step):
+def _list_side_calls(step: TracedStep) -> Iterator[tuple[str, str, int]]:
+    for call, operation in list_forward_calls(step):
         if operation is None and not _part_of_a_layer(call):
             yield call.stage, *_kind_and_size(call)
     for call in step.log.calls:
         if call.phase == BACKWARD and call.name in _VIEWS_BACKWARD:
             yield call.stage, kinds.VIEW, 1
         elif call.phase == BACKWARD and call.name in _COPIES_BACKWARD:
-            yield call.stage, kinds.SMALL, _elements(call.outputs)
+            yield call.stage, kinds.SMALL, _count_elements(call.outputs)
 
 
 def _part_of_a_layer(call: OperatorCall) -> bool:
@@ -182,14 +184,14 @@ def _part_of_a_layer(call: OperatorCall) -> bool:
 
 
 def _kind_and_size(call: OperatorCall) -> tuple[str, int]:
-    given = tensors_of(call.arguments)
+    given = list_tensors(call.arguments)
     if call.name == kinds.NMS:
         return kinds.NMS, given[1].shape[0]
     same = bool(call.outputs) and call.outputs[0].block in (one.block for one in given)
     if (same and not call.name.endswith("_")) or call.name == _READS_ONE_NUMBER:
         return kinds.VIEW, 1
-    return kinds.SMALL, _elements(given) + _elements(call.outputs)
+    return kinds.SMALL, _count_elements(given) + _count_elements(call.outputs)
 
 
-def _elements(tensors: list[Seen] | tuple[Seen, ...]) -> int:
+def _count_elements(tensors: list[TensorRecord] | tuple[TensorRecord, ...]) -> int:
     return sum(prod(one.shape) for one in tensors)

@@ -34,7 +34,7 @@ LIKE_THEIR_INPUTS = frozenset(
 _TRAINS, _TRAINS_BACKWARD, _WANTED = 5, 7, 9  # places of the arguments
 
 
-class Described(tuple[tuple[int, ...], tuple[int, ...], torch.dtype]):
+class OutputLayout(tuple[tuple[int, ...], tuple[int, ...], torch.dtype]):
     """Shape, stride and kind of an output."""
 
     __slots__ = ()
@@ -45,40 +45,40 @@ class Described(tuple[tuple[int, ...], tuple[int, ...], torch.dtype]):
         return self[0]
 
 
-def known_outputs(name: str, args: Any, named: Any) -> Described | tuple[Described, ...] | None:
+def describe_known(name: str, args: Any, named: Any) -> OutputLayout | tuple[OutputLayout, ...] | None:
     """What an operator gives; None: torch has to be asked."""
     if named:
         return None
     if name in LIKE_THEIR_INPUTS:
         return _like_inputs(args)
     if name == BATCH_NORM and args[_TRAINS]:
-        return _normalised(args[0], args[:5])
+        return _describe_batch_norm(args[0], args[:5])
     if name == BATCH_NORM_BACKWARD and args[_TRAINS_BACKWARD] and all(args[_WANTED]):
         same = _like_inputs(args[:2])
-        return _normalised(args[1], args[:7]) if same and args[2] is not None else None
+        return _describe_batch_norm(args[1], args[:7]) if same and args[2] is not None else None
     return None
 
 
-def _like_inputs(args: Any) -> Described | None:
+def _like_inputs(args: Any) -> OutputLayout | None:
     """Where all tensors have one shape and lie in memory in its order."""
     tensors = [one for one in args if isinstance(one, Tensor)]
     others = (one for one in args if not isinstance(one, Tensor))
     if not tensors or not all(isinstance(one, int | float) for one in others):
         return None
     first = tensors[0]
-    same = all(one.shape == first.shape and _plain(one) for one in tensors)
-    return Described((tuple(first.shape), first.stride(), first.dtype)) if same else None
+    same = all(one.shape == first.shape and _is_plain(one) for one in tensors)
+    return OutputLayout((tuple(first.shape), first.stride(), first.dtype)) if same else None
 
 
-def _normalised(image: Tensor, tensors: Any) -> tuple[Described, ...] | None:
+def _describe_batch_norm(image: Tensor, tensors: Any) -> tuple[OutputLayout, ...] | None:
     """An image, and two numbers per channel."""
-    if not _plain(image) or any(one is not None and one.dtype != torch.float32 for one in tensors):
+    if not _is_plain(image) or any(one is not None and one.dtype != torch.float32 for one in tensors):
         return None
-    channels = Described(((image.shape[1],), (1,), torch.float32))
-    return Described((tuple(image.shape), image.stride(), torch.float32)), channels, channels
+    channels = OutputLayout(((image.shape[1],), (1,), torch.float32))
+    return OutputLayout((tuple(image.shape), image.stride(), torch.float32)), channels, channels
 
 
-def _plain(tensor: Tensor) -> bool:
+def _is_plain(tensor: Tensor) -> bool:
     """Numbers of 32 bits, row by row, nothing empty; strides of single rows are not left open either."""
     step, strides = 1, []
     for size in reversed(tensor.shape):
@@ -132,7 +132,7 @@ _FEATURE_MAP = 4  # dimensions
 _OWN_PAGES = 1 << 16  # bytes from which memory is asked of the system itself
 
 
-class Hollow:
+class HollowRunner:
     """Runs an operator, or gives the zeros that stand for its work."""
 
     def __init__(self) -> None:
@@ -144,16 +144,16 @@ class Hollow:
             return args[0] if _left_out(args[0], phase) else function(*args, **named)
         if name not in ALWAYS and (name not in ELEMENTWISE or not _touches_large(args, phase)):
             return function(*args, **named)
-        key = (function, _key(args), _key(tuple(named.items())))
+        key = (function, _make_key(args), _make_key(tuple(named.items())))
         shapes = self._shapes.get(key)
         if shapes is None:
-            shapes = _outputs(name, function, args, named)
+            shapes = _describe_outputs(name, function, args, named)
             if name in _CONVOLUTIONS and _channels_last(args[_CONVOLUTIONS[name] : _CONVOLUTIONS[name] + 2]):
                 shapes = _with_channels_last(shapes)
             self._shapes[key] = shapes
         if name not in ALWAYS and not _all_left_out(shapes, phase):
             return function(*args, **named)
-        return _filled(shapes)
+        return _fill_outputs(shapes)
 
 
 def _left_out(value: Any, phase: str) -> bool:
@@ -173,20 +173,20 @@ def _touches_large(value: Any, phase: str) -> bool:
 
 def _all_left_out(shapes: Any, phase: str) -> bool:
     """Only feature maps, or in backward anything: a smaller output may be what boxes are chosen by."""
-    if isinstance(shapes, Described):
+    if isinstance(shapes, OutputLayout):
         return phase == BACKWARD or len(shapes.shape) >= _FEATURE_MAP
     return all(_all_left_out(item, phase) for item in shapes if item is not None)
 
 
-def _outputs(name: str, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
-    known = known_outputs(name, args, named)
-    return known or _described(function(*_as_meta(args), **_as_meta(dict(named))))
+def _describe_outputs(name: str, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    known = describe_known(name, args, named)
+    return known or _describe_tensors(function(*_as_meta(args), **_as_meta(dict(named))))
 
 
-def _described(outputs: Any) -> Any:
+def _describe_tensors(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
-        return Described((tuple(outputs.shape), outputs.stride(), outputs.dtype))
-    return None if outputs is None else tuple(map(_described, outputs))
+        return OutputLayout((tuple(outputs.shape), outputs.stride(), outputs.dtype))
+    return None if outputs is None else tuple(map(_describe_tensors, outputs))
 
 
 def _channels_last(image_and_weight: Any) -> bool:
@@ -199,19 +199,19 @@ def _channels_last(image_and_weight: Any) -> bool:
 
 def _with_channels_last(shapes: Any) -> Any:
     """The first output (the image, or its gradient) in that layout."""
-    if not isinstance(shapes, Described):
+    if not isinstance(shapes, OutputLayout):
         return (_with_channels_last(shapes[0]) if shapes[0] else None, *shapes[1:])
     like = torch.empty(shapes.shape, dtype=shapes[2], device="meta", memory_format=torch.channels_last)
-    return Described((shapes.shape, like.stride(), shapes[2]))
+    return OutputLayout((shapes.shape, like.stride(), shapes[2]))
 
 
-def _filled(shapes: Any) -> Any:
-    if isinstance(shapes, Described):
-        return _zeros(*shapes)
-    return None if shapes is None else tuple(map(_filled, shapes))
+def _fill_outputs(shapes: Any) -> Any:
+    if isinstance(shapes, OutputLayout):
+        return _make_zeros(*shapes)
+    return None if shapes is None else tuple(map(_fill_outputs, shapes))
 
 
-def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _make_zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size = prod(shape) * dtype.itemsize
     if size < _OWN_PAGES:
         return torch.empty_strided(shape, stride, dtype=dtype).zero_()
@@ -226,7 +226,7 @@ def _as_meta(value: Any) -> Any:
     return {name: _as_meta(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _key(value: Any) -> Any:
+def _make_key(value: Any) -> Any:
     if isinstance(value, Tensor):
         return (value.shape, value.stride(), value.dtype)
-    return tuple(map(_key, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(_make_key, value)) if isinstance(value, list | tuple) else value

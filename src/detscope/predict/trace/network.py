@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.allocator import AllocatorSettings
-from detscope.predict.memory.lifetimes import MemoryEvent, winograd_bytes
-from detscope.predict.memory.simulation import Replay, StepMemory
-from detscope.predict.trace.graph import beside_of, graph_of_step
+from detscope.predict.memory.lifetimes import MemoryEvent, count_winograd
+from detscope.predict.memory.simulation import MemoryReplay, StepMemory
+from detscope.predict.trace.graph import count_side_operators, make_graph
 from detscope.predict.trace.peaks import (
     CpuPeak,
-    category_of,
-    drawn_out,
-    matches,
-    peak_at,
-    timelines,
+    categorize_block,
+    extrapolate_events,
+    find_peak,
+    make_timelines,
+    steps_match,
 )
 from detscope.predict.trace.scratch import ScratchBook
-from detscope.predict.trace.step import BACKWARD, FORWARD, Block, StepLog, TracedStep, trace_step
+from detscope.predict.trace.step import BACKWARD, FORWARD, StepLog, StorageBlock, TracedStep, trace_step
 
 if TYPE_CHECKING:
     from detscope.zoo.networks.network import Network
@@ -41,29 +41,29 @@ class TracedNetwork:
     book: ScratchBook = field(default_factory=ScratchBook)
 
     @cached_property
-    def matching(self) -> bool:
+    def steps_match(self) -> bool:
         """Whether both steps are the same operators, so that every block can be drawn out on its own."""
-        return matches(*self.steps)
+        return steps_match(*self.steps)
 
     @cached_property
-    def graph(self) -> LayerGraph:
+    def layer_graph(self) -> LayerGraph:
         """The layer graph of the forward pass, and what runs beside its layers."""
-        graph = graph_of_step(self.name, self.steps[0], self.family)
-        return replace(graph, beside=beside_of(*self.steps))
+        graph = make_graph(self.name, self.steps[0], self.family)
+        return replace(graph, beside=count_side_operators(*self.steps))
 
-    def cpu_peak(self, batch: int, optimizer: str | None = "sgd") -> CpuPeak:
+    def find_cpu_peak(self, batch: int, optimizer: str | None = "sgd") -> CpuPeak:
         """The peak of allocated bytes of one step on this machine's CPU; runs a few operators alone."""
-        return peak_at(self.steps, batch, optimizer, self.book)
+        return find_peak(self.steps, batch, optimizer, self.book)
 
-    def cuda_peak(
+    def find_cuda_peak(
         self, batch: int, optimizer: str | None = "sgd", settings: AllocatorSettings | None = None
     ) -> StepMemory:
         """Peaks of allocated and reserved bytes by the model of CUDA's caching allocator."""
-        if self.matching:
-            events = drawn_out(*timelines(self.steps, optimizer), batch)
-            return _with_workspace(_replayed(events, settings), self._workspace(batch))
+        if self.steps_match:
+            events = extrapolate_events(*make_timelines(self.steps, optimizer), batch)
+            return _with_workspace(_replay_events(events, settings), self._count_workspace(batch))
         low, high = (
-            _with_workspace(peaks, self._workspace(step.batch))
+            _with_workspace(peaks, self._count_workspace(step.batch))
             for peaks, step in zip(_as_traced(self.steps, optimizer, settings), self.steps, strict=True)
         )
         share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
@@ -77,7 +77,7 @@ class TracedNetwork:
             {name: between(size, high.categories[name]) for name, size in low.categories.items()},
         )
 
-    def activations_by_stage(self, batch: int) -> dict[str, int]:
+    def sum_activations(self, batch: int) -> dict[str, int]:
         """Bytes that forward leaves for backward (inference: makes), by the model's outermost parts."""
         low, high = (_made_by_stage(step, self.training) for step in self.steps)
         share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
@@ -87,27 +87,27 @@ class TracedNetwork:
         }
 
     @property
-    def assumed(self) -> tuple[str, ...]:
+    def list_assumptions(self) -> tuple[str, ...]:
         """What the figures rest on besides the trace."""
         found = ["cuda: the tensors of a step are those of a CPU"]
         found += [
-            f"cuda: largest Winograd workspace at the peak ({self._workspace(1) / 1e6:.1f} MB at batch 1)"
+            f"cuda: largest Winograd workspace at the peak ({self._count_workspace(1) / 1e6:.1f} MB at batch 1)"
         ]
-        if not self.matching:
+        if not self.steps_match:
             found.append("boxes as chosen from zeros: work on feature maps was left out")
             found.append("other batch sizes: linear between convolutions, not block by block")
         return tuple(found)
 
     @property
-    def measured(self) -> tuple[str, ...]:
+    def list_measurements(self) -> tuple[str, ...]:
         """What was measured on this machine, where it was."""
-        found = [f"cpu: scratch memory of {self.book.measured} operator calls that could make the peak"]
+        found = [f"cpu: scratch memory of {self.book.measured_count} operator calls that could make the peak"]
         if self.book.by_rule:
             found.append(f"cpu: {self.book.by_rule} costly calls by rule, not measured")
         return tuple(found)
 
-    def _workspace(self, batch: int) -> int:
-        sizes = (winograd_bytes(one, batch) for one in self.graph.operations if self.training)
+    def _count_workspace(self, batch: int) -> int:
+        sizes = (count_winograd(one, batch) for one in self.layer_graph.operations if self.training)
         return max(sizes, default=0)
 
 
@@ -124,7 +124,7 @@ def trace_network(network: Network, *, training: bool = True) -> TracedNetwork:
 def _made_by_stage(step: TracedStep, training: bool) -> dict[str, int]:
     found: dict[str, int] = {}
     for number, block in enumerate(step.log.blocks):
-        kept = category_of(block, number, step) == "activations"
+        kept = categorize_block(block, number, step) == "activations"
         if block.phase == FORWARD and (kept or not training):
             found[block.stage] = found.get(block.stage, 0) + block.size_bytes
     return found
@@ -135,13 +135,13 @@ def _as_traced(
     steps: tuple[TracedStep, TracedStep], optimizer: str | None, settings: AllocatorSettings | None
 ) -> list[StepMemory]:
     """Peaks of both steps as they are: the same for every batch that is asked for."""
-    return [_replayed(line.events, settings) for line in timelines(steps, optimizer)]
+    return [_replay_events(line.events, settings) for line in make_timelines(steps, optimizer)]
 
 
-def _replayed(events: Sequence[MemoryEvent], settings: AllocatorSettings | None) -> StepMemory:
-    replay = Replay(settings)
-    replay.run(events)
-    return replay.peaks()
+def _replay_events(events: Sequence[MemoryEvent], settings: AllocatorSettings | None) -> StepMemory:
+    replay = MemoryReplay(settings)
+    replay.replay_events(events)
+    return replay.measure_peaks()
 
 
 def _with_workspace(without: StepMemory, workspace: int) -> StepMemory:
@@ -152,18 +152,18 @@ def _with_workspace(without: StepMemory, workspace: int) -> StepMemory:
     return StepMemory(without.allocated + workspace, without.reserved + workspace, categories)
 
 
-def keeping_gradients(traced: TracedNetwork) -> TracedNetwork:
+def keep_gradients(traced: TracedNetwork) -> TracedNetwork:
     """As `detscope train` runs it: `zero_grad` comes between forward and backward."""
     one, other = traced.steps
-    return replace(traced, steps=(_keeping(one), _keeping(other)))
+    return replace(traced, steps=(_keep_in_step(one), _keep_in_step(other)))
 
 
-def _keeping(step: TracedStep) -> TracedStep:
+def _keep_in_step(step: TracedStep) -> TracedStep:
     log = step.log
     backward = next((place for place, call in enumerate(log.calls) if call.phase == BACKWARD), len(log.calls))
     earlier = [log.blocks[number] for number in sorted(step.gradients)]
     first = len(log.blocks)
-    blocks = [*log.blocks, *(Block(one.size_bytes, "", one.stage, "gradients") for one in earlier)]
+    blocks = [*log.blocks, *(StorageBlock(one.size_bytes, "", one.stage, "gradients") for one in earlier)]
     numbers = range(first, len(blocks))
     events = [(0, number, True) for number in numbers]
     events += [event for event in log.events if event[0] < backward]

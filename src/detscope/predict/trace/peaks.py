@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import accumulate
 
 from detscope.predict.memory.lifetimes import CATEGORIES, MemoryEvent
-from detscope.predict.trace.scratch import ScratchBook, at_most
-from detscope.predict.trace.step import BACKWARD, FORWARD, Block, TracedStep
+from detscope.predict.trace.scratch import ScratchBook, bound_scratch
+from detscope.predict.trace.step import BACKWARD, FORWARD, StorageBlock, TracedStep
 
 OPTIMIZERS = ("sgd", "adam")
 FLOAT_BYTES = 4
@@ -32,7 +32,7 @@ class CpuPeak:
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class StepTimeline:
     """Events of a traced step and the unit (see `units_of`) of each; of operators: end and unit.
 
     Equal only to itself, so that it is a quick key.
@@ -46,10 +46,10 @@ class Timeline:
 
 
 @lru_cache(maxsize=8)
-def units_of(steps: tuple[TracedStep, TracedStep]) -> tuple[list[int], list[int]]:
+def number_units(steps: tuple[TracedStep, TracedStep]) -> tuple[list[int], list[int]]:
     """A number for every operator, the same in both steps: its own, or that of the last convolution."""
     one, other = (step.log.calls for step in steps)
-    if matches(*steps):
+    if steps_match(*steps):
         return list(range(len(one))), list(range(len(other)))
     found = tuple(list(accumulate(int(call.name in _LANDMARKS) for call in step.log.calls)) for step in steps)
     if found[0][-1] != found[1][-1]:  # not even the same convolutions
@@ -57,7 +57,7 @@ def units_of(steps: tuple[TracedStep, TracedStep]) -> tuple[list[int], list[int]
     return found[0], found[1]
 
 
-def matches(one: TracedStep, other: TracedStep) -> bool:
+def steps_match(one: TracedStep, other: TracedStep) -> bool:
     """Whether both call the same operators and make the same blocks in the same order."""
     return one.log.events == other.log.events and [call.name for call in one.log.calls] == [
         call.name for call in other.log.calls
@@ -65,17 +65,19 @@ def matches(one: TracedStep, other: TracedStep) -> bool:
 
 
 @lru_cache(maxsize=8)
-def timelines(steps: tuple[TracedStep, TracedStep], optimizer: str | None) -> tuple[Timeline, Timeline]:
+def make_timelines(
+    steps: tuple[TracedStep, TracedStep], optimizer: str | None
+) -> tuple[StepTimeline, StepTimeline]:
     """Both steps with the numbers of the same units."""
-    units = units_of(steps)
-    return _timeline(steps[0], units[0], optimizer), _timeline(steps[1], units[1], optimizer)
+    units = number_units(steps)
+    return _make_timeline(steps[0], units[0], optimizer), _make_timeline(steps[1], units[1], optimizer)
 
 
-def _timeline(step: TracedStep, units: Sequence[int], optimizer: str | None) -> Timeline:
+def _make_timeline(step: TracedStep, units: Sequence[int], optimizer: str | None) -> StepTimeline:
     """The events of a step that is not the first: the optimizer's state is there, gradients are not."""
     log = step.log
     trained = [log.blocks[number].size_bytes for number in step.trained]
-    events = [MemoryEvent(key, size, "optimizer") for key, size in _state(trained, optimizer)]
+    events = [MemoryEvent(key, size, "optimizer") for key, size in _list_state(trained, optimizer)]
     ends: list[int] = []  # how many events there are when an operator ends
     places: list[int] = []
     for operator, number, comes in log.events:
@@ -84,16 +86,16 @@ def _timeline(step: TracedStep, units: Sequence[int], optimizer: str | None) -> 
             ends.append(len(events))
         block = log.blocks[number]
         if block.size_bytes:
-            category = category_of(block, number, step)
+            category = categorize_block(block, number, step)
             events.append(MemoryEvent(number, comes * block.size_bytes, category, block.stage))
     ends += [len(events)] * (len(units) - len(ends))
     places += [units[-1]] * (len(events) - len(places))
-    events += [MemoryEvent(key, size) for key, size in _update(trained, optimizer)]
+    events += [MemoryEvent(key, size) for key, size in _list_update(trained, optimizer)]
     places += [units[-1] + 1] * (len(events) - len(places))
-    return Timeline(step, tuple(events), tuple(places), tuple(ends), tuple(units))
+    return StepTimeline(step, tuple(events), tuple(places), tuple(ends), tuple(units))
 
 
-def category_of(block: Block, number: int, step: TracedStep) -> str:
+def categorize_block(block: StorageBlock, number: int, step: TracedStep) -> str:
     """What a block is, by what holds it or by how long it lives."""
     if block.category:
         return block.category
@@ -102,7 +104,7 @@ def category_of(block: Block, number: int, step: TracedStep) -> str:
     return "activations" if block.phase == FORWARD and block.until in (BACKWARD, "") else "temporary"
 
 
-def _state(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int]]:
+def _list_state(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int]]:
     """SGD keeps momentum; Adam two averages and a count."""
     kept = {"sgd": lambda size: [size], "adam": lambda size: [size, size, FLOAT_BYTES]}
     if optimizer is None:
@@ -111,7 +113,7 @@ def _state(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int
     return [(_OPTIMIZER_KEYS + place, size) for place, size in enumerate(sizes)]
 
 
-def _update(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int]]:
+def _list_update(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int]]:
     """Temporaries of torch's loop over parameters: SGD's decayed gradient; Adam's root and denominator.
 
     The denominator of one parameter lives until that of the next replaces it.
@@ -130,19 +132,19 @@ def _update(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, in
     return events if last is None else [*events, (last, 0)]
 
 
-def peak_at(
+def find_peak(
     steps: tuple[TracedStep, TracedStep], batch: int, optimizer: str | None, book: ScratchBook
 ) -> CpuPeak:
     """The peak of a step of `batch` images, drawn out from two traced ones.
 
     Scratch memory is measured only where it could make the peak: a few operators of hundreds.
     """
-    lines = timelines(steps, optimizer)
+    lines = make_timelines(steps, optimizer)
     share = (batch - steps[0].batch) / (steps[1].batch - steps[0].batch)
-    bounds = _between(_bounds(lines[0]), _bounds(lines[1]), share)
+    bounds = _interpolate_sizes(_bound_scratch(lines[0]), _bound_scratch(lines[1]), share)
     measured: set[int] = set()
     while True:
-        low, high = (_levels(line, book, book.known) for line in lines)
+        low, high = (_find_levels(line, book, book.known_count) for line in lines)
         drawn = [_between_categories(one, other, share) for one, other in zip(low, high, strict=True)]
         totals = [sum(level.values()) for level in drawn]
         best = max(totals)
@@ -156,7 +158,7 @@ def peak_at(
         open_units.sort(key=lambda unit: -totals[unit] - bounds[unit])
         now = set(open_units[:_AT_ONCE])
         measured |= now
-        book.measure(
+        book.measure_calls(
             [
                 call
                 for line in lines
@@ -167,15 +169,15 @@ def peak_at(
 
 
 @lru_cache(maxsize=8)
-def _bounds(line: Timeline) -> list[int]:
+def _bound_scratch(line: StepTimeline) -> list[int]:
     """The most that scratch memory can add in every unit."""
     found = [0] * (line.call_units[-1] + 1)
     for call, unit in zip(line.step.log.calls, line.call_units, strict=True):
-        found[unit] = max(found[unit], at_most(call))
+        found[unit] = max(found[unit], bound_scratch(call))
     return found
 
 
-def _between(one: Sequence[int], other: Sequence[int], share: float) -> list[int]:
+def _interpolate_sizes(one: Sequence[int], other: Sequence[int], share: float) -> list[int]:
     return [round(low + share * (high - low)) for low, high in zip(one, other, strict=True)]
 
 
@@ -183,7 +185,7 @@ def _between_categories(one: dict[str, int], other: dict[str, int], share: float
     return {name: round(one[name] + share * (other[name] - one[name])) for name in CATEGORIES}
 
 
-def drawn_out(one: Timeline, other: Timeline, batch: int) -> list[MemoryEvent]:
+def extrapolate_events(one: StepTimeline, other: StepTimeline, batch: int) -> list[MemoryEvent]:
     """The events at another batch size; the steps must match."""
     share = (batch - one.step.batch) / (other.step.batch - one.step.batch)
     found = []
@@ -195,7 +197,7 @@ def drawn_out(one: Timeline, other: Timeline, batch: int) -> list[MemoryEvent]:
 
 
 @lru_cache(maxsize=8)
-def _levels(line: Timeline, book: ScratchBook, _known: int) -> list[dict[str, int]]:
+def _find_levels(line: StepTimeline, book: ScratchBook, _known: int) -> list[dict[str, int]]:
     """The highest level in every unit, by category, with the scratch memory that is known by now."""
     live = dict.fromkeys(CATEGORIES, 0)
     held: dict[int, MemoryEvent] = {}
@@ -220,11 +222,11 @@ def _levels(line: Timeline, book: ScratchBook, _known: int) -> list[dict[str, in
     return found
 
 
-def _scratch_after(line: Timeline, book: ScratchBook) -> dict[int, list[tuple[int, int]]]:
+def _scratch_after(line: StepTimeline, book: ScratchBook) -> dict[int, list[tuple[int, int]]]:
     """Known scratch memory by the number of events before it: sizes and units."""
     found: dict[int, list[tuple[int, int]]] = {}
     for call, end, unit in zip(line.step.log.calls, line.call_ends, line.call_units, strict=True):
-        size = book.size(call)
+        size = book.known_size(call)
         if size:
             found.setdefault(end, []).append((size, unit))
     return found

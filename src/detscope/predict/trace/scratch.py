@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from detscope.predict.trace.step import OperatorCall, Seen
+from detscope.predict.trace.step import OperatorCall, TensorRecord
 
 MEASURED = frozenset(
     {
@@ -48,46 +48,46 @@ class ScratchBook:
         self.by_rule = 0
 
     @property
-    def measured(self) -> int:
+    def measured_count(self) -> int:
         """How many different calls were run."""
         return len(self._known) - self.by_rule
 
     @property
-    def known(self) -> int:
+    def known_count(self) -> int:
         """How many calls have a size by now; it only grows, and no size changes."""
         return len(self._sizes)
 
-    def measure(self, calls: Sequence[OperatorCall]) -> None:
+    def measure_calls(self, calls: Sequence[OperatorCall]) -> None:
         """Run the calls that are not known yet, each once, as long as the budget lasts."""
         fresh: dict[Any, OperatorCall] = {}
         for call in calls:
-            if call.name in MEASURED and _signature(call) not in self._known | fresh:
-                cost = multiplications(call)
+            if call.name in MEASURED and _sign_call(call) not in self._known | fresh:
+                cost = count_call_multiplications(call)
                 if cost <= self._budget:
                     self._budget -= cost
-                    fresh[_signature(call)] = call
+                    fresh[_sign_call(call)] = call
                 else:
-                    self._known[_signature(call)] = blocked_copies(call)
+                    self._known[_sign_call(call)] = count_blocked_copies(call)
                     self.by_rule += 1
         if fresh:
-            self._known |= zip(fresh, _tried(list(fresh.values())), strict=True)
-        self._sizes |= {call: self._known[_signature(call)] for call in calls if call.name in MEASURED}
+            self._known |= zip(fresh, _try_calls(list(fresh.values())), strict=True)
+        self._sizes |= {call: self._known[_sign_call(call)] for call in calls if call.name in MEASURED}
 
-    def size(self, call: OperatorCall) -> int:
+    def known_size(self, call: OperatorCall) -> int:
         """What is known of a call; 0 where nothing is."""
         return self._sizes.get(call, 0)
 
 
-def _signature(call: OperatorCall) -> Any:
+def _sign_call(call: OperatorCall) -> Any:
     return call.name, call.arguments_without_blocks()
 
 
 @lru_cache(maxsize=50_000)
-def at_most(call: OperatorCall) -> int:
+def bound_scratch(call: OperatorCall) -> int:
     """More than any kernel has been seen to ask for: two copies of each tensor, weights in full groups."""
     if call.name not in MEASURED:
         return 0
-    size = 2 * blocked_copies(call)
+    size = 2 * count_blocked_copies(call)
     if call.name in _CONVOLUTIONS:
         weight = call.arguments[1 if call.name == _CONVOLUTIONS[0] else 2].shape
         groups = call.arguments[8 if call.name == _CONVOLUTIONS[0] else 9]
@@ -96,7 +96,7 @@ def at_most(call: OperatorCall) -> int:
     return size + _SMALL
 
 
-def multiplications(call: OperatorCall) -> float:
+def count_call_multiplications(call: OperatorCall) -> float:
     """Of a convolution's pass; what the others cost does not matter."""
     if call.name not in _CONVOLUTIONS:
         return 0.0
@@ -106,17 +106,19 @@ def multiplications(call: OperatorCall) -> float:
     return float(passes * places[0] * prod(places[2:]) * prod(weight))
 
 
-def blocked_copies(call: OperatorCall) -> int:
+def count_blocked_copies(call: OperatorCall) -> int:
     """The rule: every large tensor of the call once more, channels in groups of 16."""
     tensors = [
-        one for one in (*call.arguments, *call.outputs) if isinstance(one, Seen) and len(one.shape) > 2
+        one
+        for one in (*call.arguments, *call.outputs)
+        if isinstance(one, TensorRecord) and len(one.shape) > 2
     ]
     return sum(
         4 * one.shape[0] * -(-one.shape[1] // _LANES) * _LANES * prod(one.shape[2:]) for one in tensors
     )
 
 
-def _tried(calls: Sequence[OperatorCall]) -> list[int]:
+def _try_calls(calls: Sequence[OperatorCall]) -> list[int]:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
@@ -124,22 +126,22 @@ def _tried(calls: Sequence[OperatorCall]) -> list[int]:
     made = []
     with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
         for number, call in enumerate(calls):
-            arguments = _real(call.arguments)
+            arguments = _make_real(call.arguments)
             positional = len(call.arguments) - len(call.keywords)
             named = dict(zip(call.keywords, arguments[positional:], strict=True))
             with record_function(f"{_MARK}{number}"):
                 outputs = call.function(*arguments[:positional], **named)
             made.append(_new_bytes(outputs))
             del outputs, arguments, named
-    return _extra(session.profiler.kineto_results.events(), made)
+    return _measure_extra(session.profiler.kineto_results.events(), made)
 
 
-def _real(value: Any) -> Any:
+def _make_real(value: Any) -> Any:
     import torch
 
-    if isinstance(value, Seen):
+    if isinstance(value, TensorRecord):
         return torch.empty_strided(value.shape, value.stride, dtype=value.dtype).zero_()
-    return tuple(_real(item) for item in value) if isinstance(value, tuple) else value
+    return tuple(_make_real(item) for item in value) if isinstance(value, tuple) else value
 
 
 def _new_bytes(outputs: Any) -> int:
@@ -150,7 +152,7 @@ def _new_bytes(outputs: Any) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def _extra(events: Sequence[Any], made: Sequence[int]) -> list[int]:
+def _measure_extra(events: Sequence[Any], made: Sequence[int]) -> list[int]:
     """The highest level inside each call above its outputs."""
     spans = sorted(
         (event.start_ns(), event.end_ns(), int(event.name().removeprefix(_MARK)))

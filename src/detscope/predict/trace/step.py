@@ -34,7 +34,7 @@ Call = Callable[..., Any]
 
 
 @dataclass(slots=True)
-class Block:
+class StorageBlock:
     """One storage: when it came (the number of the operator), in which phase, and what it is."""
 
     size_bytes: int
@@ -54,7 +54,7 @@ class OperatorCall:
     stage: str
     module: str
     arguments: tuple[Any, ...]  # tensors as `Seen`, all else as it was
-    outputs: tuple[Seen, ...]
+    outputs: tuple[TensorRecord, ...]
     keywords: tuple[str, ...] = ()  # names of the last arguments
 
     def arguments_without_blocks(self) -> Any:
@@ -63,7 +63,7 @@ class OperatorCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TensorRecord:
     """A tensor of an operator."""
 
     block: int
@@ -82,7 +82,7 @@ def _as_always(_: str, function: Any, args: Any, named: Mapping[str, Any], __: s
 
 
 def _without_block(value: Any) -> Any:
-    if isinstance(value, Seen):
+    if isinstance(value, TensorRecord):
         return (value.shape, value.stride, str(value.dtype))
     return tuple(map(_without_block, value)) if isinstance(value, tuple) else str(value)
 
@@ -91,7 +91,7 @@ def _without_block(value: Any) -> Any:
 class StepLog:
     """Blocks by number; `events`: (operator number, block, comes or goes) in order."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[StorageBlock] = field(default_factory=list)
     calls: list[OperatorCall] = field(default_factory=list)
     events: list[tuple[int, int, bool]] = field(default_factory=list)
 
@@ -111,22 +111,22 @@ class TensorLog(TorchDispatchMode):
         self._references: dict[int, Any] = {}
         self._open = True
 
-    def hold(self, tensors: Iterable[Tensor], category: str) -> None:
+    def hold_tensors(self, tensors: Iterable[Tensor], category: str) -> None:
         """Blocks that are there before the step."""
         for tensor in tensors:
-            number = self._block(tensor, "")
+            number = self._number_block(tensor, "")
             self.log.blocks[number].category = category
 
     def block_of(self, tensor: Tensor) -> int | None:
         """The number of a tensor's block, where it is known."""
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
-    def close(self) -> None:
+    def close_log(self) -> None:
         """What goes from now on is no part of the step."""
         self._open = False
 
     @contextmanager
-    def modules(self) -> Iterator[None]:
+    def follow_modules(self) -> Iterator[None]:
         """Know which module is running."""
         from torch.nn.modules.module import (
             register_module_forward_hook,
@@ -160,35 +160,37 @@ class TensorLog(TorchDispatchMode):
         named = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor, no operator
             return func(*args, **named)
-        seen = tuple(self._seen(value) for value in (*args, *named.values()))
+        seen = tuple(self._record_value(value) for value in (*args, *named.values()))
         name = _name_of(func)
         outputs = self._run(name, func, args, named, self.phase)
         module = self._modules[-1] if self.phase == FORWARD else ""
         stage = module.removeprefix(self._wrapper).partition(".")[0]
         leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)
-        made = tuple(self._seen(value, stage) for value in leaves if isinstance(value, Tensor))
+        made = tuple(self._record_value(value, stage) for value in leaves if isinstance(value, Tensor))
         self.log.calls.append(OperatorCall(name, func, self.phase, stage, module, seen, made, tuple(named)))
         return outputs
 
-    def _seen(self, value: Any, stage: str = "") -> Any:
+    def _record_value(self, value: Any, stage: str = "") -> Any:
         if isinstance(value, Tensor):
-            return Seen(self._block(value, stage), tuple(value.shape), value.stride(), value.dtype)
+            return TensorRecord(
+                self._number_block(value, stage), tuple(value.shape), value.stride(), value.dtype
+            )
         if isinstance(value, list | tuple):
-            return tuple(self._seen(item) for item in value)
+            return tuple(self._record_value(item) for item in value)
         return value
 
-    def _block(self, tensor: Tensor, stage: str) -> int:
+    def _number_block(self, tensor: Tensor, stage: str) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.log.blocks)
-            self.log.blocks.append(Block(storage.nbytes(), self.phase, stage))
+            self.log.blocks.append(StorageBlock(storage.nbytes(), self.phase, stage))
             self.log.events.append((len(self.log.calls), number, True))
-            self._references[key] = weakref.ref(storage, partial(self._gone, key))
+            self._references[key] = weakref.ref(storage, partial(self._note_gone, key))
         return number
 
-    def _gone(self, key: int, _: object) -> None:
+    def _note_gone(self, key: int, _: object) -> None:
         number = self._numbers.pop(key)
         del self._references[key]
         if self._open:
@@ -209,14 +211,14 @@ class TracedStep:
 
 def trace_step(network: Network, batch: int, *, training: bool = True) -> TracedStep:
     """Trace one training step (forward and backward) or one inference; the network stays as it is."""
-    from detscope.predict.trace.hollow import Hollow
+    from detscope.predict.trace.hollow import HollowRunner
 
-    with _swapped(network.module):
-        return _traced(network, batch, training, Hollow())
+    with _swap_parameters(network.module):
+        return _run_traced(network, batch, training, HollowRunner())
 
 
 @contextmanager
-def _swapped(module: nn.Module) -> Iterator[None]:
+def _swap_parameters(module: nn.Module) -> Iterator[None]:
     """Other parameters (of the same memory) and copies of the buffers while a step is traced."""
     from torch import nn
 
@@ -245,20 +247,20 @@ def _swapped(module: nn.Module) -> Iterator[None]:
             owner._buffers.update(buffers)
 
 
-def _traced(network: Network, batch: int, training: bool, run: Callable[..., Any]) -> TracedStep:
+def _run_traced(network: Network, batch: int, training: bool, run: Callable[..., Any]) -> TracedStep:
     import torch
 
     module = network.module
-    log = TensorLog({id(part): path for path, part in module.named_modules()}, run, _wrapper(module))
+    log = TensorLog({id(part): path for path, part in module.named_modules()}, run, _find_wrapper(module))
     with ExitStack() as open_now:
         open_now.enter_context(torch.random.fork_rng(devices=[]))
         torch.manual_seed(0)
         data = network.random_batch(batch)
         images = [data.inputs] if isinstance(data.inputs, torch.Tensor) else list(data.inputs)
-        log.hold([*module.parameters(), *module.buffers()], "parameters")
-        log.hold([*images, *_tensors_of(data.targets)], "inputs")
+        log.hold_tensors([*module.parameters(), *module.buffers()], "parameters")
+        log.hold_tensors([*images, *_tensors_of(data.targets)], "inputs")
         trained = [one for one in module.parameters() if one.requires_grad]
-        open_now.enter_context(log.modules())
+        open_now.enter_context(log.follow_modules())
         open_now.enter_context(log)
         log.phase = FORWARD
         if training:
@@ -268,18 +270,18 @@ def _traced(network: Network, batch: int, training: bool, run: Callable[..., Any
         else:
             found = network.infer(data.inputs)  # held until the step ends
             del found
-        log.close()
+        log.close_log()
     gradients = [one.grad for one in trained if one.grad is not None]
     return TracedStep(
         batch,
         log.log,
-        tuple(_known(log, trained)),
-        frozenset(_known(log, gradients)),
-        tuple(_known(log, images)),
+        tuple(_list_known(log, trained)),
+        frozenset(_list_known(log, gradients)),
+        tuple(_list_known(log, images)),
     )
 
 
-def _wrapper(module: nn.Module) -> str:
+def _find_wrapper(module: nn.Module) -> str:
     """The path of the innermost module that holds all parameters: its parts are the stages."""
     path = ""
     while True:
@@ -289,7 +291,7 @@ def _wrapper(module: nn.Module) -> str:
         path, module = f"{path}{own[0][0]}.", own[0][1]
 
 
-def _known(log: TensorLog, tensors: Sequence[Tensor]) -> list[int]:
+def _list_known(log: TensorLog, tensors: Sequence[Tensor]) -> list[int]:
     found = (log.block_of(tensor) for tensor in tensors)
     return list(dict.fromkeys(number for number in found if number is not None))
 

@@ -68,20 +68,20 @@ class Pacer:
 
     # ---- events that may be borders
 
-    def asks_batch(self) -> Ended:
+    def ask_batch(self) -> Ended:
         """The loop asks a loader for a batch, or for its iterator."""
-        ended = self._before_batch()
+        ended = self._end_before_batch()
         self._quiet_since_step = False
         return ended
 
-    def _before_batch(self) -> Ended:
+    def _end_before_batch(self) -> Ended:
         if self.stepped:
-            return self._end(Ended.TRAINING)
+            return self._end_what(Ended.TRAINING)
         latest = self._latest
         if latest.backwards:
             if self.by_backward:
                 self.trained = True
-                return self._end(Ended.TRAINING)
+                return self._end_what(Ended.TRAINING)
             self.accumulated += 1
             self._latest = _Since()
             self._alone = self._alone or (self.accumulated >= _LONE and not self.trained)
@@ -91,23 +91,23 @@ class Pacer:
         if latest.training_forwards and self.trained:
             self.skipped += 1
             self._latest = _Since()
-            return Ended.NOTHING if self.accumulated else self._end(Ended.DROPPED)
+            return Ended.NOTHING if self.accumulated else self._end_what(Ended.DROPPED)
         if self.accumulated:
             self.unfinished += self.accumulated
-            return self._end(Ended.DROPPED)
-        if not self._whole.batches and not self._evaluated & self._called_roots():
-            return self._end(Ended.DROPPED)  # a lone call, as constructors make to learn shapes
-        return self._end(Ended.EVALUATION)
+            return self._end_what(Ended.DROPPED)
+        if not self._whole.batches and not self._evaluated & self._find_called_roots():
+            return self._end_what(Ended.DROPPED)  # a lone call, as constructors make to learn shapes
+        return self._end_what(Ended.EVALUATION)
 
-    def enters_root(self, root: int, gradients: bool, training: bool) -> Ended:
+    def enter_root(self, root: int, gradients: bool, training: bool) -> Ended:
         """A model is about to be called, inside of nothing else."""
-        ended = self._before_root(root, gradients and training)
+        ended = self._end_before_root(root, gradients and training)
         self._quiet_since_step = False
         self._called_since_step = True
-        self.counts_root(root, gradients, training)
+        self.count_root(root, gradients, training)
         return ended
 
-    def counts_root(self, root: int, gradients: bool, training: bool) -> None:
+    def count_root(self, root: int, gradients: bool, training: bool) -> None:
         """A model is called, possibly by an optimizer: no border."""
         self.begins_iteration = gradients and not self._forward_open
         self._forward_open = self._forward_open or gradients
@@ -116,7 +116,7 @@ class Pacer:
             since.training_forwards += gradients and training
             since.roots[root] = since.roots.get(root, 0) + 1
 
-    def root_failed(self, root: int, gradients: bool, training: bool) -> None:
+    def forget_root(self, root: int, gradients: bool, training: bool) -> None:
         """The call raised: it did not happen."""
         for since in (self._whole, self._latest):
             if since.roots.get(root):
@@ -124,29 +124,29 @@ class Pacer:
                 since.training_forwards -= gradients and training
                 since.roots[root] -= 1
 
-    def _before_root(self, root: int, trains: bool) -> Ended:
+    def _end_before_root(self, root: int, trains: bool) -> Ended:
         if self.stepped:
             if self._whole.batches and self._by_loader:
                 return Ended.NOTHING
-            return self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+            return self._end_what(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
         if self._whole.backwards and not self._whole.batches and self.by_backward:
             self.trained = True
-            return self._end(Ended.TRAINING)
+            return self._end_what(Ended.TRAINING)
         if self._whole.backwards or self._whole.batches:
             return Ended.NOTHING
         again = self._latest.roots.get(root, 0)
         evaluated = not (trains and self._latest.training_forwards)
         if again and (evaluated or (again >= _PATIENCE and not self.trained)):
-            return self._end(Ended.EVALUATION)
+            return self._end_what(Ended.EVALUATION)
         return Ended.NOTHING
 
-    def enters_optimizer(self, optimizer: int) -> Ended:
+    def enter_optimizer(self, optimizer: int) -> Ended:
         """An optimizer is about to step; twice in a row means that it calls the model itself (a closure)."""
         if self._quiet_since_step and optimizer in self.stepped:
-            return self._end(Ended.TRAINING)
+            return self._end_what(Ended.TRAINING)
         return Ended.NOTHING
 
-    def optimizer_stepped(self, optimizer: int) -> Ended:
+    def end_optimizer_step(self, optimizer: int) -> Ended:
         """An optimizer has stepped, or a scaler has decided that it should not."""
         ended = Ended.NOTHING
         if optimizer in self.stepped and self._called_since_step:
@@ -156,7 +156,7 @@ class Pacer:
             self._known = {one: since for one, since in self._known.items() if one in self.stepped}
             self._met = self._made
             under_way = self._iterations
-            self._end(Ended.TRAINING)
+            self._end_what(Ended.TRAINING)
             self._iterations = under_way
             self._whole.backwards = self._latest.backwards = 1
             ended = Ended.EARLIER
@@ -175,7 +175,7 @@ class Pacer:
 
     # ---- events that are none
 
-    def makes_optimizer(self) -> None:
+    def add_optimizer(self) -> None:
         """An optimizer was made; it may step or not."""
         self._made += 1
 
@@ -184,24 +184,24 @@ class Pacer:
         """No optimizer tells when it steps: a batch that goes backward is a step."""
         return self.steps_in_backward or not self._made or (self._alone and not self._met)
 
-    def gets_batch(self) -> None:
+    def add_batch(self) -> None:
         """A batch has arrived."""
         self._whole.batches += 1
         self._latest.batches += 1
         self._quiet_since_step = False
 
-    def pass_ends(self) -> Ended:
+    def end_pass(self) -> Ended:
         """A loader has no more batches: what comes now belongs to no step, unless one is under way."""
         another_loader = 0 < self._whole.batches < max(_STATISTICS, self._most_fetched + 1)
-        under_way = not self.idle or another_loader
-        return Ended.NOTHING if under_way else self._end(Ended.DROPPED)
+        under_way = not self.is_idle or another_loader
+        return Ended.NOTHING if under_way else self._end_what(Ended.DROPPED)
 
-    def goes_backward(self, in_optimizer: bool = False) -> Ended:
+    def go_backward(self, in_optimizer: bool = False) -> Ended:
         """The autograd engine is entered from outside; where no module is called, that is the border."""
         ended = Ended.NOTHING
         by_loader = self._whole.batches and self._by_loader
         if self.stepped and not (self._called_since_step or by_loader or in_optimizer):
-            ended = self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+            ended = self._end_what(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
         if not in_optimizer and (self._forward_open or not self._whole.forwards):
             self._iterations += 1
         self._forward_open = False
@@ -212,37 +212,32 @@ class Pacer:
         return ended
 
     @property
-    def evaluates(self) -> bool:
-        """What is under way looks like evaluation: models were called and nothing was trained."""
-        return bool(self._whole.forwards and not self._whole.backwards and not self.stepped)
-
-    @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Nothing is under way."""
         return not (self._whole.forwards or self._whole.backwards or self.stepped)
 
-    def finishes(self) -> Ended:
+    def end_script(self) -> Ended:
         """The script has ended: what was complete by then counts."""
         if self.stepped:
-            return self._end(Ended.TRAINING)
+            return self._end_what(Ended.TRAINING)
         if self._whole.backwards and self.by_backward:
-            return self._end(Ended.TRAINING)
+            return self._end_what(Ended.TRAINING)
         if self.accumulated or self._whole.backwards:
             self.unfinished += self.accumulated + bool(self._latest.backwards)
-            return self._end(Ended.DROPPED)
+            return self._end_what(Ended.DROPPED)
         if self._whole.forwards and not (self._whole.training_forwards and self.trained):
-            return self._end(Ended.EVALUATION)
+            return self._end_what(Ended.EVALUATION)
         return Ended.NOTHING
 
-    def _called_roots(self) -> set[int]:
+    def _find_called_roots(self) -> set[int]:
         return {root for root, calls in self._whole.roots.items() if calls}
 
     def _all_stepped(self) -> bool:
         return set(self._known) <= set(self.stepped) and self._met >= self._made
 
-    def _end(self, what: Ended) -> Ended:
+    def _end_what(self, what: Ended) -> Ended:
         if what is Ended.EVALUATION:
-            self._evaluated |= self._called_roots()
+            self._evaluated |= self._find_called_roots()
         iterations = self._iterations_stepped or self._iterations
         fetched = self._whole.batches
         self.last_batches = max(self.accumulated + 1, min(iterations, fetched) if fetched else iterations)

@@ -33,7 +33,7 @@ class ScriptRanks:
             self._watch.attach_to_all(put)
             self._watch.attach_to_calls(put, phase_now)
 
-    def notice(self) -> ScriptOptions:
+    def notice_group(self) -> ScriptOptions:
         """The options, with the place of this process among the ranks, if it is one by now."""
         distributed = torch.distributed
         if self._options.rank is None and distributed.is_available() and distributed.is_initialized():
@@ -45,20 +45,20 @@ class ScriptRanks:
                 self.group_seen(rank, ranks, distributed.distributed_c10d._get_default_store())
         return self._options
 
-    def opened(self, recorder: ScriptRecorder) -> None:
+    def watch_run(self, recorder: ScriptRecorder) -> None:
         """The run is open."""
         if self._watch is not None:
             self._watch.set_aside = recorder.track_collectives()
 
-    def keep(self, recorder: ScriptRecorder, step: int) -> None:
+    def keep_step(self, recorder: ScriptRecorder, step: int) -> None:
         """A step has ended: what was noted is its own."""
-        if self._options.rank is None and self.notice().rank is not None:  # a group that came late
+        if self._options.rank is None and self.notice_group().rank is not None:  # a group that came late
             recorder.writer.info["rank"] = {"rank": self._options.rank, "ranks": self._options.ranks}
         self.look()
         if self._watch is not None:
             recorder.writer.append("communication", self._watch.take(step))
 
-    def skip(self) -> None:
+    def skip_step(self) -> None:
         """What was noted belongs to no step that counts."""
         if self._watch is not None:
             self._watch.skip()

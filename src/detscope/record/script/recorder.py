@@ -91,7 +91,7 @@ class ScriptRecorder(StepRecorder):
     # ---- steps
 
     @property
-    def writing(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether phases are written in the step under way."""
         return self.attached != "nothing"
 

@@ -38,9 +38,9 @@ from detscope.record.script.roots import (
     ModelParts,
     Root,
     Roots,
-    compiled_parts,
+    count_compiled_frames,
     find_parts,
-    frames_compiled,
+    has_compiled_parts,
 )
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import PHASES
@@ -101,7 +101,7 @@ class Recording:
         self._stopped = False
         self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
         self._next_look = 0  # evaluation steps until it is asked again which model does the work
-        self._compiled_before = frames_compiled()
+        self._compiled_before = count_compiled_frames()
         self.training, self.evaluation = Part(), Part()
         self.optimizers_built = 0
         self.optimizer_steps = self.optimizer_steps_skipped = 0
@@ -126,11 +126,11 @@ class Recording:
             self._recorder.make_way(OWN_PROFILER)
 
     @property
-    def writing(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether phases are written now."""
-        return not self._after_window and (self._recorder is None or self._recorder.writing)
+        return not self._after_window and (self._recorder is None or self._recorder.is_writing)
 
-    def pair_of(self, root: Root) -> Pair | None:
+    def find_pair(self, root: Root) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
         recorder, model = self._recorder, self._model
         if recorder is None or model is None or recorder.attached != "modules":
@@ -145,7 +145,7 @@ class Recording:
             pair = self._pairs[root.number] = recorder.scribe.border_pair(node.number)
         return pair
 
-    def before_root(self, root: Root, gradients: bool) -> None:
+    def prepare_root(self, root: Root, gradients: bool) -> None:
         """A model is about to be called: evaluation beside a training is looked at less closely."""
         recorder = self._recorder
         if recorder is None or not recorder.trained:
@@ -158,17 +158,17 @@ class Recording:
         if not recorder.evaluating and (of_model or not root.calls_in_training_steps):
             recorder.rest_for_evaluation()
 
-    def begins_pass(self, loader: int) -> None:
+    def begin_pass(self, loader: int) -> None:
         """A loader is asked for its iterator."""
         if self._recorder and loader in self._training_loaders:
             self._recorder.evaluating = False
 
-    def arrived(self, batch: Any, timing: BatchTiming | None) -> None:
+    def watch_inputs(self, batch: Any, timing: BatchTiming | None) -> None:
         """The loop has a batch."""
         if self._recorder:
             self._recorder.watch_inputs(batch, timing)
 
-    def optimizer_stepped(self, optimizer: Any, skipped: bool) -> None:
+    def add_optimizer_step(self, optimizer: Any, skipped: bool) -> None:
         """An optimizer has stepped, or a scaler has decided against it."""
         self.optimizer_steps += 1
         self.optimizer_steps_skipped += skipped
@@ -180,10 +180,10 @@ class Recording:
 
     # ---- steps
 
-    def ends(self, done: FinishedStep | None, trains: bool, loader: int, buffer: EventBuffer) -> bool:
+    def end_step(self, done: FinishedStep | None, trains: bool, loader: int, buffer: EventBuffer) -> bool:
         """A step has ended (None: what counts as none); whether the script is to stop."""
         if done is None:
-            self.ranks.skip()
+            self.ranks.skip_step()
             self._sampler.take_step(counts=False)
             if self._recorder:
                 self._recorder.drop_step()
@@ -193,7 +193,7 @@ class Recording:
             self._training_loaders.add(loader)
         if self._stopped or self._after_window or number < self._first:
             self._count(done, trains)
-            self.ranks.skip()
+            self.ranks.skip_step()
             self._sampler.take_step(counts=False)
             if number == self._first - 1:
                 self._open(trains)
@@ -211,7 +211,7 @@ class Recording:
             self._count(done, trains)
             return ""
         if trains and not recorder.trained:
-            recorder.begin_training(*self._choose(self._roots.model(trained=True)))
+            recorder.begin_training(*self._choose(self._roots.choose_model(trained=True)))
             self._sampler.forget()
         if trains or not recorder.trained:
             self._count(done, trains)
@@ -219,7 +219,7 @@ class Recording:
             if not trains:
                 self._reconsider(recorder)
             return mode
-        self.ranks.skip()
+        self.ranks.skip_step()
         phases = recorder.end_evaluation(done)
         self.evaluation.add(done, phases)
         return ""
@@ -231,7 +231,7 @@ class Recording:
             return
         self._next_look = steps + max(1, steps // 4)
         before = self._model
-        root = self._roots.model(trained=False, so_far=before)
+        root = self._roots.choose_model(trained=False, so_far=before)
         if root is None or before is None or root is before or root.inner is before.inner:
             return
         model, parts, name = self._choose(root)
@@ -251,7 +251,7 @@ class Recording:
     def _count(self, done: FinishedStep, trains: bool) -> None:
         (self.training if trains else self.evaluation).add(done)
 
-    def begins(self, buffer: EventBuffer) -> EventBuffer:
+    def begin_step(self, buffer: EventBuffer) -> EventBuffer:
         """The next step begins; where its events go."""
         recorder = self._recorder
         if recorder is None:
@@ -262,12 +262,12 @@ class Recording:
             recorder.rest()
             recorder.buffer.take_events()
             return recorder.buffer
-        if recorder.level != "phases" and frames_compiled() > self._compiled_before:
+        if recorder.level != "phases" and count_compiled_frames() > self._compiled_before:
             recorder.record_phases_only(COMPILED)
         if not recorder.trained and self.optimizers_built:
             recorder.postpone_deep_looks()
         recorder.open_step()
-        self._sampler.hold(asleep=not recorder.writing)
+        self._sampler.hold(asleep=not recorder.is_writing)
         return recorder.buffer
 
     # ---- window and limit
@@ -308,11 +308,11 @@ class Recording:
 
     def _open(self, trains: bool) -> ScriptRecorder:
         """The first step has ended: now it is known what the script is about."""
-        self._options = self.ranks.notice()
-        model, parts, name = self._choose(self._roots.model(trains))
+        self._options = self.ranks.notice_group()
+        model, parts, name = self._choose(self._roots.choose_model(trains))
         outermost = self._model.module if self._model else None
-        compiled = frames_compiled() > self._compiled_before or (
-            outermost is not None and compiled_parts(outermost)
+        compiled = count_compiled_frames() > self._compiled_before or (
+            outermost is not None and has_compiled_parts(outermost)
         )
         info: dict[str, Any] = {"data": None}
         info["rank"] = {"rank": self._options.rank or 0, "ranks": self._options.ranks}
@@ -324,10 +324,10 @@ class Recording:
         }
         recorder = self._make(model, NO_PARTS if compiled else parts, name, info)
         recorder.__enter__()
-        recorder.between_steps = lambda _done: self.ranks.keep(recorder, recorder.next_step - 1)
+        recorder.between_steps = lambda _done: self.ranks.keep_step(recorder, recorder.next_step - 1)
         recorder.trained = trains
         self._recorder = recorder
-        self.ranks.opened(recorder)
+        self.ranks.watch_run(recorder)
         if self._profiler_taken:
             recorder.make_way(OWN_PROFILER)
         for text in self._notes:
@@ -348,7 +348,7 @@ class Recording:
         told = (options, self._make_listener())
         return ScriptRecorder(model, list(self._optimizers), parts, *told, name=name, info=info)
 
-    def failed(self, error: Exception) -> None:
+    def fail_with(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
         self._failure, self._failure_text = error, "".join(traceback.format_exception(error))
         if self._recorder:
@@ -383,9 +383,9 @@ class Recording:
 
     def describe_roots(self) -> list[dict[str, Any]]:
         """The models that the script called."""
-        return self._roots.describe(self._model)
+        return self._roots.describe_roots(self._model)
 
-    def close(self, error: BaseException | None, pacer: Pacer) -> Path:
+    def close_run(self, error: BaseException | None, pacer: Pacer) -> Path:
         """The script has ended: close the run and say what happened."""
         self._sampler.stop()
         recorder = self._recorder

@@ -35,7 +35,7 @@ class Root:
     def __init__(self, module: nn.Module, number: int) -> None:
         self._module = weakref.ref(module)
         self.number = number
-        inner, self.wrappers = unwrap(module)
+        inner, self.wrappers = unwrap_model(module)
         self._inner = weakref.ref(inner)
         self.label = type(inner).__name__
         self.has_parameters = next(module.parameters(), None) is not None
@@ -78,7 +78,7 @@ class Root:
         """Time of all calls, the first taken for as long as the others are."""
         return self.forward_ns if self.calls < 2 else self.repeated_ns * self.calls / (self.calls - 1)
 
-    def add(self, spent_ns: int, trains: bool) -> None:
+    def add_call(self, spent_ns: int, trains: bool) -> None:
         """A call has ended."""
         if self.calls:
             self.repeated_ns += spent_ns
@@ -99,17 +99,17 @@ class Roots:
         self._roots: dict[int, Root] = {}
         self.all: list[Root] = []
 
-    def of(self, module: nn.Module) -> Root:
+    def find_root(self, module: nn.Module) -> Root:
         """The root of this module, made at its first call."""
         root = self._roots.get(id(module))
         if root is None or root.module is not module:
             root = self._roots[id(module)] = Root(module, len(self.all))
             self.all.append(root)
         if root.calls & (root.calls - 1) == 0:  # now and then: a constructor may call what nobody calls later
-            root.called_by = _forward_above(sys._getframe(1))
+            root.called_by = _find_forward_above(sys._getframe(1))
         return root
 
-    def model(self, trained: bool, so_far: Root | None = None) -> Root | None:
+    def choose_model(self, trained: bool, so_far: Root | None = None) -> Root | None:
         """The root whose forward spans most, of those that are trained if any is.
 
         Without a training, `so_far` stays the model until another has clearly done more: two that do about
@@ -127,13 +127,13 @@ class Roots:
         wholes = [root for root in alive if root.work_ns >= most.repeated_ns and most.lies_inside(root)]
         return max(wholes, key=lambda root: root.work_ns, default=most)
 
-    def describe(self, model: Root | None) -> list[dict[str, Any]]:
+    def describe_roots(self, model: Root | None) -> list[dict[str, Any]]:
         """What the script called, most expensive first, for `run.json`."""
         ordered = sorted(self.all, key=lambda root: -root.forward_ns)
         return [
             {
                 "class": root.label,
-                "role": role_of(root, model),
+                "role": name_role(root, model),
                 "inside": list(root.wrappers),
                 "parameters": root.parameters,
                 "calls": root.calls,
@@ -144,13 +144,13 @@ class Roots:
         ]
 
 
-def role_of(root: Root, model: Root | None) -> str:
+def name_role(root: Root, model: Root | None) -> str:
     """What a root is to the script, as far as its calls tell."""
     if root is model:
         return "model"
     if not root.has_parameters:
         return "loss or transform without parameters"
-    if model is not None and root.lies_inside(model):
+    if model is not None and root.lies_find_inner(model):
         return "part of the model, called directly"
     if root.calls_training:
         return "another trained model"
@@ -162,7 +162,7 @@ def role_of(root: Root, model: Root | None) -> str:
     return "copy of the model (averaged weights or similar), evaluated" if same else "another evaluated model"
 
 
-def _forward_above(frame: FrameType | None) -> str | None:
+def _find_forward_above(frame: FrameType | None) -> str | None:
     """The class whose `forward` called a root: somebody called that method instead of the module."""
     for _ in range(_FRAMES):
         if frame is None:
@@ -174,7 +174,7 @@ def _forward_above(frame: FrameType | None) -> str | None:
     return None
 
 
-def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+def unwrap_model(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     """The model inside of wrappers, and their names, outermost first."""
     names: list[str] = []
     while True:
@@ -203,18 +203,18 @@ def find_parts(model: nn.Module) -> ModelParts:
     whole = ModelParts(*recognise_parts(model))
     if whole.family != "user":
         return whole
-    for path, module in _inside(model):
+    for path, module in _find_inner(model):
         found = ModelParts(*recognise_parts(module))
         if found.family != "user":
             return ModelParts(
                 found.family,
-                tuple(replace(stage, target=_below(path, stage.target)) for stage in found.stages),
-                tuple(replace(one, target=_below(path, one.target)) for one in found.observers),
+                tuple(replace(stage, target=_prefix_target(path, stage.target)) for stage in found.stages),
+                tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.observers),
             )
-    return replace(whole, stages=_children(model)) if whole.stages else whole
+    return replace(whole, stages=_find_child_stages(model)) if whole.stages else whole
 
 
-def _children(model: nn.Module) -> tuple[Stage, ...]:
+def _find_child_stages(model: nn.Module) -> tuple[Stage, ...]:
     """The children as stages; of a child that holds nearly all parameters, its children (EfficientDet)."""
     parameters = max(1, sum(p.numel() for p in model.parameters()))
     stages: list[Stage] = []
@@ -228,7 +228,7 @@ def _children(model: nn.Module) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _inside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _find_inner(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules down to a depth of three, outer first: detectors are not hidden deeper."""
     level: list[tuple[str, nn.Module]] = [("", model)]
     for _ in range(3):
@@ -240,11 +240,11 @@ def _inside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from level
 
 
-def _below(path: str, target: str) -> str:
+def _prefix_target(path: str, target: str) -> str:
     return target if ":" in target else f"{path}.{target}"
 
 
-def compiled_parts(module: nn.Module) -> bool:
+def has_compiled_parts(module: nn.Module) -> bool:
     """Whether torch.compile has taken the model or a part of it."""
     if "torch._dynamo" not in sys.modules:
         return False
@@ -254,14 +254,14 @@ def compiled_parts(module: nn.Module) -> bool:
     )
 
 
-def frames_compiled() -> int:
+def count_compiled_frames() -> int:
     """Functions that torch.compile has compiled in this process."""
     utilities = sys.modules.get("torch._dynamo.utils")
     counters: Any = getattr(utilities, "counters", None)
     return int(counters["frames"]["total"]) if counters and "frames" in counters else 0
 
 
-def precision_of(module: nn.Module) -> str:
+def find_precision(module: nn.Module) -> str:
     """In which arithmetic a model is called."""
     parameter = next(module.parameters(), None)
     device = "cpu" if parameter is None else parameter.device.type

@@ -25,7 +25,7 @@ from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import Ended, Pacer
 from detscope.record.script.recorder import FinishedStep
 from detscope.record.script.recording import Recording
-from detscope.record.script.roots import Root, Roots, precision_of
+from detscope.record.script.roots import Root, Roots, find_precision
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import PHASES
 
@@ -66,18 +66,18 @@ class Tracker(CallState):
         self.crossing = False  # our own work is under way
         self._start_ns = perf_counter_ns()
         self._refused = 0
-        os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(after_in_child=self._stop_in_child)
 
     def _make_listener(self) -> CallListener:
-        return CallListener(self, self.root_call, self.module_call)
+        return CallListener(self, self.call_root, self.module_call)
 
-    def _leave(self) -> None:
+    def _stop_in_child(self) -> None:
         """A forked child is not recorded."""
         self.active = self.writing = False
 
     # ---- who speaks
 
-    def listens(self) -> bool:
+    def listens_here(self) -> bool:
         """Whether this thread is the one that is recorded."""
         if not self.active:
             return False
@@ -89,20 +89,20 @@ class Tracker(CallState):
             return True
         return False
 
-    def _adopts(self) -> bool:
+    def _adopts_thread(self) -> bool:
         """The thread that goes backward is the one that trains, if no other has done so."""
         if self.active and not self.inside and not self.pacer.trained and get_ident() != self.owner:
             if self.owner is not None:
                 self.recording.note("the thread that trains is recorded, another had called a model before")
             self.owner = get_ident()
-        return self.listens()
+        return self.listens_here()
 
     def _thread_outside_phases(self) -> int | None:
         """The thread to look at while no phase runs in a step that is recorded; asked by another thread."""
         quiet = self.inside or self.in_optimizer or self.crossing
         return None if quiet or not (self.active and self.writing) else self.owner
 
-    def phase_now(self) -> str | None:
+    def find_phase(self) -> str | None:
         """The phase under way in this thread, if it is one that is recorded."""
         if not self.active or self.crossing:
             return None
@@ -116,40 +116,42 @@ class Tracker(CallState):
 
     # ---- models
 
-    def root_call(
+    def call_root(
         self, plain: Call, recorded: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A module is called by no other module; `recorded` notes what happens inside, if anybody does."""
         if not self._models_called and self.active and get_ident() != self.owner:
             self.owner = get_ident()  # whoever was heard before has only fetched batches
-        if not self.listens():
+        if not self.listens_here():
             self.recording.note(
                 "models were called in more than one thread: one thread is recorded, calls in the others are"
                 " not attributed"
             )
             return plain(module, *args, **kwargs)
         self._models_called = True
-        root = self.roots.of(module)
+        root = self.roots.find_root(module)
         if not root.is_model_work((args, kwargs)):
             return plain(module, *args, **kwargs)
         gradients = torch.is_grad_enabled()
         trains = gradients and module.training
         if self._inside_optimizer():
-            self.pacer.counts_root(root.number, gradients, module.training)
+            self.pacer.count_root(root.number, gradients, module.training)
         else:
             self._mark_split()
-            self.border(self.pacer.enters_root(root.number, gradients, module.training))
+            self.cross_border(self.pacer.enter_root(root.number, gradients, module.training))
             self._prepare_call(root, gradients)
             self._mark_beginning(root)
         self._called.add(root)
         if root.has_parameters:
-            self.batches.model_called(args)
-        output = self._forward(recorded, root, module, args, kwargs, trains)
+            self.batches.add_arguments(args)
+        output = self._call_forward(recorded, root, module, args, kwargs, trains)
         if gradients:
-            self.look(lambda: self.losses.returned(root.label, root.has_parameters, output), losses=True)
+            self.look_safely(
+                lambda: self.losses.add_returned(root.label, root.has_parameters, output), losses=True
+            )
         return output
 
-    def look(self, look: Callable[[], None], losses: bool = False) -> None:
+    def look_safely(self, look: Callable[[], object], losses: bool = False) -> None:
         """At something of the script's; whatever that raises is no matter of the script."""
         try:
             look()
@@ -167,9 +169,9 @@ class Tracker(CallState):
     def _leave_out_start(self, trains: bool) -> None:
         """Of the first step, what came before its work; without a loader nobody says when that begins."""
         marks, self._beginnings = self._beginnings, None
-        if not marks or self.batches.asked:
+        if not marks or self.batches.has_batch:
             return
-        model = self.roots.model(trains)
+        model = self.roots.choose_model(trains)
         begun = [
             mark
             for root, mark in marks.items()
@@ -189,18 +191,18 @@ class Tracker(CallState):
     def _prepare_call(self, root: Root, gradients: bool) -> None:
         if self.active:
             self.crossing = True
-            self.look(lambda: self.recording.before_root(root, gradients))
+            self.look_safely(lambda: self.recording.prepare_root(root, gradients))
             self.crossing = False
-            self.writing = self.active and self.recording.writing
+            self.writing = self.active and self.recording.is_writing
 
-    def _forward(
+    def _call_forward(
         self, plain: Call, root: Root, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
     ) -> Any:
         recording, writing = self.recording, self.writing
-        pair = recording.pair_of(root) if writing else None
+        pair = recording.find_pair(root) if writing else None
         self.inside += 1
         if recording.precision is None:
-            recording.precision = precision_of(module)
+            recording.precision = find_precision(module)
         start_ns = perf_counter_ns()
         output = None
         if writing:
@@ -211,7 +213,7 @@ class Tracker(CallState):
             output = plain(module, *args, **kwargs)
             return output
         except BaseException:
-            self.pacer.root_failed(root.number, torch.is_grad_enabled(), module.training)
+            self.pacer.forget_root(root.number, torch.is_grad_enabled(), module.training)
             raise
         finally:
             if pair:
@@ -220,21 +222,21 @@ class Tracker(CallState):
                 self.buffer.exit_node(FORWARD)
             self.inside -= 1
             self._last_ns = perf_counter_ns()
-            root.add(self._last_ns - start_ns, trains)
+            root.add_call(self._last_ns - start_ns, trains)
 
     # ---- backward
 
-    def backward(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The autograd engine is entered."""
-        if not (self.inside and self.listens()) and not self._adopts():
+        if not (self.inside and self.listens_here()) and not self._adopts_thread():
             return plain(*args, **kwargs)
         if not self.inside:
             in_optimizer = self._inside_optimizer()
             self._mark_split()
-            self.border(self.pacer.goes_backward(in_optimizer))
+            self.cross_border(self.pacer.go_backward(in_optimizer))
             self._mark_beginning(None)
             if kwargs.get("accumulate_grad"):
-                self.look(lambda: self.losses.goes_backward(args[0], in_optimizer), losses=True)
+                self.look_safely(lambda: self.losses.add_backward(args[0], in_optimizer), losses=True)
         writing = self.writing
         self.inside += 1
         self.in_backward += 1
@@ -264,12 +266,12 @@ class Tracker(CallState):
 
     def enter_optimizer(self, optimizer: Any, frame: Any) -> bool:
         """An optimizer is about to step; whether that is recorded."""
-        if self.in_backward and self.listens():
+        if self.in_backward and self.listens_here():
             self.pacer.steps_in_backward = True
-        if self.inside or not self.listens():
+        if self.inside or not self.listens_here():
             return False
         if not self._inside_optimizer():
-            self.border(self.pacer.enters_optimizer(id(optimizer)))
+            self.cross_border(self.pacer.enter_optimizer(id(optimizer)))
             self._optimizer_frame = frame
         self.in_optimizer += 1
         if self.writing:
@@ -286,47 +288,46 @@ class Tracker(CallState):
 
     def exit_optimizer(self, optimizer: Any, skipped: bool = False) -> None:
         """An optimizer has stepped, or a scaler has decided that it should not."""
-        if self.inside or not self.in_optimizer or not self.listens():
+        if self.inside or not self.in_optimizer or not self.listens_here():
             return
         self._exit_optimizer()
         self.inner_steps += not skipped
         if not self.in_optimizer:
-            self.recording.optimizer_stepped(optimizer, skipped)
-            self.look(lambda: self.losses.stepped(optimizer), losses=True)
-            self.border(self.pacer.optimizer_stepped(id(optimizer)))
+            self.recording.add_optimizer_step(optimizer, skipped)
+            self.look_safely(lambda: self.losses.end_optimizer_step(optimizer), losses=True)
+            self.cross_border(self.pacer.end_optimizer_step(id(optimizer)))
             self._split = None
 
-    def optimizer_phase(self) -> Callable[[], None]:
+    def begin_optimizer_phase(self) -> Callable[[], None]:
         """Something that belongs to the optimizer phase begins: clearing or clipping gradients."""
-        if self.inside or not self.writing or not self.listens():
+        if self.inside or not self.writing or not self.listens_here():
             return _nothing
-        self.buffer.enter_node(OPTIMIZER)
-        self.inside += 1
-        return self._end_plain(OPTIMIZER)
+        return self._begin_phase(OPTIMIZER)
 
-    def transfer(self) -> Callable[[], None]:
+    def begin_transfer(self) -> Callable[[], None]:
         """Data go to a device."""
-        if self.inside or self.in_optimizer or not self.writing or not self.listens():
+        if self.inside or self.in_optimizer or not self.writing or not self.listens_here():
             return _nothing
-        self.buffer.enter_node(TRANSFER)
-        self.inside += 1
-        return self._end_plain(TRANSFER)
+        return self._begin_phase(TRANSFER)
 
-    def _end_plain(self, phase: int) -> Callable[[], None]:
-        def end() -> None:
+    def _begin_phase(self, phase: int) -> Callable[[], None]:
+        self.buffer.enter_node(phase)
+        self.inside += 1
+
+        def end_phase() -> None:
             self.buffer.exit_node(phase)
             self.inside -= 1
 
-        return end
+        return end_phase
 
     # ---- borders
 
-    def border(self, ended: Ended) -> None:
+    def cross_border(self, ended: Ended) -> None:
         """Something has ended, or nothing; may raise the request to stop."""
         if ended is Ended.NOTHING:
             return
         try:
-            stop = self._cross(ended, perf_counter_ns())
+            stop = self._cross_to_next(ended, perf_counter_ns())
         except Exception as error:  # our failure must not become the script's
             self.fail(error)
             return
@@ -339,7 +340,7 @@ class Tracker(CallState):
                 return
             raise ScriptStopped
 
-    def _cross(self, ended: Ended, now_ns: int) -> bool:
+    def _cross_to_next(self, ended: Ended, now_ns: int) -> bool:
         """Close what ended, open what comes; whether the script is to stop."""
         self.crossing = True
         buffer, kept, done = self.buffer, [], None
@@ -348,54 +349,54 @@ class Tracker(CallState):
             kept = buffer.items[offset:]
             del buffer.items[offset:]
         trains = ended in (Ended.TRAINING, Ended.EARLIER)
-        losses = self.losses.take(ended is Ended.EARLIER)
+        losses = self.losses.take_losses(ended is Ended.EARLIER)
         if ended is Ended.DROPPED:
             self._beginnings = self._beginnings and {}
         else:
             if self._beginnings is not None:
                 self._leave_out_start(trains)
-            done = self._finished(now_ns, losses)
+            done = self._make_finished(now_ns, losses)
             for root in self._called:
                 root.calls_in_training_steps += trains
                 root.calls_in_evaluation_steps += not trains
-        stop = self.recording.ends(done, trains, self.batches.loader, buffer)
-        self.batches.clear(ended)
+        stop = self.recording.end_step(done, trains, self.batches.loader, buffer)
+        self.batches.clear_step(ended)
         self._called, self._split = set(), None
-        self.buffer = self.recording.begins(buffer)
-        self.writing = self.recording.writing
+        self.buffer = self.recording.begin_step(buffer)
+        self.writing = self.recording.is_writing
         self.buffer.items.extend(kept)
         self._start_ns = now_ns if kept else perf_counter_ns()
         self.crossing = False
         return stop
 
-    def _finished(self, end_ns: int, losses: StepLosses) -> FinishedStep:
+    def _make_finished(self, end_ns: int, losses: StepLosses) -> FinishedStep:
         batches = self.batches
         return FinishedStep(
             self._start_ns,
             end_ns,
             batches.fresh_pass,
             self.pacer.last_batches,
-            batches.contents,
-            batches.timings,
+            batches.step_contents,
+            batches.step_timings,
             losses,
-            batches.num_workers if batches.asked else None,
+            batches.num_workers if batches.has_batch else None,
         )
 
     def fail(self, error: Exception) -> None:
         """The recording is over, the script goes on."""
         self.active = self.writing = False
-        self.recording.failed(error)
+        self.recording.fail_with(error)
 
     def close(self, error: BaseException | None) -> Any:
         """The script has ended; the run folder, or None where nothing was recorded."""
         if self.active and not isinstance(error, ScriptStopped):
             open_phase = self.inside or self.in_optimizer
-            ended = Ended.NOTHING if open_phase else self.pacer.finishes()
+            ended = Ended.NOTHING if open_phase else self.pacer.end_script()
             end_ns = max([self._last_ns, *self.buffer.items[TIME::WIDTH][-1:]])  # a bare step writes nothing
             if ended in (Ended.TRAINING, Ended.EVALUATION) and end_ns > self._start_ns:
                 try:
-                    self._cross(ended, end_ns)
+                    self._cross_to_next(ended, end_ns)
                 except Exception as failure:
                     self.fail(failure)
         self.active = self.writing = False
-        return self.recording.close(error, self.pacer)
+        return self.recording.close_run(error, self.pacer)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from detscope.report.figures import percent
+from detscope.report.model import Series
 
 # Okabe and Ito's colours; the same name has the same colour in every chart
 BLUE, ORANGE, GREEN, SKY, YELLOW, RED, PINK, GREY = (
@@ -30,31 +30,21 @@ PALETTE = (BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY)
 FORWARD, BACKWARD = SKY, RED
 
 
-def one_bar(parts: Sequence[tuple[str, float, str]], unit: str = "ms") -> list[dict[str, Any]]:
+def one_bar(parts: Sequence[tuple[str, float, str]], unit: str = "ms") -> list[Series]:
     """One stacked bar whose parts add up to the whole: (name, value, colour)."""
     whole = sum(value for _, value, _ in parts) or 1.0
     return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "x": [value],
-            "y": [""],
-            "marker": {"color": colour, "line": {"width": 1, "color": "rgba(255,255,255,.6)"}},
-            "text": [f"{name} {percent(value / whole)}" if value / whole > 0.06 else ""],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "hovertemplate": f"{name}: %{{x:.3f}} {unit} ({percent(value / whole)})<extra></extra>",
-        }
+        Series(
+            name,
+            [value],
+            [""],
+            colour,
+            "bars",
+            texts=[f"{name} {percent(value / whole)}" if value / whole > 0.06 else ""],
+            details=[f"{name}: {value:.3f} {unit} ({percent(value / whole)})"],
+        )
         for name, value, colour in parts
     ]
-
-
-BAR_LAYOUT: dict[str, Any] = {
-    "barmode": "stack",
-    "xaxis": {"title": {"text": "ms"}},
-    "yaxis": {"visible": False},
-}
 
 
 def paler(colour: str, share: float) -> str:

@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.modules import StageFigures
 from detscope.report.figures import number, percent
-from detscope.report.model import Absent, Axis, Block, Chart, Column, Fact, Facts, Pipeline, PipeStage
-from detscope.report.model import Section, Series, Table
+from detscope.report.model import (
+    Absent,
+    Axis,
+    Block,
+    Chart,
+    Column,
+    Fact,
+    Facts,
+    Pipeline,
+    PipeStage,
+    Section,
+    Series,
+    Table,
+)
 from detscope.report.sections.common import BACKWARD, FORWARD, shown_name, takes
 
 

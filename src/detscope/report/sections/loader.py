@@ -2,73 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 from detscope.analyze.drawing import ReportData
-from detscope.report.figures import is_number, mapping, number, plain, rows, with_unit
-from detscope.report.model import Absent, Chart, Column, Section, Table
+from detscope.analyze.step.loader import LoaderFigures, WorkerFigures
+from detscope.report.figures import CANNOT_TELL, number, with_unit
+from detscope.report.model import Absent, Axis, Chart, Column, Fact, Facts, Section, Series, Table
 from detscope.report.sections.common import BLUE, GREEN, ORANGE, PINK
-
-_REGIONS = (("load", BLUE), ("decode", ORANGE), ("transform", GREEN), ("collate", PINK))
 
 
 def section(data: ReportData) -> Section | Absent:
     """Workers, capacity, demand."""
-    loader = mapping(data.summary, "loader")
-    workers = rows(loader, "workers")
-    if not workers:
-        return Absent("Data pipeline", plain(loader.get("why") or "the loader was not measured"))
-    columns = [Column("worker"), Column("batches", "count")]
-    columns += [Column(f"{name} ms", "ms") for name, _ in _REGIONS]
-    columns += [Column("batch ms", "ms"), Column("busy", "share"), Column("loop waited ms", "ms")]
-    keys = ["batches", *(f"{name}_ms" for name, _ in _REGIONS), "batch_ms", "busy_share", "wait_ms"]
+    loader: LoaderFigures = data.summary["loader"]
+    if not loader.workers:
+        return Absent("Data pipeline", loader.why or "the loader was not measured")
+    columns = [
+        Column("worker"),
+        Column("batches", "count"),
+        Column("load ms", "ms"),
+        Column("decode ms", "ms"),
+    ]
+    columns += [Column("transform ms", "ms"), Column("collate ms", "ms"), Column("batch ms", "ms")]
+    columns += [Column("busy", "share"), Column("loop waited ms", "ms")]
+    rows = [
+        [_worker_name(row), row.batches, row.load_ms, row.decode_ms, row.transform_ms, row.collate_ms]
+        + [row.batch_ms, row.busy_share, row.wait_ms]
+        for row in loader.workers
+    ]
     return Section(
         "loader",
         "Data pipeline",
-        _title(loader),
+        _headline(loader),
         "Times are measured inside the workers, per batch. Capacity: images/s the workers make if they never"
         " wait; demand: what the loop would take if it never waited.",
         [
-            _chart(workers),
-            Table(
-                "workers",
-                "Work per batch, by worker",
-                columns,
-                [[_name(row), *(row.get(key) for key in keys)] for row in workers],
-            ),
+            Facts(list(_loader_facts(loader)), full=False),
+            _workers_chart(loader),
+            Table("workers", "Work per batch, by worker", columns, rows, brief_rows=8),
         ],
     )
 
 
-def _name(row: Any) -> str:
-    worker = row.get("worker")
-    return "the loop itself" if is_number(worker) and worker < 0 else f"worker {worker}"
+def _worker_name(row: WorkerFigures) -> str:
+    return "the loop itself" if row.worker < 0 else f"worker {row.worker}"
 
 
-def _title(loader: Any) -> str:
-    capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
-    wait = with_unit(loader.get("wait_ms"), "ms")
-    if not (is_number(capacity) and is_number(demand)):
+def _loader_facts(loader: LoaderFigures) -> Iterator[Fact]:
+    can, could = (
+        CANNOT_TELL if value is None else with_unit(value, "images/s")
+        for value in (loader.capacity_images_per_s, loader.demand_images_per_s)
+    )
+    yield Fact("loader", f"can deliver {can}; the loop could take {could}")
+    received = loader.receive_ms
+    part = f", {with_unit(received, 'ms')} of it to receive what was made" if received is not None else ""
+    yield Fact("", f"the loop waited {with_unit(loader.wait_ms, 'ms')} per step for data{part}")
+
+
+def _headline(loader: LoaderFigures) -> str:
+    capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
+    wait = with_unit(loader.wait_ms, "ms")
+    if capacity is None or demand is None:
         return f"The loop waits {wait} per step for data"
-    if loader.get("num_workers") == 0:
+    if loader.num_workers == 0:
         return f"The loop loads its own data: {wait} of every step"
     keeps = "keep up" if capacity >= demand else "do not keep up"
     speeds = f"{number(capacity)} images/s against {number(demand)} wanted"
     return f"The workers {keeps}: {speeds}; waiting {wait} per step"
 
 
-def _chart(workers: Any) -> Chart:
-    names = [_name(row) for row in workers]
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": region,
-            "x": [row.get(f"{region}_ms") or 0 for row in workers],
-            "y": names,
-            "marker": {"color": colour},
-        }
-        for region, colour in _REGIONS
-    ]
-    layout = {"barmode": "stack", "xaxis": {"title": {"text": "ms per batch"}}, "yaxis": {}}
-    return Chart("workers-chart", "What workers do for one batch", traces, layout, 110 + 34 * len(workers))
+def _workers_chart(loader: LoaderFigures) -> Chart:
+    names = [_worker_name(row) for row in loader.workers]
+    regions = (
+        ("load", [row.load_ms for row in loader.workers], BLUE),
+        ("decode", [row.decode_ms for row in loader.workers], ORANGE),
+        ("transform", [row.transform_ms for row in loader.workers], GREEN),
+        ("collate", [row.collate_ms for row in loader.workers], PINK),
+    )
+    lines = [Series(region, values, names, colour, "bars") for region, values, colour in regions]
+    label, height = "What workers do for one batch", 110 + 34 * len(names)
+    return Chart("workers-chart", label, lines, Axis("ms per batch"), height=height)

@@ -60,7 +60,9 @@ def _headline(modules: Sequence[ModuleFigures]) -> str:
         return "One module"
     top = max(leaves, key=lambda row: row.self_ms)
     whole = sum(row.self_ms for row in modules) or 1.0
-    return f"{top.path} takes {with_unit(top.self_ms, 'ms')}, {percent(top.self_ms / whole)} of the model's time"
+    return (
+        f"{top.path} takes {with_unit(top.self_ms, 'ms')}, {percent(top.self_ms / whole)} of the model's time"
+    )
 
 
 def _icicle_of(modules: Sequence[ModuleFigures]) -> Chart:
@@ -76,7 +78,9 @@ def _icicle_of(modules: Sequence[ModuleFigures]) -> Chart:
         if any(values := [round(float(get(by_path[path]) or 0), 5) for path in paths])
     ]
     label = "The module tree; the width of a block is its share"
-    first = choices[0][1] if choices else Tree(paths, labels, parents, [0.0] * len(paths), _shade_paths(paths))
+    first = (
+        choices[0][1] if choices else Tree(paths, labels, parents, [0.0] * len(paths), _shade_paths(paths))
+    )
     return Chart("icicle", label, first, height=460, choices=choices, file="modules")
 
 
@@ -117,7 +121,9 @@ def _brief_table(modules: Sequence[ModuleFigures]) -> Table:
         brief = [one for one in brief if not one[0].startswith(("forward", "backward"))]
     columns = [Column("module", "code"), *(Column(title, kind) for title, kind, _, _ in brief)]
     rows = [[row.path, *(get(row) for *_, get in brief)] for row in chosen]
-    return Table("modules-top", "The most expensive modules", columns, rows, brief_rows=BRIEF_ROWS, full=False)
+    return Table(
+        "modules-top", "The most expensive modules", columns, rows, brief_rows=BRIEF_ROWS, full=False
+    )
 
 
 def top_modules(modules: Sequence[ModuleFigures], most: int = BRIEF_ROWS) -> list[ModuleFigures]:

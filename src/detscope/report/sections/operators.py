@@ -2,120 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
+from detscope.analyze.device.roofline import Roofline
 from detscope.analyze.drawing import ReportData
-from detscope.report.figures import is_number, mapping, percent, plain, rows
-from detscope.report.model import Absent, Block, Chart, Column, Section, Table
+from detscope.analyze.step.operators import OperatorFigures
+from detscope.report.figures import percent
+from detscope.report.model import BRIEF_ROWS, Absent, Axis, Block, Chart, Column, Section, Series, Table
 from detscope.report.sections.common import BACKWARD, FORWARD, GREY
+
+MOST_BARS = 15
+_COLOURS = {"forward": FORWARD, "backward": BACKWARD, "other": GREY}
 
 
 def section(data: ReportData) -> Section | Absent:
     """Operators, most expensive first; a roofline where FLOPs were counted."""
-    operators = rows(data.summary, "operators")
-    roofline = mapping(data.summary, "roofline")
-    if not operators and not rows(roofline, "points"):
+    operators: list[OperatorFigures] = data.summary["operators"]
+    roofline: Roofline = data.summary["roofline"]
+    if not operators and not roofline.points:
         return Absent("Operators", "operators need --level ops")
-    blocks: list[Block] = []
-    if rows(roofline, "points"):
-        blocks += _roofline(roofline)
+    blocks: list[Block] = [*_roofline_blocks(roofline)]
     if operators:
-        blocks += [_top(operators), _table(operators)]
-    return Section(
-        "operators",
-        "Operators",
-        _title(operators, roofline),
-        plain(roofline.get("definition") or "Self time of operators per step of the recorded window."),
-        blocks,
+        blocks += [_operators_chart(operators), _operators_table(operators)]
+    definition = (
+        roofline.definition if roofline.points else "Self time of operators per step of the recorded window."
+    )
+    return Section("operators", "Operators", _headline(operators, roofline), definition, blocks)
+
+
+def _headline(operators: Sequence[OperatorFigures], roofline: Roofline) -> str:
+    if not operators:
+        return f"The model reaches {percent(roofline.share_of_peak)} of this machine's arithmetic peak"
+    summed: dict[str, float] = {}
+    for row in operators:
+        summed[row.name] = summed.get(row.name, 0.0) + row.share
+    top = max(summed, key=lambda name: summed[name])
+    return f"{top} takes {percent(summed[top])} of the operators' time"
+
+
+def _operators_chart(operators: Sequence[OperatorFigures]) -> Chart:
+    summed: dict[str, dict[str, float]] = {}
+    for row in operators:
+        part = summed.setdefault(row.name, dict.fromkeys(_COLOURS, 0.0))
+        part[row.direction if row.direction in _COLOURS else "other"] += row.self_ms
+    names = sorted(summed, key=lambda name: -sum(summed[name].values()))[:MOST_BARS][::-1]
+    lines = [
+        Series(direction, [round(summed[name][direction], 4) for name in names], names, colour, "bars")
+        for direction, colour in _COLOURS.items()
+    ]
+    height = 90 + 24 * len(names)
+    return Chart(
+        "operators-chart", "Operators by their own time", lines, Axis("self ms per step"), height=height
     )
 
 
-def _title(operators: list[Mapping[str, Any]], roofline: Mapping[str, Any]) -> str:
-    if operators:
-        summed: dict[str, float] = {}
-        for row in operators:
-            summed[row["name"]] = summed.get(row["name"], 0.0) + float(row.get("share") or 0.0)
-        top = max(summed, key=lambda name: summed[name])
-        return f"{top} takes {percent(summed[top])} of the operators' time"
-    return f"The model reaches {percent(roofline.get('share_of_peak'))} of this machine's arithmetic peak"
-
-
-def _top(operators: list[Mapping[str, Any]]) -> Chart:
-    summed: dict[str, dict[str, float]] = {}
-    for row in operators:
-        part = summed.setdefault(plain(row["name"]), {"forward": 0.0, "backward": 0.0, "other": 0.0})
-        direction = row.get("direction") if row.get("direction") in ("forward", "backward") else "other"
-        part[str(direction)] += float(row.get("self_ms") or 0.0)
-    names = sorted(summed, key=lambda name: -sum(summed[name].values()))[:15][::-1]
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": direction,
-            "x": [round(summed[name][direction], 4) for name in names],
-            "y": names,
-            "marker": {"color": colour},
-        }
-        for direction, colour in (("forward", FORWARD), ("backward", BACKWARD), ("other", GREY))
-    ]
-    layout = {"barmode": "stack", "xaxis": {"title": {"text": "self ms per step"}}, "yaxis": {}}
-    return Chart("operators-chart", "Operators by their own time", traces, layout, 90 + 24 * len(names))
-
-
-def _table(operators: list[Mapping[str, Any]]) -> Table:
-    keys = ["name", "module", "direction", "stage", "count", "self_ms", "share"]
+def _operators_table(operators: Sequence[OperatorFigures]) -> Table:
     columns = [
         Column("operator", "code"),
-        Column("module", "code"),
         Column("direction"),
-        Column("stage"),
+        Column("module", "code"),
+        Column("stage", brief=False),
         Column("count", "count"),
         Column("self ms", "ms"),
         Column("share", "share"),
     ]
-    if any(is_number(row.get("device_ms")) for row in operators):
-        keys.append("device_ms")
+    rows = [
+        [row.name, row.direction, row.module, row.stage or "", row.count, row.self_ms, row.share]
+        for row in operators
+    ]
+    if any(row.device_ms is not None for row in operators):
         columns.append(Column("device ms", "ms"))
-    body = [["" if row.get(key) is None else row.get(key) for key in keys] for row in operators]
-    return Table("operators-table", "Operators by module and direction", columns, body, searchable=True)
+        rows = [[*cells, row.device_ms] for cells, row in zip(rows, operators, strict=True)]
+    caption = "Operators by module and direction"
+    return Table("operators-table", caption, columns, rows, searchable=True, brief_rows=BRIEF_ROWS)
 
 
-def _roofline(roofline: Mapping[str, Any]) -> list[Block]:
-    points = rows(roofline, "points")
-    peak, bandwidth = roofline.get("peak_flops_per_s"), roofline.get("bandwidth_bytes_per_s")
-    traces: list[dict[str, Any]] = []
-    for direction, colour in (("forward", FORWARD), ("backward", BACKWARD)):
-        chosen = [row for row in points if row.get("direction") == direction]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": direction,
-                "x": [row.get("flops_per_byte") for row in chosen],
-                "y": [row.get("gflops_per_s") for row in chosen],
-                "text": [plain(row.get("path")) for row in chosen],
-                "marker": {"color": colour, "size": 9, "opacity": 0.8},
-                "hovertemplate": "%{text}<br>%{x:.2f} FLOP/B, %{y:.2f} GFLOP/s<extra></extra>",
-            }
-        )
-    if is_number(peak) and is_number(bandwidth):
+def _roofline_blocks(roofline: Roofline) -> list[Block]:
+    points = roofline.points
+    if not points:
+        return []
+    lines = []
+    for direction in ("forward", "backward"):
+        chosen = [row for row in points if row.direction == direction]
+        speeds = [row.gflops_per_s for row in chosen]
+        details = [
+            f"{row.path}: {row.flops_per_byte:.2f} FLOP/B, {row.gflops_per_s:.2f} GFLOP/s" for row in chosen
+        ]
+        at = [row.flops_per_byte for row in chosen]
+        lines.append(Series(direction, at, speeds, _COLOURS[direction], "points", details=details))
+    peak, bandwidth = roofline.peak_flops_per_s, roofline.bandwidth_bytes_per_s
+    if peak and bandwidth:
         ridge = peak / bandwidth
-        x = [ridge / 1000, ridge, ridge * 100]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "this machine's roof (measured)",
-                "x": x,
-                "y": [min(peak, v * bandwidth) / 1e9 for v in x],
-                "line": {"color": GREY},
-            }
-        )
-    layout = {
-        "xaxis": {"type": "log", "title": {"text": "FLOP per byte"}},
-        "yaxis": {"type": "log", "title": {"text": "GFLOP/s"}},
-    }
+        at = [ridge / 1000, ridge, ridge * 100]
+        roof = [min(peak, x * bandwidth) / 1e9 for x in at]
+        lines.append(Series("this machine's roof (measured)", at, roof, GREY))
     columns = [
         Column("module", "code"),
         Column("direction"),
@@ -125,9 +105,21 @@ def _roofline(roofline: Mapping[str, Any]) -> list[Block]:
         Column("GFLOP/s", "number"),
         Column("of the roof", "share"),
     ]
-    keys = ("path", "direction", "flops", "bytes", "flops_per_byte", "gflops_per_s", "share_of_roof")
-    body = [[row.get(key) for key in keys] for row in points]
+    rows = [
+        [
+            row.path,
+            row.direction,
+            row.flops,
+            row.bytes,
+            row.flops_per_byte,
+            row.gflops_per_s,
+            row.share_of_roof,
+        ]
+        for row in points
+    ]
+    label = "FLOPs and bytes against what this machine can do"
+    axes = Axis("FLOP per byte", "log"), Axis("GFLOP/s", "log")
     return [
-        Chart("roofline", "FLOPs and bytes against what this machine can do", traces, layout, 420),
-        Table("roofline-table", "Modules on the roofline", columns, body, searchable=True),
+        Chart("roofline", label, lines, *axes, height=420),
+        Table("roofline-table", "Modules on the roofline", columns, rows, searchable=True),
     ]

@@ -28,7 +28,9 @@ def section(data: ReportData) -> Section | Absent:
     if not phases or whole is None:
         return Absent("A step", "no complete step was recorded")
     largest = max(phases, key=lambda phase: phase.ms)
-    bar = one_bar([(phase.name, phase.ms, PHASE_COLOURS.get(phase.name, GREY)) for phase in phases if phase.ms])
+    bar = one_bar(
+        [(phase.name, phase.ms, PHASE_COLOURS.get(phase.name, GREY)) for phase in phases if phase.ms]
+    )
     blocks: list[Block] = [
         Facts(list(_time_facts(data)), full=False),
         Chart("phases", f"The phases of a step add up to {with_unit(whole, 'ms')}", bar, Axis("ms"),
@@ -88,15 +90,21 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
     text = f"median {with_unit(step.p50, 'ms')}, 95 % interval {interval(step.ci95)}, {many}"
     yield Fact(label, text, "strong")
     ends = (("p95", step.p95, step.p95_why), ("p99", step.p99, step.p99_why))
-    yield Fact("", ", ".join(f"{name} {with_unit(value, 'ms') if why is None else why}" for name, value, why in ends))
+    yield Fact(
+        "", ", ".join(f"{name} {with_unit(value, 'ms') if why is None else why}" for name, value, why in ends)
+    )
     if infers and summary["first_image_ms"] is not None:
         yield Fact("", f"the very first took {with_unit(summary['first_image_ms'], 'ms')}")
-    speed = with_unit(summary["images_per_s"], "images/s") if summary["images_per_s"] is not None else CANNOT_TELL
+    speed = (
+        with_unit(summary["images_per_s"], "images/s") if summary["images_per_s"] is not None else CANNOT_TELL
+    )
     if step.mean is not None:
         speed += f", mean {with_unit(step.mean, 'ms')}, over all {step.mean_n} measured, bare ones as well"
     yield Fact("speed", speed)
     steady = summary["stability"]
-    yield Fact("steadiness", f"{steady.verdict}: {steady.reason}", "" if steady.verdict == "stable" else "warn")
+    yield Fact(
+        "steadiness", f"{steady.verdict}: {steady.reason}", "" if steady.verdict == "stable" else "warn"
+    )
     warmup = summary["warmup"]
     if warmup.n:
         first, median = with_unit(warmup.first_ms, "ms"), with_unit(warmup.p50, "ms")

@@ -39,7 +39,9 @@ def _run_facts(data: ReportData) -> Iterator[Fact]:
     yield Fact("model", name + (f" ({', '.join(details)})" if details else ""), "strong")
     kind = weights.get("kind")
     note = weights.get("note") or (_RANDOM_WEIGHTS if kind == "random" else "")
-    yield Fact("weights", f"{kind or CANNOT_TELL}{f': {note}' if note else ''}", "warn" if kind == "random" else "")
+    yield Fact(
+        "weights", f"{kind or CANNOT_TELL}{f': {note}' if note else ''}", "warn" if kind == "random" else ""
+    )
     classes = about.get("classes")
     many = len(classes) if isinstance(classes, list) else classes
     parts = [about.get("name") or CANNOT_TELL]

@@ -14,7 +14,7 @@ from detscope.predict.device.transfer import FEWEST, transfer_device
 from detscope.predict.layers.times import LayerTime, read_layer_times
 from detscope.predict.models.choice import WIDEST
 from detscope.predict.models.methods import METHODS, TARGETS
-from detscope.predict.samples import Sample, with_target
+from detscope.predict.samples import StepSample, keep_measured
 from detscope.sessions.fit.sources import MeasuredSamples, parse_where, read_measured
 
 FEWEST_ROWS = 9  # of fewer, no share says what nine in ten are
@@ -117,12 +117,12 @@ def _layer_times(
 
 
 def _fittable(
-    targets: Sequence[str], samples: Sequence[Sample], stage: str, method: str, *, layers: bool
+    targets: Sequence[str], samples: Sequence[StepSample], stage: str, method: str, *, layers: bool
 ) -> tuple[list[str], list[str]]:
     """The targets of which enough was measured, and a note on each of the others."""
     kept, notes = [], []
     for target in targets:
-        count = len(with_target(samples, TARGETS[target]))
+        count = len(keep_measured(samples, TARGETS[target]))
         if target == "latency" and layers:
             kept.append(target)
         elif target == "memory" and not samples:
@@ -140,9 +140,9 @@ def _fittable(
     return kept, notes
 
 
-def _transferable(targets: Sequence[str], samples: Sequence[Sample]) -> list[str]:
+def _transferable(targets: Sequence[str], samples: Sequence[StepSample]) -> list[str]:
     """Without those that hardly any sample has; where all are so, all, for the error to say it."""
-    kept = [one for one in targets if len(with_target(samples, TARGETS[one])) >= FEWEST]
+    kept = [one for one in targets if len(keep_measured(samples, TARGETS[one])) >= FEWEST]
     return kept or list(targets)
 
 

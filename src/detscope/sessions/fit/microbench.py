@@ -58,7 +58,7 @@ def facts(found: Microbench, device: str, threads: int) -> dict[str, Any]:
         "finished_rounds": found.rounds,
         "reference_convolution_ms": [round(value, 4) for value in drift.compute_ms],
         "reference_addition_ms": [round(value, 4) for value in drift.move_ms],
-        "slowest_reference_over_fastest": round(drift.largest, 3),
+        "slowest_reference_over_fastest": round(drift.largest_ratio, 3),
         "environment": environment(),
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 from detscope.errors import DetscopeError
 from detscope.machine.versions import package_version
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.layers.lists import Listed, read_listed, write_listed
+from detscope.predict.layers.lists import ListedNetwork, read_networks, write_networks
 from detscope.sessions.fit.rows import MeasuredRow
 from detscope.sweep.keys import located_network, network_fingerprint
 
@@ -49,14 +49,14 @@ class Layers:
 
     def __init__(self, told: Callable[[str], None] = lambda _: None) -> None:
         self._told = told
-        self._kept: dict[Path, list[Listed]] = {}
-        self._found: dict[Wanted, Listed | str] = {}
+        self._kept: dict[Path, list[ListedNetwork]] = {}
+        self._found: dict[Wanted, ListedNetwork | str] = {}
         self.notes: list[str] = []
 
-    def of(self, rows: Sequence[MeasuredRow]) -> list[Listed | str]:
+    def of(self, rows: Sequence[MeasuredRow]) -> list[ListedNetwork | str]:
         """The network of each row, or in a few words why there is none."""
         wanted = list(dict.fromkeys(Wanted.of(row) for row in rows))
-        traced: dict[Path, list[Listed]] = {}
+        traced: dict[Path, list[ListedNetwork]] = {}
         for number, one in enumerate(wanted, 1):
             if one in self._found:
                 continue
@@ -64,14 +64,14 @@ class Layers:
             if known is None:
                 self._told(f"layers of {one.network} ({number} of {len(wanted)} networks)")
             found = known or _traced(one)
-            if known is None and isinstance(found, Listed):
+            if known is None and isinstance(found, ListedNetwork):
                 traced.setdefault(one.folder, []).append(found)
             self._found[one] = found
         for folder, fresh in traced.items():
             self._keep(folder, fresh)
         return [self._found[Wanted.of(row)] for row in rows]
 
-    def _look_up(self, wanted: Wanted) -> Listed | None:
+    def _look_up(self, wanted: Wanted) -> ListedNetwork | None:
         details = wanted.details
         for listed in self._read(wanted.folder):
             if wanted.fingerprint.startswith(_OLDER):
@@ -81,18 +81,18 @@ class Layers:
                 return listed
         return None
 
-    def _read(self, folder: Path) -> list[Listed]:
+    def _read(self, folder: Path) -> list[ListedNetwork]:
         if folder not in self._kept:
             files = [folder / name for name in (LAYERS, BESIDE_OLDER)]
-            self._kept[folder] = [one for file in files if file.is_file() for one in read_listed(file)]
+            self._kept[folder] = [one for file in files if file.is_file() for one in read_networks(file)]
         return self._kept[folder]
 
-    def _keep(self, folder: Path, fresh: Sequence[Listed]) -> None:
+    def _keep(self, folder: Path, fresh: Sequence[ListedNetwork]) -> None:
         mine = [one for one in self._kept[folder] if "fingerprint" in one.graph.details]
         file = folder / (LAYERS if len(mine) == len(self._kept[folder]) else BESIDE_OLDER)
         mine += fresh
         try:
-            write_listed(file, mine)
+            write_networks(file, mine)
         except DetscopeError as error:
             self.notes.append(f"layers are not kept for the next time: {error.message}")
         else:
@@ -100,7 +100,7 @@ class Layers:
         self._kept[folder] = [*(one for one in self._kept[folder] if one not in mine), *mine]
 
 
-def _traced(wanted: Wanted) -> Listed | str:
+def _traced(wanted: Wanted) -> ListedNetwork | str:
     """Build and trace a network; words where it is not there or is not what was measured."""
     if wanted.fingerprint.startswith(_OLDER):
         return f"no {LAYERS} beside it lists {wanted.network}"
@@ -123,7 +123,7 @@ def _home(wanted: Wanted) -> Path | None:
     return next((place for place in (wanted.folder, Path.cwd()) if (place / text).exists()), None)
 
 
-def _trace(wanted: Wanted, place: str) -> Listed:
+def _trace(wanted: Wanted, place: str) -> ListedNetwork:
     from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
     from detscope.zoo.networks.loading import leave_weights_unfilled
@@ -131,8 +131,8 @@ def _trace(wanted: Wanted, place: str) -> Listed:
     # a model of one's own may look at its weights while it is built
     with nullcontext() if ":" in place else leave_weights_unfilled():
         network = load_network(place, image_size=wanted.image_size)
-    graph = trace_network(network, training=wanted.stage == "training").graph
-    return Listed(network.base.name, level_of(network.card), _named(graph, wanted))
+    graph = trace_network(network, training=wanted.stage == "training").layer_graph
+    return ListedNetwork(network.base.name, level_of(network.card), _named(graph, wanted))
 
 
 def _named(graph: LayerGraph, wanted: Wanted) -> LayerGraph:

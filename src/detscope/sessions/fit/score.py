@@ -11,18 +11,18 @@ from detscope.errors import InputError
 from detscope.predict.device.model import STAGES
 from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import read_layer_times
-from detscope.predict.memory.limit import with_outcome
+from detscope.predict.memory.limit import keep_outcomes
 from detscope.predict.models.methods import METHODS, TARGETS
-from detscope.predict.samples import Sample, with_target
+from detscope.predict.samples import StepSample, keep_measured
 from detscope.predict.score import (
     PROTOCOLS,
     UNSEEN_DEVICE,
-    asked_and_found,
-    figures,
-    measured_interval,
-    noise_floor,
+    predict_left_out,
+    summarize_score,
+    measure_interval,
+    measure_noise,
     score_decisions,
-    splits,
+    split_samples,
 )
 from detscope.sessions.fit.fitting import FEWEST_ROWS, Told, chosen
 from detscope.sessions.fit.sources import parse_where, read_measured
@@ -73,19 +73,19 @@ def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, A
     for target, protocol in asked:
         for method in methods:
             told(f"{target}, {protocol}, {method}")
-            made = asked_and_found(
+            made = predict_left_out(
                 samples, target, protocol, method, training=stage == "training", table=table
             )
-            scores.append(asdict(figures(target, protocol, method, made)))
+            scores.append(asdict(summarize_score(target, protocol, method, made)))
             if request.points:
                 words = {"target": target, "protocol": protocol, "method": method}
-                points += [words | row for row in made.rows(TARGETS[target])]
+                points += [words | row for row in made.list_rows(TARGETS[target])]
     return {
         "rows": len(samples),
         "conditions": measured.kept,
         "left_out": measured.left_out,
-        "noise_floor": {one: noise_floor(samples, one) for one in targets},
-        "measured_interval": {one: measured_interval(samples, one) for one in targets},
+        "noise_floor": {one: measure_noise(samples, one) for one in targets},
+        "measured_interval": {one: measure_interval(samples, one) for one in targets},
         "scores": scores,
         **({"points": points} if request.points else {}),
         "decisions": _decisions(samples, notes) if "memory" in targets else None,
@@ -93,10 +93,10 @@ def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, A
     }
 
 
-def _splits(samples: Sequence[Sample], target: str, protocol: str, notes: list[str], *, alone: bool) -> bool:
+def _splits(samples: Sequence[StepSample], target: str, protocol: str, notes: list[str], *, alone: bool) -> bool:
     """Whether the samples can be split so; of several protocols, one that cannot is left out."""
     try:
-        splits(with_target(samples, TARGETS[target]), protocol)
+        split_samples(keep_measured(samples, TARGETS[target]), protocol)
     except InputError as error:
         if alone:
             raise
@@ -105,18 +105,18 @@ def _splits(samples: Sequence[Sample], target: str, protocol: str, notes: list[s
     return True
 
 
-def _decisions(samples: Sequence[Sample], notes: list[str]) -> dict[str, Any] | None:
+def _decisions(samples: Sequence[StepSample], notes: list[str]) -> dict[str, Any] | None:
     """Fits or not, where some runs ran out of memory and there are other networks to learn from."""
     if all(one.passed for one in samples):
         return None
-    if len({one.network for one in with_target(samples, "process_bytes")}) < 2:
+    if len({one.network for one in keep_measured(samples, "process_bytes")}) < 2:
         notes.append("fits or not: needs two networks")
         return None
-    return asdict(score_decisions(samples, with_outcome(samples)))
+    return asdict(score_decisions(samples, keep_outcomes(samples)))
 
 
-def _enough(samples: Sequence[Sample], target: str, notes: list[str]) -> bool:
-    count = len(with_target(samples, TARGETS[target]))
+def _enough(samples: Sequence[StepSample], target: str, notes: list[str]) -> bool:
+    count = len(keep_measured(samples, TARGETS[target]))
     if count < FEWEST_ROWS:
         notes.append(f"{target}: {count} rows have it, too few to score")
     return count >= FEWEST_ROWS

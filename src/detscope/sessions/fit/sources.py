@@ -10,7 +10,7 @@ from pathlib import Path
 from detscope.errors import InputError, UsageError
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
-from detscope.predict.samples import Case, Sample, read_samples
+from detscope.predict.samples import StepCase, StepSample, read_samples
 from detscope.runs.folder import run_folders
 from detscope.sessions.fit.networks import LAYERS, Layers
 from detscope.sessions.fit.rows import UNKNOWN, MeasuredRow, is_export, rows_of_export, rows_of_store
@@ -35,7 +35,7 @@ _GIVE = "give a sweep's store, runs, or CSVs of measured steps with a layers.jso
 class MeasuredSamples:
     """Samples, what they have in common, and what was left out."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[StepSample] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # conditions of rows from stores and runs
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
     notes: list[str] = field(default_factory=list)
@@ -151,7 +151,7 @@ def _of_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
             yield row
 
 
-def _older_samples(path: Path, graphs: dict[Path, dict[tuple[str, int], LayerGraph]]) -> list[Sample]:
+def _older_samples(path: Path, graphs: dict[Path, dict[tuple[str, int], LayerGraph]]) -> list[StepSample]:
     layers = path.parent / LAYERS
     if not layers.is_file():
         raise InputError(f"no {LAYERS} beside {path}", "put the networks' lists of layers there")
@@ -250,8 +250,8 @@ def _add_samples(rows: Sequence[MeasuredRow], found: MeasuredSamples, layers: La
         if all_devices and len(machines) > 1:
             place = f"{place} of {row.conditions['environment']}"
         found.samples.append(
-            Sample(
-                Case(listed.graph, row.batch),
+            StepSample(
+                StepCase(listed.graph, row.batch),
                 listed.network,
                 listed.level,
                 row.allocated_bytes,

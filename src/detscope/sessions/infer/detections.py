@@ -69,9 +69,7 @@ class DetectionKeeper:
                 self._images[number] = self._copy_detections(self._name_of(number), image, detected)
         return rows
 
-    def _copy_detections(
-        self, name: str, image: torch.Tensor, detected: Mapping[str, Any]
-    ) -> DetectedImage:
+    def _copy_detections(self, name: str, image: torch.Tensor, detected: Mapping[str, Any]) -> DetectedImage:
         chosen = detected["scores"] > self._score
         masks = detected.get("masks")
         if masks is not None:

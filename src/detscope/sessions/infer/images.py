@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from detscope.config.schema import Settings
-from detscope.data.images.files import DatasetImages, ImageFiles, ImageSource, Skipped, find_images, read_all
+from detscope.data.images.files import (
+    DatasetImages,
+    ImageFiles,
+    ImageSource,
+    SkippedImage,
+    find_images,
+    read_images,
+)
 from detscope.data.registry import list_datasets
 from detscope.errors import InputError, UsageError
 from detscope.record.steps.schedule import BARE, RECORDED, Schedule
@@ -26,7 +33,7 @@ ODD_RATIO = 8
 ODD_SIDE = 16
 
 
-def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[Skipped]]:
+def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[SkippedImage]]:
     """The images to measure, and those that cannot be read."""
     inference, data = settings.inference, settings.data
     given = inference.images
@@ -37,7 +44,7 @@ def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, li
         )
     if given and not names:
         paths, skipped = find_images(given)
-        source, unreadable = read_all(paths, inference.limit, download_progress(progress))
+        source, unreadable = read_images(paths, inference.limit, download_progress(progress))
         skipped += unreadable
         if not len(source):
             _refuse_all(skipped)
@@ -65,13 +72,13 @@ def names_images(text: str) -> bool:
 
 def without_unfit(
     source: ImageSource, model: nn.Module, plan: InferPlan
-) -> tuple[ImageSource, list[Skipped]]:
+) -> tuple[ImageSource, list[SkippedImage]]:
     """Try images of odd sizes once; those the model cannot take are left out with its reason."""
     from detscope.loops.infer import detect_objects
 
     if not isinstance(source, ImageFiles):
         return source, []
-    unfit: dict[int, Skipped] = {}
+    unfit: dict[int, SkippedImage] = {}
     for number, (width, height) in enumerate(source.sizes):
         if max(width, height) <= ODD_RATIO * min(width, height) and min(width, height) >= ODD_SIDE:
             continue
@@ -80,14 +87,14 @@ def without_unfit(
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             what = f"{width} x {height} pixels: the model cannot take it: {reason}"[:300]
-            unfit[number] = Skipped(source.image_name(number), what)
-    kept = source.without(list(unfit))
+            unfit[number] = SkippedImage(source.image_name(number), what)
+    kept = source.leave_out(list(unfit))
     if not len(kept):
         _refuse_all(list(unfit.values()))
     return kept, list(unfit.values())
 
 
-def _refuse_all(skipped: Sequence[Skipped]) -> NoReturn:
+def _refuse_all(skipped: Sequence[SkippedImage]) -> NoReturn:
     lines = [f"{item.file}: {item.reason}" for item in skipped]
     raise InputError(
         "\n".join([*lines, "none of the images can be measured"]), "give at least one image file"

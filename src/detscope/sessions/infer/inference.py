@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import Settings
-from detscope.data.images.files import ImageSource, Skipped
+from detscope.data.images.files import ImageSource, SkippedImage
 from detscope.errors import DetscopeError, OwnCodeError, UsageError
 from detscope.faults import frames_of, said_by, user_frame
 from detscope.machine.devices import resolve_device
@@ -125,7 +125,7 @@ def _build_model(
 
 
 def _describe_inference(
-    settings: Settings, device: str, source: ImageSource, built: BuiltModel, skipped: Sequence[Skipped]
+    settings: Settings, device: str, source: ImageSource, built: BuiltModel, skipped: Sequence[SkippedImage]
 ) -> dict[str, Any]:
     inference = settings.inference
     return {

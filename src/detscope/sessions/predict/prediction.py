@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
 from detscope.machine.sizes import parse_size
-from detscope.predict.answer import answer, simulated_row, stage_shares
+from detscope.predict.answer import answer_questions, simulate_row, share_by_stage
 from detscope.predict.device.file import load_model
 from detscope.predict.device.model import DeviceModel
-from detscope.predict.garbage import young_garbage_alone
+from detscope.predict.garbage import skip_full_collections
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.memory.limit import DOES_NOT_FIT, FITS
 from detscope.predict.memory.simulation import ASSUMED as ASSUMED_FORWARD
 from detscope.predict.memory.simulation import simulate_inference
-from detscope.predict.models.older import feature_groups
-from detscope.predict.samples import Case
+from detscope.predict.models.older import group_features
+from detscope.predict.samples import StepCase
 from detscope.runs.folder import find_run
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Asked:
     batches: list[int]
     device: DeviceModel | None
     limit_bytes: float | None
-    simulate: Callable[[Case], dict[str, Any]]
+    simulate: Callable[[StepCase], dict[str, Any]]
     reserved: Callable[[int], int]  # bytes by the allocator's model, for batches that are searched
     optimizer: str = "sgd"
 
@@ -75,7 +75,7 @@ def named_run(text: str, parent: Path = Path("runs")) -> Path | None:
     return None
 
 
-@young_garbage_alone()
+@skip_full_collections()
 def run_predict(request: PredictRequest) -> dict[str, Any]:
     """The answer for one network: by its layers where a list of layers is named, else traced."""
     stage, optimizer = request.stage or STAGES[0], request.optimizer or OPTIMIZERS[0]
@@ -111,7 +111,7 @@ def _listed_answer(
     graph: LayerGraph, batches: list[int], device: DeviceModel | None, limit: float | None, stage: str
 ) -> dict[str, Any]:
     training = stage == "training"
-    simulate = simulated_row if training else _forward_row
+    simulate = simulate_row if training else _forward_row
     asked = Asked(graph, batches, device, limit, simulate, lambda batch: _reserved(simulate, graph, batch))
     found = _answer(asked)
     found |= {
@@ -122,7 +122,7 @@ def _listed_answer(
     return found
 
 
-def _forward_row(case: Case) -> dict[str, Any]:
+def _forward_row(case: StepCase) -> dict[str, Any]:
     peaks = simulate_inference(case.graph, case.batch)
     return {
         "batch": case.batch,
@@ -136,8 +136,8 @@ def _forward_row(case: Case) -> dict[str, Any]:
     }
 
 
-def _reserved(simulate: Callable[[Case], dict[str, Any]], graph: LayerGraph, batch: int) -> int:
-    found: int = simulate(Case(graph, batch))["reserved_bytes"]
+def _reserved(simulate: Callable[[StepCase], dict[str, Any]], graph: LayerGraph, batch: int) -> int:
+    found: int = simulate(StepCase(graph, batch))["reserved_bytes"]
     return found
 
 
@@ -150,19 +150,19 @@ def traced_answer(
 ) -> dict[str, Any]:
     """All that is expected of a traced network; no optimizer: an inference."""
 
-    def row_of(case: Case) -> dict[str, Any]:
+    def row_of(case: StepCase) -> dict[str, Any]:
         return _row(traced, case.batch, optimizer)
 
     def reserved(batch: int) -> int:
-        return traced.cuda_peak(batch, optimizer).reserved
+        return traced.find_cuda_peak(batch, optimizer).reserved
 
-    found = _answer(Asked(traced.graph, batches, device, limit, row_of, reserved, optimizer or "sgd"))
+    found = _answer(Asked(traced.layer_graph, batches, device, limit, row_of, reserved, optimizer or "sgd"))
     found |= {
         "stage": "training" if traced.training else "inference",
         "optimizer": optimizer,
-        "image_size": list(traced.graph.input_shape[:-3:-1]),
-        "measured": list(traced.measured),
-        "memory_by_stage": traced.activations_by_stage(found["places_at_batch"]),
+        "image_size": list(traced.layer_graph.input_shape[:-3:-1]),
+        "measured": list(traced.list_measurements),
+        "memory_by_stage": traced.sum_activations(found["places_at_batch"]),
     }
     return found
 
@@ -170,7 +170,7 @@ def traced_answer(
 def _answer(asked: Asked) -> dict[str, Any]:
     """What `answer` says, the exact borders of what fits, and what lies beyond what was measured."""
     device = asked.device
-    found = answer(asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate, asked.optimizer)
+    found = answer_questions(asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate, asked.optimizer)
     for row in found["rows"]:
         row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
         row |= _needed(row)
@@ -188,12 +188,12 @@ def _answer(asked: Asked) -> dict[str, Any]:
     }
     for target, model in device.targets.items():
         beyond = {
-            number for batch in asked.batches for number in model.reach.find_outside(Case(asked.graph, batch))
+            number for batch in asked.batches for number in model.reach.find_outside(StepCase(asked.graph, batch))
         }
-        found["outside"][target] = feature_groups(beyond)
+        found["outside"][target] = group_features(beyond)
     if "latency" in device.targets:
-        told = Case(asked.graph, found["places_at_batch"], asked.optimizer)
-        found["latency_by_stage"] = stage_shares(device.targets["latency"], told)
+        told = StepCase(asked.graph, found["places_at_batch"], asked.optimizer)
+        found["latency_by_stage"] = share_by_stage(device.targets["latency"], told)
     return found
 
 
@@ -213,13 +213,13 @@ def _borders(asked: Asked, found: dict[str, Any]) -> dict[str, Any]:
         return {"largest_batch_that_fits": None, "smallest_batch_that_does_not_fit": None}
     lean = asked.device and replace(asked.device, targets={"memory": memory} if memory else {})
 
-    def simulate(case: Case) -> dict[str, Any]:
+    def simulate(case: StepCase) -> dict[str, Any]:
         reserved = 0 if memory else asked.reserved(case.batch)  # with samples the process decides
         return {"batch": case.batch, "reserved_bytes": reserved, "process_bytes": None} | _UNKNOWN
 
     @cache
     def word(batch: int) -> str:
-        said: str = answer(asked.graph, [batch], lean, limit, simulate)["rows"][0]["fits"]
+        said: str = answer_questions(asked.graph, [batch], lean, limit, simulate)["rows"][0]["fits"]
         return said
 
     words = {row["batch"]: row["fits"] for row in found["rows"]}
@@ -253,7 +253,7 @@ def load_named(text: str, image_size: int | None) -> Network:
 
 
 def _row(traced: TracedNetwork, batch: int, optimizer: str | None) -> dict[str, Any]:
-    on_cpu, on_cuda = traced.cpu_peak(batch, optimizer), traced.cuda_peak(batch, optimizer)
+    on_cpu, on_cuda = traced.find_cpu_peak(batch, optimizer), traced.find_cuda_peak(batch, optimizer)
     return {
         "batch": batch,
         "cpu_allocated_bytes": on_cpu.allocated_bytes,
@@ -261,7 +261,7 @@ def _row(traced: TracedNetwork, batch: int, optimizer: str | None) -> dict[str, 
         "allocated_bytes": on_cuda.allocated,
         "reserved_bytes": on_cuda.reserved,
         "categories": on_cuda.categories,
-        "assumed": list(traced.assumed),
+        "assumed": list(traced.list_assumptions),
         "process_bytes": None,
         "latency_ms": None,
         "extrapolated": None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from detscope.analyze.memory.account import memory_figures
 from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
 from detscope.errors import InputError, UsageError
-from detscope.predict.garbage import young_garbage_alone
+from detscope.predict.garbage import skip_full_collections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.fit.rows import MeasuredRow
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from detscope.zoo.networks import Network
 
 
-@young_garbage_alone()
+@skip_full_collections()
 def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
     """Predict a run's step, compare, and keep the answer in the run as predicted.json."""
     _refuse_other_settings(request)
@@ -42,12 +42,12 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
         )
     limit = limit_of(request.memory_limit)
     device = open_model(request.device_model, row.stage)
-    from detscope.predict.trace.network import keeping_gradients, trace_network
+    from detscope.predict.trace.network import keep_gradients, trace_network
 
     training = row.stage == "training"
     network = _own_network(run, row)
     traced = trace_network(network, training=training)
-    traced = keeping_gradients(traced) if training else traced
+    traced = keep_gradients(traced) if training else traced
     optimizer, differs = _optimizer(row)
     found = traced_answer(traced, [row.batch], device, limit, optimizer)
     if device is not None:

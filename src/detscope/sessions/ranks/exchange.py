@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter_ns
@@ -73,7 +73,7 @@ def refuse_torchrun() -> None:
         )
 
 
-def device_of(asked: str, local_rank: int, local_ranks: int) -> str:
+def choose_device(asked: str, local_rank: int, local_ranks: int) -> str:
     """The device of a rank: one CUDA device each, or the processors that all of them share."""
     from detscope.machine.devices import resolve_device
 
@@ -198,8 +198,3 @@ class RankExchange:
             self.announce_label(label)
         else:
             self.wait_for(label, timeout_s)
-
-
-def clock_as_plain(reading: ClockReading | None) -> dict[str, int] | None:
-    """A reading for `run.json`."""
-    return None if reading is None else asdict(reading)

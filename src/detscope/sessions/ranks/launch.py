@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import ipaddress
 import json
 import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,20 +22,21 @@ from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import DetscopeError, InterruptedRun, MachineError
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
-from detscope.sessions.ranks.launch import RouteEnd, gloo_interface, find_route
+from detscope.runs.writer import update_info
 from detscope.sessions.ranks.exchange import boot_identity, device_of, refuse_torchrun
-from detscope.sessions.ranks.merge import RankTables, merge_ranks, tables_of
+from detscope.sessions.ranks.merge import merge_ranks, take_tables
 from detscope.sessions.ranks.team import check_plan
 
 if TYPE_CHECKING:
-    from detscope.sessions.train.training import Progress
+    from detscope.report.progress import Progress
 
 SHUTDOWN_S = 15  # between asking the other ranks to end and ending them
+_ANY_PORT = 29400  # no packet is sent
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """Why a job failed: the rank that failed first, and how."""
 
     rank: int | None
@@ -65,23 +67,13 @@ def run_ranks(
     with _meeting_folder(runs) as folder:
         write_text(folder / "config.toml", dump_settings(settings))
         write_text(folder / "about.json", json.dumps({"notes": list(notes), "quiet": quiet}))
-        progress.note(f"starting {training.ranks} ranks{_nodes(training)}")
-        failure = _launch(training, folder)
+        where = f" on each of {training.nodes} nodes, meeting at {training.rendezvous}"
+        progress.note(f"starting {training.ranks} ranks{where if training.nodes > 1 else ''}")
+        failure = _launch_ranks(training, folder)
         if failure is not None:
-            raise _explain(failure, folder, settings)
-        ended = _left(folder, "ended")
-        return _as_asked(ended[0]["run"], runs) if 0 in ended else None
-
-
-def _as_asked(run: str, runs: Path) -> Path:
-    """A run's folder as the user would write it."""
-    return runs / Path(run).name
-
-
-def _nodes(training: TrainingSettings) -> str:
-    return (
-        f" on each of {training.nodes} nodes, meeting at {training.rendezvous}" if training.nodes > 1 else ""
-    )
+            raise _explain_failure(failure, folder, settings)
+        ended = _read_words(folder, "ended")
+        return runs / Path(ended[0]["run"]).name if 0 in ended else None
 
 
 @contextmanager
@@ -95,13 +87,13 @@ def _meeting_folder(runs: Path) -> Iterator[Path]:
     try:
         yield folder
     except BaseException:
-        _end_all(folder)
+        _end_processes(folder)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
+def _launch_ranks(training: TrainingSettings, folder: Path) -> Exception | None:
     """Run torchrun's agent here; what it raised, if anything failed. A restart would be no measurement."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -109,6 +101,8 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
 
     together = training.rendezvous if training.nodes > 1 else None
     way = find_route(together) if together else None
+    # who opens the meeting place, where torchrun cannot be left to guess it from the host's name
+    opening = {} if way is None or way.hosts is None else {"is_host": way.hosts}
     config = LaunchConfig(
         min_nodes=training.nodes,
         max_nodes=training.nodes,
@@ -116,7 +110,7 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
         run_id="detscope" if together else secrets.token_hex(8),
         rdzv_backend="c10d",
         rdzv_endpoint=together or "localhost:0",
-        rdzv_configs={"timeout": training.rank_timeout_s, **_opening(way)},
+        rdzv_configs={"timeout": training.rank_timeout_s, **opening},
         max_restarts=0,
         local_addr=way.address if way else "localhost",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchrun")),
@@ -129,11 +123,6 @@ def _launch(training: TrainingSettings, folder: Path) -> Exception | None:
         except KeyboardInterrupt:
             return SignalException("interrupted", signal.SIGINT)
     return None
-
-
-def _opening(way: RouteEnd | None) -> dict[str, bool]:
-    """Who opens the meeting place, where torchrun cannot be left to guess it from the host's name."""
-    return {} if way is None or way.hosts is None else {"is_host": way.hosts}
 
 
 @contextmanager
@@ -163,18 +152,18 @@ def _quiet_torchrun() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _explain(failure: Exception, folder: Path, settings: Settings) -> DetscopeError:
+def _explain_failure(failure: Exception, folder: Path, settings: Settings) -> DetscopeError:
     """The error to raise; what was recorded until then is merged and named in it."""
     from torch.distributed.elastic.multiprocessing import SignalException
 
-    _end_all(folder)
+    _end_processes(folder)
     stopped_by = failure.sigval if isinstance(failure, SignalException) else None
-    told = _left(folder, "error")
-    silent = sorted(set(_left(folder, "started")) - set(told) - set(_left(folder, "ended")))
-    cause = Cause(None, "interrupted") if stopped_by else root_cause(failure, told, silent)
-    kept = _salvage(folder, cause, settings.training.ranks * settings.training.nodes)
-    if kept is not None:
-        kept = _as_asked(str(kept), Path(settings.output.runs))
+    told = _read_words(folder, "error")
+    silent = sorted(set(_read_words(folder, "started")) - set(told) - set(_read_words(folder, "ended")))
+    cause = FailureCause(None, "interrupted") if stopped_by else root_cause(failure, told, silent)
+    kept = _salvage_run(folder, cause, settings.training.ranks * settings.training.nodes)
+    if kept is not None:  # as the user would write it
+        kept = Path(settings.output.runs) / kept.name
     where = f"; what was recorded is in {kept}" if kept else ""
     show = f"detscope show {kept}" if kept else ""
     if stopped_by is not None:
@@ -194,29 +183,29 @@ def _explain(failure: Exception, folder: Path, settings: Settings) -> DetscopeEr
     )
 
 
-def root_cause(failure: Any, told: Mapping[int, Mapping[str, Any]], silent: Sequence[int] = ()) -> Cause:
+def root_cause(failure: Any, told: Mapping[int, Mapping[str, Any]], silent: Sequence[int] = ()) -> FailureCause:
     """Who failed first. A rank that a signal ended did not fail because of another one's end.
 
     SIGTERM is how torchrun ends the others, so it is believed last. Where all who spoke had waited too long,
     it is one of the `silent` that they waited for.
     """
-    failures = sorted(failure.failures.items(), key=lambda one: (_order(one[1].exitcode), one[1].timestamp))
+    failures = sorted(failure.failures.items(), key=lambda one: (_rank_ending(one[1].exitcode), one[1].timestamp))
     rank, first = failures[0]
     if first.exitcode < 0 and not (first.exitcode == -signal.SIGTERM and told):
-        return Cause(rank, signal.Signals(-first.exitcode).name, by_signal=True)
+        return FailureCause(rank, signal.Signals(-first.exitcode).name, by_signal=True)
     # of ranks that raised, the one that did not merely lose its connection or wait in vain
     waited = {number for number, one in told.items() if timed_out(one["message"])}
     own = {number for number, one in told.items() if not lost_connection(one["message"])} - waited
     if waited and silent and not own:
-        return Cause(min(silent), "hung: the others waited for it longer than training.rank_timeout_s")
+        return FailureCause(min(silent), "hung: the others waited for it longer than training.rank_timeout_s")
     number = min(own or waited, default=rank)
     found = told.get(number)
     if found is None:
-        return Cause(rank, f"exit code {first.exitcode}")
-    return Cause(number, f"{found['kind']}: {found['message']}", found)
+        return FailureCause(rank, f"exit code {first.exitcode}")
+    return FailureCause(number, f"{found['kind']}: {found['message']}", found)
 
 
-def _order(exit_code: int) -> int:
+def _rank_ending(exit_code: int) -> int:
     if exit_code == -signal.SIGTERM:
         return 2
     return 0 if exit_code < 0 else 1
@@ -234,27 +223,25 @@ def timed_out(message: str) -> bool:
     return "timed out" in words or "timeout" in words
 
 
-def _salvage(folder: Path, cause: Cause, ranks: int) -> Path | None:
+def _salvage_run(folder: Path, cause: FailureCause, ranks: int) -> Path | None:
     """Merge what the ranks of this host left on disk; the run says why it is not whole."""
-    places = {rank: Path(told["run"]) for rank, told in _left(folder, "run").items()}
+    places = {rank: Path(told["run"]) for rank, told in _read_words(folder, "run").items()}
     if 0 not in places or not (places[0] / "run.json").is_file():
         return None
-    members: list[RankTables] = []
-    for rank, run in sorted(places.items()):
-        if (run / "run.json").is_file():
-            members.append(tables_of(load_run(run), rank, {"boot": boot_identity()}))
+    members = [
+        take_tables(load_run(run), rank, {"boot": boot_identity()})
+        for rank, run in sorted(places.items())
+        if (run / "run.json").is_file()
+    ]
     merge_ranks(places[0], members, ranks)
-    info = load_run(places[0]).info
     raised = cause.rank is not None and not cause.by_signal
-    info["status"] = "failed" if raised else "partial"
-    info["reason"] = cause.sentence
-    write_text(places[0] / "run.json", json.dumps(info, indent=1, allow_nan=False, default=str) + "\n")
+    update_info(places[0], {"status": "failed" if raised else "partial", "reason": cause.sentence})
     if cause.told is not None and not cause.told["known"]:
         write_text(places[0] / "log.txt", str(cause.told["traceback"]))
     return places[0]
 
 
-def _left(folder: Path, what: str) -> dict[int, dict[str, Any]]:
+def _read_words(folder: Path, what: str) -> dict[int, dict[str, Any]]:
     """Words that ranks of this host left, by rank."""
     found = {}
     for path in folder.glob(f"{what}-*.json"):
@@ -262,8 +249,79 @@ def _left(folder: Path, what: str) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _end_all(folder: Path) -> None:
+def _end_processes(folder: Path) -> None:
     """End what is left of the ranks' process groups, such as loader workers of one that was killed."""
-    for told in _left(folder, "started").values():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    for told in _read_words(folder, "started").values():
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(told["pid"], signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class RouteEnd:
+    """This host's end of the way to another."""
+
+    address: str
+    interface: str | None  # None: the system does not tell
+    hosts: bool | None = None  # whether this launcher opens the meeting place; None: torchrun finds out
+
+
+def find_route(rendezvous: str) -> RouteEnd:
+    """The way from here to HOST[:PORT]; nothing is sent.
+
+    torchrun and gloo ask for the host's own name instead, which in containers and fresh machines often
+    resolves to nothing, or to the loopback that no other host reaches.
+    """
+    host, separator, port = rendezvous.rpartition(":")
+    if not separator:
+        host, port = rendezvous, ""
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), int(port) if port.isdigit() else _ANY_PORT, type=socket.SOCK_DGRAM
+        )
+        family, kind, protocol, _, there = found[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            probe.connect(there)
+            address = str(probe.getsockname()[0])
+    except OSError as error:
+        raise MachineError(
+            f"no way from this host to {host}: {error.strerror or error}",
+            "--rendezvous wants a name or address of node 0 that every node reaches",
+        ) from error
+    return RouteEnd(address, _find_interface(address), _opens_meeting(address, str(there[0]), int(there[1])))
+
+
+def _opens_meeting(here: str, there: str, port: int) -> bool | None:
+    """On its host the first launcher opens the meeting place; on a loopback torchrun knows that itself."""
+    if here != there:
+        return False
+    if ipaddress.ip_address(here).is_loopback:
+        return None
+    with closing(socket.socket(socket.AF_INET6 if ":" in here else socket.AF_INET)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((here, port))
+        except OSError:
+            return False
+    return True
+
+
+def _find_interface(address: str) -> str | None:
+    import psutil
+
+    for name, ends in psutil.net_if_addrs().items():
+        if any(end.address.partition("%")[0] == address for end in ends):
+            return name
+    return None
+
+
+@contextmanager
+def gloo_interface(way: RouteEnd | None) -> Iterator[None]:
+    """Ranks that are started now talk by this interface, unless the user has chosen one."""
+    if way is None or way.interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
+        yield
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = way.interface
+    try:
+        yield
+    finally:
+        del os.environ["GLOO_SOCKET_IFNAME"]

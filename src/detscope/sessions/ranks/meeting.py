@@ -42,17 +42,17 @@ class Meeting:
         self._leader: dict[str, Any] = {}
         self._exchange: RankExchange | None = None
 
-    def group_seen(self, rank: int, ranks: int, store: Store) -> None:
+    def see_group(self, rank: int, ranks: int, store: Store) -> None:
         """This process is one of several."""
         self._place = RankPlace(rank, ranks, rank, ranks)
         if self._place.leads_ranks:
             with contextlib.suppress(RuntimeError, OSError):
-                self._open(store)
+                self._open_store(store)
         else:  # kept no longer than needed: a group's file goes when nobody holds its store
             self._group_store = store
-            self.look()
+            self.look_for_leader()
 
-    def _open(self, store: Store) -> None:
+    def _open_store(self, store: Store) -> None:
         from torch._C._distributed_c10d import TCPStore
 
         assert self._place is not None
@@ -60,10 +60,10 @@ class Meeting:
         own = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=reach)
         self._own_store = own
         self._exchange = RankExchange(self._place, own)
-        about = {"port": own.port, "host": host_name(), **_process()}
+        about = {"port": own.port, "host": host_name(), **_describe_process()}
         store.set(self._key, json.dumps(about))
 
-    def look(self) -> None:
+    def look_for_leader(self) -> None:
         """Between two steps: whether rank 0 has left its address by now."""
         store, place = self._group_store, self._place
         if place is None or place.leads_ranks or store is None or self._exchange is not None:
@@ -77,9 +77,9 @@ class Meeting:
             return
         self._group_store = None
         with contextlib.suppress(RuntimeError, OSError):
-            self._join(place, self._leader)
+            self._join_leader(place, self._leader)
 
-    def _join(self, place: RankPlace, leader: dict[str, Any]) -> None:
+    def _join_leader(self, place: RankPlace, leader: dict[str, Any]) -> None:
         from torch._C._distributed_c10d import TCPStore
 
         near = leader.get("boot") is not None and leader.get("boot") == boot_identity()
@@ -90,10 +90,10 @@ class Meeting:
                     pass
                 store = TCPStore(host, leader["port"], is_master=False, timeout=timedelta(seconds=REACH_S))
                 self._exchange = RankExchange(place, store)
-                self._exchange.send_json(f"here/{place.rank}", _process())
+                self._exchange.send_json(f"here/{place.rank}", _describe_process())
                 return
 
-    def finish(self, run: Path, script: str, *, failed: bool) -> Path | None:
+    def finish_run(self, run: Path, script: str, *, failed: bool) -> Path | None:
         """The run is closed: rank 0 merges and gets the folder back, others deliver and get None.
 
         A rank that failed, or whose fellows are not recorded, keeps its own run, which says so.
@@ -101,15 +101,15 @@ class Meeting:
         place = self._place
         if place is None:
             return run
-        self.look()
+        self.look_for_leader()
         if self._exchange is None:
-            return run if failed else _alone(run, place, script)
+            return run if failed else _note_alone(run, place, script)
         try:
-            return self._finish(run, script, place, self._exchange, failed)
+            return self._finish_together(run, script, place, self._exchange, failed)
         except RuntimeError:  # the store of rank 0 is gone
-            return run if failed else _alone(run, place, script)
+            return run if failed else _note_alone(run, place, script)
 
-    def _finish(
+    def _finish_together(
         self, run: Path, script: str, place: RankPlace, exchange: RankExchange, failed: bool
     ) -> Path | None:
         from detscope.sessions.ranks.merge import finish_rank
@@ -120,13 +120,17 @@ class Meeting:
         if not place.leads_ranks:
             if _waits_for(exchange, 0, self._leader, None):
                 return finish_rank(run, exchange=exchange)
-            return _alone(run, place, script)
-        exchange.members = tuple(rank for rank in self._others(exchange) if self._comes(exchange, rank))
+            return _note_alone(run, place, script)
+        exchange.members = tuple(
+            rank
+            for rank in self._find_others(exchange)
+            if _waits_for(exchange, rank, exchange.receive_json(f"here/{rank}", REACH_S) or {}, DELIVERY_S)
+        )
         if exchange.members:
             return finish_rank(run, exchange=exchange)
-        return _alone(run, place, script)
+        return _note_alone(run, place, script)
 
-    def _others(self, exchange: RankExchange) -> list[int]:
+    def _find_others(self, exchange: RankExchange) -> list[int]:
         """Ranks whose recordings have been heard of."""
         wanted = range(1, exchange.place.ranks)
         ends = monotonic() + LATE_S
@@ -135,10 +139,6 @@ class Meeting:
             if len(found) == len(wanted) or monotonic() > ends:
                 return found
             sleep(_LOOK_EVERY_S)
-
-    def _comes(self, exchange: RankExchange, rank: int) -> bool:
-        told = exchange.receive_json(f"here/{rank}", REACH_S) or {}
-        return _waits_for(exchange, rank, told, DELIVERY_S)
 
 
 def _waits_for(exchange: RankExchange, rank: int, process: dict[str, Any], longest_s: float | None) -> bool:
@@ -153,20 +153,16 @@ def _waits_for(exchange: RankExchange, rank: int, process: dict[str, Any], longe
     return True
 
 
-def _process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "boot": boot_identity(), "processes": _process_space()}
-
-
-def _process_space() -> str | None:
-    """Where process numbers mean the same; containers of one host may differ."""
+def _describe_process() -> dict[str, Any]:
+    space = None  # where process numbers mean the same; containers of one host may differ
     with contextlib.suppress(OSError):
-        return str(Path("/proc/self/ns/pid").readlink())
-    return None
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return {"pid": os.getpid(), "boot": boot_identity(), "processes": space}
 
 
 def _is_gone(process: dict[str, Any]) -> bool:
     """Whether it has certainly ended; of another host nobody knows."""
-    here = _process()
+    here = _describe_process()
     if here["boot"] is None or any(process.get(key) != here[key] for key in ("boot", "processes")):
         return False
     import psutil
@@ -179,16 +175,14 @@ def _is_gone(process: dict[str, Any]) -> bool:
         return False
 
 
-def _alone(run: Path, place: RankPlace, script: str) -> Path:
+def _note_alone(run: Path, place: RankPlace, script: str) -> Path:
     """The run of one rank, which says that it is one of several."""
-    from detscope.runs.atomic import write_text
     from detscope.runs.reader import load_run
+    from detscope.runs.writer import update_info
 
-    info = load_run(run).info
     words = (
         f"1 of {place.ranks} ranks recorded, rank {place.rank}: cannot tell who waits for whom; record all of"
         f" them: let what starts the ranks start `detscope run {script}` in each"
     )
-    info["notes"] = [*(info.get("notes") or []), words]
-    write_text(run / "run.json", json.dumps(info, indent=1, allow_nan=False, default=str) + "\n")
+    update_info(run, {"notes": [*(load_run(run).info.get("notes") or []), words]})
     return run

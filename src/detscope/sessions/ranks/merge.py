@@ -8,22 +8,20 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from detscope.runs.atomic import write_text
 from detscope.runs.folder import point_latest_at
 from detscope.runs.reader import Run, load_run
-from detscope.runs.writer import polars_schema, write_table
+from detscope.runs.writer import polars_schema, write_info, write_table
 from detscope.sessions.ranks.exchange import (
     ClockReading,
     RankExchange,
     RankPlace,
     boot_identity,
-    clock_as_plain,
     host_name,
     rank_place,
 )
@@ -66,24 +64,24 @@ def finish_rank(
         return run
     exchange = exchange or RankExchange.connect_store(place)
     if place.leads_ranks:
-        _collect(run, exchange, facts or {}, timeout_s)
+        _collect_tables(run, exchange, facts or {}, timeout_s)
         return run
     last = exchange.read_clock("end", timeout_s)
-    clocks = [clock_as_plain(reading) for reading in (*readings, last) if reading is not None]
-    own = tables_of(load_run(run), place.rank, {**about_rank(place), **(facts or {}), "clocks": clocks})
+    clocks = [asdict(reading) for reading in (*readings, last) if reading is not None]
+    own = take_tables(load_run(run), place.rank, {**describe_rank(place), **(facts or {}), "clocks": clocks})
     exchange.send_bytes(f"tables/{place.rank}", pack_tables(own))
     exchange.receive_bytes(f"merged/{place.rank}", timeout_s)  # rank 0 may want the folder
     return None
 
 
-def _collect(run: Path, exchange: RankExchange, facts: Mapping[str, Any], timeout_s: float) -> None:
+def _collect_tables(run: Path, exchange: RankExchange, facts: Mapping[str, Any], timeout_s: float) -> None:
     """Rank 0's part: answer clocks, take the tables, write, let the others go."""
     from torch.distributed import DistStoreError
 
     place = exchange.place
     with contextlib.suppress(DistStoreError):  # who does not ask the time delivers nothing either: said below
         exchange.read_clock("end", timeout_s)
-    members = [tables_of(load_run(run), 0, {**about_rank(place), **facts})]
+    members = [take_tables(load_run(run), 0, {**describe_rank(place), **facts})]
     for rank in exchange.members:
         found = exchange.receive_bytes(f"tables/{rank}", timeout_s)
         if found is not None:
@@ -94,12 +92,12 @@ def _collect(run: Path, exchange: RankExchange, facts: Mapping[str, Any], timeou
     point_latest_at(run)
 
 
-def about_rank(place: RankPlace) -> dict[str, Any]:
+def describe_rank(place: RankPlace) -> dict[str, Any]:
     """Who and where a rank is."""
     return {"rank": place.rank, "host": host_name(), "pid": os.getpid(), "boot": boot_identity()}
 
 
-def tables_of(run: Run, rank: int, facts: Mapping[str, Any]) -> RankTables:
+def take_tables(run: Run, rank: int, facts: Mapping[str, Any]) -> RankTables:
     """Take a rank's tables from its own run; facts that its run.json tells are kept."""
     told = run.info.get("rank_facts") or {}
     known = {"device": run.info.get("device"), **told, **facts, "folder": str(run.folder.absolute())}
@@ -135,7 +133,7 @@ def merge_ranks(run: Path, members: Sequence[RankTables], ranks: int) -> None:
     for source, target in TABLES.items():
         skip = target == "rank_timeline"  # rank 0's own time line stays where every view looks for it
         pieces = [
-            _with_rank(_on_common_clock(member, members[0], member.frames[source]), member.rank, target)
+            _add_rank(_on_common_clock(member, members[0], member.frames[source]), member.rank, target)
             for member in members
             if not (skip and member.rank == 0) and member.frames[source].height
         ]
@@ -145,15 +143,15 @@ def merge_ranks(run: Path, members: Sequence[RankTables], ranks: int) -> None:
     info["ranks"] = {
         "count": ranks,
         "members": [
-            {**_described(member, members[0]), "run": _bring_home(run, member)} for member in members
+            {**_describe_member(member, members[0]), "run": _bring_home(run, member)} for member in members
         ],
         "missing": sorted(set(range(ranks)) - {member.rank for member in members}),
     }
-    _judge(info, members)
-    write_text(run / "run.json", json.dumps(info, indent=1, allow_nan=False, default=str) + "\n")
+    _judge_run(info, members)
+    write_info(run, info)
 
 
-def _judge(info: dict[str, Any], members: Sequence[RankTables]) -> None:
+def _judge_run(info: dict[str, Any], members: Sequence[RankTables]) -> None:
     """A run is whole when every rank's part is."""
     missing = info["ranks"]["missing"]
     broken = [member for member in members if member.facts["status"] != "ok"]
@@ -164,19 +162,19 @@ def _judge(info: dict[str, Any], members: Sequence[RankTables]) -> None:
     info["status"], info["reason"] = "partial", "; ".join(words)
 
 
-def _described(member: RankTables, leader: RankTables) -> dict[str, Any]:
+def _describe_member(member: RankTables, leader: RankTables) -> dict[str, Any]:
     facts = {key: member.facts.get(key) for key in _FACTS}
     whole = member.frames["steps"].filter(pl.col("phase") == "step")
     readings = member.facts.get("clocks") or []
     facts["steps"] = whole.height
-    facts["one_clock"] = member.rank == 0 or _one_clock(member, leader)
+    facts["one_clock"] = member.rank == 0 or _shares_clock(member, leader)
     facts["clock_error_ns"] = max((one["error_ns"] for one in readings), default=None)
     if member.rank == 0:
         facts["clock_error_ns"] = 0
     return facts
 
 
-def _one_clock(member: RankTables, leader: RankTables) -> bool:
+def _shares_clock(member: RankTables, leader: RankTables) -> bool:
     """Processes of one machine read the same clock; what the exchange measured must not deny it."""
     boot = member.facts.get("boot")
     same = boot is not None and boot == leader.facts.get("boot")
@@ -187,7 +185,7 @@ def _one_clock(member: RankTables, leader: RankTables) -> bool:
 
 def _on_common_clock(member: RankTables, leader: RankTables, frame: pl.DataFrame) -> pl.DataFrame:
     readings = member.facts.get("clocks") or []
-    if member.rank == 0 or not readings or "start_ns" not in frame.columns or _one_clock(member, leader):
+    if member.rank == 0 or not readings or "start_ns" not in frame.columns or _shares_clock(member, leader):
         return frame
     first, last = readings[0], readings[-1]
     apart_ns = last["time_ns"] - first["time_ns"]
@@ -197,7 +195,7 @@ def _on_common_clock(member: RankTables, leader: RankTables, frame: pl.DataFrame
     return frame.with_columns(pl.col("start_ns") + shift_ns)
 
 
-def _with_rank(frame: pl.DataFrame, rank: int, target: str) -> pl.DataFrame:
+def _add_rank(frame: pl.DataFrame, rank: int, target: str) -> pl.DataFrame:
     schema = polars_schema(target)
     return frame.with_columns(pl.lit(rank, pl.Int64).alias("rank")).select(
         pl.col(name).cast(kind) for name, kind in schema.items()

@@ -32,7 +32,7 @@ _PYTHON = ("python", "torchrun", "accelerate", "deepspeed", "horovodrun", "mpiru
 
 
 @dataclass(frozen=True)
-class Handed:
+class HandedRecording:
     """What a child needs to record itself."""
 
     options: ScriptOptions
@@ -57,7 +57,7 @@ class RecordedTarget:
     """A process's target, with somebody ready to listen."""
 
     target: Callable[..., Any]
-    handed: Handed
+    handed: HandedRecording
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is sent to the process names nothing of ours: without detscope there the target is itself."""
@@ -79,7 +79,7 @@ class RecordedTarget:
             clean_error(raised, __file__)
             raise
         finally:
-            if watch.begun:
+            if watch.has_begun:
                 watch.stop(error)
                 word = {"pid": os.getpid(), "run": None if watch.run is None else str(watch.run)}
                 folder = Path(self.handed.folder)
@@ -88,21 +88,20 @@ class RecordedTarget:
 
 
 @dataclass(frozen=True)
-class Child:
+class StartedProcess:
     """A process that the script started."""
 
     pid: int | None  # none is known of what a shell ran
     command: tuple[str, ...]  # empty: a child of multiprocessing
     name: str = ""
 
-    @property
-    def words(self) -> str:
+    def describe_process(self) -> str:
         """As a person would name it."""
         what = shlex.join(self.command) if self.command else self.name
         return what if self.pid is None else f"{self.pid} ({what})"
 
 
-class Children:
+class ChildProcesses:
     """Listens to what the script starts, from `begin` to `end`."""
 
     def __init__(
@@ -114,22 +113,22 @@ class Children:
     ) -> None:
         self._before_leaving = before_leaving  # this process becomes another program
         self._folder = ""
-        self._handed = Handed(options, quiet, json_file, "")
+        self._handed = HandedRecording(options, quiet, json_file, "")
         self._patches = Patches()
         self._process = os.getpid()
-        self._started: list[Child] = []
+        self._started: list[StartedProcess] = []
 
-    def begin(self) -> None:
+    def begin_watching(self) -> None:
         """Replace what starts processes."""
-        self._patches.put(BaseProcess, "start", self._start(BaseProcess.start))
-        self._patches.put(subprocess.Popen, "__init__", self._open(subprocess.Popen.__init__))
-        self._replace("system", self._run_by_shell)
+        self._patches.put(BaseProcess, "start", self._wrap_start(BaseProcess.start))
+        self._patches.put(subprocess.Popen, "__init__", self._wrap_popen(subprocess.Popen.__init__))
+        self._replace_function("system", self._wrap_system)
         for name in ("posix_spawn", "posix_spawnp", "spawnv", "spawnve", "spawnvp", "spawnvpe"):
-            self._replace(name, self._spawn)
+            self._replace_function(name, self._wrap_spawn)
         for name in ("execv", "execve"):  # all others end there
-            self._replace(name, self._become)
+            self._replace_function(name, self._wrap_exec)
 
-    def _replace(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def _replace_function(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """A function of `os`; what stands in for it is pickled as `os` and its name, as pools do."""
         plain = getattr(os, name, None)
         if plain is not None:
@@ -137,7 +136,7 @@ class Children:
             stand_in.__module__, stand_in.__qualname__ = "os", name
             self._patches.put(os, name, stand_in)
 
-    def end(self) -> list[Path]:
+    def end_watching(self) -> list[Path]:
         """Listen no more; runs that children have recorded."""
         self._patches.undo()
         found = []
@@ -148,9 +147,9 @@ class Children:
             shutil.rmtree(self._folder, ignore_errors=True)
         return found
 
-    def _start(self, plain: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _wrap_start(self, plain: Callable[[Any], None]) -> Callable[[Any], None]:
         @functools.wraps(plain)
-        def start(process: Any) -> None:
+        def start_recorded(process: Any) -> None:
             target = getattr(process, "_target", None)
             if target is None or not self._may_train(target):
                 plain(process)
@@ -161,60 +160,60 @@ class Children:
             except BaseException:
                 process._target = target
                 raise
-            self._started.append(Child(process.pid, (), f"process {process.name}"))
+            self._started.append(StartedProcess(process.pid, (), f"process {process.name}"))
 
-        return start
+        return start_recorded
 
     def _may_train(self, target: Any) -> bool:
         place = getattr(target, "__module__", None) or ""
         known = any(place == helper or place.startswith(f"{helper}.") for helper in _HELPERS)
         return os.getpid() == self._process and not known
 
-    def _hand_over(self) -> Handed:
+    def _hand_over(self) -> HandedRecording:
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="detscope-children-")
             self._handed = replace(self._handed, folder=self._folder)
         return self._handed
 
-    def _open(self, plain: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_popen(self, plain: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(plain)
-        def init(child: Any, *args: Any, **kwargs: Any) -> None:
+        def init_remembered(child: Any, *args: Any, **kwargs: Any) -> None:
             plain(child, *args, **kwargs)
-            self._remember(child.pid, child.args)
+            self._remember_process(child.pid, child.args)
 
-        return init
+        return init_remembered
 
-    def _run_by_shell(self, plain: Callable[[Any], int]) -> Callable[[Any], int]:
-        def system(command: Any) -> int:
+    def _wrap_system(self, plain: Callable[[Any], int]) -> Callable[[Any], int]:
+        def run_system(command: Any) -> int:
             code = plain(command)
-            self._remember(None, command)
+            self._remember_process(None, command)
             return code
 
-        return system
+        return run_system
 
-    def _spawn(self, plain: Callable[..., int]) -> Callable[..., int]:
+    def _wrap_spawn(self, plain: Callable[..., int]) -> Callable[..., int]:
         place, knows_pid = (1, True) if plain.__name__.startswith("posix") else (2, False)
 
-        def spawn(*args: Any, **kwargs: Any) -> int:
+        def run_spawn(*args: Any, **kwargs: Any) -> int:
             answer = plain(*args, **kwargs)
             given = args[place] if len(args) > place else kwargs.get("argv" if knows_pid else "args", ())
             is_pid = knows_pid or (args[0] if args else kwargs.get("mode")) == os.P_NOWAIT
-            self._remember(answer if is_pid else None, given)
+            self._remember_process(answer if is_pid else None, given)
             return answer
 
-        return spawn
+        return run_spawn
 
-    def _become(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def become(path: Any, *args: Any, **kwargs: Any) -> Any:
+    def _wrap_exec(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def run_exec(path: Any, *args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("argv")
             if os.getpid() == self._process and isinstance(given, (list, tuple)) and _can_be_run(path):
-                self._remember(None, given)
+                self._remember_process(None, given)
                 self._before_leaving()
             return plain(path, *args, **kwargs)
 
-        return become
+        return run_exec
 
-    def _remember(self, pid: int | None, given: Any) -> None:
+    def _remember_process(self, pid: int | None, given: Any) -> None:
         if os.getpid() != self._process or (pid is not None and any(one.pid == pid for one in self._started)):
             return
         parts = [given] if isinstance(given, (str, bytes, os.PathLike)) else list(given)
@@ -222,16 +221,15 @@ class Children:
             return  # what starts it says so
         command = tuple(os.fsdecode(part) for part in parts)
         if len(command) == 1:
-            command = tuple(_split(command[0]))
+            command = tuple(_split_command(command[0]))
         if _is_python(command):
-            self._started.append(Child(pid, command))
+            self._started.append(StartedProcess(pid, command))
 
-    @property
-    def reason(self) -> str | None:
+    def explain_nothing(self) -> str | None:
         """Why this process itself may have had nothing to record; None where it started nobody."""
         if not self._started:
             return None
-        named = ", ".join(child.words for child in self._started[:_MOST_NAMED])
+        named = ", ".join(child.describe_process() for child in self._started[:_MOST_NAMED])
         more = len(self._started) - _MOST_NAMED
         named += f" and {more} more" if more > 0 else ""
         words = f"no step was seen in this process, and it started others, which are not recorded: {named}"
@@ -251,13 +249,13 @@ def when_group_comes(then: Callable[[], None]) -> None:
     plain = distributed.distributed_c10d._update_default_pg
     patches = Patches()
 
-    def update(group: Any) -> None:
+    def update_group(group: Any) -> None:
         plain(group)
         if isinstance(group, distributed.ProcessGroup) and group.size() > 1:
             patches.undo()
             then()
 
-    patches.put(distributed.distributed_c10d, "_update_default_pg", update)
+    patches.put(distributed.distributed_c10d, "_update_default_pg", update_group)
 
 
 def recording_command(command: Sequence[str]) -> list[str] | None:
@@ -284,7 +282,7 @@ def _can_be_run(path: Any) -> bool:
     return isinstance(path, int) or (isinstance(path, (str, bytes, os.PathLike)) and os.access(path, os.X_OK))
 
 
-def _split(command: str) -> list[str]:
+def _split_command(command: str) -> list[str]:
     try:
         return shlex.split(command) or [command]
     except ValueError:

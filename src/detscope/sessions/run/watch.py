@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import multiprocessing
 import os
 import sys
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from detscope.record.script.endings import ScriptStopped, clean_error
 from detscope.record.script.options import ScriptOptions, make_options
 from detscope.sessions.run import script as script_main
-from detscope.sessions.run.children import Children, when_group_comes
+from detscope.sessions.run.children import ChildProcesses, when_group_comes
 from detscope.sessions.run.script import ScriptTarget, execute_script
 
 if TYPE_CHECKING:
@@ -41,37 +40,37 @@ class Watch:
         self._json_file = json_file
         self._tracker: Tracker | None = None
         self._hooks: Hooks | None = None
-        self._finder: _WhenTorchComes | None = None
-        self._children: Children | None = None
+        self._finder: _TorchImport | None = None
+        self._children: ChildProcesses | None = None
         self._meeting: Meeting | None = None  # with ranks that torchrun did not start
         self._process = os.getpid()
         self._closed = False
         self.run: Path | None = None  # once it has ended
 
-    def begin(self) -> None:
+    def begin_listening(self) -> None:
         """Listen. torch is not imported here: a script may set its threads or devices before it does so."""
-        self._children = Children(self._options, self._quiet, self._json_file, self.stop)
-        self._children.begin()
-        self._when_torch_is_there(self._attach)
+        self._children = ChildProcesses(self._options, self._quiet, self._json_file, self.stop)
+        self._children.begin_watching()
+        self._when_torch_is_there(self._attach_hooks)
 
     def begin_as_rank(self) -> None:
         """Listen once this process is part of a group of several; until then it is none of our business."""
-        self._when_torch_is_there(lambda _new: when_group_comes(self._attach))
+        self._when_torch_is_there(lambda _new: when_group_comes(self._attach_hooks))
 
     def _when_torch_is_there(self, then: Callable[[bool], None]) -> None:
         """Call back now, or when the script imports torch; whether it is new is told."""
         if "torch" in sys.modules:
             then(False)
         else:
-            self._finder = _WhenTorchComes(lambda: then(True))
+            self._finder = _TorchImport(lambda: then(True))
             sys.meta_path.insert(0, self._finder)
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether it listens to torch."""
         return self._tracker is not None
 
-    def _attach(self, torch_is_new: bool = False) -> None:
+    def _attach_hooks(self, torch_is_new: bool = False) -> None:
         from detscope.record.script.hooks import Hooks
         from detscope.record.script.tracker import Tracker
 
@@ -81,29 +80,29 @@ class Watch:
 
             self._meeting = Meeting()
             ranks = self._tracker.recording.ranks
-            ranks.group_seen, ranks.look = self._meeting.group_seen, self._meeting.look
+            ranks.group_seen, ranks.look = self._meeting.see_group, self._meeting.look_for_leader
         self._hooks = Hooks(self._tracker)
         self._hooks.install(torch_is_new)
 
     @property
-    def here(self) -> bool:
+    def is_here(self) -> bool:
         """Whether this is the process that listens, and not a child of it."""
         return os.getpid() == self._process
 
     def stop(self, error: BaseException | None = None) -> Path | None:
         """End the recording and write the run; returns its folder."""
         global _current
-        if self._closed or not self.here:
+        if self._closed or not self.is_here:
             return self.run
         self._closed = True
         _current = None
         if self._finder is not None:
-            self._finder.leave()
-        recorded = [] if self._children is None else self._children.end()
-        reason = None if self._children is None else self._children.reason
+            self._finder.leave_path()
+        recorded = [] if self._children is None else self._children.end_watching()
+        reason = None if self._children is None else self._children.explain_nothing()
         if self._tracker is None or self._hooks is None:
             if not recorded:
-                self._say([f"nothing was recorded: {reason or 'the script never imported torch'}"])
+                self._print_lines([f"nothing was recorded: {reason or 'the script never imported torch'}"])
             return None
         if recorded and not self._tracker.roots.all:  # which said what there is to say
             self._tracker.active = self._tracker.writing = False
@@ -113,45 +112,38 @@ class Watch:
         try:
             self._tracker.recording.no_step = reason
             self.run = self._tracker.close(error)
-            if self._leads(error):
-                self._views(error)
+            self.run = self._join_ranks(self.run, error)
+            if self.run is not None:
+                self._publish(self.run, error)
         except Exception as failure:  # never instead of what the script did
-            self._say([f"the run could not be written: {type(failure).__name__}: {failure}"])
+            self._print_lines([f"the run could not be written: {type(failure).__name__}: {failure}"])
         finally:
             self._hooks.remove()
         return self.run
 
-    def _leads(self, error: BaseException | None) -> bool:
+    def _join_ranks(self, run: Path, error: BaseException | None) -> Path | None:
         """Of several ranks, rank 0 shows what all of them recorded; one that failed keeps its own run."""
         failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
-        assert self.run is not None
         if self._meeting is not None:
-            self.run = self._meeting.finish(self.run, self._options.script, failed=failed)
-        elif not failed:
-            from detscope.sessions.ranks.merge import finish_rank
+            return self._meeting.finish_run(run, self._options.script, failed=failed)
+        if failed:
+            return run
+        from detscope.sessions.ranks.merge import finish_rank
 
-            self.run = finish_rank(self.run)
-        return self.run is not None
+        return finish_rank(run)
 
-    def _views(self, error: BaseException | None) -> None:
-        from detscope.report.trace import write_trace
+    def _publish(self, run: Path, error: BaseException | None) -> None:
+        from detscope.report.publish import publish_run
         from detscope.runs.reader import load_run
-        from detscope.sessions.endings import write_memory_views
+        from detscope.runs.standard_json import as_standard_json
 
-        assert self.run is not None
-        run = load_run(self.run)
-        write_trace(run)
-        write_memory_views(self.run)
-        if self._quiet and self._json_file is None:  # nobody is told: the script need not wait for figures
-            return
-        from detscope.analyze.summary import summarize
-
-        summary = {**summarize(self.run), "script": run.info.get("script")}
+        summary = {**publish_run(run), "script": load_run(run).info.get("script")}
         if self._json_file is not None:
-            self._json_file.write_text(json.dumps(_standard(summary), indent=2) + "\n", encoding="utf-8")
-        self._say(_lines(summary, isinstance(error, ScriptStopped)))
+            text = json.dumps(as_standard_json(summary), indent=2)
+            self._json_file.write_text(text + "\n", encoding="utf-8")
+        self._print_lines(_summary_lines(summary, isinstance(error, ScriptStopped)))
 
-    def _say(self, lines: Sequence[str]) -> None:
+    def _print_lines(self, lines: Sequence[str]) -> None:
         """On stderr, after everything the script wrote; its stdout is its own."""
         if not self._quiet and sys.stderr is not None:
             sys.stderr.write("".join(f"{_PREFIX}{line}\n" for line in lines))
@@ -166,7 +158,7 @@ class Watch:
         self.stop(error)
 
 
-class _WhenTorchComes(MetaPathFinder, Loader):
+class _TorchImport(MetaPathFinder, Loader):
     """Calls back when torch has been imported, and is gone."""
 
     def __init__(self, then: Callable[[], None]) -> None:
@@ -177,7 +169,7 @@ class _WhenTorchComes(MetaPathFinder, Loader):
         """Stand between Python and torch's own loader."""
         if name != "torch":
             return None
-        self.leave()
+        self.leave_path()
         spec = find_spec("torch")
         if spec is None or spec.loader is None:
             return None
@@ -186,11 +178,11 @@ class _WhenTorchComes(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As torch's own loader."""
-        return self._own.create_module(spec)
+        return self._plain_loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """Import torch, then tell."""
-        plain = self._own
+        plain = self._plain_loader
         module.__loader__ = plain
         if module.__spec__ is not None:
             module.__spec__.loader = plain
@@ -198,11 +190,11 @@ class _WhenTorchComes(MetaPathFinder, Loader):
         self._then()
 
     @property
-    def _own(self) -> Loader:
+    def _plain_loader(self) -> Loader:
         assert self._plain is not None
         return self._plain
 
-    def leave(self) -> None:
+    def leave_path(self) -> None:
         """Python imports without us again."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -214,7 +206,7 @@ def run_script(
     """Run a script and record it. Ends as the script ends: returns, or raises what it raised."""
     global _current
     watch = _current = Watch(_with_rank(options), quiet, json_file)
-    watch.begin()
+    watch.begin_listening()
     error: BaseException | None = None
     try:
         execute_script(target)
@@ -226,7 +218,7 @@ def run_script(
         # told now, as Python would; when it tells once more at the very end, nobody listens
         sys.excepthook(type(error), error, error.__traceback__)
         sys.excepthook = lambda *_: None
-    if watch.here:
+    if watch.is_here:
         watch.stop(error)
     if error is not None:
         raise error
@@ -243,7 +235,7 @@ def watch(
 ) -> Watch:
     """Record this script or notebook from here on, as `detscope run` does, until its end or `stop()`."""
     global _current
-    if _current is not None and _current.here:
+    if _current is not None and _current.is_here:
         return _current  # `detscope run` listens already
     name = getattr(sys.modules.get("__main__"), "__file__", None)
     options = make_options(
@@ -255,10 +247,10 @@ def watch(
         script=Path(name).name if name else "notebook",
     )
     started = Watch(_with_rank(options), quiet)
-    if _is_worker():
+    if _is_worker_process():
         return started  # which imports the script again, and is not the script
     _current = started
-    started.begin()
+    started.begin_listening()
     atexit.register(lambda: started.stop(getattr(sys, "last_value", None)))
     return started
 
@@ -279,13 +271,13 @@ def _with_rank(options: ScriptOptions) -> ScriptOptions:
     return options if place is None else replace(options, rank=place.rank, ranks=place.ranks)
 
 
-def _is_worker() -> bool:
+def _is_worker_process() -> bool:
     """Whether this process was started by multiprocessing; a spawned one knows its parent only later."""
     inherits = getattr(multiprocessing.current_process(), "_inheriting", False)
     return inherits or multiprocessing.parent_process() is not None
 
 
-def _lines(summary: dict[str, Any], stopped: bool) -> list[str]:
+def _summary_lines(summary: dict[str, Any], stopped: bool) -> list[str]:
     lines = []
     if stopped:
         lines.append("stopped here by --max-steps; the script would have gone on")
@@ -304,20 +296,8 @@ def _lines(summary: dict[str, Any], stopped: bool) -> list[str]:
             f"speed {speed}, mean step {step['mean']:.1f} ms, over all {step['mean_n']} measured steps"
         )
     lines += [f"note: {note}" for note in summary.get("notes") or []]
-    run = _short(Path(summary["run"]))
+    run = Path(summary["run"])
+    run = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
     return [*lines, f"run: {run}", f"next: detscope show {run}"]
 
 
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _standard(value: Any) -> Any:
-    """What JSON cannot say (NaN, infinity) becomes null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _standard(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_standard(item) for item in value]
-    return value

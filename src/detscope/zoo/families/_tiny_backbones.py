@@ -68,7 +68,9 @@ class SmallVgg(nn.Module):
             nn.MaxPool2d(2, ceil_mode=True),
             *_make_convolution(4 * w, 4 * w),
         )
-        fc = nn.Sequential(*_make_convolution(4 * w, 8 * w, dilation=3), *_make_convolution(8 * w, 8 * w, kernel=1))
+        fc = nn.Sequential(
+            *_make_convolution(4 * w, 8 * w, dilation=3), *_make_convolution(8 * w, 8 * w, kernel=1)
+        )
         self.extra = nn.ModuleList(
             [
                 nn.Sequential(nn.MaxPool2d(2), *_make_convolution(4 * w, 4 * w), fc),
@@ -105,7 +107,8 @@ def _make_convolution(
 
 def _make_extra(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        *_make_convolution(inputs, outputs // 2, kernel=1), *_make_convolution(outputs // 2, outputs, stride=2)
+        *_make_convolution(inputs, outputs // 2, kernel=1),
+        *_make_convolution(outputs // 2, outputs, stride=2),
     )
 
 

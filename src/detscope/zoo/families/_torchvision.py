@@ -70,7 +70,7 @@ class TorchvisionFamily(Family):
     def build_model(
         self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
     ) -> BuiltModel:
-        """Build the detector and put its weights in; a tiny one's are random or of a file, never downloaded."""
+        """Build the detector and put its weights in; those of a tiny one are never downloaded."""
         from detscope.zoo.seeding import seed_weights
         from detscope.zoo.weights.choice import check_choice, find_weights, load_into
 
@@ -105,7 +105,7 @@ class TorchvisionFamily(Family):
 def published_card(
     family: str, name: str, parameters: int, input_size: str, recipe: Recipe, **more: Any
 ) -> ModelCard:
-    """A model of torchvision. Parameters as published: with frozen batch norm where fine-tuning freezes it."""
+    """A model of torchvision; parameters as published: batch norm is frozen where fine-tuning freezes it."""
     return ModelCard(name, family, "torchvision", parameters, input_size, _LICENCE, recipe=recipe, **more)
 
 

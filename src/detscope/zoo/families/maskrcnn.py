@@ -49,7 +49,12 @@ PART = RcnnFamily(
             "maskrcnn", "maskrcnn_resnet50_fpn", 44_401_393, "800-1333", fasterrcnn.RECIPE, needs=("masks",)
         ),
         published_card(
-            "maskrcnn", "maskrcnn_resnet50_fpn_v2", 46_359_409, "800-1333", fasterrcnn.RECIPE, needs=("masks",)
+            "maskrcnn",
+            "maskrcnn_resnet50_fpn_v2",
+            46_359_409,
+            "800-1333",
+            fasterrcnn.RECIPE,
+            needs=("masks",),
         ),
     ),
     fine_tuning={

@@ -64,9 +64,7 @@ PART = SsdFamily(
     name="ssd",
     order=60,
     cards=(
-        published_card(
-            "ssd", "ssd300_vgg16", 35_641_826, "300", Recipe("sgd", 0.00025, 5e-4, batch_size=4)
-        ),
+        published_card("ssd", "ssd300_vgg16", 35_641_826, "300", Recipe("sgd", 0.00025, 5e-4, batch_size=4)),
     ),
     fine_tuning={"ssd300_vgg16": FineTuning(4, False, min_image_size=268)},
     tiny=tiny_card("ssd", 1_193_044, str(shared.TINY_SIZE), single_pixel_size=64),

@@ -85,7 +85,7 @@ class Network:
         return Batch(images, [_draw_target(self, generator, device) for _ in range(batch_size)])
 
     def loss(self, batch: Batch) -> Tensor:
-        """Forward in training mode: cross entropy, with side classifiers, or the sum of a detector's losses."""
+        """Forward in training mode: cross entropy (of side classifiers too), or the sum of all losses."""
         import torch
 
         module = self.module.train()

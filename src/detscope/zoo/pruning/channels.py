@@ -48,33 +48,12 @@ class Bundles:
     depth: npt.NDArray[np.float64]  # of each group: 0 for the first layers, 1 for the last
 
 
-class _Sets:
-    """Disjoint sets of channels; joining is transitive."""
-
-    def __init__(self, count: int) -> None:
-        self._parent = np.arange(count)
-
-    def find(self, item: int) -> int:
-        parent = self._parent
-        while parent[item] != item:
-            parent[item] = parent[parent[item]]
-            item = int(parent[item])
-        return item
-
-    def join(self, one: int, other: int) -> None:
-        first, second = sorted((self.find(one), self.find(other)))
-        self._parent[second] = first
-
-    def labels(self) -> Indices:
-        return np.array([self.find(item) for item in range(len(self._parent))], dtype=np.int64)
-
-
 def bundle(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> Bundles:
     """Join what has to go together: across layers, and across the groups of a grouped convolution."""
     sizes = [1 + max(int(member.roots.max()) for member in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     total = int(starts[-1])
-    sets = _Sets(total)
+    joined: list[tuple[int, int]] = []
     places = {
         (name, side): np.full(content.channels, FIXED, dtype=np.int64)
         for name, layer in layers.items()
@@ -83,10 +62,10 @@ def bundle(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> B
     frozen = np.zeros(total, dtype=bool)
     for start, group in zip(starts, groups, strict=False):
         for member in group:
-            _place(places[member.layer, member.side], member, int(start), sets)
+            _place(places[member.layer, member.side], member, int(start), joined)
     for (name, side), owned in places.items():
-        _join_equal_groups(owned, layers[name].sides[side].groups, sets, frozen)
-    labels = sets.labels()
+        _join_equal_groups(owned, layers[name].sides[side].groups, joined, frozen)
+    labels = _label_sets(total, joined)
     stuck = np.unique(labels[frozen])
     used = np.unique(np.concatenate([owned[owned >= 0] for owned in places.values()] or [starts[:0]]))
     free = np.setdiff1d(np.unique(labels[used]), stuck)
@@ -99,22 +78,36 @@ def bundle(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> B
     return Bundles(owners, group_of.astype(np.int64), len(free), depth)
 
 
-def _place(owned: Indices, member: Member, start: int, sets: _Sets) -> None:
+def _label_sets(count: int, joined: Sequence[tuple[int, int]]) -> Indices:
+    """The least item of each item's set, where joining is transitive."""
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
+    pairs = np.array(joined, dtype=np.int64).reshape(-1, 2)
+    links = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+    _, number = connected_components(links, directed=False)
+    _, firsts = np.unique(number, return_index=True)
+    labels: Indices = firsts[number]
+    return labels
+
+
+def _place(owned: Indices, member: Member, start: int, joined: list[tuple[int, int]]) -> None:
     for channel, item in zip(member.channels.tolist(), (member.roots + start).tolist(), strict=True):
         if owned[channel] == FIXED:
             owned[channel] = item
         else:
-            sets.join(int(owned[channel]), item)
+            joined.append((int(owned[channel]), item))
 
 
-def _join_equal_groups(owned: Indices, groups: int, sets: _Sets, frozen: npt.NDArray[np.bool_]) -> None:
+def _join_equal_groups(
+    owned: Indices, groups: int, joined: list[tuple[int, int]], frozen: npt.NDArray[np.bool_]
+) -> None:
     """Of a grouped layer the same channel of every group goes, or none."""
     if groups == 1:
         return
     for column in owned.reshape(groups, -1).T:
         items = [int(item) for item in column if item >= 0]
-        for item in items[1:]:
-            sets.join(items[0], item)
+        joined += [(items[0], item) for item in items[1:]]
         if len(items) < groups:
             frozen[items] = True
 

@@ -8,18 +8,20 @@ Format history
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from detscope.errors import InputError, UsageError
-from detscope.zoo.networks.network import NetworkBase
 from detscope.zoo.networks.loading import find_base
-from detscope.zoo.pruning.plan import LayerCut
-from detscope.zoo.pruning.ranges import from_text, to_text
+from detscope.zoo.networks.network import NetworkBase
+from detscope.zoo.pruning.layers import Indices, LayerCut
+from detscope.zoo.weights.files import sha256_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,6 +30,8 @@ FORMAT = "detscope network"
 FORMAT_VERSION = 1
 CARD_FILE = "network.json"
 WEIGHTS_FILE = "weights.safetensors"
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_CHANNELS = 10**7  # of a layer; a damaged file must not ask for more memory than the machine has
 _MAKE_AGAIN = "make it again with `detscope prune`"
 
 
@@ -67,7 +71,7 @@ def write_folder(folder: Path, module: nn.Module, card: Mapping[str, Any]) -> di
         "format": FORMAT,
         "version": FORMAT_VERSION,
         **card,
-        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": _sha256(weights)},
+        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": sha256_of(weights)},
     }
     (folder / CARD_FILE).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     weights.chmod((folder / CARD_FILE).stat().st_mode)  # safetensors makes a file for its owner alone
@@ -77,10 +81,36 @@ def write_folder(folder: Path, module: nn.Module, card: Mapping[str, Any]) -> di
 def cuts_to_json(cuts: Mapping[str, LayerCut]) -> dict[str, Any]:
     """The channel plan as it stands in the card: what is removed of each layer, as ranges."""
     return {
-        name: {side: to_text(channels) for side, channels in layer.removed.items()}
+        name: {side: format_ranges(channels) for side, channels in layer.removed.items()}
         | ({} if layer.axis is None else {"axis": layer.axis})
         for name, layer in cuts.items()
     }
+
+
+def format_ranges(channels: Indices) -> str:
+    """Sorted channel numbers as `0-3,7,9-12`: short in a file, and a person can read it."""
+    if not len(channels):
+        return ""
+    breaks = np.flatnonzero(np.diff(channels) != 1)
+    firsts = channels[np.append(0, breaks + 1)].tolist()
+    lasts = channels[np.append(breaks, len(channels) - 1)].tolist()
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
+
+
+def parse_ranges(text: str) -> Indices:
+    """Channel numbers from ranges; ValueError where the text is none, or not in ascending order."""
+    parts, before = [], -1
+    for piece in text.split(",") if text else []:
+        found = _RANGE.fullmatch(piece)
+        if found is None:
+            raise ValueError(f"{piece[:40]!r} is no range of channels")
+        first = int(found[1])
+        last = int(found[2]) if found[2] is not None else first
+        if not before < first <= last < _MOST_CHANNELS:
+            raise ValueError(f"channels {piece} are out of order or too many")
+        parts.append(np.arange(first, last + 1, dtype=np.int64))
+        before = last
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def read_folder(folder: Path) -> StoredNetwork:
@@ -165,7 +195,7 @@ def _read_card(path: Path) -> dict[str, Any]:
 
 def _cut_from_json(layer: Mapping[str, Any]) -> LayerCut:
     axis = layer.get("axis")
-    removed = {side: from_text(str(text)) for side, text in layer.items() if side != "axis"}
+    removed = {side: parse_ranges(str(text)) for side, text in layer.items() if side != "axis"}
     return LayerCut(removed, None if axis is None else int(axis))
 
 
@@ -174,14 +204,9 @@ def _check_weights(path: Path, size: int, checksum: str) -> None:
         raise _damaged(path, "the file is missing")
     if path.stat().st_size != size:
         raise _damaged(path, f"{path.stat().st_size} bytes, expected {size}")
-    found = _sha256(path)
+    found = sha256_of(path)
     if found != checksum:
         raise _damaged(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(path: Path, what: str) -> InputError:

@@ -6,18 +6,19 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from detscope.errors import InputError
-from detscope.zoo.networks.network import Network
+from detscope.zoo.networks.network import Network, list_outputs
 from detscope.zoo.pruning.channels import Layer, Member
-from detscope.zoo.pruning.layers import sides_of
-from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images
+from detscope.zoo.pruning.layers import find_layer, sides_of
+from detscope.zoo.registry import recognise_family
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 # Fused projections of attention: their rows are heads, which the module's own attributes count.
 _FUSED = ("qkv", "q", "k", "v", "kv", "to_qkv")
@@ -65,12 +66,32 @@ def _dependency_graph(network: Network) -> Any:
     graph = torch_pruning.DependencyGraph()
     graph.build_dependency(
         network.module,
-        example_inputs=tracing_images(network),
-        forward_fn=lambda _module, images: run_for_tracing(network, images),
+        example_inputs=make_tracing_images(network),
+        forward_fn=lambda _module, images: trace_outputs(network, images),
         customized_pruners={FrozenBatchNorm2d: _frozen_norm_pruner()},
         verbose=False,
     )
     return graph
+
+
+def make_tracing_images(network: Network) -> Tensor:
+    """One image for tracing; channels do not depend on its size, and small ones are quick."""
+    import torch
+
+    size = network.image_size
+    if network.kind == "detector":
+        size = min(size, recognise_family(network.module).tracing_size or size)
+    return torch.zeros(1, 3, size, size)
+
+
+def trace_outputs(network: Network, images: Tensor) -> list[Tensor]:
+    """All outputs of the network, through every layer that trains, with shapes that never depend on data."""
+    module: Any = network.module
+    if network.kind == "detector":
+        return recognise_family(module).trace_outputs(module, images)
+    # side classifiers run in training only, and only the root asks for it: norms and dropout stay as they are
+    module.training = bool(getattr(module, "aux_logits", False))
+    return list_outputs(module(images))
 
 
 @contextmanager
@@ -141,6 +162,8 @@ def _reaches_output(group: Any) -> bool:
 
 def _members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
     """The group's layers; none where one of them is of a kind that cannot be cut."""
+    from torch import nn
+
     members = []
     for item in group:
         target = item.dep.target.module
@@ -153,17 +176,11 @@ def _members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
             return []
         channels, roots = np.array(item.idxs, dtype=np.int64), np.array(item.root_idxs, dtype=np.int64)
         if len(channels) and channels.max() >= sides[side].channels:
-            if _is_parameter(target):  # weights of an addition, not of channels
+            if isinstance(target, nn.Parameter):  # weights of an addition, not of channels
                 continue
             return []
         members.append(Member(name, side, channels, roots))
     return members
-
-
-def _is_parameter(target: Any) -> bool:
-    from torch import nn
-
-    return isinstance(target, nn.Parameter)
 
 
 def _parameter_axes(graph: Any) -> dict[str, int]:
@@ -179,22 +196,14 @@ def _names(module: nn.Module) -> dict[int, str]:
 def _layer(module: nn.Module, name: str, axis: int | None) -> Layer:
     from torch import nn
 
-    from detscope.zoo.pruning.apply import find_layer
-
     layer: Any = find_layer(module, name)
     sides = sides_of(layer, axis)
     if isinstance(layer, nn.Parameter):
         return Layer(sides, {"": tuple(layer.shape)}, frozenset({""}), axis)
     tensors = {axis.tensor for side in sides.values() for axis in side.axes}
     parameters = {key for key, _ in layer.named_parameters()}
-    shapes = {tensor: tuple(_tensor(layer, tensor).shape) for tensor in tensors}
+    shapes = {tensor: tuple(attrgetter(tensor)(layer).shape) for tensor in tensors}
     return Layer(sides, shapes, frozenset(tensors & parameters))
-
-
-def _tensor(layer: Any, dotted: str) -> Any:
-    for part in dotted.split("."):
-        layer = getattr(layer, part)
-    return layer
 
 
 def _cannot(network: Network, problem: Exception) -> InputError:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.zoo.pruning.channels import KEPT_AT_LEAST, Bundles, Layer, ParameterCount
-from detscope.zoo.pruning.layers import Indices
+from detscope.zoo.pruning.layers import Indices, LayerCut
 
 Mode = Literal["random", "l1", "weighted"]
 MODES: tuple[Mode, ...] = ("random", "l1", "weighted")
@@ -26,14 +26,6 @@ TOLERANCE_POINTS = 1.0
 _STEEPNESS = 2.0  # of `weighted`: the favoured end is exp(2), about 7 times, less likely to lose a channel
 
 Scores = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class LayerCut:
-    """Channels removed from one layer, by side; `axis` for a lone parameter."""
-
-    removed: Mapping[str, Indices]
-    axis: int | None = None
 
 
 @dataclass(frozen=True)

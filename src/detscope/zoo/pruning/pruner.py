@@ -1,23 +1,37 @@
-"""A network and its levels: traced once, then cut once for each level."""
+"""A network and its levels: traced once, then cut once for each level.
+
+With the proof that a pruned network is one: it runs, trains, and comes back from its folder bit by bit.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from detscope.errors import InputError
-from detscope.zoo.networks.loading import build_network, count_parameters
+from detscope.zoo.networks.loading import (
+    build_network,
+    count_parameters,
+    leave_weights_unfilled,
+    load_network,
+)
 from detscope.zoo.networks.network import Network
-from detscope.zoo.networks.loading import leave_weights_unfilled
-from detscope.zoo.pruning.apply import cut
-from detscope.zoo.pruning.channels import ParameterCount, bundle
+from detscope.zoo.pruning.channels import Bundles, ParameterCount, bundle
 from detscope.zoo.pruning.folder import StoredNetwork, fill, own_tensors
 from detscope.zoo.pruning.graph import anatomy_of
-from detscope.zoo.pruning.plan import LayerCut, Mode, Plan, make_plan, removal_order, scores
-from detscope.zoo.pruning.strength import strengths
+from detscope.zoo.pruning.layers import LayerCut, cut, find_layer
+from detscope.zoo.pruning.plan import Mode, Plan, make_plan, removal_order, scores
+from detscope.zoo.seeding import seed_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from torch import nn
+
+_CHECK_BATCH = 2  # batch norm of a classifier may see one pixel: one image would be too few
 
 
 class Pruner:
@@ -49,7 +63,7 @@ class Pruner:
         return dataclasses.replace(fresh, name=name, parameters=real)
 
 
-def rebuild(stored: StoredNetwork, image_size: int | None = None) -> Network:
+def rebuild_network(stored: StoredNetwork, image_size: int | None = None) -> Network:
     """The network of a folder: base model by name, cut by the plan, filled with its weights."""
     with leave_weights_unfilled():
         network = build_network(stored.base, image_size=image_size)
@@ -77,3 +91,94 @@ def _copy_uncut(own: dict[str, Any], source: dict[str, Any]) -> None:
     for name, tensor in own.items():
         if tensor.shape == source[name].shape:
             tensor.copy_(source[name])
+
+
+def forward_flops(network: Network) -> int:
+    """Operations of one image's forward pass, as torch counts them; also shows that it runs."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            network.infer(network.example_input())
+    except (RuntimeError, ValueError, AssertionError) as problem:
+        raise _does_not_run(network, problem) from problem
+    return int(counter.get_total_flops())
+
+
+def try_out(network: Network, folder: Path) -> None:
+    """Load the folder and compare: outputs and training loss are the same bits, gradients are finite."""
+    loaded = load_network(folder)
+    images = network.example_input(seed=1)
+    # a detector's largest inputs take seconds each, so it gets as few as it can train with
+    size = max(network.min_train_batch, _CHECK_BATCH if network.kind == "classifier" else 1)
+    batch = network.random_batch(size)
+    try:
+        same = identical(network.infer(images), loaded.infer(images))
+        with seed_weights(0):
+            expected = network.loss(batch)
+        with seed_weights(0):
+            loss = loaded.loss(batch)
+        loss.backward()
+    except (RuntimeError, ValueError, AssertionError) as problem:
+        raise _does_not_run(network, problem) from problem
+    if not same or not identical(expected, loss):
+        raise InputError(
+            f"{network.name} cannot be kept: read back from its folder it gives other outputs",
+            "it holds state that is neither parameter nor buffer, or its outputs are not deterministic",
+        )
+
+
+def identical(one: Any, other: Any) -> bool:
+    """Whether nested outputs are equal bit by bit; NaN equals NaN."""
+    import torch
+
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor)
+            and one.shape == other.shape
+            and bool(torch.equal(torch.nan_to_num(one.detach()), torch.nan_to_num(other.detach())))
+        )
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(identical, one, other))
+    return bool(one == other)
+
+
+def _does_not_run(network: Network, problem: Exception) -> InputError:
+    words = (str(problem).strip().splitlines() or [""])[0][:160]
+    return InputError(
+        f"{network.name} cannot be pruned: cut, it does not run ({type(problem).__name__}: {words})",
+        "it counts its channels somewhere outside its layers",
+    )
+
+
+def strengths(module: nn.Module, bundles: Bundles) -> npt.NDArray[np.float64]:
+    """L1 norm of each filter over its size, averaged over the filters of a bundle."""
+    total = np.zeros(bundles.count)
+    filters = np.zeros(bundles.count)
+    for (name, side), owners in bundles.owners.items():
+        if side != "out":
+            continue
+        by_channel = _filter_strength(find_layer(module, name))
+        if by_channel is None:
+            continue
+        free = owners >= 0
+        np.add.at(total, owners[free], by_channel[free])
+        np.add.at(filters, owners[free], 1.0)
+    return total / np.maximum(filters, 1.0)
+
+
+def _filter_strength(layer: Any) -> npt.NDArray[np.float64] | None:
+    from torch import nn
+
+    if not isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
+        return None
+    weight = layer.weight.detach()
+    if isinstance(layer, nn.modules.conv._ConvNd) and layer.transposed:
+        if layer.groups > 1:  # their filters lie in one another's place
+            return None
+        weight = weight.transpose(0, 1)
+    strength: npt.NDArray[np.float64] = weight.abs().flatten(1).mean(dim=1).double().numpy()
+    return strength

@@ -1,0 +1,328 @@
+"""What is expected of a network before it runs, and how far that was from what was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+import msgspec
+
+from detscope.errors import InputError
+
+if TYPE_CHECKING:
+    from detscope.runs.reader import Run
+    from detscope.runs.standard_json import Json
+
+FILE_NAME = "predicted.json"
+VERSION = 1
+CLOSE = 0.1  # a prediction within 10 % counts as close
+_FAR = re.compile(r"^(\w+): extrapolated, (\d+) of (\d+) features lie beyond")
+_HINT = "predict the run again, or remove the file"
+
+Ends = tuple[float, float]
+Fits = Literal["fits", "too close to call", "does not fit", "cannot tell"]
+
+
+class CategoryBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """A category or stage and what it holds."""
+
+    name: str
+    bytes: float
+
+
+class StageShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage and its share of the step."""
+
+    name: str
+    share: float
+
+
+class PredictedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step at one batch size; what cannot be known is None."""
+
+    batch: int
+    latency_ms: float | None = None
+    latency_ms_interval: Ends | None = None  # 90 %
+    images_per_s: float | None = None
+    allocated_bytes: float | None = None  # highest sum of live tensors, by CUDA's rounding
+    reserved_bytes: float | None = None  # by CUDA's allocator
+    categories: list[CategoryBytes] = []  # what the allocated peak is made of
+    cpu_allocated_bytes: float | None = None  # the same on this CPU
+    cpu_categories: list[CategoryBytes] = []
+    process_bytes: float | None = None  # of the process, at most what the device has
+    process_bytes_interval: Ends | None = None
+    process_bytes_unbounded: float | None = None  # if the device were large enough
+    needed_bytes: float | None = None  # what decides whether it fits
+    needed_bytes_interval: Ends | None = None
+    fits: Fits = "cannot tell"
+    fits_why: str | None = None  # why that cannot be told
+    extrapolated: bool | None = None  # far from every network that was measured; None: none was
+    assumed: list[str] = []
+
+
+class TargetMethods(msgspec.Struct, frozen=True, kw_only=True):
+    """Methods of a device model for one target."""
+
+    target: str
+    near: str  # for networks like those that were measured
+    far: str  # for others
+
+
+class ModelGrounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The device model that was asked."""
+
+    file: str | None = None
+    fingerprint: str | None = None
+    rows: int | None = None  # measured steps it was fitted on
+    networks: list[str] = []
+    methods: list[TargetMethods] = []
+
+
+class Extrapolation(msgspec.Struct, frozen=True, kw_only=True):
+    """How many features of the network lie beyond everything that was measured."""
+
+    target: str
+    features_outside: int
+    features: int
+
+
+class OutsideGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """In what the network goes beyond everything that was measured, in words."""
+
+    target: str
+    groups: list[str]
+
+
+class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure, predicted and measured."""
+
+    name: str
+    unit: str | None = None  # ms or bytes
+    predicted: float | None = None
+    predicted_interval: Ends | None = None  # 90 %
+    measured: float | None = None
+    measured_interval: Ends | None = None  # 95 %
+    error: float | None = None  # predicted over measured less one
+    inside: bool | None = None  # whether the interval held what was measured
+    why: str | None = None  # why there is no error
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one network; of a run also beside what it measured."""
+
+    network: str | None = None
+    stage: str | None = None  # training or inference
+    optimizer: str | None = None
+    image_size: tuple[int, int] | None = None  # pixels, width and height
+    fingerprint: str | None = None  # of the device model's data
+    limit_bytes: float | None = None
+    rows: list[PredictedStep] = []
+    largest_batch_that_fits: int | None = None
+    smallest_batch_that_does_not_fit: int | None = None
+    best_batch_for_throughput: int | None = None
+    latency_why: str | None = None  # why no latency is known
+    places_at_batch: int | None = None  # of which the shares below are told
+    latency_by_stage: list[StageShare] = []
+    memory_by_stage: list[CategoryBytes] = []
+    extrapolations: list[Extrapolation] = []
+    outside: list[OutsideGroups] = []
+    device_model: ModelGrounds | None = None
+    notes: list[str] = []
+    cannot_tell: list[str] = []
+    measured: list[str] = []  # what of it was measured here rather than computed
+    run: str | None = None  # the run that was predicted
+    compared: list[ComparedFigure] | None = None  # None where no run was predicted
+    categories: list[ComparedFigure] = []  # the peak by category
+    made_at: str | None = None
+    kept: str | None = None  # where the answer is kept
+    picture: str | None = None  # where it is drawn
+
+
+def compare_figure(
+    name: str,
+    unit: str,
+    predicted: float | None,
+    measured: float | None,
+    *,
+    interval: Ends | None = None,
+    measured_interval: Ends | None = None,
+    why: str = "",
+) -> ComparedFigure:
+    """One figure beside the other; without an error where that cannot be told, with `why`."""
+    error = None
+    if predicted is not None and measured is not None and measured > 0:
+        error = predicted / measured - 1
+    return ComparedFigure(
+        name=name,
+        unit=unit,
+        predicted=predicted,
+        predicted_interval=interval,
+        measured=measured,
+        measured_interval=measured_interval,
+        error=error,
+        inside=interval[0] <= measured <= interval[1] if interval and measured is not None else None,
+        why=why,
+    )
+
+
+def compare_categories(
+    predicted: Mapping[str, float], measured: Mapping[str, float]
+) -> list[ComparedFigure]:
+    """Categories of a peak, largest first; one that only one side has is zero on the other."""
+    names = sorted(
+        {*predicted, *measured}, key=lambda name: -max(predicted.get(name, 0), measured.get(name, 0))
+    )
+    pairs = [(name, float(predicted.get(name, 0)), float(measured.get(name, 0))) for name in names]
+    return [compare_figure(name, "bytes", one, other) for name, one, other in pairs if one or other]
+
+
+class _Kept(TypedDict):
+    """What every predicted.json says."""
+
+    version: int
+    compared: list[ComparedFigure]
+
+
+def read_predicted(run: Run) -> Prediction | None:
+    """What `detscope predict RUN` left in the run; None where nobody asked."""
+    from detscope.runs.reader import read_json
+
+    path = run.folder / FILE_NAME
+    if not path.exists():
+        return None
+    found = read_json(path, _Kept, _HINT)
+    if found["version"] != VERSION:
+        version = found["version"]
+        raise InputError(f"{path} is of version {version}, this detscope reads {VERSION}", "predict it again")
+    try:
+        return read_prediction(found)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged: {str(error)[:200]}", _HINT) from error
+
+
+def read_prediction(found: Mapping[str, Json]) -> Prediction:
+    """An answer as `predict` gives it and as predicted.json keeps it; free names become rows."""
+    rows = [_read_step(row) for row in _list_of(found.get("rows"))]
+    model = found.get("device_model")
+    notes = [str(note) for note in _list_of(found.get("notes"))]
+    unknown = [str(text) for text in _list_of(found.get("cannot_tell"))]
+    far = [match for note in notes if (match := _FAR.match(note))]
+    reasons = [text.partition(": ")[2] for text in unknown if text.startswith("latency")]
+    return msgspec.convert(
+        {
+            **found,
+            "rows": rows,
+            "latency_why": reasons[0] if reasons else None,
+            "latency_by_stage": _name_rows(found.get("latency_by_stage"), "share"),
+            "memory_by_stage": _name_rows(found.get("memory_by_stage"), "bytes"),
+            "extrapolations": [
+                {"target": one[1], "features_outside": int(one[2]), "features": int(one[3])} for one in far
+            ],
+            "outside": [
+                {"target": target, "groups": groups}
+                for target, groups in _map_of(found.get("outside")).items()
+            ],
+            "device_model": _read_grounds(model) if isinstance(model, Mapping) else None,
+            "notes": [note for note in notes if not _FAR.match(note)],
+            "cannot_tell": unknown,
+        },
+        Prediction,
+    )
+
+
+def _read_step(found: Json) -> dict[str, Json]:
+    row = dict(_map_of(found))
+    fits, _, why = str(row.get("fits") or "cannot tell").partition(": ")
+    parts = {key: _name_rows(row.get(key), "bytes") for key in ("categories", "cpu_categories")}
+    return {**row, **parts, "fits": fits, "fits_why": why or None}
+
+
+def _read_grounds(model: Mapping[str, Json]) -> dict[str, Json]:
+    methods = {target: _list_of(names) for target, names in _map_of(model.get("methods")).items()}
+    named = [{"target": target, "near": names[0], "far": names[1]} for target, names in methods.items()]
+    return {**model, "networks": _list_of(model.get("networks")), "methods": named}
+
+
+def _name_rows(found: Json, key: str) -> list[dict[str, Json]]:
+    return [{"name": name, key: value} for name, value in _map_of(found).items()]
+
+
+def _map_of(found: Json) -> Mapping[str, Json]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _list_of(found: Json) -> Sequence[Json]:
+    return found if isinstance(found, list | tuple) else []
+
+
+class PredictionPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured step and what was predicted without having seen it."""
+
+    target: str = ""  # latency (ms) or memory (bytes)
+    protocol: str = ""  # what was hidden from the model
+    method: str = ""
+    network: str
+    predicted: float | None = None
+    measured: float | None = None
+
+
+class NetworkError(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean error of one network, as a share of what was measured."""
+
+    network: str
+    error: float
+
+
+class PredictionErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """How wrong predictions are; every network weighs the same in the mean."""
+
+    rows: int
+    mean: float | None
+    within_10_percent: float | None  # share of the rows
+    by_network: list[NetworkError]  # worst first
+
+
+class ScorePanel(msgspec.Struct, frozen=True, kw_only=True):
+    """Points of one target, protocol and method, and their errors."""
+
+    target: str
+    protocol: str
+    method: str
+    points: list[PredictionPoint]  # those with both figures, above zero
+    errors: PredictionErrors
+
+
+def list_score_panels(points: Sequence[PredictionPoint]) -> list[ScorePanel]:
+    """Points by target, protocol and method, in the order in which they come."""
+    found: dict[tuple[str, str, str], list[PredictionPoint]] = {}
+    for point in points:
+        if (point.predicted or 0) > 0 and (point.measured or 0) > 0:
+            found.setdefault((point.target, point.protocol, point.method), []).append(point)
+    return [
+        ScorePanel(
+            target=target, protocol=protocol, method=method, points=own, errors=measure_errors(own)
+        )
+        for (target, protocol, method), own in found.items()
+    ]
+
+
+def measure_errors(points: Sequence[PredictionPoint]) -> PredictionErrors:
+    """Mean error, share within 10 %, and the mean of each network."""
+    by_network: dict[str, list[float]] = {}
+    for point in points:
+        if point.predicted and point.measured:
+            error = abs(point.predicted / point.measured - 1)
+            by_network.setdefault(point.network, []).append(error)
+    errors = [error for found in by_network.values() for error in found]
+    means = {name: fmean(found) for name, found in by_network.items()}
+    return PredictionErrors(
+        rows=len(errors),
+        mean=fmean(means.values()) if means else None,
+        within_10_percent=sum(error <= CLOSE for error in errors) / len(errors) if errors else None,
+        by_network=[
+            NetworkError(network=name, error=error)
+            for name, error in sorted(means.items(), key=lambda item: -item[1])
+        ],
+    )
