@@ -13,7 +13,7 @@ from detscope.analyze.ranks.talk import account_collectives
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
-from detscope.sessions.ranks.merge import RankTables, merge_ranks, tables_of
+from detscope.sessions.ranks.merge import RankTables, merge_ranks, take_tables
 
 MS = 1_000_000
 NOTHING_CALLED = {"phase": None, "group": None, "blocked_after_ns": None, "blocked_ns": None}
@@ -54,7 +54,7 @@ def phases(data: int, forward: int, backward: int) -> dict[str, int]:
 
 
 def merged(tmp_path: Path, first: Path, second: Path, **facts: Any) -> dict[str, Any]:
-    members = [tables_of(load_run(run), rank, facts) for rank, run in enumerate((first, second))]
+    members = [take_tables(load_run(run), rank, facts) for rank, run in enumerate((first, second))]
     merge_ranks(first, members, 2)
     return summarize(first)
 
@@ -148,8 +148,8 @@ def test_times_of_a_rank_on_another_host_are_put_on_rank_0s_clock_with_its_drift
         {"time_ns": 700 * MS, "offset_ns": 5007 * MS, "error_ns": 60_000},
     ]
     members = [
-        tables_of(load_run(first), 0, {"boot": "a", "host": "one"}),
-        tables_of(load_run(second), 1, {"boot": "b", "host": "two", "clocks": clocks}),
+        take_tables(load_run(first), 0, {"boot": "a", "host": "one"}),
+        take_tables(load_run(second), 1, {"boot": "b", "host": "two", "clocks": clocks}),
     ]
     merge_ranks(first, members, 2)
     steps = load_run(first).table("rank_steps").filter((pl.col("rank") == 1) & (pl.col("phase") == "step"))
@@ -160,7 +160,7 @@ def test_times_of_a_rank_on_another_host_are_put_on_rank_0s_clock_with_its_drift
 
 def test_a_rank_that_delivered_nothing_is_said_to_be_missing_and_the_run_is_partial(tmp_path):
     first = write_rank(tmp_path, 0, phases(0, 30, 60), [("gradients", 50, 90)])
-    merge_ranks(first, [tables_of(load_run(first), 0, {})], 2)
+    merge_ranks(first, [take_tables(load_run(first), 0, {})], 2)
     run = load_run(first)
     assert (run.status, run.info["reason"]) == ("partial", "rank 1 delivered nothing")
     assert "cannot tell" in summarize(first)["straggler"]["why"]
@@ -170,7 +170,7 @@ def test_tables_of_a_rank_travel_as_bytes(tmp_path):
     from detscope.sessions.ranks.merge import pack_tables, unpack_tables
 
     run = write_rank(tmp_path, 1, phases(0, 30, 60), [("gradients", 50, 90)])
-    sent = tables_of(load_run(run), 1, {"host": "zwei", "clocks": []})
+    sent = take_tables(load_run(run), 1, {"host": "zwei", "clocks": []})
     came = unpack_tables(pack_tables(sent))
     assert isinstance(came, RankTables)
     assert (came.rank, came.facts) == (1, sent.facts)

@@ -22,7 +22,7 @@ def always(**options: Any) -> Any:
     """An augmentation that shows every image in one way."""
 
     class Fixed:
-        def view(self, _passes: int, _index: int) -> View:
+        def draw_view(self, _passes: int, _index: int) -> View:
             return View(**options)
 
     return Fixed()

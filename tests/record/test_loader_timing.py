@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from detscope.data.loading.packing import collate_batch
 from torch.utils.data import DataLoader, Dataset
 
+from detscope.data.loading.packing import collate_batch
 from detscope.marks import region
 from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap_batch
 from detscope.record.steps.rows import loader_rows

@@ -133,16 +133,16 @@ def test_of_a_pipeline_the_model_that_takes_nearly_all_of_the_time_is_the_one(
 
 def test_two_models_that_do_about_as_much_do_not_take_turns() -> None:
     roots, modules = Roots(), [Small(), Big()]
-    small, big = (roots.of(module) for module in modules)
+    small, big = (roots.find_root(module) for module in modules)
     chosen = None
     for number in range(40):
         small.add(5_000_000, trains=False)
         big.add(5_000_000 if number % 2 else 6_000_000, trains=False)
-        before, chosen = chosen, roots.model(trained=False, so_far=chosen)
+        before, chosen = chosen, roots.choose_model(trained=False, so_far=chosen)
         assert chosen is before or number == 0
     for _ in range(60):
         big.add(5_000_000, trains=False)
-    assert roots.model(trained=False, so_far=small) is big
+    assert roots.choose_model(trained=False, so_far=small) is big
 
 
 def test_a_backbone_that_the_constructor_called_is_no_teacher(listen: Any) -> None:

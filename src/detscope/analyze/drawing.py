@@ -24,6 +24,7 @@ class ReportData:
 
     run: Run
     summary: dict[str, Any]
+    just_ended: bool = False  # the next useful command is another one then
 
     @cached_property
     def steps(self) -> pl.DataFrame:
@@ -37,9 +38,9 @@ class ReportData:
         return self.run.table("content").join(self.steps, on="step")
 
 
-def report_data(run: Run) -> ReportData:
+def report_data(run: Run, just_ended: bool = False) -> ReportData:
     """Open a run for the report."""
-    return ReportData(run, summarize(run))
+    return ReportData(run, summarize(run), just_ended)
 
 
 def thinned(

@@ -167,9 +167,7 @@ def compare_figure(
     )
 
 
-def compare_categories(
-    predicted: Mapping[str, float], measured: Mapping[str, float]
-) -> list[ComparedFigure]:
+def compare_categories(predicted: Mapping[str, float], measured: Mapping[str, float]) -> list[ComparedFigure]:
     """Categories of a peak, largest first; one that only one side has is zero on the other."""
     names = sorted(
         {*predicted, *measured}, key=lambda name: -max(predicted.get(name, 0), measured.get(name, 0))
@@ -301,9 +299,7 @@ def list_score_panels(points: Sequence[PredictionPoint]) -> list[ScorePanel]:
         if (point.predicted or 0) > 0 and (point.measured or 0) > 0:
             found.setdefault((point.target, point.protocol, point.method), []).append(point)
     return [
-        ScorePanel(
-            target=target, protocol=protocol, method=method, points=own, errors=measure_errors(own)
-        )
+        ScorePanel(target=target, protocol=protocol, method=method, points=own, errors=measure_errors(own))
         for (target, protocol, method), own in found.items()
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from detscope.analyze.accuracy import add_evaluation
@@ -13,10 +14,12 @@ from detscope.analyze.curve import accuracy_figures, epoch_rows
 from detscope.analyze.device.roofline import count_costs
 from detscope.analyze.device.run_figures import add_device
 from detscope.analyze.device.telemetry import telemetry_rows
+from detscope.analyze.figure import Figure
 from detscope.analyze.memory.account import memory_figures
 from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks.figures import add_ranks
 from detscope.analyze.rerun import rerun_command
+from detscope.analyze.script import script_figures
 from detscope.analyze.step.content import content_figures, images_per_step, loss_figures
 from detscope.analyze.step.cost_content import cost_against_content
 from detscope.analyze.step.inference import (
@@ -47,6 +50,20 @@ from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.reader import Run, load_run
 
 SUMMARY_SCHEMA = 1
+
+
+class RunFile(Figure, frozen=True, kw_only=True):
+    """Something that lies in the run's folder."""
+
+    name: str
+    path: str
+
+
+class SkippedImage(Figure, frozen=True, kw_only=True):
+    """An image that could not be measured."""
+
+    file: str
+    reason: str
 
 
 def summarize(run: Run | str | Path) -> dict[str, Any]:
@@ -87,7 +104,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
         "content": content_figures(content, typical.measured),
         "loss": loss_figures(opened.table("losses")),
         **_training_course(opened),
-        **({"script": info["script"]} if info.get("script") else {}),
+        "script": script_figures(info.get("script")),
         "loader": loader_figures(
             opened.table("loader"),
             typical,
@@ -147,7 +164,7 @@ def _inference_figures(summary: dict[str, Any], run: Run, typical: TypicalSteps)
         "cost_against_content": cost_against_content(per_step, step_contents(images, content)),
         "detections": count_detections(measured),
         "memory": run.info.get("memory") or {"peak_bytes": None, "why": "the run ended before it"},
-        "skipped": run.info.get("skipped") or [],
+        "skipped": msgspec.convert(run.info.get("skipped") or [], list[SkippedImage]),
         "overhead_ratio": measure_own_cost(steps, content, alike=image_names(images)),
         **dict.fromkeys(("loss", "backward_attributed", "backward_attributed_by")),
     }
@@ -190,7 +207,11 @@ def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str,
     return reasons
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _files(folder: Path) -> list[RunFile]:
     named = {"trace": "trace.json.gz", "pictures": "pictures", "tensorboard": "tb", "memory": "memory.csv"}
     named["report"] = "report.html"
-    return {name: str(folder / file) for name, file in named.items() if (folder / file).exists()}
+    return [
+        RunFile(name=name, path=str(folder / file))
+        for name, file in named.items()
+        if (folder / file).exists()
+    ]

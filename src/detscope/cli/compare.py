@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections
 from detscope.errors import GateError
 
 
@@ -30,7 +30,8 @@ def compare(
     """Compare runs: what differs, what changed by how much, and whether that can be told from noise."""
     from detscope.analyze.compare.gate import parse_gate
     from detscope.analyze.compare.runs import compare_runs
-    from detscope.report.terminal_compare import comparison_markdown, render_comparison
+    from detscope.report.render.markdown import sections_markdown
+    from detscope.report.verbs.comparison import comparison_page, comparison_sections
     from detscope.runs.atomic import write_text
     from detscope.runs.folder import find_run
     from detscope.runs.reader import load_run
@@ -39,21 +40,13 @@ def compare(
     runs = [load_run(find_run(name)) for name in (base, *others)]
     result = compare_runs(runs[0], runs[1:], gates)
     if markdown is not None:
-        write_text(markdown, comparison_markdown(result))
+        write_text(markdown, sections_markdown(comparison_sections(result), brief=True))
     if html is not None:
-        from detscope.report.pages.comparison import comparison_html
-
-        write_text(html, comparison_html(result))
+        write_text(html, comparison_page(result))
     if json:
         print_json(result)
     else:
-        render_comparison(result, table_console())
-    undecided = [
-        gate["gate"]
-        for one in result["comparisons"]
-        for gate in one["gates"]
-        if gate["outcome"] == "cannot tell"
-    ]
-    broken = [*result["failed"], *(undecided if strict else ())]
+        show_sections(comparison_sections(result))
+    broken = [*result.failed, *(result.undecided if strict else ())]
     if broken:
         raise GateError(f"gate failed: {'; '.join(broken)}", "see the rows above for where the change is")

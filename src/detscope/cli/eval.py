@@ -16,7 +16,7 @@ from detscope.cli.flags import (
     PassBatchSizeFlag,
     QuietFlag,
 )
-from detscope.cli.output import JsonFlag, finished, present, stdout_kept_clean
+from detscope.cli.output import JsonFlag, present, read_finished, stdout_kept_clean
 from detscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def evaluate(
     }
     loaded = load_settings(config or settings_file_of(run_given), overrides or (), flags)
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
-    summary = finished(run)
+    data = read_finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(summary, as_json=json, after_training=True)
+        present(data, as_json=json)
 
 
 def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, finished, present, print_json
+from detscope.cli.output import JsonFlag, present, print_json, read_finished
 from detscope.errors import InputError
 
 
@@ -32,12 +32,12 @@ def import_(
     from detscope.sessions.importing import run_import
 
     imported = run_import(files, out, name, lambda text: print(text, file=sys.stderr))
-    summaries = [finished(run) for run in imported.runs]
+    found = [read_finished(run) for run in imported.runs]
     if json:
-        print_json(summaries[0] if len(summaries) == 1 else summaries)
+        print_json(found[0].summary if len(found) == 1 else [data.summary for data in found])
     else:
-        for summary in summaries:
-            present(summary, as_json=False, after_training=True)
+        for data in found:
+            present(data, as_json=False)
     if imported.failures:
         first = imported.failures[0]
         raise InputError(

@@ -28,7 +28,7 @@ from detscope.cli.flags import (
 from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
 from detscope.cli.nsight import asked as nsight_asked
 from detscope.cli.nsight import measure as measure_nsight
-from detscope.cli.output import JsonFlag, finished, present, say_settings, stdout_kept_clean
+from detscope.cli.output import JsonFlag, present, read_finished, say_settings, stdout_kept_clean
 from detscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ def infer(
         measure_nsight(loaded, "infer", (nsight, window, batch_sizes), quiet=quiet, as_json=json)
         return
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
-    summary = finished(run)
+    data = read_finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(summary, as_json=json, after_training=True)
+        present(data, as_json=json)
 
 
 def _split(model: str | None, images: list[str], named: str | None) -> tuple[str | None, list[str]]:

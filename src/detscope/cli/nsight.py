@@ -43,8 +43,7 @@ def measure(
 ) -> None:
     """Record under the tool and show the table; batch sizes that failed are an error at the end."""
     from detscope.report.progress import make_progress
-    from detscope.sessions.nsight import make_nsight_plan, run_under_nsight
-    from detscope.sessions.nsight import make_trial_rows
+    from detscope.sessions.nsight import make_nsight_plan, make_trial_rows, run_under_nsight
 
     nsight, window, batch_sizes = flags
     section = loaded.settings.training if verb == "train" else loaded.settings.inference

@@ -17,7 +17,8 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show a recorded run again, whole or partial."""
-    from detscope.analyze.summary import summarize
+    from detscope.analyze.drawing import report_data
     from detscope.runs.folder import find_run
+    from detscope.runs.reader import load_run
 
-    present(summarize(find_run(run)), as_json=json, after_training=False)
+    present(report_data(load_run(find_run(run))), as_json=json)

@@ -30,7 +30,7 @@ from detscope.cli.flags import (
 from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
 from detscope.cli.nsight import asked as nsight_asked
 from detscope.cli.nsight import measure as measure_nsight
-from detscope.cli.output import JsonFlag, finished, present, say_settings, stdout_kept_clean
+from detscope.cli.output import JsonFlag, present, read_finished, say_settings, stdout_kept_clean
 from detscope.errors import MachineError, UnstableError, UsageError
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ def train(
     if run is None:
         print("done: rank 0 ran on another node and has the run", file=sys.stderr)
         return
-    summary = finished(run)
+    data = read_finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(summary, as_json=json, after_training=True)
-    _check_memory(summary)
+        present(data, as_json=json)
+    _check_memory(data.summary)
     if strict:
-        _check_stable(summary)
+        _check_stable(data.summary)
 
 
 def _earlier_run(name: str, config: Path | None, out: str | None) -> tuple[str, Path]:
@@ -190,13 +190,11 @@ def _check_memory(summary: Mapping[str, Any]) -> None:
 
 
 def _check_stable(summary: Mapping[str, Any]) -> None:
-    stability = summary.get("stability") or {}
-    verdict = stability.get("verdict")
-    reason = stability.get("reason") or "no reason given"
+    verdict, reason = summary["stability"].verdict, summary["stability"].reason
     if verdict in ("unstable", "error"):
         raise UnstableError(
             f"step times are {'unusable' if verdict == 'error' else 'unstable'}: {reason}",
             "let nothing else run, take more steps (--steps), or leave --strict out",
         )
     if verdict != "stable":
-        print(f"note: --strict cannot judge: {verdict or 'no verdict'}: {reason}", file=sys.stderr)
+        print(f"note: --strict cannot judge: {verdict}: {reason}", file=sys.stderr)

@@ -56,6 +56,16 @@ def percent(value: float | str | None) -> str:
     return f"{100 * value:.1f} %" if is_number(value) else number(value)
 
 
+def signed_percent(value: float | None) -> str:
+    """A change of 0.05 as `+5.0 %`."""
+    return f"{100 * value:+.1f} %" if is_number(value) else ABSENT
+
+
+def signed_interval(ends: tuple[float, float] | None) -> str:
+    """`+1.0 % to +5.0 %`; nothing where it is not known or has no width."""
+    return f"{signed_percent(ends[0])} to {signed_percent(ends[1])}" if ends and ends[0] != ends[1] else ""
+
+
 def interval(value: Sequence[float] | None) -> str:
     """`[305, 320]`."""
     if isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)):

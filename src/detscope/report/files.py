@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detscope.analyze.drawing import report_data
-from detscope.report.model import Cards, Findings, Notes, Section, Table
+from detscope.report.model import Section, Table
 from detscope.report.pages.run import report_html
-from detscope.report.render.cells import cells_of
-from detscope.report.render.markdown import name_cell, sentence, table
-from detscope.report.sections import all_sections
+from detscope.report.render.markdown import sections_markdown, sentence
+from detscope.report.sections import make_sections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.runs.standard_json import as_standard_json
@@ -29,7 +28,7 @@ def write_as(run: Run | str | Path, form: str = "html", target: Path | None = No
 
 
 def _sections(run: Run) -> list[Section]:
-    return all_sections(report_data(run))[0]
+    return make_sections(report_data(run))[0]
 
 
 def _json(run: Run) -> str:
@@ -57,30 +56,4 @@ def _tables(run: Run) -> Iterator[tuple[Section, Table]]:
 
 
 def _markdown(run: Run) -> str:
-    lines = [f"# {sentence(run.folder.name)}"]
-    for part in _sections(run):
-        lines += [f"## {sentence(part.title)}", sentence(part.definition)]
-        for block in part.blocks:
-            if isinstance(block, Cards):
-                lines += [
-                    f"- {sentence(card.label)}: **{sentence(card.value)}** {sentence(card.detail)}"
-                    for card in block.cards
-                ]
-            elif isinstance(block, Findings):
-                lines += [f"1. **{sentence(f.title)}** {sentence(f.evidence)}" for f in block.findings]
-            elif isinstance(block, Notes):
-                lines += [f"- {sentence(text)}" for text in block.sentences]
-            elif isinstance(block, Table):
-                lines.append(_markdown_table(block))
-    return "\n\n".join(line for line in lines if line) + "\n"
-
-
-def _markdown_table(block: Table) -> str:
-    words = [c.title for c in block.columns if c.kind in ("text", "code", "sentence")]
-    order = sorted(range(len(block.columns)), key=lambda i: block.columns[i].title not in words)
-    figures = [block.columns[i].title for i in order if block.columns[i].title not in words]
-    body = [
-        [name_cell(row[i].text) if block.columns[i].title in words else row[i].text for i in order]
-        for row in cells_of(block)[:40]
-    ]
-    return f"{sentence(block.caption)}\n\n" + table(words, figures, body)
+    return f"# {sentence(run.folder.name)}\n\n" + sections_markdown(_sections(run))

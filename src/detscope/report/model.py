@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "code", "ms", "share", "count", "bytes", "number", "sentence"]
+Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "number", "sentence"]
 Tone = Literal["", "good", "warn", "bad", "strong"]
 Value = str | float | int | None
 BRIEF_ROWS = 10
@@ -36,6 +36,7 @@ class Table:
     rows: Sequence[Sequence[Value]]
     searchable: bool = False  # also sortable; for tables that nobody reads from top to bottom
     depth: Sequence[int] = ()  # indentation of the first column
+    tones: Sequence[Tone] = ()  # of the rows, where a terminal has colours
     brief_rows: int = 0  # how many a terminal shows; of 0 it shows nothing
     full: bool = True  # whether a page shows it
     template: str = "table"

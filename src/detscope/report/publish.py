@@ -1,4 +1,4 @@
-"""Everything that follows a recording: figures, page, trace, tables, pictures and TensorBoard of a closed run.
+"""Everything that follows a recording: figures, page, trace, tables, pictures, TensorBoard of a closed run.
 
 The recording is safe on disk before any of this begins: what fails or is killed here can be made again.
 """
@@ -53,7 +53,7 @@ def publish_page(folder: Path) -> dict[str, Any]:
     from detscope.report.pages.run import report_of
 
     summary = summarize(folder)
-    summary.setdefault("files", {})["report"] = str(report_of(folder, summary))
+    report_of(folder, summary)
     return summary
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detscope.analyze.summary import summarize
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, InputError, InterruptedRun, MachineError, UsageError
@@ -27,10 +28,9 @@ from detscope.machine.nsight import (
 )
 from detscope.machine.tool_process import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
-from detscope.sessions.nsight import keep_recording
 
 if TYPE_CHECKING:
-    from detscope.sessions.train.training import Progress
+    from detscope.report.progress import Progress
 
 DEFAULT_WINDOWS: dict[Kind, str] = {"systems": "100:200", "compute": "1:2"}
 # counting kernels runs each of them several times: minutes for a step, hours for many
@@ -57,7 +57,9 @@ class NsightTrial:
     error: DetscopeError | None = None
 
 
-def make_nsight_plan(kind: str, window: str | None, batch_sizes: str | None, default_batch: int) -> NsightPlan:
+def make_nsight_plan(
+    kind: str, window: str | None, batch_sizes: str | None, default_batch: int
+) -> NsightPlan:
     """The plan of the flags, checked."""
     known = next((name for name in KINDS if name == kind), None)
     if known is None:
@@ -72,7 +74,9 @@ def make_nsight_plan(kind: str, window: str | None, batch_sizes: str | None, def
     )
 
 
-def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progress: Progress) -> list[NsightTrial]:
+def run_under_nsight(
+    settings: Settings, verb: str, plan: NsightPlan, *, progress: Progress
+) -> list[NsightTrial]:
     """Record every batch size, one after the other; what no batch size can have is raised at once."""
     section = getattr(settings, _SECTIONS[verb])
     if section.device == "cpu":
@@ -85,7 +89,7 @@ def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progres
     for batch_size in plan.batch_sizes:
         progress.note(f"{NAMES[plan.kind]}: batch size {batch_size}, steps {plan.window}")
         try:
-            trials.append(_one(settings, verb, plan, tool, batch_size, progress))
+            trials.append(_measure_batch_size(settings, verb, plan, tool, batch_size, progress))
         except KeyboardInterrupt:
             kept = [str(trial.run) for trial in trials if trial.run]
             raise InterruptedRun(
@@ -98,7 +102,7 @@ def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progres
     return trials
 
 
-def _one(
+def _measure_batch_size(
     settings: Settings, verb: str, plan: NsightPlan, tool: Path, batch_size: int, progress: Progress
 ) -> NsightTrial:
     """One batch size; that it does not fit or run is its own result and not the others'."""
@@ -142,25 +146,28 @@ def child_settings(
         "checkpoints": False,
         "tensorboard": False,
     }
-    quiet: dict[str, Any] = {"level": "phases", "bare_every": 0, "telemetry_hz": 0.0, "traced_steps": 0}
-    quiet["memory"] = False
-    return settings.model_copy(
-        update={
-            section: old.model_copy(update=_known(old, changes)),
-            "record": settings.record.model_copy(update=_known(settings.record, quiet)),
-            "output": settings.output.model_copy(update={"runs": str(runs)}),
-        }
+    quiet: dict[str, Any] = {
+        "level": "phases",
+        "bare_every": 0,
+        "telemetry_hz": 0.0,
+        "traced_steps": 0,
+        "memory": False,
+    }
+    return (
+        settings.with_section(section, **_select_known(old, changes))
+        .with_section("record", **_select_known(settings.record, quiet))
+        .with_section("output", runs=str(runs))
     )
 
 
-def _known(section: Any, changes: dict[str, Any]) -> dict[str, Any]:
+def _select_known(section: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Changes of keys that the section has: training and inference differ."""
     return {key: value for key, value in changes.items() if key in type(section).model_fields}
 
 
 def _record_systems(nsys: Path, folder: Path, command: Sequence[str], plan: NsightPlan) -> Path:
     report, database = folder / "systems", folder / "systems.sqlite"
-    code, said = _run(systems_command(nsys, report, command), folder, plan, TIMEOUT_S["systems"])
+    code, said = _run_tool(systems_command(nsys, report, command), folder, plan, TIMEOUT_S["systems"])
     if error := failure("systems", code, said):
         raise error
     reports = sorted(folder.glob("systems.nsys-rep")) or sorted(folder.glob("systems.qdrep"))
@@ -168,7 +175,7 @@ def _record_systems(nsys: Path, folder: Path, command: Sequence[str], plan: Nsig
         raise MachineError(
             "nsys left no report: the window was never reached", "give a --window with fewer steps before it"
         )
-    code, said = _run(export_command(nsys, reports[0], database), folder, plan, EXPORT_TIMEOUT_S)
+    code, said = _run_tool(export_command(nsys, reports[0], database), folder, plan, EXPORT_TIMEOUT_S)
     if (error := failure("systems", code, said)) or not database.is_file():
         raise error or MachineError("nsys export wrote no SQLite file", "update Nsight Systems")
     return database
@@ -181,7 +188,7 @@ def _record_compute(
     while True:
         listing.unlink(missing_ok=True)
         line = compute_command(ncu, listing, asked, command)
-        code, said = _run(line, folder, plan, TIMEOUT_S["compute"])
+        code, said = _run_tool(line, folder, plan, TIMEOUT_S["compute"])
         if listing.is_file():
             with listing.open(encoding="utf-8", errors="replace") as file:
                 said += "\n" + file.read(200_000)
@@ -199,5 +206,50 @@ def _record_compute(
     return listing
 
 
-def _run(line: Sequence[str], folder: Path, plan: NsightPlan, timeout_s: float) -> tuple[int, str]:
+def _run_tool(line: Sequence[str], folder: Path, plan: NsightPlan, timeout_s: float) -> tuple[int, str]:
     return run_tool(line, folder / "log.txt", timeout_s, {ENVIRONMENT: str(plan.window)})
+
+
+def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any]) -> Path:
+    """Read a recorded file into a run of its own, and say there how it was recorded."""
+    from detscope.ingest.recordings import read_file, write_run
+    from detscope.machine.facts import environment
+    from detscope.report.publish import publish_run
+    from detscope.runs.writer import update_info
+
+    run = write_run([read_file(file)], parent, model)
+    update_info(run, {**about, "environment": environment()})
+    publish_run(run)
+    return run
+
+
+def make_trial_rows(trials: Sequence[NsightTrial]) -> list[dict[str, Any]]:
+    """One row per batch size: the figures that the tools are asked for, or why there are none."""
+    rows: list[dict[str, Any]] = []
+    for trial in trials:
+        row: dict[str, Any] = {"batch_size": trial.batch_size}
+        if trial.run is None:
+            why = trial.error.message if trial.error else "nothing was recorded"
+            rows.append({**row, "run": None, "status": "failed", "why": why})
+            continue
+        summary = summarize(trial.run)
+        device = summary["device"] if isinstance(summary.get("device"), Mapping) else {}
+        rows.append({**row, "run": str(trial.run), "status": summary["status"], **_select_figures(device)})
+    return rows
+
+
+def _select_figures(device: Mapping[str, Any]) -> dict[str, Any]:
+    use = device.get("utilisation") or {}
+    cores = device.get("cores") or {}
+    return {
+        "steps": device.get("steps"),
+        "utilisation": {
+            key: use.get(key)
+            for key in ("kernels", "with_copies", "kernels_ns", "window_ns", "with_copies_ns", "window")
+        },
+        "kernels": cores.get("kernels"),
+        "cycles": cores.get("cycles"),
+        "pipes": cores.get("pipes") or {},
+        "counters": cores.get("counters") or {},
+        "definition": cores.get("definition"),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.versions import package_version
-from detscope.sessions.prune import place_folder
-from detscope.zoo.networks.loading import build_network
-from detscope.zoo.networks.loading import find_base
-from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder
+from detscope.runs.atomic import storage_error
+from detscope.zoo.networks.loading import build_network, find_base
+from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder
 from detscope.zoo.pruning.layers import widths_of
 from detscope.zoo.pruning.plan import Mode
-from detscope.zoo.pruning.pruner import Pruner
-from detscope.zoo.pruning.pruner import forward_flops, try_out
+from detscope.zoo.pruning.pruner import Pruner, forward_flops, try_out
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress
-    from detscope.zoo.networks.network import NetworkBase, Network
+    from detscope.zoo.networks.network import Network, NetworkBase
     from detscope.zoo.pruning.plan import Plan
 
 _MADE_BY = ("detscope", "torch", "torchvision", "timm", "effdet", "torch-pruning")
@@ -42,7 +41,7 @@ class PruneRequest:
 
 def run_prune(request: PruneRequest, progress: Progress) -> dict[str, Any]:
     """Prune every model to every level; a model that cannot be pruned is reported and the rest goes on."""
-    bases = _bases(request.models)
+    bases = _find_bases(request.models)
     _check_free(request, bases)
     made: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -65,7 +64,7 @@ def folder_name(base: NetworkBase, mode: Mode, level: float, seed: int) -> str:
     return f"{base.full_name.replace('/', '-')}-{mode}-p{level:g}-s{seed}"
 
 
-def _bases(models: Sequence[str]) -> list[NetworkBase]:
+def _find_bases(models: Sequence[str]) -> list[NetworkBase]:
     bases = list(dict.fromkeys(find_base(name) for name in models))
     for base in bases:
         if base.source == "user":
@@ -89,7 +88,9 @@ def _check_free(request: PruneRequest, bases: Sequence[NetworkBase]) -> None:
                 raise UsageError(f"{folder} is no network folder and is not replaced", "use another --out")
 
 
-def _prune_one(base: NetworkBase, request: PruneRequest, progress: Progress, made: list[dict[str, Any]]) -> None:
+def _prune_one(
+    base: NetworkBase, request: PruneRequest, progress: Progress, made: list[dict[str, Any]]
+) -> None:
     network = build_network(base, seed=request.seed)
     _check_disk(network, request)
     pruner = Pruner(network, request.mode, request.seed)
@@ -97,16 +98,15 @@ def _prune_one(base: NetworkBase, request: PruneRequest, progress: Progress, mad
         plan = pruner.plan(level)
         name = folder_name(base, request.mode, level, request.seed)
         pruned = pruner.pruned(plan, name)
-        card = _card(pruned, plan, network, request)
-        folder = place_folder(request.out / name, pruned, card, force=request.force, check=try_out)
-        row = _row(card, folder)
-        made.append(row)
+        card = _describe_network(pruned, plan, network, request)
+        folder = place_folder(request.out / name, pruned, card, force=request.force)
+        made.append(_make_row(card, folder))
         if plan.why_not:
             progress.note(f"{name}: {level:g} % asked: {plan.why_not}")
         progress.advance(1, network=base.full_name, reached=f"{plan.level_reached:.2f} %")
 
 
-def _card(pruned: Network, plan: Plan, network: Network, request: PruneRequest) -> dict[str, Any]:
+def _describe_network(pruned: Network, plan: Plan, network: Network, request: PruneRequest) -> dict[str, Any]:
     base = network.base
     return {
         "name": pruned.name,
@@ -134,7 +134,7 @@ def _card(pruned: Network, plan: Plan, network: Network, request: PruneRequest) 
     }
 
 
-def _row(card: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _make_row(card: dict[str, Any], folder: Path) -> dict[str, Any]:
     outputs = sorted(out for _, out in card["widths"].values())
     return {
         "network": card["name"],
@@ -164,3 +164,34 @@ def _check_disk(network: Network, request: PruneRequest) -> None:
             f"{network.name} needs {needed / 1e9:.1f} GB in {request.out}, {free / 1e9:.1f} GB are free",
             "free some space or choose another --out folder",
         )
+
+
+def place_folder(
+    folder: Path,
+    network: Network,
+    card: dict[str, Any],
+    *,
+    force: bool,
+) -> Path:
+    """Write the network, try the written folder out, and put it in its place; whole or not at all."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        write_folder(aside, network.module, card)
+        try_out(network, aside)
+        for file in aside.iterdir():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+        if force and folder.exists():
+            folder.rename(old)
+        aside.rename(folder)
+        if old.exists():
+            shutil.rmtree(old)
+    except OSError as problem:
+        raise storage_error(folder, problem) from problem
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder

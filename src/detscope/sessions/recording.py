@@ -11,6 +11,7 @@ from detscope.data.class_names import class_names
 from detscope.data.registry import open_dataset
 from detscope.faults import said_by
 from detscope.zoo.contract import BuildOptions, BuiltModel
+from detscope.zoo.registry import get_family
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from detscope.report.progress import Progress
     from detscope.runs.writer import RunWriter
 
-COCO_LABELS = 91
 LONGEST_PASS_MS = 3000.0  # counting runs the pass again and slower; a long one is not worth that
 
 
@@ -81,7 +81,7 @@ def describe_model(built: BuiltModel) -> dict[str, Any]:
 
 def coco_class_names(built: BuiltModel) -> tuple[str, ...]:
     """What the labels of published COCO weights mean."""
-    return class_names("coco", 2 if built.card.family == "keypointrcnn" else COCO_LABELS)
+    return class_names("coco", get_family(built.card.family).class_count)
 
 
 def make_recorder(

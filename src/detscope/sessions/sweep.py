@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InterruptedRun
 from detscope.sweep.keys import environment_facts
@@ -19,31 +19,13 @@ from detscope.sweep.schedule import Ended, FirstFailures, Rules, Runner, Started
 from detscope.sweep.status import accepted_kinds, refuse_other_identity, refuse_unfinished, status_of
 from detscope.sweep.store import Store, locked
 
+if TYPE_CHECKING:
+    from detscope.report.terminal_sweep import SweepLines
+    from detscope.sweep.cluster import RayMachines
+
 ROW_BYTES = 3_000
 STORE_BYTES = 60_000
 ASSUMED_START_S = 8.0  # a process, torch and torchvision
-
-
-class SweepWatcher(Protocol):
-    """Whoever shows how a sweep goes on."""
-
-    def begin_sweep(self, devices: Mapping[str, Sequence[Prepared]]) -> None:
-        """What is to be run, by device."""
-
-    def start_trial(self, prepared: Prepared) -> None:
-        """A trial begins."""
-
-    def end_trial(self, prepared: Prepared, outcome: Outcome, final: bool) -> None:
-        """An attempt has ended."""
-
-    def pass_moment(self) -> None:
-        """A moment has passed."""
-
-    def add_note(self, text: str) -> None:
-        """A line of its own."""
-
-    def finish_sweep(self) -> None:
-        """It is over."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +39,6 @@ class SweepOptions:
     command: Sequence[str] = TRIAL_COMMAND  # tests bring trials of their own
 
 
-class TrialMachines(Protocol):
-    """Where trials run: the environments of a plan's labels, runners, trials at a time per device."""
-
-    facts: Mapping[str, Mapping[str, Any]]
-
-    def make_runner(self, device: str) -> Runner:
-        """A runner for a device."""
-
-    def count_lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
-        """How many trials may run at a time on each."""
-
-    def limit_retries(self, planned: int) -> int:
-        """How often what can be luck is tried again."""
-
-    def take_late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
-        """Results of trials that were believed lost, with the requests they answer."""
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-
-
 class ThisMachine:
     """Processes here."""
 
@@ -88,49 +49,47 @@ class ThisMachine:
         self._limits, self._command = plan.limits, options.command
         self._reuse = (options.isolation or plan.isolation) == "batch"
 
-    def runner(self, device: str) -> Runner:  # noqa: ARG002  (all devices are here)
+    def make_runner(self, device: str) -> Runner:  # noqa: ARG002  (all devices are here)
         """A process for each trial, or one for many."""
         return ProcessRunner(self._limits, self._reuse, self._command)
 
-    def lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
+    def count_lanes(self, devices: Sequence[str]) -> Mapping[str, int]:
         """One trial per device."""
         return dict.fromkeys(devices, 1)
 
-    def retries(self, planned: int) -> int:
+    def limit_retries(self, planned: int) -> int:
         """As the plan says."""
         return planned
 
-    def late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
+    def take_late(self) -> list[tuple[Mapping[str, Any], Outcome]]:
         """A process that was given up has been ended."""
         return []
 
-    def close(self) -> None:
+    def close_machines(self) -> None:
         """Runners end their own processes."""
 
 
-def run_sweep(plan: Plan, options: SweepOptions, watcher: SweepWatcher) -> dict[str, Any]:
+def run_sweep(plan: Plan, options: SweepOptions, lines: SweepLines) -> dict[str, Any]:
     """Run what the store does not have yet; the store's status afterwards."""
     with ExitStack() as stack:
-        machines = _machines(plan, options)
-        stack.callback(machines.close)
+        machines: ThisMachine | RayMachines
+        if options.on is None:
+            machines = ThisMachine(plan, options)
+        else:
+            from detscope.sweep.cluster import RayMachines
+
+            reuse = (options.isolation or plan.isolation) == "batch"
+            machines = RayMachines(plan, options.on, options.command, reuse=reuse)
+        stack.callback(machines.close_machines)
         stack.enter_context(locked(plan.store))
         store = stack.enter_context(Store(plan.store, create=True))
-        trials, waiting = _begin(plan, options, machines.facts, store)
-        ran = _run(plan, options, machines, store, waiting, watcher) if waiting else 0
+        trials, waiting = _begin_sweep(plan, options, machines.facts, store)
+        ran = _run_trials(plan, options, machines, store, waiting, lines) if waiting else 0
         found = status_of(store)
     return {"plan": plan.name, "planned": len(trials), "ran": ran, **found}
 
 
-def _machines(plan: Plan, options: SweepOptions) -> TrialMachines:
-    if options.on is None:
-        return ThisMachine(plan, options)
-    from detscope.sweep.cluster import RayMachines
-
-    isolation = options.isolation or plan.isolation
-    return RayMachines(plan, options.on, options.command, reuse=isolation == "batch")
-
-
-def _begin(
+def _begin_sweep(
     plan: Plan, options: SweepOptions, facts: Mapping[str, Mapping[str, Any]], store: Store
 ) -> tuple[list[Prepared], list[Prepared]]:
     """All trials of the plan, and those without a result yet; refuses what would mix figures."""
@@ -151,20 +110,20 @@ def _begin(
     return trials, waiting
 
 
-def _run(
+def _run_trials(
     plan: Plan,
     options: SweepOptions,
-    machines: TrialMachines,
+    machines: ThisMachine | RayMachines,
     store: Store,
     waiting: Sequence[Prepared],
-    watcher: SweepWatcher,
+    lines: SweepLines,
 ) -> int:
     isolation = options.isolation or plan.isolation
     runnable = [one for one in waiting if not one.cannot_run]
     for one in waiting:
         if one.cannot_run:
             store.record(one.identity, Outcome("skipped", f"cannot run: {one.cannot_run}"))
-            watcher.add_note(f"{one.trial.words()}: cannot run: {one.cannot_run}")
+            lines.add_note(f"{one.trial.words()}: cannot run: {one.cannot_run}")
     queues: dict[str, list[Prepared]] = {}
     for one in runnable:
         queues.setdefault(one.device, []).append(one)
@@ -175,35 +134,36 @@ def _run(
     )
     by_request = {id(one.request): one for one in runnable}
     ran = 0
-    watcher.begin_sweep(queues)
+    lines.begin_sweep(queues)
     try:
         with StopSignals() as signals:
             lanes = machines.count_lanes(list(queues))
             for event in run_queues(queues, machines.make_runner, rules, signals.stop, lanes):
                 if isinstance(event, Started):
-                    watcher.start_trial(event.prepared)
+                    lines.start_trial(event.prepared)
                 elif isinstance(event, Ended):
-                    ran += _keep(store, event, isolation, watcher)
+                    prepared, outcome, final = event.prepared, event.outcome, event.final
+                    identity = prepared.identity
+                    store.record(identity, outcome, attempt=event.attempt, final=final, isolation=isolation)
+                    lines.end_trial(prepared, outcome, final)
+                    ran += final and outcome.kind != "skipped"
                 else:
-                    watcher.pass_moment()
+                    lines.redraw_lines()
             for request, outcome in machines.take_late():
                 store.record(by_request[id(request)].identity, outcome, isolation=isolation)
     finally:
-        watcher.finish_sweep()
-    _raise_if_stopped(signals, plan)
-    return ran
-
-
-def _keep(store: Store, event: Ended, isolation: str, watcher: SweepWatcher) -> bool:
-    store.record(
-        event.prepared.identity, event.outcome, attempt=event.attempt, final=event.final, isolation=isolation
+        lines.finish_sweep()
+    if signals.heard is None:
+        return ran
+    error = InterruptedRun(
+        f"stopped; the trial under way was abandoned, results are in {plan.store}", "--resume runs the rest"
     )
-    watcher.end_trial(event.prepared, event.outcome, event.final)
-    return event.final and event.outcome.kind != "skipped"
+    error.exit_code = 128 + signals.heard if signals.heard == signal.SIGTERM else 130
+    raise error
 
 
 def _earlier_failures(
-    plan: Plan, machines: TrialMachines, store: Store, waiting: Sequence[Prepared]
+    plan: Plan, machines: ThisMachine | RayMachines, store: Store, waiting: Sequence[Prepared]
 ) -> FirstFailures:
     """What earlier parts of this sweep ran into counts when it is resumed."""
     found = FirstFailures()
@@ -214,16 +174,6 @@ def _earlier_failures(
             if one.key in done:
                 found.note(one, *done[one.key])
     return found
-
-
-def _raise_if_stopped(signals: StopSignals, plan: Plan) -> None:
-    if signals.heard is None:
-        return
-    error = InterruptedRun(
-        f"stopped; the trial under way was abandoned, results are in {plan.store}", "--resume runs the rest"
-    )
-    error.exit_code = 128 + signals.heard if signals.heard == signal.SIGTERM else 130
-    raise error
 
 
 def describe_sweep(plan: Plan, store: Path | None = None) -> dict[str, Any]:

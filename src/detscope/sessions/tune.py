@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,7 +26,10 @@ from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, UsageError
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
-from detscope.sessions.train.training import Progress, run_training
+from detscope.sessions.train.training import run_training
+
+if TYPE_CHECKING:
+    from detscope.report.progress import Progress
 
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 LEAST_GAIN = 0.02
@@ -110,9 +113,7 @@ def _order(count: int, number: int) -> list[int]:
     return list(range(count)) if number % 2 == 0 else list(reversed(range(count)))
 
 
-def _keep_best(
-    settings: Settings, result: TuneResult, base: Sequence[Run], progress: Progress
-) -> TuneResult:
+def _keep_best(settings: Settings, result: TuneResult, base: Sequence[Run], progress: Progress) -> TuneResult:
     """All changes that helped, together, measured once more and written as a config file."""
     helped = [
         row for row in result.tried if row.verdict == "faster" and (row.measured_gain or 0.0) >= LEAST_GAIN

@@ -16,7 +16,7 @@ from detscope.config.toml import read_toml, show_value
 from detscope.errors import SettingsError, UsageError
 from detscope.limits import require_within
 from detscope.machine.sizes import parse_size
-from detscope.sweep.settings import AXES, SECTIONS, Limits, Measure, suggest_closest, split_device
+from detscope.sweep.settings import AXES, SECTIONS, Limits, Measure, split_device, suggest_closest
 
 # DOC detscope.sweep.plan: What is wrong with a plan, one line each: unknown names with a suggestion, values that do not fit.
 _MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time

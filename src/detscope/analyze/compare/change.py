@@ -90,6 +90,11 @@ class ModuleChange(Change, frozen=True, kw_only=True):
         return f"{self.path} (was {self.was})" if self.was else self.path
 
 
+def name_change(name: str, change: Change) -> NamedChange:
+    """A change with the name of what changed."""
+    return NamedChange(name=name, **msgspec.structs.asdict(change))
+
+
 def compare_steps(
     before: Mapping[int, float], after: Mapping[int, float], *, same_content: bool = False, seed: int = 0
 ) -> Change:

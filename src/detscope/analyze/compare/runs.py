@@ -16,6 +16,7 @@ from detscope.analyze.compare.change import (
     compare_steps,
     compare_totals,
     find_discoveries,
+    name_change,
 )
 from detscope.analyze.compare.gate import Gate, GateResult, judge_gate
 from detscope.analyze.compare.series import RunSeries, match_modules, read_series, same_content
@@ -44,11 +45,11 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[SettingChange]  # what differs in how both were made
     notes: list[str]  # what is to be known when reading the figures
     paired: bool  # whether steps with the same images were compared with each other
-    step: Change  # the median step, ms
+    step: NamedChange  # the median step, ms
     phases: list[NamedChange]  # ms per step
     stages: list[NamedChange]  # ms per step
     modules: list[ModuleChange]  # own time in ms per step; real changes first, then by size
-    images_per_s: Change | None  # None where one of the runs has none
+    images_per_s: NamedChange | None  # None where one of the runs has none
     memory: list[NamedChange]  # bytes: the peak and its categories
     accuracy: list[NamedChange]
     verdict: str  # the change of the step in a sentence, with its evidence
@@ -61,7 +62,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def name_figures(self) -> dict[str, Change]:
         """Every figure by the name that a gate has for it."""
-        found = {"step_p50": self.step}
+        found: dict[str, Change] = {"step_p50": self.step}
         for kind, rows in (("phase", self.phases), ("stage", self.stages)):
             found |= {f"{kind}.{row.name}": row for row in rows}
         found |= {f"module.{row.path}": row for row in self.modules}
@@ -101,10 +102,10 @@ def compare_runs(base: Run, others: Sequence[Run], gates: Sequence[Gate] = ()) -
     return ComparisonResult(base=str(base.folder), comparisons=comparisons, failed=failed)
 
 
-def _compare_pair(base: Run, first: RunSeries, first_totals: _Totals, other: Run) -> RunComparison:
+def _compare_pair(base: Run, first: RunSeries, first_totals: RunTotals, other: Run) -> RunComparison:
     second, second_totals = read_series(other), _read_totals(other)
     alike = same_content(first, second)
-    step = compare_steps(first.step, second.step, same_content=alike)
+    step = name_change("step", compare_steps(first.step, second.step, same_content=alike))
     modules = _compare_modules(first, second, alike)
     return RunComparison(
         run=str(other.folder),
@@ -132,7 +133,7 @@ def _compare_named(
     names = [*first, *(name for name in second if name not in first)]
     changes = [compare_steps(first.get(name, {}), second.get(name, {}), same_content=alike) for name in names]
     return [
-        NamedChange(name=name, **msgspec.structs.asdict(change))
+        name_change(name, change)
         for name, change in zip(names, _without_luck(changes), strict=True)
     ]
 
@@ -166,7 +167,7 @@ def _size_of(row: Change) -> float:
     return abs(row.difference) if row.difference is not None else row.before or row.after or 0.0
 
 
-class _Totals(msgspec.Struct):
+class RunTotals(msgspec.Struct, frozen=True):
     """Figures that a run has once."""
 
     images_per_s: float | None
@@ -174,7 +175,7 @@ class _Totals(msgspec.Struct):
     accuracy: dict[str, float]
 
 
-def _read_totals(run: Run) -> _Totals:
+def _read_totals(run: Run) -> RunTotals:
     summary = summarize(run)
     memory = summary.get("memory") or {}
     sizes = {"peak": memory["peak_bytes"]} if memory.get("peak_bytes") is not None else {}
@@ -188,23 +189,22 @@ def _read_totals(run: Run) -> _Totals:
         for name, value in (figures.items() if isinstance(figures, Mapping) else ())
         if isinstance(value, int | float) and not isinstance(value, bool) and name.startswith(("A", "m", "v"))
     }
-    return _Totals(summary.get("images_per_s"), sizes, scores)
+    return RunTotals(summary.get("images_per_s"), sizes, scores)
 
 
-def _compare_speed(first: _Totals, second: _Totals, step: Change) -> Change | None:
+def _compare_speed(first: RunTotals, second: RunTotals, step: Change) -> NamedChange | None:
     speed = compare_totals(first.images_per_s, second.images_per_s, ("faster", "slower"))
     if speed.difference is None:
         return None
-    if step.is_seen:
-        return speed
-    # the same measurement seen from the other side: it cannot tell more
-    return msgspec.structs.replace(speed, verdict=step.verdict, why=step.why)
+    if not step.is_seen:  # the same measurement seen from the other side: it cannot tell more
+        speed = msgspec.structs.replace(speed, verdict=step.verdict, why=step.why)
+    return name_change("images per second", speed)
 
 
 def _compare_all(first: Mapping[str, float], second: Mapping[str, float], words: Words) -> list[NamedChange]:
     names = [*first, *(name for name in second if name not in first)]
     return [
-        NamedChange(name=name, **msgspec.structs.asdict(compare_totals(first.get(name), second.get(name), words)))
+        name_change(name, compare_totals(first.get(name), second.get(name), words))
         for name in names
     ]
 

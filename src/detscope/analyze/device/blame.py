@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.host import BlockingCalls, name_call, find_places
+from detscope.analyze.device.host import BlockingCalls, find_places, name_call
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
 from detscope.analyze.device.kernels import shorten_name
 from detscope.analyze.device.timeline import Timeline, event_borders
+from detscope.analyze.device.utilisation import divide
+from detscope.analyze.figure import Figure
 
 MOST_ROWS = 100
+
+
+class IdleBlame(Figure, frozen=True, kw_only=True):
+    """Idle time that one call in one place caused."""
+
+    cause: str  # synchronisation, data or host
+    call: str  # as people write it: item, nonzero, to("cpu"), late launch of ...
+    operator: str | None
+    runtime: str | None  # the runtime's call that waited
+    module: str | None
+    inside: str | None  # the annotation around it
+    line: str | None  # of code
+    idle_ns: int
+    idle_ms: float
+    idle_ms_per_step: float | None  # None where there are no steps
+    share: float | None  # of the window
+    gaps: int
+    calls: int
+    host_wait_ns: int | None  # how long the host waited in it
 
 
 @dataclass(frozen=True)
@@ -137,7 +157,7 @@ def _add(found: Accounts, culprit: Culprit, idle_ns: int, count: int) -> None:
     account.calls += count
 
 
-def blame_rows(per_device: list[Accounts], steps: int, window_ns: int) -> list[dict[str, Any]]:
+def rank_blame(per_device: list[Accounts], steps: int, window_ns: int) -> tuple[IdleBlame, ...]:
     """All devices together, the most costly first; cost per step where there are steps."""
     merged: Accounts = defaultdict(_Account)
     for found in per_device:
@@ -148,22 +168,22 @@ def blame_rows(per_device: list[Accounts], steps: int, window_ns: int) -> list[d
             total.calls += account.calls
             total.host_wait_ns += account.host_wait_ns
     ranked = sorted(merged.items(), key=lambda item: (-item[1].idle_ns, item[0].call, str(item[0].module)))
-    return [
-        {
-            "cause": culprit.cause,
-            "call": culprit.call,
-            "operator": culprit.operator,
-            "runtime": culprit.runtime,
-            "module": culprit.module,
-            "inside": culprit.annotation,
-            "line": culprit.stack,
-            "idle_ns": account.idle_ns,
-            "idle_ms_per_step": account.idle_ns / 1e6 / steps if steps else None,
-            "idle_ms": account.idle_ns / 1e6,
-            "share": account.idle_ns / window_ns if window_ns else None,
-            "gaps": account.gaps,
-            "calls": account.calls,
-            "host_wait_ns": account.host_wait_ns if culprit.cause != "host" else None,
-        }
+    return tuple(
+        IdleBlame(
+            cause=culprit.cause,
+            call=culprit.call,
+            operator=culprit.operator,
+            runtime=culprit.runtime,
+            module=culprit.module,
+            inside=culprit.annotation,
+            line=culprit.stack,
+            idle_ns=account.idle_ns,
+            idle_ms=account.idle_ns / 1e6,
+            idle_ms_per_step=divide(account.idle_ns / 1e6, steps),
+            share=divide(account.idle_ns, window_ns),
+            gaps=account.gaps,
+            calls=account.calls,
+            host_wait_ns=account.host_wait_ns if culprit.cause != "host" else None,
+        )
         for culprit, account in ranked[:MOST_ROWS]
-    ]
+    )

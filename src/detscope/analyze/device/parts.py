@@ -113,7 +113,7 @@ class StepBreakdown(Figure, frozen=True, kw_only=True):
     )
 
 
-def step_figures(line: Timeline, pieces: IdlePieces) -> Iterator[DeviceStep]:
+def measure_steps(line: Timeline, pieces: IdlePieces) -> Iterator[DeviceStep]:
     """Utilisation and idle causes of every step."""
     steps = line.steps
     windows = (steps.ends - steps.starts).tolist()

@@ -117,5 +117,6 @@ def measure_padding(sizes: Sizes, batches: Sequence[Sequence[int]]) -> float:
 
 
 def _summarize_spread(values: npt.ArrayLike) -> dict[str, float]:
-    median, p95, largest = np.quantile(np.asarray(values, dtype=np.float64), (0.5, 0.95, 1.0)).tolist()
-    return {"median": median, "p95": p95, "largest": largest}
+    given = np.asarray(values, dtype=np.float64)
+    spread = {"median": np.median(given), "p95": np.quantile(given, 0.95), "largest": given.max()}
+    return {name: float(value) for name, value in spread.items()}

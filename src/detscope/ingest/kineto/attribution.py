@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detscope.ingest.kineto.columns import Flags
 from detscope.ingest.kineto.modules import ModuleIntervals, find_modules, find_stages
@@ -86,17 +85,15 @@ def attribute_events(trace: TraceEvents, offset_ns: int = 0) -> Attribution:
     # gradient hooks and the like run on the engine's threads between its own events
     engine = np.isin(operators.thread, np.setdiff1d(operators.thread[autograd], [thread]))
     direction[(phase == BACKWARD) & (direction == IN_FORWARD) & engine] = IN_BACKWARD
-    return Attribution(
-        trace, nest, steps, phases, modules, stages, call, operator, direction, module, stage, phase, offset_ns
-    )
+    launches, places = (call, operator), (direction, module, stage, phase)
+    return Attribution(trace, nest, steps, phases, modules, stages, *launches, *places, offset_ns=offset_ns)
 
 
 def _link_launches(trace: TraceEvents, nest: NestedIntervals) -> tuple[Numbers, Numbers]:
     """By correlation to the call; by time on its thread to the operator, else by the external id."""
     runtime, device, operators = trace.runtime, trace.device, trace.operators
     calls = find_by_key(runtime.get_extra("correlation"), _positive(device.get_extra("correlation")))
-    around = _find_operator(trace, nest, runtime.thread, runtime.start_ns, runtime.get_extra("external"))
-    operator = take_values(around, calls)
+    operator = take_values(_find_operators(trace, nest), calls)
     known = find_by_key(operators.get_extra("external"), _positive(device.get_extra("external")))
     # without a launch record the external id may still name the operator, unless it only repeats
     # the correlation, as some versions write it
@@ -104,15 +101,16 @@ def _link_launches(trace: TraceEvents, nest: NestedIntervals) -> tuple[Numbers, 
     return calls, np.where((calls == NOBODY) & ~repeated, known, operator)
 
 
-def _find_operator(
-    trace: TraceEvents, nest: NestedIntervals, threads: NDArray[np.int32], times_ns: Numbers, external: Numbers
-) -> Numbers:
-    """The innermost operator around moments on threads."""
+def _find_operators(trace: TraceEvents, nest: NestedIntervals) -> Numbers:
+    """The innermost operator around each call."""
+    threads, times_ns = trace.runtime.thread, trace.runtime.start_ns
     found = nest.find_innermost(threads, times_ns)
     lost = found == NOBODY
     if lost.any():
         operators = trace.operators
-        by_id = find_by_key(operators.get_extra("external"), _positive(external[lost]))
+        by_id = find_by_key(
+            operators.get_extra("external"), _positive(trace.runtime.get_extra("external")[lost])
+        )
         same_thread = take_values(operators.thread, by_id) == threads[lost]
         # times rounded to microseconds put a call at the very end of its operator
         at_end = nest.find_innermost(threads[lost], times_ns[lost], end_counts=True)
@@ -125,7 +123,11 @@ def _positive(keys: Numbers) -> Numbers:
 
 
 def _place_operators(
-    trace: TraceEvents, nest: NestedIntervals, autograd: Flags, modules: ModuleIntervals, stages: ModuleIntervals
+    trace: TraceEvents,
+    nest: NestedIntervals,
+    autograd: Flags,
+    modules: ModuleIntervals,
+    stages: ModuleIntervals,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Direction, module and stage of each operator.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from detscope.ingest.kineto.names import has_home
-from detscope.ingest.kineto.stream import Text
+from detscope.ingest.kineto.stream import TraceText
 
 _PRIVATE_KEY = re.compile(
     r"env(iron(ment)?)?$|_env(_|$)|token|secret|passw(or)?d|api_?key|credential|cookie|"
@@ -23,23 +23,14 @@ _SUSPECT_KEY = re.compile(
 _MOST_NODES = 20_000
 _DEVICE_FACTS = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms", "warpSize")
 _FACTS = (
-    "schemaVersion",
-    "displayTimeUnit",
-    "baseTimeNanoseconds",
-    "record_shapes",
-    "with_stack",
-    "with_modules",
-    "with_flops",
-    "profile_memory",
-    "cuda_runtime_version",
-    "cuda_driver_version",
-    "hip_runtime_version",
-    "cupti_version",
-    "roctracer_version",
+    *("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds"),
+    *("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory"),
+    *("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version"),
+    *("cupti_version", "roctracer_version"),
 )
 
 
-def metadata_of(text: Text, count: Callable[[str, int], None]) -> dict[str, Any]:
+def read_metadata(text: TraceText, count: Callable[[str, int], None]) -> dict[str, Any]:
     """The object around the list of events; what of it cannot be read is left out and counted."""
     before, after = text.before.strip().rstrip(b","), text.after.strip().lstrip(b",")
     found: dict[str, Any] = {}
@@ -55,7 +46,7 @@ def metadata_of(text: Text, count: Callable[[str, int], None]) -> dict[str, Any]
     return found
 
 
-def facts_of(metadata: dict[str, Any]) -> dict[str, Any]:
+def select_facts(metadata: dict[str, Any]) -> dict[str, Any]:
     """What may be kept: versions, settings, devices and ranks; by name, so that nothing else slips in."""
     facts = {key: metadata[key] for key in _FACTS if isinstance(metadata.get(key), int | str)}
     devices = metadata.get("deviceProperties")
@@ -75,17 +66,17 @@ def facts_of(metadata: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def private_keys(metadata: dict[str, Any]) -> list[str]:
+def find_private_keys(metadata: dict[str, Any]) -> list[str]:
     """Keys whose names or values look private. Only keys, never values."""
     found: list[str] = []
-    for key, value in _walk(metadata):
+    for key, value in _walk_keys(metadata):
         private = _PRIVATE_KEY.search(key) or (isinstance(value, str) and has_home(value))
         if private and key not in found:
             found.append(key)
     return found
 
 
-def _walk(metadata: dict[str, Any]) -> Iterator[tuple[str, object]]:
+def _walk_keys(metadata: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """All keys with their values, breadth first, up to a limit."""
     waiting: list[tuple[str, object]] = [(str(key), value) for key, value in metadata.items()]
     seen = 0
@@ -99,14 +90,14 @@ def _walk(metadata: dict[str, Any]) -> Iterator[tuple[str, object]]:
             waiting.extend((key, item) for item in value[:1000])
 
 
-def suspicious_keys(batch: bytes) -> set[str]:
+def find_suspicious_keys(batch: bytes) -> set[str]:
     """Keys in the text of events that look like secrets."""
     if not any(word in batch for word in _SUSPECT_WORDS):
         return set()
     return {match.decode("ascii", "replace") for match in _SUSPECT_KEY.findall(batch)[:1000]}
 
 
-def places_with_home(names: Iterable[object], stacks: Iterable[object]) -> list[str]:
+def find_home_places(names: Iterable[object], stacks: Iterable[object]) -> list[str]:
     """Which parts of the events name somebody's home folder."""
     parts = (("names of events", names), ("Call stack", stacks))
     return [key for key, texts in parts if any(isinstance(text, str) and has_home(text) for text in texts)]

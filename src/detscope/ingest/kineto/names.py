@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+
+from detscope.zoo.registry import list_stage_words
 
 # category, in lower case -> what an event is to us
 _RUNTIMES = ("cuda", "hip", "xpu", "privateuse1")
@@ -54,10 +57,9 @@ _COPY_CASE |= {"htoa": "HtoD", "atoh": "DtoH", "dtoa": "DtoD", "atod": "DtoD"}  
 _MODULE_PART = re.compile(r"^(.*?)_([A-Z]\w*)$")
 _DIRECTION = re.compile(r"^(.*) \((backward|recompute)\)$")
 _BRACKETED = re.compile(r"\s*\([^)]*\)")
-_STAGE_WORDS = frozenset(
-    "preprocess preprocessing transform backbone neck fpn rpn anchors anchor_generator roi_heads roi_head"
-    " box_head mask_head head class_net box_net nms postprocess postprocessing loss".split()
-)
+# Beside the stages of families of detectors: what people call parts of theirs.
+_OTHER_STAGES = {"preprocessing", "transform", "neck", "anchor_generator", "roi_head", "box_head"}
+_OTHER_STAGES |= {"mask_head", "nms", "postprocessing"}
 _HOME = re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s:;\"']+")
 _FRAME = re.compile(r"^(?P<file>[^<(][^(]*\.pyx?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
@@ -78,7 +80,12 @@ def stage_name(annotation: str) -> str | None:
     words = _BRACKETED.sub("", annotation).strip().strip("#").strip().lower()
     for prefix in ("model ", "stage ", "model.", "stage:", "## "):
         words = words.removeprefix(prefix).strip()
-    return words if words in _STAGE_WORDS else None
+    return words if words in _stage_words() else None
+
+
+@cache
+def _stage_words() -> frozenset[str]:
+    return list_stage_words() | _OTHER_STAGES
 
 
 def module_path(name: str) -> tuple[str, str] | None:

@@ -25,7 +25,7 @@ from detscope.record.content import BatchContent, describe_foreign_batch
 from detscope.record.foreign import Patches
 from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, count_tensors
 from detscope.record.script.endings import forget_own_frames
-from detscope.record.script.pacing import Ended
+from detscope.record.script.pacing import StepEnd
 from detscope.record.steps.nodes import PHASES
 
 if TYPE_CHECKING:
@@ -222,12 +222,12 @@ class Batches:
         self.loader = 0  # the one that was asked for its iterator or a batch last
         self.num_workers: int | None = None  # of that loader
 
-    def clear_step(self, ended: Ended) -> None:
+    def clear_step(self, ended: StepEnd) -> None:
         """A step has ended, or what counts as none: that does not end the beginning of a pass."""
         self._contents, self._timings = [], []
-        self._arguments = self._next_arguments if ended is Ended.EARLIER else []
+        self._arguments = self._next_arguments if ended is StepEnd.EARLIER else []
         self._next_arguments = []
-        self.fresh_pass = self.fresh_pass and ended is Ended.DROPPED
+        self.fresh_pass = self.fresh_pass and ended is StepEnd.DROPPED
 
     @property
     def step_contents(self) -> list[BatchContent]:
@@ -260,7 +260,7 @@ class Batches:
         if tracker.inside or self._fetches_for_others() or not tracker.listens_here():
             return False
         ended = tracker.pacer.ask_batch()
-        if ended is Ended.NOTHING:
+        if ended is StepEnd.NOTHING:
             ended = tracker.pacer.end_pass()
         tracker.recording.begin_pass(id(loader))
         tracker.cross_border(ended)
@@ -291,7 +291,7 @@ class Batches:
         if under_way is not None:
             self.loader = under_way.loader
             if under_way.begins_again and (under_way.taken or under_way.made_ahead):
-                ended = tracker.pacer.end_pass() if ended is Ended.NOTHING else ended
+                ended = tracker.pacer.end_pass() if ended is StepEnd.NOTHING else ended
                 tracker.recording.begin_pass(under_way.loader)
         tracker.cross_border(ended)
         return True

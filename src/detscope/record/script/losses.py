@@ -19,7 +19,7 @@ LOSS, RATE = "loss", "learning_rate"
 _MOST_PARTS = 32
 _FORMATS = {torch.float64: "d", torch.float32: "f", torch.float16: "e"}
 
-Reading = float | torch.Tensor  # a read_number, or a copy on a device that is read when nobody has to wait
+Reading = float | torch.Tensor  # a number, or a copy on a device that is read when nobody has to wait
 
 
 def read_scalar(tensor: Any) -> Reading | None:
@@ -60,7 +60,7 @@ class LossKeeper:
         self._closure_seen = False
 
     def add_returned(self, label: str, has_parameters: bool, output: Any) -> None:
-        """A model or a loss has add_returned while gradients are on."""
+        """A model or a loss has returned while gradients are on."""
         if isinstance(output, Mapping):
             for name, value in output.items():
                 if isinstance(name, str) and _is_loss(value):
@@ -90,7 +90,7 @@ class LossKeeper:
                 self._now.waiting.append(reading)
 
     def end_optimizer_step(self, optimizer: Any) -> None:
-        """An optimizer has end_optimizer_step, or a scaler has decided against it."""
+        """An optimizer has stepped, or a scaler has decided against it."""
         self._closure_seen = False
         now = self._now
         if now.waiting:
@@ -167,7 +167,7 @@ def read_values(losses: StepLosses, copied: Any) -> dict[str, float]:
 
 
 def keep_finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Without what is no read_number."""
+    """Without what is no number."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 

@@ -150,7 +150,7 @@ def name_role(root: Root, model: Root | None) -> str:
         return "model"
     if not root.has_parameters:
         return "loss or transform without parameters"
-    if model is not None and root.lies_find_inner(model):
+    if model is not None and root.lies_inside(model):
         return "part of the model, called directly"
     if root.calls_training:
         return "another trained model"

@@ -22,7 +22,7 @@ from detscope.record.script.loading import Batches
 from detscope.record.script.losses import LossKeeper, StepLosses
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.other import OtherSampler
-from detscope.record.script.pacing import Ended, Pacer
+from detscope.record.script.pacing import Pacer, StepEnd
 from detscope.record.script.recorder import FinishedStep
 from detscope.record.script.recording import Recording
 from detscope.record.script.roots import Root, Roots, find_precision
@@ -322,16 +322,16 @@ class Tracker(CallState):
 
     # ---- borders
 
-    def cross_border(self, ended: Ended) -> None:
+    def cross_border(self, ended: StepEnd) -> None:
         """Something has ended, or nothing; may raise the request to stop."""
-        if ended is Ended.NOTHING:
+        if ended is StepEnd.NOTHING:
             return
         try:
             stop = self._cross_to_next(ended, perf_counter_ns())
         except Exception as error:  # our failure must not become the script's
             self.fail(error)
             return
-        goes_on = ended is not Ended.DROPPED and (ended is not Ended.EVALUATION or not self.pacer.trained)
+        goes_on = ended is not StepEnd.DROPPED and (ended is not StepEnd.EVALUATION or not self.pacer.trained)
         if stop and (goes_on or not self._refused):  # an evaluation in a `finally` block may end
             self._refused += 1
             if self._refused > _MOST_REFUSALS:
@@ -340,17 +340,17 @@ class Tracker(CallState):
                 return
             raise ScriptStopped
 
-    def _cross_to_next(self, ended: Ended, now_ns: int) -> bool:
+    def _cross_to_next(self, ended: StepEnd, now_ns: int) -> bool:
         """Close what ended, open what comes; whether the script is to stop."""
         self.crossing = True
         buffer, kept, done = self.buffer, [], None
-        if ended is Ended.EARLIER and self._split is not None:
+        if ended is StepEnd.EARLIER and self._split is not None:
             offset, now_ns = self._split
             kept = buffer.items[offset:]
             del buffer.items[offset:]
-        trains = ended in (Ended.TRAINING, Ended.EARLIER)
-        losses = self.losses.take_losses(ended is Ended.EARLIER)
-        if ended is Ended.DROPPED:
+        trains = ended in (StepEnd.TRAINING, StepEnd.EARLIER)
+        losses = self.losses.take_losses(ended is StepEnd.EARLIER)
+        if ended is StepEnd.DROPPED:
             self._beginnings = self._beginnings and {}
         else:
             if self._beginnings is not None:
@@ -391,9 +391,9 @@ class Tracker(CallState):
         """The script has ended; the run folder, or None where nothing was recorded."""
         if self.active and not isinstance(error, ScriptStopped):
             open_phase = self.inside or self.in_optimizer
-            ended = Ended.NOTHING if open_phase else self.pacer.end_script()
+            ended = StepEnd.NOTHING if open_phase else self.pacer.end_script()
             end_ns = max([self._last_ns, *self.buffer.items[TIME::WIDTH][-1:]])  # a bare step writes nothing
-            if ended in (Ended.TRAINING, Ended.EVALUATION) and end_ns > self._start_ns:
+            if ended in (StepEnd.TRAINING, StepEnd.EVALUATION) and end_ns > self._start_ns:
                 try:
                     self._cross_to_next(ended, end_ns)
                 except Exception as failure:

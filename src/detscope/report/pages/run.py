@@ -8,7 +8,7 @@ from typing import Any
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.report.figures import plain
 from detscope.report.render.page import render_page
-from detscope.report.sections import all_sections
+from detscope.report.sections import make_sections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 
@@ -35,7 +35,7 @@ def report_html(run: Run) -> str:
 
 def _html(data: ReportData) -> str:
     run = data.run
-    sections, absent = all_sections(data)
+    sections, absent = make_sections(data)
     summary = data.summary
     model = summary.get("model")
     name = model.get("name") if isinstance(model, dict) else model

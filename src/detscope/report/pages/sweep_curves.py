@@ -7,7 +7,7 @@ from typing import Any
 
 from detscope.report.figures import is_number, mapping, number, plain, rows
 from detscope.report.model import Absent, Block, Chart, Column, Notes, Section, Table
-from detscope.report.sections.common import PALETTE
+from detscope.report.colours import PALETTE
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MANY = 24  # lines of which a legend still helps

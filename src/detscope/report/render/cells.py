@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from detscope.report.figures import ABSENT, is_number, number, percent, plain, with_unit
+from detscope.report.figures import ABSENT, is_number, number, percent, plain, signed_percent, with_unit
 from detscope.report.model import Column, Table
 
 
@@ -40,6 +40,8 @@ def cell_of(value: Any, column: Column) -> Cell:
 def _figure(value: float, kind: str) -> str:
     if kind == "share":
         return percent(value)
+    if kind == "change":
+        return signed_percent(value)
     if kind == "bytes":
         return with_unit(value, "bytes")
     if kind == "count":

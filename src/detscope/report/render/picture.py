@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detscope.errors import MachineError
-from detscope.report.model import Axis, Chart, Series, Tree
+from detscope.errors import MachineError, UsageError
+from detscope.report.figures import plain
+from detscope.report.model import Absent, Axis, Chart, Section, Series, Tree
+from detscope.runs.atomic import storage_error, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,22 +24,66 @@ Box = tuple[float, float, float, float]  # left, bottom, width, height
 
 def chart_png(chart: Chart) -> bytes:
     """The picture of one chart; of several contents the first."""
+    return draw_charts([chart])
+
+
+def draw_charts(charts: Sequence[Chart], *, title: str = "", note: str = "", form: str = "png") -> bytes:
+    """Charts in one picture, two beside each other, as PNG or SVG; without any, the words alone."""
     try:
+        import matplotlib
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise MachineError(
             "pictures need matplotlib", hint="install it: pip install 'detscope[pictures]'"
         ) from missing
-    figure = Figure((WIDTH_INCHES, max(3.2, chart.height / 75)), dpi=DOTS_PER_INCH, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(_literal(chart.label), loc="left", fontsize=14)
-    if isinstance(chart.content, Tree):
-        _draw_tree(axes, chart.content)
-    else:
-        _draw_series(axes, chart, chart.content)
+    columns = min(2, len(charts)) or 1
+    lines = [charts[start : start + columns] for start in range(0, len(charts), columns)]
+    heights = [max(3.2, *(chart.height / 75 for chart in line)) for line in lines] or [1.0]
+    extra = 0.8 if title else 0.0
+    figure = Figure((WIDTH_INCHES, sum(heights) + extra), dpi=DOTS_PER_INCH, layout="constrained")
+    if title:
+        figure.suptitle(_literal(title) + f"\n{_literal(note)}", x=0.01, ha="left", fontsize=15)
     target = io.BytesIO()
-    figure.savefig(target, format="png")
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none"}):
+        warnings.simplefilter("ignore")  # a letter that no font has is drawn as a box
+        panels = figure.subfigures(len(heights), columns, squeeze=False, height_ratios=heights).flat
+        for chart, panel in zip(charts, panels, strict=False):
+            axes = panel.add_subplot()
+            axes.set_title(_literal(chart.label), loc="left", fontsize=14 if columns == 1 else 12)
+            if isinstance(chart.content, Tree):
+                _draw_tree(axes, chart.content)
+            else:
+                _draw_series(axes, chart, chart.content)
+        figure.savefig(target, format=form, metadata={"Date": None} if form == "svg" else None)
     return target.getvalue()
+
+
+def check_picture_name(path: Path) -> None:
+    """Refuse a picture that is neither a PNG nor an SVG, before anything is computed."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise UsageError(f"--picture {path}: its name says neither .png nor .svg", "--picture predicted.png")
+
+
+def write_picture(path: Path, charts: Sequence[Chart], *, title: str = "", note: str = "") -> Path:
+    """Write charts as one picture, as the ending of its name says."""
+    check_picture_name(path)
+    write_bytes(path, draw_charts(charts, title=title, note=note, form=path.suffix.lower()[1:]))
+    return path
+
+
+def write_chart_files(sections: Sequence[Section | Absent], folder: Path) -> list[Path]:
+    """A PNG of every chart that has the name of a file; pictures of an earlier state are replaced."""
+    blocks = [block for section in sections if isinstance(section, Section) for block in section.blocks]
+    charts = [block for block in blocks if isinstance(block, Chart) and block.file]
+    if charts:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise storage_error(folder, error) from error
+    paths = [folder / f"{chart.file}.png" for chart in charts]
+    for chart, path in zip(charts, paths, strict=True):
+        write_bytes(path, chart_png(chart))
+    return paths
 
 
 def _draw_series(axes: Axes, chart: Chart, content: Sequence[Series]) -> None:
@@ -66,7 +114,8 @@ def _draw_series(axes: Axes, chart: Chart, content: Sequence[Series]) -> None:
         if other is not axes:
             more_handles, more_labels = other.get_legend_handles_labels()
             handles, labels = handles + more_handles, labels + more_labels
-        axes.figure.legend(handles, labels, loc="outside lower left", ncols=5, frameon=False)
+        columns = 5 if axes.figure is axes.get_figure(root=True) else 3
+        axes.figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
 
 
 def _draw_line(axes: Axes, series: Series) -> None:
@@ -74,6 +123,11 @@ def _draw_line(axes: Axes, series: Series) -> None:
     marker = "" if series.look == "lines" else _MARKERS[series.symbol]
     line = "" if series.look == "points" else _DASHES[series.dash]
     x, y = list(series.x), [float("nan") if value is None else value for value in series.y]
+    if not isinstance(series.colour, str):  # one per point
+        hollow_ones = series.hollow or [False] * len(x)
+        faces = ["white" if open_ else own for own, open_ in zip(series.colour, hollow_ones, strict=True)]
+        axes.scatter(x, y, 42, faces, marker, edgecolors=list(series.colour), label=_literal(series.name), zorder=3)
+        return
     style = "steps-post" if series.steps else "default"
     axes.plot(
         x, y, color=colour, marker=marker, linestyle=line, label=_literal(series.name), drawstyle=style,
@@ -202,4 +256,4 @@ def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
 
 def _literal(text: str) -> str:
     """Names stay names: matplotlib reads formulas between dollar signs."""
-    return text.replace("$", r"\$")
+    return plain(text).replace("$", r"\$")

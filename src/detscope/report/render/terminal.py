@@ -13,7 +13,7 @@ from detscope.report.figures import plain
 from detscope.report.model import Absent, Block, Cards, Fact, Facts, Findings, Notes, Section, Table, Tone
 from detscope.report.render.cells import cell_of
 
-LABEL_CELLS, BAR_CELLS = 11, 20
+LABEL_CELLS, BAR_CELLS = 12, 20
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "bold red", "strong": "bold"}
 _WORDS = ("text", "code", "sentence")
 
@@ -60,12 +60,15 @@ def _brief_block(block: Block, ascii_only: bool) -> Iterator[RenderableType | _F
 
 
 def _facts_grid(facts: Sequence[Fact]) -> RichTable:
-    """Labels and texts; long texts go on under themselves, never under the label."""
+    """Labels and texts; a label is written once, long texts go on under themselves."""
     grid = RichTable.grid(padding=(0, 1))
     grid.add_column(width=LABEL_CELLS, no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
+    last = ""
     for fact in facts:
-        grid.add_row(plain(fact.label), Text(plain(fact.text), style=_STYLES[fact.tone]))
+        label = "" if fact.label == last else plain(fact.label)
+        grid.add_row(label, Text(plain(fact.text), style=_STYLES[fact.tone]))
+        last = fact.label
     return grid
 
 
@@ -117,7 +120,7 @@ def _table_grid(table: Table, ascii_only: bool) -> RichTable:
                 share = float(value) if isinstance(value, int | float) else 0.0
                 cells.append(Text(_bar_text(drawn, share, ascii_only)))
                 drawn += share
-        grid.add_row(*cells)
+        grid.add_row(*cells, style=_STYLES[table.tones[number]] if table.tones else "")
     return grid
 
 

@@ -1,40 +1,29 @@
-"""The sections of the report, from top to bottom; a new one is a file with `section` and a line here."""
+"""The sections of a run's report; each is a file here, or a part of another package (`detscope.sections`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
+from dataclasses import dataclass
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.model import Absent, Section
 
-ORDER = (
-    "verdict",
-    "step",
-    "script",
-    "ranks",
-    "detector",
-    "modules",
-    "operators",
-    "memory",
-    "predicted",
-    "loader",
-    "device",
-    "content",
-    "accuracy",
-    "method",
-)
+MakeSection = Callable[[ReportData], Section | Absent | None]
 
 
-def all_sections(data: ReportData) -> tuple[list[Section], list[Absent]]:
+@dataclass(frozen=True)
+class SectionPart:
+    """A question about a run; `make` answers it, says why it cannot, or None where nobody would ask."""
+
+    name: str
+    order: int  # of all sections, smallest on top
+    make: MakeSection
+
+
+def make_sections(data: ReportData) -> tuple[list[Section], list[Absent]]:
     """Sections with data, and those without, which say why."""
-    found: list[Section] = []
-    absent: list[Absent] = []
-    for name in ORDER:
-        make: Callable[[ReportData], Section | Absent | None] = import_module(f"{__name__}.{name}").section
-        part = make(data)
-        if isinstance(part, Absent):
-            absent.append(part)
-        elif part is not None:
-            found.append(part)
-    return found, absent
+    from detscope.parts import parts_of
+
+    made = [part.make(data) for part in parts_of("sections", SectionPart)]
+    found = [section for section in made if isinstance(section, Section)]
+    return found, [section for section in made if isinstance(section, Absent)]

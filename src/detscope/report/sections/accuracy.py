@@ -9,9 +9,10 @@ from typing import Any
 
 from detscope.analyze.curve import training_curve
 from detscope.analyze.drawing import ReportData, thinned
+from detscope.report.colours import PALETTE
 from detscope.report.figures import is_number, mapping, plain, rows
 from detscope.report.model import Absent, Block, Chart, Column, Pictures, Section, Table
-from detscope.report.sections.common import PALETTE
+from detscope.report.sections import SectionPart
 
 MOST_PICTURES = 6
 PICTURE_WIDTH = 420
@@ -170,3 +171,6 @@ def _small(path: Path) -> str:
         target = BytesIO()
         picture.convert("RGB").save(target, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode()}"
+
+
+PART = SectionPart("accuracy", 140, section)

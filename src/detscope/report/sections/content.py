@@ -9,6 +9,8 @@ import polars as pl
 from detscope.analyze.drawing import MOST_POINTS, ReportData
 from detscope.analyze.step.content import ContentFigures
 from detscope.analyze.step.cost_content import ContentCost, fit_cost
+from detscope.report.sections import SectionPart
+from detscope.report.colours import BLUE
 from detscope.report.figures import count, number, percent
 from detscope.report.model import (
     Absent,
@@ -23,7 +25,6 @@ from detscope.report.model import (
     Table,
     Value,
 )
-from detscope.report.sections.common import BLUE
 
 # column of the content table, how many of it the slope is for, what they are called
 _MEASURES = (
@@ -120,3 +121,6 @@ def _slopes_table(name: str, caption: str, rows: list[list[Value]], staged: bool
     if staged:
         columns.insert(0, Column("stage", "code"))
     return Table(name, caption, columns, rows, brief_rows=len(rows) if staged else 0)
+
+
+PART = SectionPart("content", 110, section)

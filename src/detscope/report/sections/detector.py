@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.modules import StageFigures
+from detscope.report.colours import BACKWARD, FORWARD, shown_name, takes
 from detscope.report.figures import number, percent
 from detscope.report.model import (
     Absent,
@@ -21,7 +22,7 @@ from detscope.report.model import (
     Series,
     Table,
 )
-from detscope.report.sections.common import BACKWARD, FORWARD, shown_name, takes
+from detscope.report.sections import SectionPart
 
 
 def section(data: ReportData) -> Section | Absent:
@@ -100,3 +101,6 @@ def _stages_table(stages: Sequence[StageFigures]) -> Table:
         rows = [[*row, stage.p50, stage.p95, stage.n] for row, stage in zip(rows, stages, strict=True)]
     depth = [stage.depth for stage in stages]
     return Table("stages-table", "Stages and their parts", columns, rows, depth=depth, brief_rows=len(rows))
+
+
+PART = SectionPart("detector", 50, section)

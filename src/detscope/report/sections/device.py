@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from detscope.analyze.drawing import ReportData, thinned
+from detscope.report.colours import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, one_bar
 from detscope.report.figures import is_number, mapping, percent, plain, rows, with_unit
 from detscope.report.model import Absent, Block, Chart, Column, Section, Table
-from detscope.report.sections.common import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, one_bar
+from detscope.report.sections import SectionPart
 
 _IDLE = {
     "data": ORANGE,
@@ -232,3 +233,6 @@ def _cpu(processor: Mapping[str, Any], traces: list[dict[str, Any]]) -> Section:
         many = with_unit(cores, "cores") if is_number(cores) else "the cores"
         title = f"The loop's threads use {percent(share)} of {many}"
     return Section("device", "Device use", title, plain(processor.get("definition") or ""), blocks)
+
+
+PART = SectionPart("device", 100, section)

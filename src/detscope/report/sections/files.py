@@ -8,6 +8,7 @@ from pathlib import Path
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.model import Fact, Facts, Section
+from detscope.report.sections import SectionPart
 
 
 def section(data: ReportData) -> Section:
@@ -43,3 +44,6 @@ def path_from_here(path: str) -> str:
         return str(Path(path).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return path
+
+
+PART = SectionPart("files", 900, section)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.loader import LoaderFigures, WorkerFigures
+from detscope.report.colours import BLUE, GREEN, ORANGE, PINK
 from detscope.report.figures import CANNOT_TELL, number, with_unit
-from detscope.report.model import Absent, Axis, Chart, Column, Fact, Facts, Section, Series, Table
-from detscope.report.sections.common import BLUE, GREEN, ORANGE, PINK
+from detscope.report.model import Absent, Axis, Chart, Column, Fact, Facts, Section, Series, Table, Value
+from detscope.report.sections import SectionPart
 
 
 def section(data: ReportData) -> Section | Absent:
@@ -24,9 +25,18 @@ def section(data: ReportData) -> Section | Absent:
     ]
     columns += [Column("transform ms", "ms"), Column("collate ms", "ms"), Column("batch ms", "ms")]
     columns += [Column("busy", "share"), Column("loop waited ms", "ms")]
-    rows = [
-        [_worker_name(row), row.batches, row.load_ms, row.decode_ms, row.transform_ms, row.collate_ms]
-        + [row.batch_ms, row.busy_share, row.wait_ms]
+    rows: list[list[Value]] = [
+        [
+            _worker_name(row),
+            row.batches,
+            row.load_ms,
+            row.decode_ms,
+            row.transform_ms,
+            row.collate_ms,
+            row.batch_ms,
+            row.busy_share,
+            row.wait_ms,
+        ]
         for row in loader.workers
     ]
     return Section(
@@ -81,3 +91,6 @@ def _workers_chart(loader: LoaderFigures) -> Chart:
     lines = [Series(region, values, names, colour, "bars") for region, values, colour in regions]
     label, height = "What workers do for one batch", 110 + 34 * len(names)
     return Chart("workers-chart", label, lines, Axis("ms per batch"), height=height)
+
+
+PART = SectionPart("loader", 80, section)

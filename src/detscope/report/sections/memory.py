@@ -7,9 +7,10 @@ from typing import Any
 
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.memory.timeline import Timeline, step_timeline
+from detscope.report.colours import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW
 from detscope.report.figures import is_number, mapping, percent, plain, rows, with_unit
 from detscope.report.model import Absent, Block, Chart, Column, Finding, Findings, Section, Table
-from detscope.report.sections.common import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW
+from detscope.report.sections import SectionPart
 
 COLOURS = {
     "parameters": BLUE,
@@ -258,3 +259,6 @@ def _one_pass(memory: Mapping[str, Any]) -> Section:
             )
         ],
     )
+
+
+PART = SectionPart("memory", 120, section)

@@ -2,81 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from detscope.analyze.drawing import ReportData
-from detscope.report.figures import interval, is_number, mapping, number, plain, rows, sentences
-from detscope.report.model import Block, Column, Notes, Section, Table
+from detscope.analyze.step.overhead import OwnCost
+from detscope.report.figures import interval, number
+from detscope.report.model import Block, Column, Notes, Section, Table, Value
+from detscope.report.sections import SectionPart
+
+BRIEF_TELEMETRY = 16
+Fact = str | int | float | bool | None | list["Fact"] | Mapping[str, "Fact"]
 
 
 def section(data: ReportData) -> Section:
     """Everything a doubter asks for."""
-    summary, info = data.summary, data.run.info
-    cost = mapping(summary, "overhead_ratio")
+    summary = data.summary
     blocks: list[Block] = []
-    remarks = [f"cannot tell: {text}" for text in sentences(summary, "cannot_tell")]
-    remarks += sentences(summary, "notes")
+    remarks = [f"cannot tell: {text}" for text in summary["cannot_tell"]] + summary["notes"]
     if remarks:
-        blocks.append(Notes(remarks))
-    blocks.append(
-        Table(
-            "facts",
-            "This run and its machine",
-            [Column("what"), Column("value", "text")],
-            _facts(summary, info),
-        )
-    )
-    telemetry = rows(summary, "telemetry")
-    if telemetry:
+        blocks.append(Notes(remarks, brief=True))
+    facts = [[name, text] for name, text in _run_facts(data)]
+    blocks.append(Table("facts", "This run and its machine", [Column("what"), Column("value")], facts))
+    if summary["telemetry"]:
         columns = [Column("source"), Column("metric"), Column("mean", "number"), Column("max", "number")]
         columns += [Column("unit"), Column("samples", "count")]
-        body = [
-            [row.get(key) for key in ("source", "metric", "mean", "max", "unit", "n")] for row in telemetry
+        rows: list[list[Value]] = [
+            [row.source, row.metric, row.mean, row.max, row.unit, row.n] for row in summary["telemetry"]
         ]
-        blocks.append(Table("telemetry", "Sampled while it ran", columns, body))
-    definitions = mapping(summary, "definitions")
-    blocks.append(
-        Table(
-            "definitions",
-            "What the numbers mean",
-            [Column("number"), Column("definition", "sentence")],
-            [[name, text] for name, text in definitions.items()],
-        )
-    )
-    return Section("method", "How it was measured", _title(cost), "", blocks)
+        blocks.append(Table("telemetry", "Sampled while it ran", columns, rows, brief_rows=BRIEF_TELEMETRY))
+    columns = [Column("number"), Column("definition", "sentence")]
+    definitions: list[list[Value]] = [[name, text] for name, text in summary["definitions"].items()]
+    blocks.append(Table("definitions", "What the numbers mean", columns, definitions))
+    return Section("method", "How it was measured", _headline(summary["overhead_ratio"]), "", blocks)
 
 
-def _title(cost: Mapping[str, Any]) -> str:
-    if not is_number(cost.get("value")):
-        return f"What recording costs is not known: {plain(cost.get('why') or 'no step ran bare')}"
-    ends = interval(cost.get("ci95"))
-    return f"Steps take {number(cost['value'], 3)} times as long as without a recorder, 95 % interval {ends}"
+def _headline(cost: OwnCost) -> str:
+    if cost.value is None:
+        return f"What recording costs is not known: {cost.why}"
+    ends = interval(cost.ci95)
+    return f"Steps take {number(cost.value, 3)} times as long as without a recorder, 95 % interval {ends}"
 
 
-def _facts(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[list[Any]]:
-    found: list[list[Any]] = [
-        [key, plain(_name(summary.get(key)))]
-        for key in ("run", "verb", "status", "reason", "device", "batch_size", "precision", "level")
-        if summary.get(key) is not None
-    ]
-    steady = mapping(summary, "stability")
-    if steady:
-        found.append(["steadiness", f"{steady.get('verdict')}: {plain(steady.get('reason') or '')}"])
+def _run_facts(data: ReportData) -> Iterator[tuple[str, str]]:
+    summary = data.summary
+    for key in ("run", "verb", "status", "reason", "device", "batch_size", "precision", "level"):
+        if summary[key] is not None:
+            yield key, str(summary[key])
+    yield "steadiness", f"{summary['stability'].verdict}: {summary['stability'].reason}"
     for key in ("model", "weights", "data", "environment"):
-        found += _flat(key, info.get(key))
-    return found
+        yield from _flatten_facts(key, data.run.info.get(key))
 
 
-def _name(value: Any) -> Any:
-    """Of a device with figures only its name."""
-    return value.get("name") if isinstance(value, Mapping) else value
-
-
-def _flat(name: str, value: Any) -> list[list[Any]]:
+def _flatten_facts(name: str, value: Fact) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
-        return [row for key, inner in value.items() for row in _flat(f"{name}.{key}", inner)]
-    if value is None or value == "" or value == []:
-        return []
-    text = ", ".join(map(plain, value)) if isinstance(value, list) else plain(value)
-    return [[name, text]]
+        for key, inner in value.items():
+            yield from _flatten_facts(f"{name}.{key}", inner)
+    elif value not in (None, "", []):
+        yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+PART = SectionPart("method", 170, section)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from detscope.analyze.drawing import ReportData, tree_of
 from detscope.analyze.step.modules import OUTSIDE, ROOT, ModuleFigures
+from detscope.report.sections import SectionPart
+from detscope.report.colours import PALETTE, paler
 from detscope.report.figures import percent, with_unit
 from detscope.report.model import BRIEF_ROWS, Absent, Chart, Column, Kind, Section, Table, Tree, Value
-from detscope.report.sections.common import PALETTE, paler
 
 # An ancestor whose own code takes less than this share of its time only repeats its children.
 USEFUL_SELF_SHARE = 0.05
@@ -134,3 +135,6 @@ def top_modules(modules: Sequence[ModuleFigures], most: int = BRIEF_ROWS) -> lis
         if row.path != ROOT and row.total_ms > 0 and row.self_ms >= USEFUL_SELF_SHARE * row.total_ms
     ]
     return useful[:most]
+
+
+PART = SectionPart("modules", 60, section)

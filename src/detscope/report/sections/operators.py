@@ -7,9 +7,21 @@ from collections.abc import Sequence
 from detscope.analyze.device.roofline import Roofline
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.operators import OperatorFigures
+from detscope.report.colours import BACKWARD, FORWARD, GREY
 from detscope.report.figures import percent
-from detscope.report.model import BRIEF_ROWS, Absent, Axis, Block, Chart, Column, Section, Series, Table
-from detscope.report.sections.common import BACKWARD, FORWARD, GREY
+from detscope.report.model import (
+    BRIEF_ROWS,
+    Absent,
+    Axis,
+    Block,
+    Chart,
+    Column,
+    Section,
+    Series,
+    Table,
+    Value,
+)
+from detscope.report.sections import SectionPart
 
 MOST_BARS = 15
 _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "other": GREY}
@@ -66,7 +78,7 @@ def _operators_table(operators: Sequence[OperatorFigures]) -> Table:
         Column("self ms", "ms"),
         Column("share", "share"),
     ]
-    rows = [
+    rows: list[list[Value]] = [
         [row.name, row.direction, row.module, row.stage or "", row.count, row.self_ms, row.share]
         for row in operators
     ]
@@ -123,3 +135,6 @@ def _roofline_blocks(roofline: Roofline) -> list[Block]:
         Chart("roofline", label, lines, *axes, height=420),
         Table("roofline-table", "Modules on the roofline", columns, rows, searchable=True),
     ]
+
+
+PART = SectionPart("operators", 70, section)

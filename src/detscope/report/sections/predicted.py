@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from detscope.analyze.drawing import ReportData
+from detscope.report.colours import BLUE, GREY
 from detscope.report.figures import is_number, mapping, number, plain, rows, sentences, with_unit
 from detscope.report.memory_colours import category_name
 from detscope.report.model import Absent, Block, Card, Cards, Chart, Column, Notes, Section, Table
-from detscope.report.sections.common import BLUE, GREY
+from detscope.report.sections import SectionPart
 from detscope.report.terminal_predict import bytes_between
 
 
@@ -158,3 +159,6 @@ def _remarks(found: Mapping[str, Any]) -> list[str]:
     remarks += [f"cannot tell: {text}" for text in sentences(found, "cannot_tell")]
     remarks += [f"assumed: {text}" for text in (sentences(asked[0], "assumed") if asked else [])]
     return remarks
+
+
+PART = SectionPart("predicted", 130, section)

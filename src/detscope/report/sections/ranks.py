@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from detscope.analyze.drawing import ReportData
+from detscope.report.sections import SectionPart
+from detscope.report.colours import PHASE_COLOURS
 from detscope.report.figures import is_number, mapping, number, percent, plain, rows, sentences, with_unit
 from detscope.report.model import Card, Cards, Chart, Column, Notes, Section, Table
-from detscope.report.sections.common import PHASE_COLOURS
 
 _FIGURES = (
     ("step ms", "step_ms", "ms"),
@@ -105,3 +106,6 @@ def _chart(found: Any) -> Chart:
         "yaxis": {"autorange": "reversed"},
     }
     return Chart("ranks-chart", "Phases of a step, rank by rank", traces, layout, 110 + 34 * len(found))
+
+
+PART = SectionPart("ranks", 40, section)

@@ -8,9 +8,22 @@ import polars as pl
 
 from detscope.analyze.drawing import ReportData, binned_steps, thinned
 from detscope.analyze.step.steps import Outlier
+from detscope.report.sections import SectionPart
+from detscope.report.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
 from detscope.report.figures import CANNOT_TELL, interval, number, percent, with_unit
-from detscope.report.model import Absent, Axis, Block, Chart, Column, Fact, Facts, Section, Series, Table
-from detscope.report.sections.common import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
+from detscope.report.model import (
+    Absent,
+    Axis,
+    Block,
+    Chart,
+    Column,
+    Fact,
+    Facts,
+    Section,
+    Series,
+    Table,
+    Value,
+)
 
 MOST_OUTLIERS, BRIEF_OUTLIERS = 50, 5
 _MODES = (
@@ -137,8 +150,11 @@ def _steps_chart(data: ReportData) -> Chart:
 def _steps_table(data: ReportData) -> Table:
     columns = [Column("steps"), Column("lowest ms", "ms"), Column("median ms", "ms")]
     columns += [Column("highest ms", "ms"), Column("n", "count")]
-    rows = [
+    rows: list[list[Value]] = [
         [f"{row.first}–{row.last}", row.lowest_ms, row.median_ms, row.highest_ms, row.n]
         for row in binned_steps(data.steps)
     ]
     return Table("steps-table", "Steps over time in stretches", columns, rows)
+
+
+PART = SectionPart("step", 20, section)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
+from detscope.report.sections import SectionPart
 
 MOST_FINDINGS = 5
 _RANDOM_WEIGHTS = "random weights: proposals and NMS load differ from a trained model"
@@ -83,3 +84,6 @@ def _accuracy_cards(data: ReportData) -> Iterator[Card]:
     for name, value in (("AP", accuracy.ap), ("AP50", accuracy.ap50)) if accuracy is not None else ():
         if value is not None:
             yield Card(f"Accuracy ({name})", f"{value:.3f}")
+
+
+PART = SectionPart("verdict", 10, section)

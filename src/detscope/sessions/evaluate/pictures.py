@@ -74,7 +74,9 @@ def _compare_image(
     return Comparison(
         dataset.image_name(index),
         read_pixels(dataset, index),
-        mark_rows(verdict.found, GOOD, True) + mark_rows(verdict.missed, BAD, True) + mark_rows(aside, ASIDE, True),
+        mark_rows(verdict.found, GOOD, True)
+        + mark_rows(verdict.missed, BAD, True)
+        + mark_rows(aside, ASIDE, True),
         shown,
         f"{len(verdict.found) + len(verdict.missed)} to find, {len(verdict.missed)} missed{ignored}",
         _tell_verdict(verdict, len(predicted), len(shown), point),

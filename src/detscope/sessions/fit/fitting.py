@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, UsageError
+from detscope.machine.devices import resolve_device
+from detscope.machine.facts import environment
 from detscope.predict.device.file import load_model, save_model
 from detscope.predict.device.model import STAGES, DeviceModel, fit_device
 from detscope.predict.device.transfer import FEWEST, transfer_device
-from detscope.predict.layers.times import LayerTime, read_layer_times
+from detscope.predict.layers.times import LayerTime, read_layer_times, write_layer_times
 from detscope.predict.models.choice import WIDEST
 from detscope.predict.models.methods import METHODS, TARGETS
 from detscope.predict.samples import StepSample, keep_measured
+from detscope.runs.atomic import write_text
 from detscope.sessions.fit.sources import MeasuredSamples, parse_where, read_measured
+
+if TYPE_CHECKING:
+    from detscope.predict.microbench.run import Microbench
 
 FEWEST_ROWS = 9  # of fewer, no share says what nine in ten are
 MICROBENCH_FILE = "microbench.csv"
+_FACTS = ".environment.json"  # beside microbench.csv: microbench.environment.json
 Told = Callable[[str], None]  # what is being done, in words
 
 
@@ -39,7 +48,7 @@ class FitRequest:
     transfer: Path | None = None
 
 
-def chosen(text: str, known: Sequence[str], flag: str) -> list[str]:
+def choose_values(text: str, known: Sequence[str], flag: str) -> list[str]:
     """The comma-separated values of a flag, each of them known."""
     values = [value.strip() for value in text.split(",") if value.strip()]
     for value in values or [text]:
@@ -50,28 +59,34 @@ def chosen(text: str, known: Sequence[str], flag: str) -> list[str]:
 
 def run_fit(request: FitRequest, told: Told = lambda _: None) -> dict[str, Any]:
     """Fit, write, and tell what was fitted and how wrong it was on what it had not seen."""
-    targets = chosen(request.target, list(TARGETS), "--target")
-    (stage,) = chosen(request.stage, STAGES, "--stage")[:1]
-    (method,) = chosen(request.method, METHODS, "--method")[:1]
+    targets = choose_values(request.target, list(TARGETS), "--target")
+    (stage,) = choose_values(request.stage, STAGES, "--stage")[:1]
+    (method,) = choose_values(request.method, METHODS, "--method")[:1]
     where = parse_where(request.where, request.device)
-    _check(request)
-    source = None if request.transfer is None else _old_device(request.transfer, stage)
+    _check_request(request)
+    source = None if request.transfer is None else load_model(request.transfer)
+    if source is not None and source.stage != stage:
+        raise UsageError(
+            f"{request.transfer} was fitted for {source.stage}, asked was {stage}", f"--stage {source.stage}"
+        )
     measured = MeasuredSamples()
     if request.files:
         measured = read_measured(request.files, stage=stage, where=where, told=told)
-    times, kept_in = _layer_times(request, measured.kept, told)
+    times, kept_in = _find_layer_times(request, measured.kept, told)
     told("fitting")
     if source is not None:
-        model = transfer_device(source, measured.samples, _transferable(targets, measured.samples))
+        enough = [one for one in targets if len(keep_measured(measured.samples, TARGETS[one])) >= FEWEST]
+        # without those that hardly any sample has; where all are so, all, for the error to say it
+        model = transfer_device(source, measured.samples, enough or targets)
     else:
-        targets, notes = _fittable(targets, measured.samples, stage, method, layers=bool(times))
+        targets, notes = _select_fittable(targets, measured.samples, stage, method, layers=bool(times))
         model = fit_device(measured.samples, targets, stage=stage, method=method, layer_times=times)
-        model = replace(model, notes=(*model.notes, *notes, *_unsure(model)))
+        model = replace(model, notes=(*model.notes, *notes, *_unsure_notes(model)))
     save_model(model, request.out)
-    return describe(model, request.out, measured) | {"layer_times": kept_in and str(kept_in)}
+    return describe_fit(model, request.out, measured) | {"layer_times": kept_in and str(kept_in)}
 
 
-def _check(request: FitRequest) -> None:
+def _check_request(request: FitRequest) -> None:
     if not request.out.parent.is_dir():  # before minutes of measuring
         raise UsageError(f"--out: no folder {request.out.parent}", "make it first, or choose another place")
     if request.transfer is not None and (request.microbench or request.layer_times):
@@ -84,16 +99,7 @@ def _check(request: FitRequest) -> None:
         raise UsageError("nothing to fit from", "name stores, runs or CSVs, or use --microbench")
 
 
-def _old_device(path: Path, stage: str) -> DeviceModel:
-    source = load_model(path)
-    if source.stage != stage:
-        raise UsageError(
-            f"{path} was fitted for {source.stage}, asked was {stage}", f"--stage {source.stage}"
-        )
-    return source
-
-
-def _layer_times(
+def _find_layer_times(
     request: FitRequest, conditions: Mapping[str, str], told: Told
 ) -> tuple[list[LayerTime] | None, Path | None]:
     """Times of single layers and where they are kept; measured as the steps beside them were."""
@@ -101,8 +107,6 @@ def _layer_times(
         return read_layer_times(request.layer_times), request.layer_times
     if not request.microbench:
         return None, None
-    from detscope.sessions.fit.fitting import run_microbench
-
     place = request.out.with_name(f"{request.out.stem}.{MICROBENCH_FILE}")
     device = (request.device or conditions.get("device") or "auto").rpartition("/")[2]
     threads = conditions.get("threads", "")
@@ -116,7 +120,7 @@ def _layer_times(
     return times, place
 
 
-def _fittable(
+def _select_fittable(
     targets: Sequence[str], samples: Sequence[StepSample], stage: str, method: str, *, layers: bool
 ) -> tuple[list[str], list[str]]:
     """The targets of which enough was measured, and a note on each of the others."""
@@ -140,13 +144,7 @@ def _fittable(
     return kept, notes
 
 
-def _transferable(targets: Sequence[str], samples: Sequence[StepSample]) -> list[str]:
-    """Without those that hardly any sample has; where all are so, all, for the error to say it."""
-    kept = [one for one in targets if len(keep_measured(samples, TARGETS[one])) >= FEWEST]
-    return kept or list(targets)
-
-
-def _unsure(model: DeviceModel) -> list[str]:
+def _unsure_notes(model: DeviceModel) -> list[str]:
     notes = []
     if len(model.networks) == 1:
         notes.append(f"one network only ({model.networks[0]}): nothing is known about any other")
@@ -161,7 +159,7 @@ def _unsure(model: DeviceModel) -> list[str]:
     return notes
 
 
-def describe(model: DeviceModel, path: Path, measured: MeasuredSamples) -> dict[str, Any]:
+def describe_fit(model: DeviceModel, path: Path, measured: MeasuredSamples) -> dict[str, Any]:
     """A model in figures."""
     return {
         "model": str(path),
@@ -186,3 +184,62 @@ def describe(model: DeviceModel, path: Path, measured: MeasuredSamples) -> dict[
             for name, target in model.targets.items()
         },
     }
+
+
+def run_microbench(
+    device: str,
+    seconds: float,
+    out_csv: Path | None,
+    progress: Callable[[float, str], None] | None = None,
+    *,
+    threads: int | None = None,
+) -> list[LayerTime]:
+    """Measure layers for so many seconds; rows and their environment are kept where `out_csv` says.
+
+    `progress` is told the share that is done and how much was measured. `threads` are torch's (None: as is).
+    """
+    from detscope.predict.microbench.run import measure_layers
+
+    if not seconds > 0:
+        raise UsageError(f"--microbench-seconds {seconds:g}: no time to measure in", "180 is usual")
+    if threads is not None and threads < 1:
+        raise UsageError(f"{threads} threads", "1 or more")
+    place = resolve_device(device)
+    with _use_threads(threads) as used:
+        found = measure_layers(place, seconds, progress=progress)
+    if not found.rows:
+        raise UsageError(f"--microbench-seconds {seconds:g}: not one layer was measured", "180 is usual")
+    if out_csv is not None:
+        out_csv.parent.mkdir(parents=True, exist_ok=True)
+        write_layer_times(out_csv, found.rows)
+        write_text(out_csv.with_suffix(_FACTS), json.dumps(describe_microbench(found, place, used), indent=1) + "\n")
+    return list(found.rows)
+
+
+def describe_microbench(found: Microbench, device: str, threads: int) -> dict[str, Any]:
+    """What the rows depend on, and how much the machine's speed drifted meanwhile."""
+    drift = found.drift
+    return {
+        "device": device,
+        "torch_threads": threads,
+        "seconds": round(found.seconds, 1),
+        "rows": len(found.rows),
+        "finished_rounds": found.rounds,
+        "reference_convolution_ms": [round(value, 4) for value in drift.compute_ms],
+        "reference_addition_ms": [round(value, 4) for value in drift.move_ms],
+        "slowest_reference_over_fastest": round(drift.largest_ratio, 3),
+        "environment": environment(),
+    }
+
+
+@contextmanager
+def _use_threads(wanted: int | None) -> Iterator[int]:
+    import torch
+
+    before = torch.get_num_threads()
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

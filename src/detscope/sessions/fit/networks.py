@@ -10,7 +10,6 @@ from typing import Any
 
 from detscope.errors import DetscopeError
 from detscope.machine.versions import package_version
-from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import ListedNetwork, read_networks, write_networks
 from detscope.sessions.fit.rows import MeasuredRow
 from detscope.sweep.keys import located_network, network_fingerprint
@@ -22,7 +21,7 @@ _DETAILS = ("network", "fingerprint", "image_size", "stage", "detscope")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LayerRequest:
     """A network at an image size, in a stage: what is traced once."""
 
     folder: Path
@@ -32,7 +31,7 @@ class Wanted:
     stage: str
 
     @classmethod
-    def of(cls, row: MeasuredRow) -> Wanted:
+    def from_row(cls, row: MeasuredRow) -> LayerRequest:
         """The network of a row."""
         return cls(row.folder, row.network, row.fingerprint, row.image_size, row.stage)
 
@@ -44,18 +43,18 @@ class Wanted:
         return dict(zip(_DETAILS, values, strict=True))
 
 
-class Layers:
+class LayerLists:
     """Lists of layers of everything that was measured; what is new is traced when asked for and kept."""
 
     def __init__(self, told: Callable[[str], None] = lambda _: None) -> None:
         self._told = told
         self._kept: dict[Path, list[ListedNetwork]] = {}
-        self._found: dict[Wanted, ListedNetwork | str] = {}
+        self._found: dict[LayerRequest, ListedNetwork | str] = {}
         self.notes: list[str] = []
 
-    def of(self, rows: Sequence[MeasuredRow]) -> list[ListedNetwork | str]:
+    def find_networks(self, rows: Sequence[MeasuredRow]) -> list[ListedNetwork | str]:
         """The network of each row, or in a few words why there is none."""
-        wanted = list(dict.fromkeys(Wanted.of(row) for row in rows))
+        wanted = list(dict.fromkeys(LayerRequest.from_row(row) for row in rows))
         traced: dict[Path, list[ListedNetwork]] = {}
         for number, one in enumerate(wanted, 1):
             if one in self._found:
@@ -63,17 +62,17 @@ class Layers:
             known = self._look_up(one)
             if known is None:
                 self._told(f"layers of {one.network} ({number} of {len(wanted)} networks)")
-            found = known or _traced(one)
+            found = known or _find_or_trace(one)
             if known is None and isinstance(found, ListedNetwork):
                 traced.setdefault(one.folder, []).append(found)
             self._found[one] = found
         for folder, fresh in traced.items():
-            self._keep(folder, fresh)
-        return [self._found[Wanted.of(row)] for row in rows]
+            self._keep_traced(folder, fresh)
+        return [self._found[LayerRequest.from_row(row)] for row in rows]
 
-    def _look_up(self, wanted: Wanted) -> ListedNetwork | None:
+    def _look_up(self, wanted: LayerRequest) -> ListedNetwork | None:
         details = wanted.details
-        for listed in self._read(wanted.folder):
+        for listed in self._read_folder(wanted.folder):
             if wanted.fingerprint.startswith(_OLDER):
                 if f"{_OLDER}{listed.network}_{listed.level}" == wanted.fingerprint:
                     return listed
@@ -81,13 +80,13 @@ class Layers:
                 return listed
         return None
 
-    def _read(self, folder: Path) -> list[ListedNetwork]:
+    def _read_folder(self, folder: Path) -> list[ListedNetwork]:
         if folder not in self._kept:
             files = [folder / name for name in (LAYERS, BESIDE_OLDER)]
             self._kept[folder] = [one for file in files if file.is_file() for one in read_networks(file)]
         return self._kept[folder]
 
-    def _keep(self, folder: Path, fresh: Sequence[ListedNetwork]) -> None:
+    def _keep_traced(self, folder: Path, fresh: Sequence[ListedNetwork]) -> None:
         mine = [one for one in self._kept[folder] if "fingerprint" in one.graph.details]
         file = folder / (LAYERS if len(mine) == len(self._kept[folder]) else BESIDE_OLDER)
         mine += fresh
@@ -100,30 +99,30 @@ class Layers:
         self._kept[folder] = [*(one for one in self._kept[folder] if one not in mine), *mine]
 
 
-def _traced(wanted: Wanted) -> ListedNetwork | str:
+def _find_or_trace_layers(wanted: LayerRequest) -> ListedNetwork | str:
     """Build and trace a network; words where it is not there or is not what was measured."""
     if wanted.fingerprint.startswith(_OLDER):
         return f"no {LAYERS} beside it lists {wanted.network}"
     try:
         if wanted.fingerprint.startswith(_BY_NAME):
-            return _trace(wanted, wanted.network)
-        folder = _home(wanted)
+            return _trace_layers(wanted, wanted.network)
+        folder = _find_home(wanted)
         if folder is None:
             return "its folder or file is not there"
         if network_fingerprint(wanted.network, folder) != wanted.fingerprint:
             return "its files have changed since it was measured"
-        return _trace(wanted, located_network(wanted.network, folder))
+        return _trace_layers(wanted, located_network(wanted.network, folder))
     except DetscopeError as error:
         return f"{error.message:.120}"
 
 
-def _home(wanted: Wanted) -> Path | None:
+def _find_home(wanted: LayerRequest) -> Path | None:
     """The folder that its name is relative to: that of the store, or the one we are in."""
     text = wanted.network.rpartition(":")[0] if ":" in wanted.network else wanted.network
     return next((place for place in (wanted.folder, Path.cwd()) if (place / text).exists()), None)
 
 
-def _trace(wanted: Wanted, place: str) -> ListedNetwork:
+def _trace_layers(wanted: LayerRequest, place: str) -> ListedNetwork:
     from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
     from detscope.zoo.networks.loading import leave_weights_unfilled
@@ -132,11 +131,7 @@ def _trace(wanted: Wanted, place: str) -> ListedNetwork:
     with nullcontext() if ":" in place else leave_weights_unfilled():
         network = load_network(place, image_size=wanted.image_size)
     graph = trace_network(network, training=wanted.stage == "training").layer_graph
-    return ListedNetwork(network.base.name, level_of(network.card), _named(graph, wanted))
-
-
-def _named(graph: LayerGraph, wanted: Wanted) -> LayerGraph:
-    return replace(graph, details={**graph.details, **wanted.details})
+    return ListedNetwork(network.base.name, level_of(network.card), replace(graph, details=graph.details | wanted.details))
 
 
 def level_of(card: dict[str, Any] | None) -> int:

@@ -17,14 +17,14 @@ from detscope.predict.samples import StepSample, keep_measured
 from detscope.predict.score import (
     PROTOCOLS,
     UNSEEN_DEVICE,
-    predict_left_out,
-    summarize_score,
     measure_interval,
     measure_noise,
+    predict_left_out,
     score_decisions,
     split_samples,
+    summarize_score,
 )
-from detscope.sessions.fit.fitting import FEWEST_ROWS, Told, chosen
+from detscope.sessions.fit.fitting import FEWEST_ROWS, Told, choose_values
 from detscope.sessions.fit.sources import parse_where, read_measured
 
 
@@ -45,24 +45,24 @@ class ScoreRequest:
 
 def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, Any]:
     """Figures by target, protocol and method; decisions where some runs ran out of memory."""
-    (stage,) = chosen(request.stage, STAGES, "--stage")[:1]
-    targets = chosen(request.target, list(TARGETS), "--target")
-    protocols = chosen(request.protocol, list(PROTOCOLS), "--protocol")
-    methods = chosen(request.method, METHODS, "--method")
+    (stage,) = choose_values(request.stage, STAGES, "--stage")[:1]
+    targets = choose_values(request.target, list(TARGETS), "--target")
+    protocols = choose_values(request.protocol, list(PROTOCOLS), "--protocol")
+    methods = choose_values(request.method, METHODS, "--method")
     where = parse_where(request.where, request.device)
     all_devices = UNSEEN_DEVICE in protocols
     measured = read_measured(request.files, stage=stage, where=where, all_devices=all_devices, told=told)
     samples, notes = measured.samples, list(measured.notes)
     if all_devices and len(protocols) > 1:
         notes.append("all protocols are given the rows of all devices: score one device for the others")
-    targets = [one for one in targets if _enough(samples, one, notes)]
+    targets = [one for one in targets if _has_enough(samples, one, notes)]
     if not targets:
         raise InputError("; ".join(notes[-2:]), "measure more batch sizes or networks")
     asked = [
         (target, protocol)
         for target in targets
         for protocol in protocols
-        if _splits(samples, target, protocol, notes, alone=len(protocols) == 1)
+        if _can_split(samples, target, protocol, notes, alone=len(protocols) == 1)
     ]
     if not asked:
         raise InputError("; ".join(dict.fromkeys(notes[-2:])), "add samples, or choose another --protocol")
@@ -88,12 +88,14 @@ def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, A
         "measured_interval": {one: measure_interval(samples, one) for one in targets},
         "scores": scores,
         **({"points": points} if request.points else {}),
-        "decisions": _decisions(samples, notes) if "memory" in targets else None,
+        "decisions": _score_decisions(samples, notes) if "memory" in targets else None,
         "notes": notes,
     }
 
 
-def _splits(samples: Sequence[StepSample], target: str, protocol: str, notes: list[str], *, alone: bool) -> bool:
+def _can_split(
+    samples: Sequence[StepSample], target: str, protocol: str, notes: list[str], *, alone: bool
+) -> bool:
     """Whether the samples can be split so; of several protocols, one that cannot is left out."""
     try:
         split_samples(keep_measured(samples, TARGETS[target]), protocol)
@@ -105,7 +107,7 @@ def _splits(samples: Sequence[StepSample], target: str, protocol: str, notes: li
     return True
 
 
-def _decisions(samples: Sequence[StepSample], notes: list[str]) -> dict[str, Any] | None:
+def _score_decisions(samples: Sequence[StepSample], notes: list[str]) -> dict[str, Any] | None:
     """Fits or not, where some runs ran out of memory and there are other networks to learn from."""
     if all(one.passed for one in samples):
         return None
@@ -115,7 +117,7 @@ def _decisions(samples: Sequence[StepSample], notes: list[str]) -> dict[str, Any
     return asdict(score_decisions(samples, keep_outcomes(samples)))
 
 
-def _enough(samples: Sequence[StepSample], target: str, notes: list[str]) -> bool:
+def _has_enough(samples: Sequence[StepSample], target: str, notes: list[str]) -> bool:
     count = len(keep_measured(samples, TARGETS[target]))
     if count < FEWEST_ROWS:
         notes.append(f"{target}: {count} rows have it, too few to score")

@@ -12,7 +12,7 @@ from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.samples import StepCase, StepSample, read_samples
 from detscope.runs.folder import run_folders
-from detscope.sessions.fit.networks import LAYERS, Layers
+from detscope.sessions.fit.networks import LAYERS, LayerLists
 from detscope.sessions.fit.rows import UNKNOWN, MeasuredRow, is_export, rows_of_export, rows_of_store
 
 CONDITIONS = (
@@ -68,14 +68,14 @@ def read_measured(
                 found.samples += _older_samples(one, graphs)
     wanted = dict(where or {})
     if not all_devices:
-        _one_device(found, wanted.get("device"))
+        _keep_one_device(found, wanted.get("device"))
     if rows:
-        rows = _usable(rows, stage, found)
-        rows = _alike(rows, wanted, found, all_devices=all_devices)
-        _add_samples(rows, found, Layers(told), all_devices=all_devices)
+        rows = _select_usable(rows, stage, found)
+        rows = _select_alike(rows, wanted, found, all_devices=all_devices)
+        _add_samples(rows, found, LayerLists(told), all_devices=all_devices)
     if not found.samples:
         why = "; ".join(f"{count} rows: {words}" for words, count in found.left_out.items())
-        raise InputError(f"nothing to learn from in {_named(files)}{why and ': '}{why:.300}", _GIVE)
+        raise InputError(f"nothing to learn from in {_name_files(files)}{why and ': '}{why:.300}", _GIVE)
     return found
 
 
@@ -93,7 +93,7 @@ def parse_where(text: str | None, device: str | None = None) -> dict[str, str]:
     return found
 
 
-def _named(files: Sequence[Path]) -> str:
+def _name_files(files: Sequence[Path]) -> str:
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return f"{files[0]}{more}" if files else "no file"
 
@@ -101,7 +101,7 @@ def _named(files: Sequence[Path]) -> str:
 def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Path]:
     """Rows of what a path names; the path itself where it is a CSV of the older kind."""
     if path.is_dir():
-        yield from _of_folder(path, found)
+        yield from _read_folder(path, found)
         return
     if not path.is_file():
         raise InputError(f"{path} is not there", _GIVE)
@@ -116,7 +116,7 @@ def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Pat
         raise InputError(f"{path} is a Parquet file", "give the store itself, or export it as CSV")
     elif head[:1] == b"\x80":
         raise InputError(f"{path} is a pickle, and pickles are never opened: they can run code", _GIVE)
-    elif is_export(_header(head)):
+    elif is_export(_split_header(head)):
         yield from rows_of_export(path, path.read_text(encoding="utf-8"))
     elif not head:
         raise InputError(f"{path}: an empty file", _GIVE)
@@ -124,11 +124,11 @@ def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Pat
         yield path
 
 
-def _header(head: bytes) -> list[str]:
+def _split_header(head: bytes) -> list[str]:
     return head.partition(b"\n")[0].decode("utf-8", "replace").strip().split(",")
 
 
-def _of_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
+def _read_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
     """A run, or a folder that holds runs and stores."""
     from detscope.sessions.fit.rows import RUN_FILE, row_of_run
 
@@ -160,7 +160,7 @@ def _older_samples(path: Path, graphs: dict[Path, dict[tuple[str, int], LayerGra
     return read_samples(path, graphs[layers])
 
 
-def _one_device(found: MeasuredSamples, wanted: str | None) -> None:
+def _keep_one_device(found: MeasuredSamples, wanted: str | None) -> None:
     """CSVs may name their devices: those of one stay."""
     names = Counter(one.device for one in found.samples if one.device)
     if not names:
@@ -172,10 +172,10 @@ def _one_device(found: MeasuredSamples, wanted: str | None) -> None:
     found.samples = [one for one in found.samples if not one.device or one.device == kept]
 
 
-def _usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSamples) -> list[MeasuredRow]:
+def _select_usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSamples) -> list[MeasuredRow]:
     """Rows of the stage that ran or for which memory was too small."""
     kept = []
-    for row in _steady(rows, found):
+    for row in _drop_unsteady(rows, found):
         if row.stage != stage:
             found.leave_out(f"stage {row.stage} (asked: {stage})", 1)
         elif row.kind == "ok" and row.latency_ms is None and row.process_bytes is None:
@@ -187,7 +187,7 @@ def _usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSamples) -> 
     return kept
 
 
-def _steady(rows: Sequence[MeasuredRow], found: MeasuredSamples) -> list[MeasuredRow]:
+def _drop_unsteady(rows: Sequence[MeasuredRow], found: MeasuredSamples) -> list[MeasuredRow]:
     """Without latencies that are hardly known: too few steps for an interval, or a very wide one."""
     kept = []
     for row in rows:
@@ -207,7 +207,7 @@ def _steady(rows: Sequence[MeasuredRow], found: MeasuredSamples) -> list[Measure
     return kept
 
 
-def _alike(
+def _select_alike(
     rows: list[MeasuredRow], wanted: Mapping[str, str], found: MeasuredSamples, *, all_devices: bool
 ) -> list[MeasuredRow]:
     """Rows under the same conditions: those asked for, else those most often found."""
@@ -217,16 +217,16 @@ def _alike(
         counts = Counter(row.conditions[name] for row in rows if row.conditions[name] != UNKNOWN)
         if not counts:
             continue
-        kept = _chosen(name, counts, wanted.get(name))
+        kept = _choose_value(name, counts, wanted.get(name))
         for value, count in counts.items():
             if value != kept:
-                found.leave_out(f"{name} {value} (kept: {kept}; {_flag(name)} chooses)", count)
+                found.leave_out(f"{name} {value} (kept: {kept}; {_flag_of(name)} chooses)", count)
         rows = [row for row in rows if row.conditions[name] in (kept, UNKNOWN)]
         found.kept[name] = kept
     return rows
 
 
-def _chosen(name: str, counts: Counter[str], asked: str | None) -> str:
+def _choose_value(name: str, counts: Counter[str], asked: str | None) -> str:
     if asked is None:
         return counts.most_common(1)[0][0]
     exact = [value for value in counts if value == asked]
@@ -236,13 +236,15 @@ def _chosen(name: str, counts: Counter[str], asked: str | None) -> str:
     return near[0]
 
 
-def _flag(name: str) -> str:
+def _flag_of(name: str) -> str:
     return "--device" if name == "device" else f"--where {name}=..."
 
 
-def _add_samples(rows: Sequence[MeasuredRow], found: MeasuredSamples, layers: Layers, *, all_devices: bool) -> None:
+def _add_samples(
+    rows: Sequence[MeasuredRow], found: MeasuredSamples, layers: LayerLists, *, all_devices: bool
+) -> None:
     machines = {row.conditions["environment"] for row in rows}
-    for row, listed in zip(rows, layers.of(rows), strict=True):
+    for row, listed in zip(rows, layers.find_networks(rows), strict=True):
         if isinstance(listed, str):
             found.leave_out(f"network {row.network}: {listed}", 1)
             continue

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
 from detscope.machine.sizes import parse_size
-from detscope.predict.answer import answer_questions, simulate_row, share_by_stage
+from detscope.predict.answer import answer_questions, share_by_stage, simulate_row
 from detscope.predict.device.file import load_model
 from detscope.predict.device.model import DeviceModel
 from detscope.predict.garbage import skip_full_collections
@@ -170,7 +170,9 @@ def traced_answer(
 def _answer(asked: Asked) -> dict[str, Any]:
     """What `answer` says, the exact borders of what fits, and what lies beyond what was measured."""
     device = asked.device
-    found = answer_questions(asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate, asked.optimizer)
+    found = answer_questions(
+        asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate, asked.optimizer
+    )
     for row in found["rows"]:
         row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
         row |= _needed(row)
@@ -188,7 +190,9 @@ def _answer(asked: Asked) -> dict[str, Any]:
     }
     for target, model in device.targets.items():
         beyond = {
-            number for batch in asked.batches for number in model.reach.find_outside(StepCase(asked.graph, batch))
+            number
+            for batch in asked.batches
+            for number in model.reach.find_outside(StepCase(asked.graph, batch))
         }
         found["outside"][target] = group_features(beyond)
     if "latency" in device.targets:

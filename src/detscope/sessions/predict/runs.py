@@ -15,8 +15,7 @@ from detscope.errors import InputError, UsageError
 from detscope.predict.garbage import skip_full_collections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
-from detscope.sessions.fit.rows import MeasuredRow
-from detscope.sessions.fit.rows import row_of_run
+from detscope.sessions.fit.rows import MeasuredRow, row_of_run
 from detscope.sessions.predict.prediction import (
     OPTIMIZERS,
     PredictRequest,

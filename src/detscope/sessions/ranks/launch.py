@@ -23,7 +23,7 @@ from detscope.errors import DetscopeError, InterruptedRun, MachineError
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
 from detscope.runs.writer import update_info
-from detscope.sessions.ranks.exchange import boot_identity, device_of, refuse_torchrun
+from detscope.sessions.ranks.exchange import boot_identity, choose_device, refuse_torchrun
 from detscope.sessions.ranks.merge import merge_ranks, take_tables
 from detscope.sessions.ranks.team import check_plan
 
@@ -62,7 +62,7 @@ def run_ranks(
     refuse_torchrun()
     check_plan(settings, options)
     training = settings.training
-    device_of(training.device, 0, training.ranks)
+    choose_device(training.device, 0, training.ranks)
     runs = Path(settings.output.runs)
     with _meeting_folder(runs) as folder:
         write_text(folder / "config.toml", dump_settings(settings))
@@ -183,13 +183,17 @@ def _explain_failure(failure: Exception, folder: Path, settings: Settings) -> De
     )
 
 
-def root_cause(failure: Any, told: Mapping[int, Mapping[str, Any]], silent: Sequence[int] = ()) -> FailureCause:
+def root_cause(
+    failure: Any, told: Mapping[int, Mapping[str, Any]], silent: Sequence[int] = ()
+) -> FailureCause:
     """Who failed first. A rank that a signal ended did not fail because of another one's end.
 
     SIGTERM is how torchrun ends the others, so it is believed last. Where all who spoke had waited too long,
     it is one of the `silent` that they waited for.
     """
-    failures = sorted(failure.failures.items(), key=lambda one: (_rank_ending(one[1].exitcode), one[1].timestamp))
+    failures = sorted(
+        failure.failures.items(), key=lambda one: (_rank_ending(one[1].exitcode), one[1].timestamp)
+    )
     rank, first = failures[0]
     if first.exitcode < 0 and not (first.exitcode == -signal.SIGTERM and told):
         return FailureCause(rank, signal.Signals(-first.exitcode).name, by_signal=True)

@@ -11,15 +11,18 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from detscope.errors import DetscopeError
 from detscope.faults import text_of
 
+if TYPE_CHECKING:
+    from detscope.sessions.ranks.exchange import RankPlace
+
 _DEATH_SIGNAL = 1  # prctl's number for "tell me when my parent dies"
 
 
-def main(folder: Path) -> NoReturn:
+def run_member(folder: Path) -> NoReturn:
     """Train as one of the ranks; how it ended is left in the folder for the process that started torchrun."""
     from detscope.sessions.ranks.exchange import rank_place
 
@@ -31,13 +34,13 @@ def main(folder: Path) -> NoReturn:
     if not place.leads_ranks:
         _speak_into(folder / f"rank-{place.rank}.log")
     _keep_asides(folder / f"rank-{place.rank}.log")
-    _leave(folder, place.rank, "started", {"pid": os.getpid()})
+    _leave_word(folder, place.rank, "started", {"pid": os.getpid()})
     try:
-        run = _train(folder)
+        run = _train_rank(folder, place)
     except BaseException as error:
-        _leave(folder, place.rank, "error", _told(error))
+        _leave_word(folder, place.rank, "error", _describe_error(error))
         _end_process(getattr(error, "exit_code", 1) if isinstance(error, DetscopeError) else 1)
-    _leave(folder, place.rank, "ended", {"run": str(run.absolute())})
+    _leave_word(folder, place.rank, "ended", {"run": str(run.absolute())})
     _end_process(0)
 
 
@@ -51,32 +54,28 @@ def _end_process(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def _train(folder: Path) -> Path:
+def _train_rank(folder: Path, place: RankPlace) -> Path:
     from detscope.config.load import load_settings
     from detscope.report.progress import make_progress
-    from detscope.sessions.ranks.exchange import rank_place
-    from detscope.sessions.ranks.team import join
+    from detscope.sessions.ranks.team import join_team
     from detscope.sessions.train.training import run_training
 
-    place = rank_place()
-    assert place is not None
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     settings = load_settings(folder / "config.toml", (), {}).settings
     if not place.leads_ranks:
-        own = settings.output.model_copy(update={"runs": str(folder / f"rank-{place.rank}")})
-        settings = settings.model_copy(update={"output": own})
+        settings = settings.with_section("output", runs=str(folder / f"rank-{place.rank}"))
     progress = make_progress(quiet=about["quiet"] or not place.leads_ranks)
     try:
-        team = join(settings, place)
-        team.tell_run = lambda run: _leave(folder, place.rank, "run", {"run": str(run.absolute())})
+        team = join_team(settings, place)
+        team.tell_run = lambda run: _leave_word(folder, place.rank, "run", {"run": str(run.absolute())})
         run = run_training(settings, progress=progress, notes=about["notes"], team=team)
-        team.leave()
+        team.leave_group()
     finally:
         progress.finish()
     return run
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     """An error as plain data."""
     known = isinstance(error, DetscopeError)
     words = " ".join(text_of(error).split())
@@ -90,7 +89,7 @@ def _told(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _leave(folder: Path, rank: int, what: str, content: dict[str, Any]) -> None:
+def _leave_word(folder: Path, rank: int, what: str, content: dict[str, Any]) -> None:
     """Write a small file that is whole or not there."""
     path = folder / f"{what}-{rank}.json"
     aside = path.with_suffix(".part")
@@ -113,12 +112,14 @@ def _keep_asides(log: Path) -> None:
     wherever the rank is, also where nobody can catch it.
     """
 
-    def keep(words: object) -> None:
+    def keep_words(words: object) -> None:
         with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
             file.write(f"{words}\n")
 
-    sys.unraisablehook = lambda told: keep(f"{told.err_msg or 'ignored'} {told.object!r}: {told.exc_value!r}")
-    threading.excepthook = lambda told: keep(f"in a thread: {told.exc_value!r}")
+    sys.unraisablehook = lambda told: keep_words(
+        f"{told.err_msg or 'ignored'} {told.object!r}: {told.exc_value!r}"
+    )
+    threading.excepthook = lambda told: keep_words(f"in a thread: {told.exc_value!r}")
 
 
 def _die_with_parent() -> None:
@@ -129,4 +130,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    run_member(Path(sys.argv[1]))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings, TrainingSettings
-from detscope.errors import UsageError
+from detscope.errors import InputError, UsageError
 from detscope.record.foreign import Patches
-from detscope.runs.reader import load_run
-from detscope.sessions.ranks.exchange import ClockReading, RankExchange, RankPlace, clock_as_plain, device_of
-from detscope.sessions.ranks.merge import about_rank, finish_rank
+from detscope.runs.reader import Run, load_run
+from detscope.sessions.ranks.exchange import ClockReading, RankExchange, RankPlace, choose_device
+from detscope.sessions.ranks.merge import describe_rank, finish_rank
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,25 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 _AS_LONG_AS_IT_TAKES_S = 7 * 24 * 3600.0  # torchrun ends those who wait for a rank that died
 _SAME_LOSS = 1e-6
+# settings that may differ: they say how many ranks there are, how long it is measured, or where files go
+_FREE = {
+    "training": {
+        "ranks",
+        "nodes",
+        "rendezvous",
+        "rank_timeout_s",
+        "find_unused_parameters",
+        "steps",
+        "num_epochs",
+        "warmup_steps",
+        "tensorboard",
+        "checkpoints",
+        "resume",
+    },
+    "record": {"ops_steps", "bare_every", "memory_steps", "telemetry_hz", "traced_steps"},
+}
+_COMPARED = ("training", "model", "data", "record")
+MOST_RUNS = 200
 
 
 @dataclass
@@ -45,11 +64,11 @@ class Team:
     _last_loss: float | None = None
 
     @property
-    def leads(self) -> bool:
+    def leads_ranks(self) -> bool:
         """Rank 0 keeps checkpoints, evaluates and shows."""
         return self.place.leads_ranks
 
-    def in_turn(self, make: Callable[[], Made]) -> Made:
+    def take_turn(self, make: Callable[[], Made]) -> Made:
         """The first rank of a host downloads, unpacks, generates; the others find it done."""
         self._turns += 1
         key = f"turn/{self._turns}/{os.environ.get('GROUP_RANK', '0')}"
@@ -60,7 +79,7 @@ class Team:
         self.exchange.wait_for(key, _AS_LONG_AS_IT_TAKES_S)
         return make()
 
-    def wrap(self, model: torch.nn.Module, training: TrainingSettings) -> torch.nn.Module:
+    def wrap_model(self, model: torch.nn.Module, training: TrainingSettings) -> torch.nn.Module:
         """The model as the loop calls it; from here on ranks draw different random numbers."""
         import torch
         from torch.nn.parallel import DistributedDataParallel
@@ -75,7 +94,7 @@ class Team:
         torch.manual_seed(training.seed + self.place.rank)
         return wrapped
 
-    def begin(self, recorder: Recorder) -> None:
+    def begin_steps(self, recorder: Recorder) -> None:
         """Right before the first step: compare clocks, and leave a word in the run in case it is killed."""
         self.tell_run(recorder.run)
         reading = self.exchange.read_clock("begin")
@@ -83,21 +102,21 @@ class Team:
             self.readings.append(reading)
         self.watch.attach_to_calls(self._patches.put, recorder.find_phase)
         self.watch.set_aside = recorder.track_collectives()
-        clocks = [clock_as_plain(one) for one in self.readings]
-        recorder.writer.info["rank_facts"] = {**about_rank(self.place), "clocks": clocks}
+        clocks = [asdict(one) for one in self.readings]
+        recorder.writer.info["rank_facts"] = {**describe_rank(self.place), "clocks": clocks}
         recorder.writer.save_info()
 
-    def after_step(self, recorder: Recorder, step: int) -> None:
+    def keep_collectives(self, recorder: Recorder, step: int) -> None:
         """Between two steps: keep what was noted of the collectives."""
         self._last_loss = recorder.last_loss
         recorder.writer.append("communication", self.watch.take(step))
 
-    def after_pass(self) -> None:
+    def wait_for_evaluation(self) -> None:
         """Nobody begins the next pass while rank 0 evaluates."""
         self._passes += 1
         self.exchange.wait_for_leader(f"pass/{self._passes}", _AS_LONG_AS_IT_TAKES_S)
 
-    def end(self, recorder: Recorder, model: torch.nn.Module, batch: Batch, seed: int) -> None:
+    def end_steps(self, recorder: Recorder, model: torch.nn.Module, batch: Batch, seed: int) -> None:
         """Right after the last step: do all ranks have the same weights, and do these give the same loss?"""
         import torch
 
@@ -106,22 +125,18 @@ class Team:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         recorder.writer.append("communication", self.watch.finish())
-        found = agreement(model, batch, self.device, seed)
+        found = compare_ranks(model, batch, self.device, seed)
         recorder.writer.info["agreement"] = found
         if not found["weights_equal"] or not found["loss_equal"]:
             recorder.note("ranks do not agree at the end: their weights or losses differ (see `agreement`)")
 
-    def finish(self, recorder: Recorder) -> None:
+    def finish_run(self, recorder: Recorder) -> None:
         """The run is closed: rank 0 merges, the others deliver."""
         facts = {"last_loss": self._last_loss}
         finish_rank(recorder.run, readings=self.readings, facts=facts, exchange=self.exchange)
-        if self.leads:
-            self._compare(recorder)
-
-    def _compare(self, recorder: Recorder) -> None:
-        """Find out what one rank alone does; from now on who adds to the run keeps what came in."""
-        from detscope.sessions.ranks.team import one_rank_run
-
+        if not self.leads_ranks:
+            return
+        # what one rank alone does; from now on who adds to the run keeps what came in
         info = load_run(recorder.run).info
         recorder.writer.info |= info
         recorder.writer.info["one_rank"] = one_rank_run(
@@ -129,14 +144,14 @@ class Team:
         )
         recorder.writer.save_info()
 
-    def leave(self) -> None:
+    def leave_group(self) -> None:
         """End the process group."""
         import torch.distributed as dist
 
         dist.destroy_process_group()
 
 
-def join(settings: Settings, place: RankPlace) -> Team:
+def join_team(settings: Settings, place: RankPlace) -> Team:
     """Become part of the job: gloo between processors, NCCL between CUDA devices."""
     import torch
     import torch.distributed as dist
@@ -144,7 +159,7 @@ def join(settings: Settings, place: RankPlace) -> Team:
     from detscope.record.communication import CommunicationWatch
 
     training = settings.training
-    device = device_of(training.device, place.local_rank, place.local_ranks)
+    device = choose_device(training.device, place.local_rank, place.local_ranks)
     if training.threads is None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // place.local_ranks))
     on_device = device.startswith("cuda")
@@ -156,13 +171,13 @@ def join(settings: Settings, place: RankPlace) -> Team:
     return Team(place, RankExchange.connect_store(place), device, CommunicationWatch(place.rank))
 
 
-def agreement(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> dict[str, Any]:
+def compare_ranks(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> dict[str, Any]:
     """A checksum of the parameters and the loss of one batch, gathered from all ranks."""
     import torch
     import torch.distributed as dist
 
-    checksum = int.from_bytes(_checksum(model)[:6])  # as many bits as a float64 keeps
-    own = torch.tensor([float(checksum), _loss(model, batch, device, seed)], dtype=torch.float64)
+    checksum = int.from_bytes(_hash_parameters(model)[:6])  # as many bits as a float64 keeps
+    own = torch.tensor([float(checksum), _compute_loss(model, batch, device, seed)], dtype=torch.float64)
     own = own.to(device)
     all_ranks = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(all_ranks, own)
@@ -172,12 +187,12 @@ def agreement(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> d
         "weights_equal": len({float(one[0]) for one in all_ranks}) == 1,
         "loss_equal": spread <= _SAME_LOSS * max(abs(losses[0]), 1e-12),
         "losses": losses,
-        "checksum": _checksum(model).hex()[:16],
+        "checksum": _hash_parameters(model).hex()[:16],
         "how": "SHA-256 of all parameters, and the loss of the same first images with the last weights",
     }
 
 
-def _checksum(model: torch.nn.Module) -> bytes:
+def _hash_parameters(model: torch.nn.Module) -> bytes:
     import torch
 
     found = hashlib.sha256()
@@ -187,7 +202,7 @@ def _checksum(model: torch.nn.Module) -> bytes:
     return found.digest()
 
 
-def _loss(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> float:
+def _compute_loss(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> float:
     """The model is left as it was: buffers are put back, random numbers too."""
     import torch
 
@@ -218,3 +233,33 @@ def check_plan(settings: Settings, options: Sequence[str]) -> None:
             f"{training.nodes} nodes need a place to meet",
             "give every node the same --rendezvous HOST:PORT, HOST being one of them",
         )
+
+
+def one_rank_run(runs: Path, settings: Mapping[str, Any], device: str) -> dict[str, Any] | None:
+    """The newest run of one rank with these settings beside, and its images/s: the measure of scaling."""
+    from detscope.analyze.summary import summarize
+
+    for path in sorted(runs.glob("*-train-*/run.json"), reverse=True)[:MOST_RUNS]:
+        try:
+            found = load_run(path.parent)
+        except InputError:  # a run that was written by others, or damaged: not the one that is looked for
+            continue
+        if _is_alike(found, settings, device.split(":")[0]):
+            speed = summarize(found).get("images_per_s")
+            if speed:
+                return {"run": found.folder.name, "images_per_s": speed}
+    return None
+
+
+def _is_alike(run: Run, settings: Mapping[str, Any], device: str) -> bool:
+    own = run.info.get("settings")
+    if run.status != "ok" or run.info.get("ranks") or not isinstance(own, Mapping):
+        return False
+    if str(run.info.get("device")).split(":")[0] != device:
+        return False
+    return all(_select_settings(own, section) == _select_settings(settings, section) for section in _COMPARED)
+
+
+def _select_settings(settings: Mapping[str, Any], section: str) -> dict[str, Any]:
+    chosen, free = settings.get(section) or {}, _FREE.get(section, ())
+    return {key: value for key, value in chosen.items() if key not in free}

@@ -134,10 +134,9 @@ class Watch:
 
     def _publish(self, run: Path, error: BaseException | None) -> None:
         from detscope.report.publish import publish_run
-        from detscope.runs.reader import load_run
         from detscope.runs.standard_json import as_standard_json
 
-        summary = {**publish_run(run), "script": load_run(run).info.get("script")}
+        summary = publish_run(run)
         if self._json_file is not None:
             text = json.dumps(as_standard_json(summary), indent=2)
             self._json_file.write_text(text + "\n", encoding="utf-8")
@@ -281,23 +280,18 @@ def _summary_lines(summary: dict[str, Any], stopped: bool) -> list[str]:
     lines = []
     if stopped:
         lines.append("stopped here by --max-steps; the script would have gone on")
-    if summary.get("reason"):
+    if summary["reason"]:
         lines.append(f"{summary['status']}: {summary['reason']}")
-    if summary.get("verdict"):
-        lines.append(str(summary["verdict"]))
-    phases = [row for row in summary.get("phases") or [] if row["ms"] > 0]
+    lines.append(summary["verdict"])
+    phases = [phase for phase in summary["phases"] if phase.ms > 0]
     step = summary["step_ms"]
-    if phases and step["p50"] is not None:
-        words = ", ".join(f"{row['name']} {row['ms']:.1f}" for row in phases)
-        lines.append(f"step {step['p50']:.1f} ms (median of {step['n']}): {words}")
-    if summary.get("images_per_s") is not None and step.get("mean") is not None:
+    if phases and step.p50 is not None:
+        words = ", ".join(f"{phase.name} {phase.ms:.1f}" for phase in phases)
+        lines.append(f"step {step.p50:.1f} ms (median of {step.n}): {words}")
+    if summary["images_per_s"] is not None and step.mean is not None:
         speed = f"{summary['images_per_s']:.1f} images/s"
-        lines.append(
-            f"speed {speed}, mean step {step['mean']:.1f} ms, over all {step['mean_n']} measured steps"
-        )
-    lines += [f"note: {note}" for note in summary.get("notes") or []]
+        lines.append(f"speed {speed}, mean step {step.mean:.1f} ms, over all {step.mean_n} measured steps")
+    lines += [f"note: {note}" for note in summary["notes"]]
     run = Path(summary["run"])
     run = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
     return [*lines, f"run: {run}", f"next: detscope show {run}"]
-
-

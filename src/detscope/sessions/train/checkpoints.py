@@ -160,7 +160,9 @@ def restore_parts(checkpoint: Checkpoint, parts: TrainingParts) -> None:
     tensors = read_tensors(checkpoint.folder / _TRAINING)
     try:
         parts.model.load_state_dict(weights)
-        _restore_optimizer(parts.optimizer, checkpoint.state["optimizer"], _select_under(tensors, "optimizer"))
+        _restore_optimizer(
+            parts.optimizer, checkpoint.state["optimizer"], _select_under(tensors, "optimizer")
+        )
         if parts.scaler.is_enabled():
             parts.scaler.load_state_dict(checkpoint.state["scaler"])
         if parts.average is not None:
@@ -228,7 +230,9 @@ def _training_state(parts: TrainingParts) -> tuple[dict[str, torch.Tensor], dict
     tensors |= {f"random.{name}": tensor for name, tensor in random_tensors.items()}
     average = parts.average
     if average is not None:
-        tensors |= {f"average.{name}": tensor.cpu().clone() for name, tensor in average.list_tensors().items()}
+        tensors |= {
+            f"average.{name}": tensor.cpu().clone() for name, tensor in average.list_tensors().items()
+        }
     return tensors, {
         "optimizer": {"state": plain, "param_groups": state["param_groups"]},
         "scaler": parts.scaler.state_dict(),

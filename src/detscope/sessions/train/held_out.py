@@ -48,9 +48,7 @@ class HeldOutImages:
         return table_rows(measure(self.truth, detections), epoch, step)
 
 
-def open_held_out(
-    settings: Settings, card: ModelCard, device: str, progress: Progress
-) -> HeldOutImages:
+def open_held_out(settings: Settings, card: ModelCard, device: str, progress: Progress) -> HeldOutImages:
     """Open the split that is not trained on."""
     data = settings.data.model_copy(update={"images": settings.evaluation.images})
     dataset = open_data(settings, data, card.needs, progress, "val")

@@ -11,6 +11,7 @@ from detscope.errors import OwnCodeError
 from detscope.sessions.recording import describe_model
 from detscope.zoo.contract import BuiltModel
 from detscope.zoo.outputs import forward_place
+from detscope.zoo.registry import recognise_family
 
 if TYPE_CHECKING:
     import torch
@@ -107,11 +108,8 @@ def keep_drawn_sizes(module: Any, data: DataSettings) -> list[str]:
     """
     if not data.scales:
         return []
-    transform = getattr(module, "transform", None)
-    resizes = hasattr(transform, "_skip_resize") and getattr(transform, "fixed_size", None) is None
-    if not resizes:
+    if not recognise_family(module).stop_resizing(module):
         return ["data.scales: this model resizes every image to one size of its own, so scales only blur"]
-    vars(transform)["_skip_resize"] = True  # torchvision's own switch, looked at in training only
     sides = ", ".join(str(side) for side in sorted(data.scales))
     return [f"data.scales: images train at short sides of {sides}; the model's own resize is off"]
 

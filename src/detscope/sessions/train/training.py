@@ -112,9 +112,7 @@ def _train(job: TrainingJob, progress: Progress) -> Path:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
     share = (0, 1) if team is None else (team.place.rank, team.place.ranks)
-    loading = build_loader(
-        dataset, training, job.device, seed=training.seed, data=settings.data, share=share
-    )
+    loading = build_loader(dataset, training, job.device, seed=training.seed, data=settings.data, share=share)
     options = build_options(settings, settings.model.num_classes or len(dataset.classes))
     built = _take_turn(team, lambda: build_model(settings.model.name, options))
     parts = make_parts(built, training, job.device)
