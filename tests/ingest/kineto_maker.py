@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.ingest.kineto import reader as kineto
+from detscope.ingest.kineto.reader import read_trace
 from detscope.ingest.sink import Sink
 
 MAIN, AUTOGRAD, STREAM = 10, 11, 7
@@ -33,8 +33,8 @@ class Read:
 
 def read(path: Path) -> Read:
     frames: dict[str, list[pl.DataFrame]] = {}
-    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame), source=path.name)
-    kineto.read(path, sink)
+    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame))
+    read_trace(path, sink)
     return Read(sink, frames)
 
 

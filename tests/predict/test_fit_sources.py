@@ -225,7 +225,7 @@ def test_networks_are_traced_once_and_then_read_without_torch(
     def never(*_: object) -> None:
         raise AssertionError("traced again")
 
-    monkeypatch.setattr(fit_networks, "_trace", never)
+    monkeypatch.setattr(fit_networks, "_trace_layers", never)
     again = read_measured([store])
     assert again.notes == []
     assert again.samples[0].case.graph.operations == graph.operations

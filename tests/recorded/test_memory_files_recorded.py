@@ -15,7 +15,7 @@ from detscope.ingest.snapshot import reader as snapshot
 def read_with(module, path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:
     frames: dict[str, list[pl.DataFrame]] = {}
     sink = Sink(lambda table, frame: frames.setdefault(table, []).append(frame))
-    module.read(path, sink)
+    module.PART.read(path, sink)
     return {table: pl.concat(parts) for table, parts in frames.items()}, sink
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ _DAMAGE = ("damaged", "unreadable", "without ts", "without dur", "without ph", "
 
 
 @dataclass
-class Recording:
+class RecordedRank:
     """One file that was read."""
 
     path: Path
@@ -31,13 +32,13 @@ class Recording:
     frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
 
     @property
-    def states_rank(self) -> bool:
-        """Whether the file itself says which rank of a job it is."""
-        return "rank" in self.sink.info
+    def info(self) -> dict[str, Any]:
+        """Facts about the file."""
+        return self.sink.info
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """What became of the files."""
 
     runs: list[Path]
@@ -46,9 +47,9 @@ class Imported:
 
 def import_files(
     paths: Sequence[Path], out: Path, name: str | None = None, tell: Callable[[str], None] = lambda _: None
-) -> Imported:
+) -> ImportResult:
     """Read files and write runs; ranks of one job, and what different tools saw of one, share a run."""
-    recordings: list[Recording] = []
+    recordings: list[RecordedRank] = []
     failures: list[DetscopeError] = []
     for path in paths:
         try:
@@ -57,17 +58,17 @@ def import_files(
             failures.append(error)
     if not recordings:
         raise failures[0]
-    groups = grouped(recordings)
+    groups = _group_jobs(recordings)
     if len(groups) > 1:
         tell(f"{len(recordings)} files become {len(groups)} runs: they are not ranks of one job")
-    return Imported([write_run(group, out, name) for group in groups], failures)
+    return ImportResult([write_run(group, out, name) for group in groups], failures)
 
 
-def read_file(path: Path) -> Recording:
+def read_file(path: Path) -> RecordedRank:
     """Read one file, whatever format it has."""
     found = find_format(path)
     frames: dict[str, list[pl.DataFrame]] = {}
-    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame), source=path.name)
+    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame))
     try:
         found.read(path, sink)
     except OSError as error:
@@ -77,85 +78,82 @@ def read_file(path: Path) -> Recording:
     _give_memory_back()
     if not frames:
         raise InputError(f"{path}: nothing usable in it ({found.name})", "record it again")
-    return Recording(path, found, sink, frames)
+    return RecordedRank(path, found, sink, frames)
 
 
 def _give_memory_back() -> None:
     """Hand freed memory to the system: millions of small objects leave a third of the peak in the heap."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):  # other C libraries do without
-        return
-    trim(0)
+    with suppress(OSError, AttributeError, TypeError):  # other C libraries do without
+        ctypes.CDLL(None).malloc_trim(0)
 
 
-def grouped(recordings: Sequence[Recording]) -> list[list[Recording]]:
+def _group_jobs(recordings: Sequence[RecordedRank]) -> list[list[RecordedRank]]:
     """Ranks of one job together; files of different tools together, one of each; the others alone."""
-    ranked = [recording for recording in recordings if recording.states_rank]
-    groups: list[list[Recording]] = []
-    for recording in ranked:
-        home = next((group for group in groups if _same_job(group, recording)), None)
+    if len({recording.format.name for recording in recordings}) == len(recordings):
+        return [list(recordings)]
+    groups: list[list[RecordedRank]] = []
+    for recording in (one for one in recordings if "rank" in one.info):
+        home = next((group for group in groups if _is_same_job(group, recording)), None)
         if home is None:
             groups.append([recording])
         else:
             home.append(recording)
-    others = [recording for recording in recordings if not recording.states_rank]
-    names = [recording.format.name for recording in recordings]
-    if len(recordings) > 1 and len(set(names)) == len(names):
-        return [list(recordings)]
-    return groups + [[recording] for recording in others]
+    return groups + [[recording] for recording in recordings if "rank" not in recording.info]
 
 
-def _same_job(group: list[Recording], recording: Recording) -> bool:
-    sizes = {member.sink.info.get("world_size") for member in group}
+def _is_same_job(group: list[RecordedRank], recording: RecordedRank) -> bool:
+    sizes = {member.info.get("world_size") for member in group}
     ranks = {member.sink.rank for member in group}
-    return sizes == {recording.sink.info.get("world_size")} and recording.sink.rank not in ranks
+    return sizes == {recording.info.get("world_size")} and recording.sink.rank not in ranks
 
 
-def write_run(group: Sequence[Recording], out: Path, name: str | None = None) -> Path:
+def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None) -> Path:
     """Write one run from files that belong together."""
     group = sorted(group, key=lambda recording: recording.sink.rank)
-    notes = _align(group)
-    label = name or _label(group[0].path)
+    aligned = _align_clocks(group)
+    ranks = [recording.sink.rank for recording in group]
+    several = len(set(ranks)) > 1
+    label = name or _label_file(group[0].path)
+    notes = _list_notes(group)
+    if several:
+        notes.append(f"steps, modules and operators are those of rank {ranks[0]}")
     info: dict[str, Any] = {
         "model": {"name": label},
-        "device": _device(group),
+        "device": _name_devices(group),
         "level": "ops",
-        "sources": [_source(recording) for recording in group],
-        "stages": group[0].sink.info.get("stages", []),
+        "sources": [_describe_source(recording) for recording in group],
+        "stages": group[0].info.get("stages", []),
         "cannot_tell": list(dict.fromkeys(text for one in group for text in one.sink.unknown)),
         "definitions": DEFINITIONS,
+        **_describe_operators(group),
+        "notes": [*notes, *aligned],
     }
-    info |= _operators(group)
-    info["notes"] = [*_notes(group), *notes]
     writer = RunWriter(out, "import", label, info)
     seen: set[str] = set()
-    several = len({recording.sink.rank for recording in group}) > 1
     for recording in group:
         for table, frames in recording.frames.items():
-            if table in TABLES_WITH_RANK or table not in seen:
-                for frame in frames:
+            for frame in frames:
+                if table in TABLES_WITH_RANK or table not in seen:
                     writer.append_frame(table, frame)
-            if table == "steps" and several:  # `steps` are the first rank's, these are everybody's
-                for frame in frames:
-                    rank = pl.lit(recording.sink.rank, pl.Int64).alias("rank")
-                    writer.append_frame("rank_steps", frame.with_columns(rank))
+                if table == "steps" and several:  # `steps` are the first rank's, these are everybody's
+                    rank = pl.lit(recording.sink.rank, pl.Int64)
+                    writer.append_frame("rank_steps", frame.with_columns(rank=rank))
         seen |= set(recording.frames)
         recording.frames.clear()
-    damage = _damage(group)
+    damage = _explain_damage(group)
     writer.close("partial" if damage else "ok", damage)
     _give_memory_back()
     return writer.folder
 
 
-def _label(path: Path) -> str:
+def _label_file(path: Path) -> str:
     name = path.name
     for suffix in (".gz", ".json", ".sqlite", ".csv", ".pickle"):
         name = name.removesuffix(suffix)
     return name or "recording"
 
 
-def _source(recording: Recording) -> dict[str, Any]:
+def _describe_source(recording: RecordedRank) -> dict[str, Any]:
     sink = recording.sink
     return {
         "file": recording.path.name,
@@ -167,19 +165,19 @@ def _source(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _device(group: Sequence[Recording]) -> str | None:
+def _name_devices(group: Sequence[RecordedRank]) -> str | None:
     """Names of the devices the files are about; None where they do not say."""
     names: list[str] = []
     for recording in group:
-        known = {d.get("id"): d.get("name") for d in recording.sink.info.get("devices", [])}
+        known = {d.get("id"): d.get("name") for d in recording.info.get("devices", [])}
         frames = recording.frames.get("device_events", [])
         used = {number for frame in frames for number in frame["device"].unique().to_list()}
         names += [str(known[number]) for number in sorted(used - {None}) if known.get(number)]
     return ", ".join(dict.fromkeys(names)) or None
 
 
-def _operators(group: Sequence[Recording]) -> dict[str, Any]:
-    first = next((one.sink.info for one in group if "kernels_unlinked" in one.sink.info), None)
+def _describe_operators(group: Sequence[RecordedRank]) -> dict[str, Any]:
+    first = next((one.info for one in group if "kernels_unlinked" in one.info), None)
     if first is None:
         return {}
     found: dict[str, Any] = {"steps": max(1, int(first.get("steps") or 0))}
@@ -188,24 +186,20 @@ def _operators(group: Sequence[Recording]) -> dict[str, Any]:
     return {"operators": found}
 
 
-def _notes(group: Sequence[Recording]) -> list[str]:
-    several = len(group) > 1
+def _list_notes(group: Sequence[RecordedRank]) -> list[str]:
     notes = []
     for recording in group:
-        prefix = f"{recording.path.name}: " if several else ""
+        prefix = f"{recording.path.name}: " if len(group) > 1 else ""
         notes += [prefix + note for note in recording.sink.notes]
         notes += [f"{prefix}{number:,} {what}" for what, number in recording.sink.counts.items()]
-    ranks = [recording.sink.rank for recording in group]
-    if len(set(ranks)) > 1:
-        notes.append(f"steps, modules and operators are those of rank {ranks[0]}")
     return notes
 
 
-def _damage(group: Sequence[Recording]) -> str | None:
+def _explain_damage(group: Sequence[RecordedRank]) -> str | None:
     """Why the run is only a part of what was recorded."""
     reasons = []
     for recording in group:
-        if recording.sink.info.get("cut"):
+        if recording.info.get("cut"):
             reasons.append(f"{recording.path.name} is cut")
         reasons += [
             f"{number:,} {what}"
@@ -215,7 +209,39 @@ def _damage(group: Sequence[Recording]) -> str | None:
     return ", ".join(reasons) or None
 
 
-def _span(recording: Recording) -> tuple[int, int] | None:
+def _align_clocks(group: Sequence[RecordedRank]) -> list[str]:
+    """Ranks whose clocks do not overlap are shifted so that their first common step begins together."""
+    if len(group) < 2:
+        return []
+    reference = group[0]
+    begin, end = _find_span(reference) or (None, None)
+    notes = []
+    for recording in group[1:]:
+        span = _find_span(recording)
+        if span is None or begin is None or end is None or (span[0] < end and begin < span[1]):
+            continue
+        own, theirs = _find_steps(recording), _find_steps(reference)
+        common = next((name for name in theirs if name in own), None)
+        if common is None:
+            notes.append(
+                f"{recording.path.name}: its clock does not overlap that of {reference.path.name} and there"
+                " is no common step: times of the two cannot be compared"
+            )
+            continue
+        shift_ns = theirs[common] - own[common]
+        for table in (*TABLES_WITH_RANK, "steps"):
+            for index, frame in enumerate(recording.frames.get(table, [])):
+                times = [
+                    pl.col(name) + shift_ns for name in ("start_ns", "launch_ns") if name in frame.columns
+                ]
+                recording.frames[table][index] = frame.with_columns(times)
+        notes.append(
+            f"{recording.path.name}: moved by {shift_ns / 1e6:.3f} ms to begin its steps with the others"
+        )
+    return notes
+
+
+def _find_span(recording: RecordedRank) -> tuple[int, int] | None:
     """First and last moment of a file."""
     found = [
         (frame["start_ns"].min(), (frame["start_ns"] + frame["wall_ns"]).max())
@@ -226,48 +252,7 @@ def _span(recording: Recording) -> tuple[int, int] | None:
     return (min(first for first, _ in known), max(last for _, last in known)) if known else None
 
 
-def _align(group: Sequence[Recording]) -> list[str]:
-    """Ranks whose clocks do not overlap are shifted so that their first common step begins together."""
-    if len(group) < 2:
-        return []
-    reference, spans = group[0], [_span(recording) for recording in group]
-    notes = []
-    for recording, span in zip(group[1:], spans[1:], strict=True):
-        if span is None or spans[0] is None or (span[0] < spans[0][1] and spans[0][0] < span[1]):
-            continue
-        shift = _shift(reference, recording)
-        if shift is None:
-            notes.append(
-                f"{recording.path.name}: its clock does not overlap that of {reference.path.name} and there"
-                " is no common step: times of the two cannot be compared"
-            )
-            continue
-        _move(recording, shift)
-        notes.append(
-            f"{recording.path.name}: moved by {shift / 1e6:.3f} ms to begin its steps with the others"
-        )
-    return notes
-
-
-def _shift(reference: Recording, recording: Recording) -> int | None:
-    marks = [_steps(one) for one in (reference, recording)]
-    common = [name for name in marks[0] if name in marks[1]]
-    return marks[0][common[0]] - marks[1][common[0]] if common else None
-
-
-def _steps(recording: Recording) -> dict[str, int]:
+def _find_steps(recording: RecordedRank) -> dict[str, int]:
     frames = recording.frames.get("host_events", [])
     rows = [frame.filter(pl.col("kind") == "step").select("name", "start_ns") for frame in frames]
     return {name: start for frame in rows for name, start in frame.iter_rows()}
-
-
-def _move(recording: Recording, shift_ns: int) -> None:
-    for table in (*TABLES_WITH_RANK, "steps"):
-        if table not in recording.frames:
-            continue
-        recording.frames[table] = [
-            frame.with_columns(
-                pl.col(name) + shift_ns for name in ("start_ns", "launch_ns") if name in frame.columns
-            )
-            for frame in recording.frames.get(table, [])
-        ]

@@ -16,7 +16,7 @@ from made_program import TICK_NS, Program, Simulation, Wishes
 
 from detscope.analyze.device.figures import device_figures
 from detscope.analyze.summary import summarize
-from detscope.ingest.kineto import reader as kineto
+from detscope.ingest.kineto.reader import read_trace
 from detscope.ingest.sink import Sink
 from detscope.runs.writer import polars_schema
 from detscope.sessions.importing import run_import
@@ -48,7 +48,7 @@ def read(program: Program, folder: Path) -> dict[str, pl.DataFrame]:
     path = folder / f"{next(NUMBER)}.json"
     write_trace(program, path)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-    kineto.read(path, Sink(lambda table, frame: frames.get(table, []).append(frame)))
+    read_trace(path, Sink(lambda table, frame: frames.get(table, []).append(frame)))
     path.unlink()
     return {
         name: pl.concat([pl.DataFrame(schema=polars_schema(name)), *pieces])

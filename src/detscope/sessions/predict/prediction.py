@@ -56,7 +56,7 @@ class PredictRequest:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionInput:
     """A network that is known layer by layer, and everything else that an answer depends on."""
 
     graph: LayerGraph
@@ -112,8 +112,13 @@ def _listed_answer(
 ) -> dict[str, Any]:
     training = stage == "training"
     simulate = simulate_row if training else _forward_row
-    asked = Asked(graph, batches, device, limit, simulate, lambda batch: _reserved(simulate, graph, batch))
-    found = _answer(asked)
+
+    def reserved_bytes(batch: int) -> int:
+        found: int = simulate(StepCase(graph, batch))["reserved_bytes"]
+        return found
+
+    asked = PredictionInput(graph, batches, device, limit, simulate, reserved_bytes)
+    found = _answer_all(asked)
     found |= {
         "stage": stage,
         "optimizer": "sgd" if training else None,
@@ -136,11 +141,6 @@ def _forward_row(case: StepCase) -> dict[str, Any]:
     }
 
 
-def _reserved(simulate: Callable[[StepCase], dict[str, Any]], graph: LayerGraph, batch: int) -> int:
-    found: int = simulate(StepCase(graph, batch))["reserved_bytes"]
-    return found
-
-
 def traced_answer(
     traced: TracedNetwork,
     batches: list[int],
@@ -151,12 +151,12 @@ def traced_answer(
     """All that is expected of a traced network; no optimizer: an inference."""
 
     def row_of(case: StepCase) -> dict[str, Any]:
-        return _row(traced, case.batch, optimizer)
+        return _simulate_traced(traced, case.batch, optimizer)
 
-    def reserved(batch: int) -> int:
+    def reserved_bytes(batch: int) -> int:
         return traced.find_cuda_peak(batch, optimizer).reserved
 
-    found = _answer(Asked(traced.layer_graph, batches, device, limit, row_of, reserved, optimizer or "sgd"))
+    found = _answer_all(PredictionInput(traced.layer_graph, batches, device, limit, row_of, reserved_bytes, optimizer or "sgd"))
     found |= {
         "stage": "training" if traced.training else "inference",
         "optimizer": optimizer,
@@ -167,7 +167,7 @@ def traced_answer(
     return found
 
 
-def _answer(asked: Asked) -> dict[str, Any]:
+def _answer_all(asked: PredictionInput) -> dict[str, Any]:
     """What `answer` says, the exact borders of what fits, and what lies beyond what was measured."""
     device = asked.device
     found = answer_questions(
@@ -175,8 +175,8 @@ def _answer(asked: Asked) -> dict[str, Any]:
     )
     for row in found["rows"]:
         row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
-        row |= _needed(row)
-    found |= _borders(asked, found)
+        row |= _find_needed(row)
+    found |= _find_borders(asked, found)
     found |= {"outside": {}, "latency_by_stage": None, "device_model": None}
     # where time and memory are is told of the batch one would use
     found["places_at_batch"] = found["best_batch_for_throughput"] or max(asked.batches)
@@ -201,7 +201,7 @@ def _answer(asked: Asked) -> dict[str, Any]:
     return found
 
 
-def _needed(row: dict[str, Any]) -> dict[str, Any]:
+def _find_needed(row: dict[str, Any]) -> dict[str, Any]:
     """What the process would hold if the device were large enough: what `fits` is decided by."""
     if row["process_bytes"] is None:
         return {"needed_bytes": None}
@@ -210,28 +210,28 @@ def _needed(row: dict[str, Any]) -> dict[str, Any]:
     return {"needed_bytes": needed, "needed_bytes_interval": ends}
 
 
-def _borders(asked: Asked, found: dict[str, Any]) -> dict[str, Any]:
+def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, Any]:
     """The largest batch that fits and the smallest that does not, searched between those asked for."""
     limit, memory = found["limit_bytes"], asked.device and asked.device.targets.get("memory")
     if limit is None or not math.isfinite(limit):
         return {"largest_batch_that_fits": None, "smallest_batch_that_does_not_fit": None}
     lean = asked.device and replace(asked.device, targets={"memory": memory} if memory else {})
 
-    def simulate(case: StepCase) -> dict[str, Any]:
+    def simulate_memory(case: StepCase) -> dict[str, Any]:
         reserved = 0 if memory else asked.reserved(case.batch)  # with samples the process decides
         return {"batch": case.batch, "reserved_bytes": reserved, "process_bytes": None} | _UNKNOWN
 
     @cache
-    def word(batch: int) -> str:
-        said: str = answer_questions(asked.graph, [batch], lean, limit, simulate)["rows"][0]["fits"]
+    def decide_batch(batch: int) -> str:
+        said: str = answer_questions(asked.graph, [batch], lean, limit, simulate_memory)["rows"][0]["fits"]
         return said
 
     words = {row["batch"]: row["fits"] for row in found["rows"]}
     fits = {batch: said == FITS for batch, said in words.items()}
     not_out = {batch: said != DOES_NOT_FIT for batch, said in words.items()}
-    last = largest_batch(lambda batch: word(batch) != DOES_NOT_FIT, not_out)
+    last = largest_batch(lambda batch: decide_batch(batch) != DOES_NOT_FIT, not_out)
     return {
-        "largest_batch_that_fits": largest_batch(lambda batch: word(batch) == FITS, fits) if memory else None,
+        "largest_batch_that_fits": largest_batch(lambda batch: decide_batch(batch) == FITS, fits) if memory else None,
         "smallest_batch_that_does_not_fit": None if last == MOST else (last or 0) + 1,
     }
 
@@ -256,7 +256,7 @@ def load_named(text: str, image_size: int | None) -> Network:
         return load_network(text, image_size=image_size)
 
 
-def _row(traced: TracedNetwork, batch: int, optimizer: str | None) -> dict[str, Any]:
+def _simulate_traced(traced: TracedNetwork, batch: int, optimizer: str | None) -> dict[str, Any]:
     on_cpu, on_cuda = traced.find_cpu_peak(batch, optimizer), traced.find_cuda_peak(batch, optimizer)
     return {
         "batch": batch,
