@@ -256,10 +256,10 @@ RECURSIVE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SEL
 
 def store(base: Path) -> Subject:
     from detscope.sweep.outcome import Outcome
-    from detscope.sweep.store import COLUMNS, Store
+    from detscope.sweep.store import COLUMNS, SweepStore
 
     whole = base / "store.db"
-    with Store(whole, create=True) as opened:
+    with SweepStore(whole, create=True) as opened:
         environment = opened.keep_environment({"processor": "one", "packages": {"torch": "2.10"}})
         opened.keep_plan("mine", "[axes]", {"a": 1}, [("t1", "words", "cpu")])
         for batch in (1, 2, 4, 8):
@@ -268,7 +268,7 @@ def store(base: Path) -> Subject:
             identity |= {"repetition": 0, "network": "net", "stage": "training", "batch_size": batch}
             identity |= {"variables": "latency", "fingerprint": "name:net"}
             result = {"step_ms": 2.0 * batch, "images_per_s": 500.0, "process_bytes": 10**9, "level": 0}
-            opened.record(identity, Outcome("ok", result=result))
+            opened.record_attempt(identity, Outcome("ok", result=result))
 
     def spoil(folder: Path, kind: str, draw: Random) -> Arguments:
         path = folder / "s.db"

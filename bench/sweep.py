@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.sidebyside import Ratio, verdict
-from detscope.report.terminal_sweep import SweepLines
+from detscope.report.sweep_progress import SweepLines
 from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep.plan import load_plan
 from detscope.sweep.store import read_rows

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from detscope.analyze.sweep.figures import stops_to_pay, sweep_figures
 from detscope.report.sweep_pictures import write_pictures
-from detscope.report.terminal_sweep import SweepLines, render_rows
+from detscope.report.sweep_progress import SweepLines, render_rows
 
 
 def row(network: str, batch: int, rate: float | None, **more: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from kineto_maker import Read, read
 
 from detscope.errors import InputError
 from detscope.ingest.files import RecordedFile
-from detscope.ingest.snapshot.unpickle import load_plain
 from detscope.ingest.recordings import import_files
+from detscope.ingest.snapshot.unpickle import load_plain
 
 TINY = b'{"ph":"X","ts":%d,"dur":1},'
 
@@ -36,7 +36,7 @@ def test_a_small_packed_file_of_many_events_is_read_in_part_and_says_so(
 ) -> None:
     monkeypatch.setenv("DETSCOPE_LIMIT_PACKED_EVENTS", "1000")
     path = packed_trace(tmp_path, 60_000)
-    most, name = RecordedFile_most(path)
+    most, name = RecordedFile(path).find_event_limit()
     assert name == "packed_events"
     assert most < 60_000
     found = read(path)
@@ -53,7 +53,7 @@ def test_events_are_kept_as_far_as_memory_is_free(tmp_path: Path, monkeypatch: p
     plain.write_bytes(gzip.decompress(path.read_bytes()))
     assert read(plain).sink.info["events"] == 60_001
     monkeypatch.setenv("DETSCOPE_LIMIT_EVENT_MEMORY_BYTES", str(10**9))
-    assert RecordedFile_most(plain)[1] == "event_memory_bytes"
+    assert RecordedFile(plain).find_event_limit()[1] == "event_memory_bytes"
     found = read(plain)
     assert found.sink.info["events"] < 60_000
     assert "limit event_memory_bytes" in notes(found)

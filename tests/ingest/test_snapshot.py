@@ -12,8 +12,7 @@ import polars as pl
 import pytest
 
 from detscope.errors import InputError
-from detscope.ingest.formats import memory_timeline as memory_timeline
-from detscope.ingest.snapshot import reader as snapshot
+from detscope.ingest.formats import memory_timeline, snapshot
 from detscope.ingest.sink import Sink
 
 FRAMES = [

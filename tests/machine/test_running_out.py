@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.machine.running_out import host_memory_ran_out, least_addresses_left_bytes
+from detscope.machine.limits import host_memory_ran_out, least_addresses_left_bytes
 
 # Every child asks oneDNN for kernels it has not made yet, with hardly any address space left. Which of them
 # find room, say that there was none, or do not say why is the processor's business; so the words of the last

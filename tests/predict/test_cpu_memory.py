@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from detscope.predict.trace.network import trace_network
-from detscope.sweep.measure import allocated_peak, held_bytes
+from detscope.sweep.measure import measure_allocated_peak, count_held_bytes
 from detscope.zoo.networks import Network, load_network
 
 
@@ -26,7 +26,7 @@ def measured(network: Network, batch: int, optimizer: str) -> int:
         update.zero_grad(set_to_none=True)
 
     step()
-    return held_bytes(network.module, update, data) + allocated_peak(step)
+    return count_held_bytes(network.module, update, data) + measure_allocated_peak(step)
 
 
 @pytest.mark.parametrize(

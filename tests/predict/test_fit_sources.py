@@ -15,7 +15,7 @@ from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
 from detscope.predict.layers.lists import read_layers, read_networks, write_layers
 from detscope.sessions.fit import networks as fit_networks
 from detscope.sessions.fit.sources import parse_where, read_measured
-from detscope.sweep.exchange import export
+from detscope.sweep.exchange import export_rows
 from detscope.sweep.outcome import Outcome
 
 
@@ -141,7 +141,7 @@ def test_out_of_memory_is_kept_and_other_failures_are_counted(store: Path) -> No
 
 
 def test_an_exported_csv_is_the_same_as_its_store(store: Path) -> None:
-    (csv,) = export(store, "csv")
+    (csv,) = export_rows(store, "csv")
     ours, theirs = read_measured([store]).samples, read_measured([csv]).samples
     figures = [
         [(one.network, one.level, one.case.batch, one.latency_ms, one.process_bytes) for one in samples]

@@ -14,7 +14,7 @@ from detscope.record.device.telemetry import NvmlSampler, throttle_names
 
 _SCRIPT = """
 import json, sys
-from detscope.machine.gpus import list_gpus
+from detscope.machine.devices import list_gpus
 from detscope.record.device.telemetry import NvmlSampler
 sampler = NvmlSampler()
 rounds = [[tuple(reading) for reading in sampler.read()] for _ in range(int(sys.argv[1]))]

@@ -136,12 +136,12 @@ def test_two_models_that_do_about_as_much_do_not_take_turns() -> None:
     small, big = (roots.find_root(module) for module in modules)
     chosen = None
     for number in range(40):
-        small.add(5_000_000, trains=False)
-        big.add(5_000_000 if number % 2 else 6_000_000, trains=False)
+        small.add_call(5_000_000, trains=False)
+        big.add_call(5_000_000 if number % 2 else 6_000_000, trains=False)
         before, chosen = chosen, roots.choose_model(trained=False, so_far=chosen)
         assert chosen is before or number == 0
     for _ in range(60):
-        big.add(5_000_000, trains=False)
+        big.add_call(5_000_000, trains=False)
     assert roots.choose_model(trained=False, so_far=small) is big
 
 

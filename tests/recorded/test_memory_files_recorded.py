@@ -6,10 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from detscope.ingest.formats import find_format
-from detscope.ingest.formats import memory_timeline as memory_timeline
+from detscope.ingest.formats import find_format, memory_timeline, snapshot
 from detscope.ingest.sink import Sink
-from detscope.ingest.snapshot import reader as snapshot
 
 
 def read_with(module, path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from detscope.ingest.formats.ncu import read_listings, recognize_head
 
+from detscope.ingest.formats.ncu import read_listings, recognize_head
 from detscope.ingest.sink import Sink
 
 THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"

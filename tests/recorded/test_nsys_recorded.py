@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from detscope.ingest.formats.nsys import read_export, recognize_head
 
+from detscope.ingest.formats.nsys import read_export, recognize_head
 from detscope.ingest.sink import Sink
 
 ALL = ("kernel", "copy", "set")

@@ -17,7 +17,7 @@ from detscope.predict.models.older import fit_trees
 from detscope.predict.models.physical import choose_physical
 from detscope.predict.samples import StepSample, keep_measured, read_samples
 from detscope.predict.score import split_samples
-from detscope.sweep.exchange import import_files
+from detscope.sweep.exchange import import_older
 from detscope.sweep.store import read_rows
 
 SOME_BATCHES = (16, 64, 128, 200, 256)
@@ -104,7 +104,7 @@ def test_the_allocator_reserves_what_a_recorded_history_reserved(recorded: Path)
 
 def test_the_recorded_figures_of_the_tx2_come_into_a_store(recorded: Path, tmp_path: Path) -> None:
     measured = recorded / "prediction/tx2/measured.csv"
-    done = import_files([measured], tmp_path / "tx2.db", "tx2", "training")
+    done = import_older([measured], tmp_path / "tx2.db", "tx2", "training")
     assert done["rows"] == 2 * (len(measured.read_text().splitlines()) - 1)
     found = {
         (row["network"], row["batch_size"], row["variables"]): row for row in read_rows(tmp_path / "tx2.db")

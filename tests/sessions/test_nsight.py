@@ -21,7 +21,7 @@ from detscope.cli.main import app, main
 from detscope.config.schema import Settings
 from detscope.errors import MachineError, UsageError
 from detscope.machine.nsight import METRICS, failure, unknown_metrics
-from detscope.machine.tool_process import run_tool
+from detscope.machine.programs import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window, watch_window
 from detscope.runs.reader import load_run
 from detscope.sessions.nsight import child_settings, make_nsight_plan
@@ -372,7 +372,7 @@ def test_a_signal_while_the_tool_is_started_ends_it_too(
             started.append(self)
             signal.raise_signal(number)
 
-    monkeypatch.setattr("detscope.machine.tool_process.subprocess.Popen", Interrupted)
+    monkeypatch.setattr("detscope.machine.programs.subprocess.Popen", Interrupted)
     with pytest.raises(ending):
         run_tool([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log", 600, {})
     assert started[0].returncode in (-signal.SIGTERM, -signal.SIGKILL)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from detscope.report.terminal_sweep import SweepLines
+from detscope.report.sweep_progress import SweepLines
 from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep.plan import load_plan
 

@@ -8,17 +8,17 @@ from sweep_samples import write_plan
 
 from detscope.errors import InputError, SettingsError, UsageError
 from detscope.sessions.sweep import describe_sweep
-from detscope.sweep.plan import Plan, load_plan
+from detscope.sweep.plan import SweepPlan, load_plan
 from detscope.sweep.schedule import StopSignals
 
 
-def plan_of(folder: Path, text: str) -> Plan:
+def plan_of(folder: Path, text: str) -> SweepPlan:
     path = folder / "plan.toml"
     path.write_text(text, encoding="utf-8")
     return load_plan(path)
 
 
-def points(plan: Plan, *names: str) -> list[tuple[object, ...]]:
+def points(plan: SweepPlan, *names: str) -> list[tuple[object, ...]]:
     return [tuple(trial.values[name] for name in names) for trial in plan.trials]
 
 

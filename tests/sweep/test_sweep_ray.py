@@ -22,7 +22,7 @@ from test_sweep_store import seen
 from test_trial_endings import until
 
 from detscope.errors import UsageError
-from detscope.report.terminal_sweep import SweepLines
+from detscope.report.sweep_progress import SweepLines
 from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep import cluster as ray_backend
 from detscope.sweep.plan import load_plan

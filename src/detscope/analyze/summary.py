@@ -12,8 +12,8 @@ from detscope.analyze.accuracy import add_evaluation
 from detscope.analyze.advice import advice_for
 from detscope.analyze.curve import accuracy_figures, epoch_rows
 from detscope.analyze.device.roofline import count_costs
-from detscope.analyze.device.run_figures import add_device
-from detscope.analyze.device.telemetry import telemetry_rows
+from detscope.analyze.device.imported import add_device
+from detscope.analyze.device.processor import telemetry_figures
 from detscope.analyze.figure import Figure
 from detscope.analyze.memory.account import memory_figures
 from detscope.analyze.predicted import read_predicted
@@ -113,7 +113,7 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
             info.get("num_workers"),
         ),
         "overhead_ratio": measure_own_cost(steps, content, opened.table("loader")),
-        "telemetry": telemetry_rows(opened.table("telemetry")),
+        "telemetry": telemetry_figures(opened.table("telemetry")),
         "growth": info.get("growth"),
         "notes": _notes(info, typical.mode),
         "cannot_tell": _cannot_tell(info, steps, operators),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from detscope.analyze.drawing import ReportData
     from detscope.config.load import LoadedSettings
+    from detscope.report.model import Absent, Section
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
@@ -41,6 +42,13 @@ def table_console() -> Console:
 
     unknown_width = not sys.stdout.isatty() and "COLUMNS" not in environ
     return Console(width=100 if unknown_width else None, highlight=False)
+
+
+def show_sections(sections: Sequence[Section | Absent]) -> None:
+    """Print what sections tell in brief."""
+    from detscope.report.render.terminal import print_sections
+
+    print_sections(sections, table_console())
 
 
 @contextmanager

@@ -47,14 +47,14 @@ def predict(
 
     Of a run: its own network, predicted beside what was measured, and kept in the run for its report.
     """
-    from detscope.sessions.predict.prediction import PredictRequest, named_run, run_predict
+    from detscope.sessions.predict.prediction import PredictRequest, find_named_run, run_predict
 
     if picture is not None:
         from detscope.report.canvas import check_ending
 
         check_ending(picture)
     asked = PredictRequest(network, device_model, batch_sizes, memory_limit, image_size, stage, optimizer)
-    run = named_run(network)
+    run = find_named_run(network)
     with stdout_kept_clean(json):
         if run is None:
             found = run_predict(asked)

@@ -49,11 +49,11 @@ def _of_sweep(store: Path, form: str, out: Path | None) -> Path:
             f"--format {form}: a sweep's report is a page",
             f"detscope sweep export {store} writes its figures",
         )
-    from detscope.analyze.sweep.page import sweep_page
-    from detscope.report.pages.sweep import write_sweep_report
-    from detscope.sweep.status import status_of
-    from detscope.sweep.store import Store, read_rows
+    from detscope.analyze.sweep.figures import summarize_sweep
+    from detscope.report.verbs.sweep import write_sweep_page
+    from detscope.sweep.status import summarize_store
+    from detscope.sweep.store import SweepStore, read_rows
 
-    with Store(store) as opened:
-        status = status_of(opened)
-    return write_sweep_report(sweep_page(read_rows(store), status), store, out)
+    with SweepStore(store) as opened:
+        status = summarize_store(opened)
+    return write_sweep_page(summarize_sweep(read_rows(store), status), store, out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections
 
 
 def runs(
@@ -21,7 +21,7 @@ def runs(
     """List recorded runs."""
     from detscope.analyze.run_list import list_runs
     from detscope.errors import InputError
-    from detscope.report.terminal_runs import render_runs
+    from detscope.report.verbs.run_list import run_list_sections
 
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "give the folder that holds run folders, such as runs")
@@ -29,4 +29,4 @@ def runs(
     if json:
         print_json(rows)
     else:
-        render_runs(rows, table_console())
+        show_sections(run_list_sections(rows))

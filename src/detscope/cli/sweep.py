@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from detscope.cli.output import JsonFlag, print_json, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections
 from detscope.errors import TrialsFailedError, UsageError
+
+if TYPE_CHECKING:
+    from detscope.report.model import Absent, Section
 
 _ISOLATIONS = ("process", "batch")
 _FORMATS = ("csv", "parquet", "older")
@@ -64,21 +69,26 @@ def run(
         raise UsageError(f"--isolation {isolation!r} is not one of {', '.join(_ISOLATIONS)}")
     if on is not None and on != "ray" and not on.startswith("ray://"):
         raise UsageError(f"--on {on!r} is neither ray nor ray://ADDRESS", "try --on ray")
-    from detscope.report.terminal_sweep import SweepLines, render_dry_run
+    from detscope.report.sweep_progress import SweepLines
     from detscope.sessions.sweep import SweepOptions, describe_sweep, run_sweep
     from detscope.sweep.plan import load_plan
 
     loaded = load_plan(plan, store)
     if dry_run:
-        found = describe_sweep(loaded)
+        import msgspec
+
+        from detscope.analyze.sweep.figures import SweepForecast
+        from detscope.report.verbs.sweep import forecast_sections
+
+        found = msgspec.convert(describe_sweep(loaded), SweepForecast)
         if json:
             print_json(found)
         else:
-            render_dry_run(found, table_console())
+            show_sections(forecast_sections(found))
         return
     options = SweepOptions(resume, till_first_fail, isolation, on)
     result = run_sweep(loaded, options, SweepLines(quiet=quiet))
-    _present(loaded.store, result, json, pictures=True)
+    _present(loaded.store, result, json)
     if result["failed"]:
         raise TrialsFailedError(
             f"{result['failed']} of {result['planned']} trials failed",
@@ -89,12 +99,12 @@ def run(
 @sweep.command()
 def status(store: StoreArgument, json: JsonFlag = False) -> None:
     """Tell how far a sweep is and what it has measured; also while it runs."""
-    from detscope.sweep.status import status_of
-    from detscope.sweep.store import Store
+    from detscope.sweep.status import summarize_store
+    from detscope.sweep.store import SweepStore
 
-    with Store(store) as opened:
-        found = status_of(opened)
-    _present(store, found, json, pictures=False)
+    with SweepStore(store) as opened:
+        found = summarize_store(opened)
+    _present(store, found, json)
 
 
 @sweep.command()
@@ -106,7 +116,7 @@ def merge(
     """Bring stores of several machines together; late duplicates are kept apart."""
     from dataclasses import asdict
 
-    from detscope.sweep.exchange import merge as merged
+    from detscope.sweep.exchange import merge_stores as merged
 
     done = merged(stores, out)
     if json:
@@ -127,7 +137,7 @@ def export(
     """Write the results as CSV, as Parquet, or as the files of the older toolflow."""
     if form not in _FORMATS:
         raise UsageError(f"--format {form!r} is not one of {', '.join(_FORMATS)}", "try --format csv")
-    from detscope.sweep.exchange import export as write
+    from detscope.sweep.exchange import export_rows as write
 
     for path in write(store, form, out):
         print(path)
@@ -144,9 +154,9 @@ def import_(
     json: JsonFlag = False,
 ) -> None:
     """Read memory and latency files of the older toolflow into a store."""
-    from detscope.sweep.exchange import import_files
+    from detscope.sweep.exchange import import_older
 
-    done = import_files(files, store, device, stage)
+    done = import_older(files, store, device, stage)
     if json:
         print_json(done)
         return
@@ -154,27 +164,31 @@ def import_(
     print(f"next: detscope sweep status {store}")
 
 
-def _present(store: Path, result: dict[str, Any], as_json: bool, pictures: bool) -> None:
-    from detscope.analyze.sweep.figures import sweep_figures
+def _present(store: Path, status: dict[str, Any], as_json: bool) -> None:
+    """Show a sweep; what has just been run is drawn, too."""
+    import msgspec
+
+    from detscope.analyze.sweep.figures import summarize_sweep
+    from detscope.report.verbs.sweep import place_sections, sweep_sections
     from detscope.sweep.store import read_rows
 
-    figures = sweep_figures(read_rows(store))
-    if pictures and result.get("ran"):
-        from detscope.report.sweep_pictures import write_pictures
-
+    summary = summarize_sweep(read_rows(store), status)
+    sections = sweep_sections(summary)
+    if summary.ran:
         folder = store.with_name(f"{store.stem}-pictures")
-        result = {**result, "pictures": [str(path) for path in write_pictures(figures, folder)]}
+        summary = msgspec.structs.replace(summary, pictures=_draw_pictures(sections, folder))
     if as_json:
-        print_json({**result, **figures})
-        return
-    from detscope.report.terminal_sweep import render_rows, render_status
+        print_json(summary)
+    else:
+        show_sections([*sections, *place_sections(summary)])
 
-    console = table_console()
-    if result.get("ran") == 0:
-        print(f"nothing was run: {store} has all {result['planned']} trials")
-    render_rows(figures, console)
-    render_status(result, console)
-    print(f"store: {store}")
-    for picture in result.get("pictures", ()):
-        print(f"picture: {picture}")
-    print(f"next: detscope report {store}, or detscope fit {store} --out MY.model")
+
+def _draw_pictures(sections: Sequence[Section | Absent], folder: Path) -> list[str]:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        print("note: no pictures: pip install 'detscope[pictures]' draws them", file=sys.stderr)
+        return []
+    from detscope.report.render.picture import write_chart_files
+
+    return [str(path) for path in write_chart_files(sections, folder)]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
 
 
 def tune(
@@ -31,7 +31,7 @@ def tune(
     """Try the advice of a run, one change at a time, between runs of the base; write the best as a config."""
     from detscope.config.load import load_settings
     from detscope.report.progress import make_progress
-    from detscope.report.terminal_tune import render_tuning
+    from detscope.report.verbs.tuning import tuning_sections
     from detscope.sessions.tune import parse_budget, run_tuning
 
     seconds = parse_budget(budget)
@@ -46,4 +46,4 @@ def tune(
     if json:
         print_json(result)
     else:
-        render_tuning(result, table_console())
+        show_sections(tuning_sections(result))

@@ -231,10 +231,8 @@ def _align_clocks(group: Sequence[RecordedRank]) -> list[str]:
         shift_ns = theirs[common] - own[common]
         for table in (*TABLES_WITH_RANK, "steps"):
             for index, frame in enumerate(recording.frames.get(table, [])):
-                times = [
-                    pl.col(name) + shift_ns for name in ("start_ns", "launch_ns") if name in frame.columns
-                ]
-                recording.frames[table][index] = frame.with_columns(times)
+                names = [name for name in ("start_ns", "launch_ns") if name in frame.columns]
+                recording.frames[table][index] = frame.with_columns(pl.col(names) + shift_ns)
         notes.append(
             f"{recording.path.name}: moved by {shift_ns / 1e6:.3f} ms to begin its steps with the others"
         )

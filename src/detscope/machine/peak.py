@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detscope.machine.processor import cpu_model
+from detscope.machine.facts import cpu_model
 
 _SIDE = 1024
 _BYTES = 64 * 2**20

@@ -21,7 +21,7 @@ from torch import nn
 from detscope import marks
 from detscope.errors import UsageError
 from detscope.faults import text_of
-from detscope.machine.facts import environment
+from detscope.machine.facts import gather_facts
 from detscope.record.device.clock import device_clock_for
 from detscope.record.device.telemetry import Telemetry
 from detscope.record.foreign import WeakObjects
@@ -152,7 +152,7 @@ class StepRecorder:
 
     def __enter__(self) -> Self:
         out, verb, name, known, config_toml = self._run
-        info = {**known, "environment": environment(), "definitions": DEFINITIONS}
+        info = {**known, "environment": gather_facts(), "definitions": DEFINITIONS}
         self.writer = RunWriter(out, verb, name, info, config_toml)
         self.begun = True
         if self.level == "ops" or self.memory:

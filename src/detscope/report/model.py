@@ -86,7 +86,7 @@ class Series:
     symbol: Literal["circle", "cross", "diamond", "triangle"] = "circle"
     dash: Literal["solid", "dot", "dash", "dashdot"] = "solid"
     width: float = 2
-    texts: Sequence[str] = ()  # written inside each bar
+    texts: Sequence[str] = ()  # written inside each bar, above each point
     details: Sequence[str] = ()  # said of each value when one points at it
     error_up: Sequence[float] = ()
     error_down: Sequence[float] = ()

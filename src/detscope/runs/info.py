@@ -5,7 +5,7 @@ A run is checked once, when it is opened; whoever reads it afterwards needs no g
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -87,6 +87,9 @@ class Peak(TypedDict):
 
     peak_flops_per_s: Annotated[float, Meta(gt=0)]
     bandwidth_bytes_per_s: Annotated[float, Meta(gt=0)]
+    device: NotRequired[str | None]
+    threads: NotRequired[Count | None]
+    definition: NotRequired[str | None]
 
 
 class Costs(TypedDict, total=False):
@@ -213,12 +216,23 @@ class OneRank(TypedDict, total=False):
     images_per_s: Number | None
 
 
+class Agreement(TypedDict, total=False):
+    """Whether ranks have the same weights and loss at the end."""
+
+    weights_equal: bool | None
+    loss_equal: bool | None
+    losses: list[Number | None] | None
+    checksum: str | None
+    how: str | None
+
+
 class Source(TypedDict, total=False):
     """A file that was recorded elsewhere."""
 
     file: str | None
     format: str | None
     rank: Count | None
+    rows: dict[str, Count] | None
     counts: dict[str, Count] | None
 
 
@@ -322,7 +336,7 @@ class RunInfo(TypedDict, total=False):
     ranks: Ranks | None
     rank_facts: RankFacts | None
     one_rank: OneRank | None
-    agreement: dict[str, Any] | None
+    agreement: Agreement | None
     sources: list[Source] | None
     script: Script | None
     repeat: Count | None

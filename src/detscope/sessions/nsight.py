@@ -26,7 +26,7 @@ from detscope.machine.nsight import (
     systems_command,
     unknown_metrics,
 )
-from detscope.machine.tool_process import run_tool
+from detscope.machine.programs import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
 
 if TYPE_CHECKING:
@@ -213,12 +213,12 @@ def _run_tool(line: Sequence[str], folder: Path, plan: NsightPlan, timeout_s: fl
 def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any]) -> Path:
     """Read a recorded file into a run of its own, and say there how it was recorded."""
     from detscope.ingest.recordings import read_file, write_run
-    from detscope.machine.facts import environment
+    from detscope.machine.facts import gather_facts
     from detscope.report.publish import publish_run
     from detscope.runs.writer import update_info
 
     run = write_run([read_file(file)], parent, model)
-    update_info(run, {**about, "environment": environment()})
+    update_info(run, {**about, "environment": gather_facts()})
     publish_run(run)
     return run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError, UsageError
-from detscope.machine.versions import package_version
+from detscope.machine.facts import package_version
 from detscope.runs.atomic import storage_error
 from detscope.zoo.networks.loading import build_network, find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder

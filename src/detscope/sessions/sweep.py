@@ -10,17 +10,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InterruptedRun
-from detscope.sweep.keys import environment_facts
+from detscope.sweep.keys import read_environment
 from detscope.sweep.outcome import Outcome, is_open
-from detscope.sweep.plan import Plan
-from detscope.sweep.prepare import Prepared, identity_of, labels_of, one_machine, prepare
+from detscope.sweep.plan import SweepPlan
+from detscope.sweep.prepare import (
+    PreparedTrial,
+    describe_identity,
+    list_labels,
+    prepare_trials,
+    require_one_machine,
+)
 from detscope.sweep.process import TRIAL_COMMAND, ProcessRunner
-from detscope.sweep.schedule import Ended, FirstFailures, Rules, Runner, Started, StopSignals, run_queues
-from detscope.sweep.status import accepted_kinds, refuse_other_identity, refuse_unfinished, status_of
-from detscope.sweep.store import Store, locked
+from detscope.sweep.schedule import (
+    FirstFailures,
+    QueueRules,
+    StopSignals,
+    TrialEnd,
+    TrialRunner,
+    TrialStart,
+    run_queues,
+)
+from detscope.sweep.status import read_accepted, refuse_other_identity, refuse_unfinished, summarize_store
+from detscope.sweep.store import SweepStore, lock_store
 
 if TYPE_CHECKING:
-    from detscope.report.terminal_sweep import SweepLines
+    from detscope.report.sweep_progress import SweepLines
     from detscope.sweep.cluster import RayMachines
 
 ROW_BYTES = 3_000
@@ -42,14 +56,14 @@ class SweepOptions:
 class ThisMachine:
     """Processes here."""
 
-    def __init__(self, plan: Plan, options: SweepOptions) -> None:
-        labels = labels_of(plan)
-        one_machine(labels)
-        self.facts: Mapping[str, Mapping[str, Any]] = {labels[0]: environment_facts()}
+    def __init__(self, plan: SweepPlan, options: SweepOptions) -> None:
+        labels = list_labels(plan)
+        require_one_machine(labels)
+        self.facts: Mapping[str, Mapping[str, Any]] = {labels[0]: read_environment()}
         self._limits, self._command = plan.limits, options.command
         self._reuse = (options.isolation or plan.isolation) == "batch"
 
-    def make_runner(self, device: str) -> Runner:  # noqa: ARG002  (all devices are here)
+    def make_runner(self, device: str) -> TrialRunner:  # noqa: ARG002  (all devices are here)
         """A process for each trial, or one for many."""
         return ProcessRunner(self._limits, self._reuse, self._command)
 
@@ -69,7 +83,7 @@ class ThisMachine:
         """Runners end their own processes."""
 
 
-def run_sweep(plan: Plan, options: SweepOptions, lines: SweepLines) -> dict[str, Any]:
+def run_sweep(plan: SweepPlan, options: SweepOptions, lines: SweepLines) -> dict[str, Any]:
     """Run what the store does not have yet; the store's status afterwards."""
     with ExitStack() as stack:
         machines: ThisMachine | RayMachines
@@ -81,53 +95,55 @@ def run_sweep(plan: Plan, options: SweepOptions, lines: SweepLines) -> dict[str,
             reuse = (options.isolation or plan.isolation) == "batch"
             machines = RayMachines(plan, options.on, options.command, reuse=reuse)
         stack.callback(machines.close_machines)
-        stack.enter_context(locked(plan.store))
-        store = stack.enter_context(Store(plan.store, create=True))
+        stack.enter_context(lock_store(plan.store))
+        store = stack.enter_context(SweepStore(plan.store, create=True))
         trials, waiting = _begin_sweep(plan, options, machines.facts, store)
         ran = _run_trials(plan, options, machines, store, waiting, lines) if waiting else 0
-        found = status_of(store)
+        found = summarize_store(store)
     return {"plan": plan.name, "planned": len(trials), "ran": ran, **found}
 
 
 def _begin_sweep(
-    plan: Plan, options: SweepOptions, facts: Mapping[str, Mapping[str, Any]], store: Store
-) -> tuple[list[Prepared], list[Prepared]]:
+    plan: SweepPlan, options: SweepOptions, facts: Mapping[str, Mapping[str, Any]], store: SweepStore
+) -> tuple[list[PreparedTrial], list[PreparedTrial]]:
     """All trials of the plan, and those without a result yet; refuses what would mix figures."""
-    identity = identity_of(plan, facts)
+    identity = describe_identity(plan, facts)
     refuse_other_identity(store, identity)
     keys = {label: store.keep_environment(own) for label, own in facts.items()}
-    trials = prepare(plan, facts, keys)
-    done = accepted_kinds(store)
+    trials = prepare_trials(plan, facts, keys)
+    done = read_accepted(store)
     if options.resume:
-        reopened = [one.key for one in trials if one.key in done and is_open(done[one.key][1])]
-        store.reopen(reopened)
+        reopened = [
+            one.trial_key for one in trials if one.trial_key in done and is_open(done[one.trial_key][1])
+        ]
+        store.reopen_trials(reopened)
         done = {key: ending for key, ending in done.items() if key not in set(reopened)}
     refuse_unfinished(store, trials, done, options.resume)
-    waiting = [one for one in trials if one.key not in done]
+    waiting = [one for one in trials if one.trial_key not in done]
     if waiting:
-        planned = [(one.key, one.trial.words(), one.device) for one in trials]
+        planned = [(one.trial_key, one.trial.describe_trial(), one.device_name) for one in trials]
         store.keep_plan(plan.name, plan.text, identity, planned)
     return trials, waiting
 
 
 def _run_trials(
-    plan: Plan,
+    plan: SweepPlan,
     options: SweepOptions,
     machines: ThisMachine | RayMachines,
-    store: Store,
-    waiting: Sequence[Prepared],
+    store: SweepStore,
+    waiting: Sequence[PreparedTrial],
     lines: SweepLines,
 ) -> int:
     isolation = options.isolation or plan.isolation
     runnable = [one for one in waiting if not one.cannot_run]
     for one in waiting:
         if one.cannot_run:
-            store.record(one.identity, Outcome("skipped", f"cannot run: {one.cannot_run}"))
-            lines.add_note(f"{one.trial.words()}: cannot run: {one.cannot_run}")
-    queues: dict[str, list[Prepared]] = {}
+            store.record_attempt(one.identity, Outcome("skipped", f"cannot run: {one.cannot_run}"))
+            lines.add_note(f"{one.trial.describe_trial()}: cannot run: {one.cannot_run}")
+    queues: dict[str, list[PreparedTrial]] = {}
     for one in runnable:
-        queues.setdefault(one.device, []).append(one)
-    rules = Rules(
+        queues.setdefault(one.device_name, []).append(one)
+    rules = QueueRules(
         machines.limit_retries(plan.limits.retries),
         options.till_first_fail or plan.till_first_fail,
         _earlier_failures(plan, machines, store, waiting),
@@ -139,18 +155,20 @@ def _run_trials(
         with StopSignals() as signals:
             lanes = machines.count_lanes(list(queues))
             for event in run_queues(queues, machines.make_runner, rules, signals.stop, lanes):
-                if isinstance(event, Started):
+                if isinstance(event, TrialStart):
                     lines.start_trial(event.prepared)
-                elif isinstance(event, Ended):
+                elif isinstance(event, TrialEnd):
                     prepared, outcome, final = event.prepared, event.outcome, event.final
                     identity = prepared.identity
-                    store.record(identity, outcome, attempt=event.attempt, final=final, isolation=isolation)
+                    store.record_attempt(
+                        identity, outcome, attempt=event.attempt, final=final, isolation=isolation
+                    )
                     lines.end_trial(prepared, outcome, final)
                     ran += final and outcome.kind != "skipped"
                 else:
                     lines.redraw_lines()
             for request, outcome in machines.take_late():
-                store.record(by_request[id(request)].identity, outcome, isolation=isolation)
+                store.record_attempt(by_request[id(request)].identity, outcome, isolation=isolation)
     finally:
         lines.finish_sweep()
     if signals.heard is None:
@@ -163,30 +181,32 @@ def _run_trials(
 
 
 def _earlier_failures(
-    plan: Plan, machines: ThisMachine | RayMachines, store: Store, waiting: Sequence[Prepared]
+    plan: SweepPlan, machines: ThisMachine | RayMachines, store: SweepStore, waiting: Sequence[PreparedTrial]
 ) -> FirstFailures:
     """What earlier parts of this sweep ran into counts when it is resumed."""
     found = FirstFailures()
-    done = accepted_kinds(store)
+    done = read_accepted(store)
     if len(waiting) < len(plan.trials):
         keys = {label: store.keep_environment(own) for label, own in machines.facts.items()}
-        for one in prepare(plan, machines.facts, keys):
-            if one.key in done:
-                found.note(one, *done[one.key])
+        for one in prepare_trials(plan, machines.facts, keys):
+            if one.trial_key in done:
+                found.note_failure(one, *done[one.trial_key])
     return found
 
 
-def describe_sweep(plan: Plan, store: Path | None = None) -> dict[str, Any]:
+def describe_sweep(plan: SweepPlan, store: Path | None = None) -> dict[str, Any]:
     """`--dry-run`: how many trials, how long, how much disk; nothing is run, nothing is written."""
-    labels = labels_of(plan)
-    facts = {label: environment_facts() for label in labels}
-    trials = prepare(plan, facts, dict.fromkeys(labels, ""))
+    labels = list_labels(plan)
+    facts = {label: read_environment() for label in labels}
+    trials = prepare_trials(plan, facts, dict.fromkeys(labels, ""))
     earlier = _earlier_seconds(store or plan.store)
     each, basis = _each_seconds(plan, earlier)
     devices: dict[str, int] = {}
     for one in trials:
-        devices[one.device] = devices.get(one.device, 0) + (not one.cannot_run)
-    cannot = [{"trial": one.trial.words(), "why": one.cannot_run} for one in trials if one.cannot_run]
+        devices[one.device_name] = devices.get(one.device_name, 0) + (not one.cannot_run)
+    cannot = [
+        {"trial": one.trial.describe_trial(), "why": one.cannot_run} for one in trials if one.cannot_run
+    ]
     return {
         "plan": plan.name,
         "store": str(plan.store),
@@ -197,11 +217,11 @@ def describe_sweep(plan: Plan, store: Path | None = None) -> dict[str, Any]:
         "estimated_s": max(devices.values(), default=0) * each,
         "estimated_from": basis,
         "disk_bytes": STORE_BYTES + ROW_BYTES * len(trials),
-        "order": [one.trial.words() for one in trials],
+        "order": [one.trial.describe_trial() for one in trials],
     }
 
 
-def _each_seconds(plan: Plan, earlier: Sequence[float]) -> tuple[float, str]:
+def _each_seconds(plan: SweepPlan, earlier: Sequence[float]) -> tuple[float, str]:
     start = ASSUMED_START_S if plan.isolation == "process" else 0.5
     if earlier:
         middle = sorted(earlier)[len(earlier) // 2]
@@ -213,6 +233,6 @@ def _each_seconds(plan: Plan, earlier: Sequence[float]) -> tuple[float, str]:
 def _earlier_seconds(path: Path) -> list[float]:
     if not path.exists():
         return []
-    with Store(path) as store:
-        rows = store.query("SELECT seconds FROM attempts WHERE role = 'accepted' AND kind = 'ok'")
+    with SweepStore(path) as store:
+        rows = store.query_rows("SELECT seconds FROM attempts WHERE role = 'accepted' AND kind = 'ok'")
     return [row["seconds"] for row in rows if row["seconds"] is not None]

@@ -13,13 +13,13 @@ from dataclasses import asdict
 from typing import Any
 
 from detscope.errors import MachineError, UsageError
-from detscope.sweep.keys import differences, environment_facts
-from detscope.sweep.outcome import LOST, NO_NODE, Outcome, one_line
-from detscope.sweep.plan import Plan
-from detscope.sweep.prepare import labels_of
-from detscope.sweep.process import ProcessRunner, Stopped
-from detscope.sweep.schedule import Runner
-from detscope.sweep.settings import Limits, split_device
+from detscope.sweep.keys import list_differences, read_environment
+from detscope.sweep.outcome import LOST, NO_NODE, Outcome, shorten_text
+from detscope.sweep.plan import SweepPlan
+from detscope.sweep.prepare import list_labels
+from detscope.sweep.process import ProcessRunner, SweepStoppedError
+from detscope.sweep.schedule import TrialRunner
+from detscope.sweep.settings import TrialLimits, split_device
 
 LOST_RETRIES = 3
 WAIT_FOR_NODE_S = 60.0
@@ -32,7 +32,7 @@ class RayMachines:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SweepPlan,
         on: str,
         command: Sequence[str],
         *,
@@ -41,13 +41,13 @@ class RayMachines:
     ) -> None:
         if reuse:
             raise UsageError("--isolation batch and --on ray exclude each other", "leave one of them out")
-        labels = labels_of(plan)
+        labels = list_labels(plan)
         if "" in labels:
             raise UsageError(
                 "on a cluster every device needs the label of its machine",
                 'write axes.device = ["jetson/cuda:0"], and start that node with resources={"jetson": 1}',
             )
-        self._ray = _connected(on)
+        self._ray = _connect_ray(on)
         self._limits, self._command, self._wait_s = plan.limits, tuple(command), wait_for_node_s
         self._task = self._ray.remote(num_cpus=0, max_retries=0)(run_in_task)
         self._overdue: list[tuple[Any, Mapping[str, Any]]] = []
@@ -61,11 +61,11 @@ class RayMachines:
                 f"the cluster has no node with the label {label!r}",
                 f"start it with: ray start --address=HEAD --resources '{{\"{label}\": 1}}'",
             )
-        task = self._ray.remote(num_cpus=0, max_retries=LOST_RETRIES)(environment_facts)
+        task = self._ray.remote(num_cpus=0, max_retries=LOST_RETRIES)(read_environment)
         found: dict[str, Any] = self._ray.get(task.options(resources={label: 0.001}).remote())
         return found
 
-    def make_runner(self, device: str) -> Runner:
+    def make_runner(self, device: str) -> TrialRunner:
         """A runner whose trials need the device's label."""
         label = split_device(device)[0]
         assert label is not None
@@ -80,13 +80,15 @@ class RayMachines:
         """Nodes come and go: what was lost is tried more often than what was killed."""
         return max(planned, LOST_RETRIES)
 
-    def submit(self, label: str, request: Mapping[str, Any]) -> Any:
+    def submit_trial(self, label: str, request: Mapping[str, Any]) -> Any:
         """Queue a trial for a node of that label; what stands for its result."""
         return self._task.options(resources={label: 1}).remote(
             dict(request), asdict(self._limits), list(self._command)
         )
 
-    def wait(self, label: str, reference: Any, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
+    def wait_for_outcome(
+        self, label: str, reference: Any, request: Mapping[str, Any], stop: threading.Event
+    ) -> Outcome:
         """What became of a task; `Stopped` if the sweep is to end."""
         began = time.monotonic()
         unseen_since: float | None = None
@@ -94,10 +96,10 @@ class RayMachines:
         while True:
             done, _ = self._ray.wait([reference], timeout=_TICK_S)
             if done:
-                return self._delivered(label, reference)
+                return self._read_outcome(label, reference)
             if stop.is_set():
                 self._ray.cancel(reference, force=True)
-                raise Stopped
+                raise SweepStoppedError
             now = time.monotonic()
             if label in self._ray.cluster_resources():
                 unseen_since = None
@@ -111,16 +113,16 @@ class RayMachines:
                     self._overdue.append((reference, request))
                 return Outcome("error", f"{LOST}: no answer from its node", seconds=now - began, luck=True)
 
-    def _delivered(self, label: str, reference: Any) -> Outcome:
+    def _read_outcome(self, label: str, reference: Any) -> Outcome:
         try:
             found = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            words = one_line(str(error), 300)
+            words = shorten_text(str(error), 300)
             lost = not isinstance(error, self._ray.exceptions.RayTaskError)
             name = type(error).__name__
             return Outcome("error", f"{LOST} its node: {name}" if lost else name, words, luck=lost)
         outcome = Outcome(**found)
-        other = differences(self.facts[label], outcome.environment or {})
+        other = list_differences(self.facts[label], outcome.environment or {})
         if other:
             return Outcome("error", f"another environment on this node: {other[0]}", "; ".join(other))
         return outcome
@@ -151,23 +153,23 @@ class _TaskRunner:
     def __init__(self, machines: RayMachines, label: str) -> None:
         self._machines, self._label = machines, label
 
-    def run(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
+    def run_trial(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
         """Run one on whichever node has the label."""
-        reference = self._machines.submit(self._label, request)
-        return self._machines.wait(self._label, reference, request, stop)
+        reference = self._machines.submit_trial(self._label, request)
+        return self._machines.wait_for_outcome(self._label, reference, request, stop)
 
-    def close(self) -> None:
+    def close_runner(self) -> None:
         """Tasks end by themselves."""
 
 
 def run_in_task(request: dict[str, Any], limits: dict[str, Any], command: list[str]) -> dict[str, Any]:
     """Inside the task: our own process, so that its cause of death is known and not just a lost worker."""
-    runner = ProcessRunner(Limits(**limits), reuse=False, command=command)
-    outcome = runner.run(request, threading.Event())
-    return {**asdict(outcome), "environment": environment_facts()}
+    runner = ProcessRunner(TrialLimits(**limits), reuse=False, command=command)
+    outcome = runner.run_trial(request, threading.Event())
+    return {**asdict(outcome), "environment": read_environment()}
 
 
-class _Ray:
+class _RayLibrary:
     """The library, and whether the cluster was started here."""
 
     def __init__(self, library: Any, started_here: bool) -> None:
@@ -177,19 +179,19 @@ class _Ray:
         return getattr(self._library, name)
 
 
-def _connected(on: str) -> Any:
+def _connect_ray(on: str) -> Any:
     try:
         import ray
     except ImportError:
         raise MachineError("--on ray needs Ray", "install it: pip install 'detscope[ray]'") from None
     if ray.is_initialized():
-        return _Ray(ray, started_here=False)
+        return _RayLibrary(ray, started_here=False)
     address = on if on.startswith("ray://") else "auto"
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise MachineError(
-            f"no Ray cluster at {address}: {one_line(str(error), 200)}",
+            f"no Ray cluster at {address}: {shorten_text(str(error), 200)}",
             "start one: ray start --head, and ray start --address=HEAD on every node",
         ) from error
-    return _Ray(ray, started_here=True)
+    return _RayLibrary(ray, started_here=True)

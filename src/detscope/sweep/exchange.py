@@ -12,17 +12,17 @@ from typing import Any
 
 from detscope.errors import InputError, UsageError
 from detscope.runs.atomic import storage_error, write_atomically, write_text
-from detscope.sweep.keys import canonical, key_of
+from detscope.sweep.keys import canonical_json, make_key
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.settings import STAGES
-from detscope.sweep.store import COLUMNS, Store, attempt_row, read_rows
+from detscope.sweep.store import COLUMNS, SweepStore, make_attempt_row, read_rows
 
 # DOC detscope.sweep.exchange: Results out of a store: CSV and Parquet with every column, or the files of the older toolflow.
 # DOC detscope.sweep.exchange: Stores of several machines become one: every attempt once, one accepted result per trial.
 _TYPES = {"TEXT": "String", "INTEGER": "Int64", "REAL": "Float64"}
 
 
-def export(store: Path, form: str, out: Path | None = None) -> list[Path]:
+def export_rows(store: Path, form: str, out: Path | None = None) -> list[Path]:
     """Write the accepted rows; the paths written. What exists already is not overwritten."""
     rows = read_rows(store)
     if not rows:
@@ -34,7 +34,7 @@ def export(store: Path, form: str, out: Path | None = None) -> list[Path]:
     path = out or store.with_suffix(f".{form}")
     if path.exists():
         raise UsageError(f"{path}: exists already", "give another name with --out, or remove it")
-    frame = _frame(rows)
+    frame = _make_frame(rows)
     try:
         write = frame.write_csv if form == "csv" else frame.write_parquet
         write_atomically(path, write)
@@ -43,13 +43,17 @@ def export(store: Path, form: str, out: Path | None = None) -> list[Path]:
     return [path]
 
 
-def _frame(rows: list[dict[str, Any]]) -> Any:
+def _make_frame(rows: list[dict[str, Any]]) -> Any:
     import polars
 
     kinds = {name: getattr(polars, _TYPES[kind.split()[0]]) for name, kind in COLUMNS.items()}
     kinds["environment_facts"] = polars.String
     plain = [
-        {**row, "more": canonical(row["more"]), "environment_facts": canonical(row["environment_facts"])}
+        {
+            **row,
+            "more": canonical_json(row["more"]),
+            "environment_facts": canonical_json(row["environment_facts"]),
+        }
         for row in rows
     ]
     return polars.DataFrame(plain, schema=kinds)
@@ -67,30 +71,30 @@ _OTHER_NAMES = {"net": "net_name", "prune_level": "level"}
 _FAILED = "-1"
 
 
-def import_files(files: Sequence[Path], store: Path, device: str, stage: str) -> dict[str, int]:
+def import_older(files: Sequence[Path], store: Path, device: str, stage: str) -> dict[str, int]:
     """Read older files, or all in their folders, into a store; rows it has already are left alone."""
     if stage not in STAGES:
         raise UsageError(f"--stage {stage!r} is not one of {', '.join(STAGES)}")
-    paths = [path for given in files for path in _files_of(given)]
-    read = [(path, list(_rows(path))) for path in paths]  # all are readable, or nothing is kept
+    paths = [path for given in files for path in _list_files(given)]
+    read = [(path, list(_read_older_rows(path))) for path in paths]  # all are readable, or nothing is kept
     known = 0
     new: list[tuple[dict[str, Any], str]] = []
-    with Store(store, create=True) as opened:
+    with SweepStore(store, create=True) as opened:
         environment = opened.keep_environment({"imported": "files of the older toolflow", "device": device})
-        have = {row["attempt_id"] for row in opened.query("SELECT attempt_id FROM attempts")}
+        have = {row["attempt_id"] for row in opened.query_rows("SELECT attempt_id FROM attempts")}
         for row in (row for _, rows in read for row in rows):
-            for identity, outcome in _attempts(row, device, stage, environment):
-                name = key_of([identity["trial"], outcome.kind, outcome.result])
+            for identity, outcome in _make_attempts(row, device, stage, environment):
+                name = make_key([identity["trial"], outcome.kind, outcome.result])
                 if name in have:
                     known += 1
                     continue
                 have.add(name)
-                new.append((attempt_row(identity, outcome, 1, "older", name), "accepted"))
-        opened.insert(new)
+                new.append((make_attempt_row(identity, outcome, 1, "older", name), "accepted"))
+        opened.insert_attempts(new)
     return {"files": len(paths), "rows": len(new), "known": known}
 
 
-def _files_of(given: Path) -> Iterable[Path]:
+def _list_files(given: Path) -> Iterable[Path]:
     if given.is_dir():
         found = sorted(path for path in given.rglob("*.csv") if path.is_file())
         if not found:
@@ -103,7 +107,7 @@ def _files_of(given: Path) -> Iterable[Path]:
     return [given]
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def _read_older_rows(path: Path) -> Iterator[dict[str, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -131,7 +135,7 @@ def _level_in(model: str) -> str:
     return found[1] if found else "0"
 
 
-def _attempts(
+def _make_attempts(
     row: Mapping[str, str], device: str, stage: str, environment: str
 ) -> Iterator[tuple[dict[str, Any], Outcome]]:
     """Memory and latency were measured in processes of their own: they are attempts of their own."""
@@ -144,44 +148,51 @@ def _attempts(
     for variable, names in (("memory", ("mem_alloc", "mem_reserved", "mem_used")), ("latency", ("latency",))):
         if names[0] not in row:
             continue
-        result: dict[str, Any] = {"images": _whole(row, "bs"), "level": _whole(row, "level"), **extra}
+        result: dict[str, Any] = {
+            "images": _parse_whole(row, "bs"),
+            "level": _parse_whole(row, "level"),
+            **extra,
+        }
         if passed and variable == "memory":
-            values = [_number(row, name) for name in names]
+            values = [_parse_number(row, name) for name in names]
             sizes = [None if value is None else round(value * _MIB) for value in values]
             result |= dict(
                 zip(("allocated_bytes", "reserved_bytes", "device_used_bytes"), sizes, strict=True)
             )
         elif passed:
-            latency = _number(row, "latency")
-            result |= {"step_ms": latency, "images_per_s": latency and _whole(row, "bs") / latency * 1e3}
+            latency = _parse_number(row, "latency")
+            result |= {
+                "step_ms": latency,
+                "images_per_s": latency and _parse_whole(row, "bs") / latency * 1e3,
+            }
         # failed rows hold -1 or what the row before left behind: not figures
         outcome = (
             Outcome("ok", result=result)
             if passed
             else Outcome("error", "failed, says the older file", result=result)
         )
-        yield _identity(row, device, stage, environment, variable), outcome
+        yield _make_identity(row, device, stage, environment, variable), outcome
 
 
-def _identity(
+def _make_identity(
     row: Mapping[str, str], device: str, stage: str, environment: str, variable: str
 ) -> dict[str, Any]:
-    network = f"{row['net_name'].strip()}_{_whole(row, 'level')}"
+    network = f"{row['net_name'].strip()}_{_parse_whole(row, 'level')}"
     dataset = (row.get("dataset") or "imagenet").strip()
     values = {
         "network": network,
         "stage": stage,
-        "batch_size": _whole(row, "bs"),
+        "batch_size": _parse_whole(row, "bs"),
         "image_size": 32 if "cifar" in dataset.lower() else 224,
         "variables": variable,
         "precision": "fp32",
         "optimizer": "sgd",
     }
     fingerprint = f"older:{network}"
-    configuration = key_of([values, fingerprint])
+    configuration = make_key([values, fingerprint])
     return {
         **values,
-        "trial": key_of([configuration, device, environment, 0]),
+        "trial": make_key([configuration, device, environment, 0]),
         "configuration": configuration,
         "device": device,
         "environment": environment,
@@ -190,7 +201,7 @@ def _identity(
     }
 
 
-def _number(row: Mapping[str, str], name: str) -> float | None:
+def _parse_number(row: Mapping[str, str], name: str) -> float | None:
     text = row[name].strip()
     if text in ("", _FAILED, "-1.0"):
         return None
@@ -200,7 +211,7 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
         raise InputError(f"{row['_where']}: {name}: expected a number, got {text[:40]!r}") from None
 
 
-def _whole(row: Mapping[str, str], name: str) -> int:
+def _parse_whole(row: Mapping[str, str], name: str) -> int:
     try:
         return int(float(row[name]))
     except (ValueError, OverflowError):
@@ -239,17 +250,19 @@ def split_level(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _memory_line(row: Mapping[str, Any], network: str) -> str:
     used = row["device_used_bytes"] if row["device_used_bytes"] is not None else row["process_bytes"]
-    sizes = [_mib(row, value) for value in (row["allocated_bytes"], row["reserved_bytes"], used)]
+    sizes = [_show_mib(row, value) for value in (row["allocated_bytes"], row["reserved_bytes"], used)]
     rest = [str(row["more"].get(f"older_{name}", _FAILED)) for name in ("mem_avail", "free", "capacity")]
-    return _line([_passed(row), *sizes, *rest, *_tail(row, network, "memory")])
+    return _join_line([_passed(row), *sizes, *rest, *_tail_values(row, network, "memory")])
 
 
 def _latency_line(row: Mapping[str, Any], network: str) -> str:
     value = row["step_ms"] if row["kind"] == "ok" else None
-    return _line([_passed(row), _FAILED if value is None else repr(value), *_tail(row, network, "latency")])
+    return _join_line(
+        [_passed(row), _FAILED if value is None else repr(value), *_tail_values(row, network, "latency")]
+    )
 
 
-def _tail(row: Mapping[str, Any], network: str, variable: str) -> list[str]:
+def _tail_values(row: Mapping[str, Any], network: str, variable: str) -> list[str]:
     more = row["more"]
     dataset = "cifar10" if row["image_size"] == 32 else "imagenet"
     model = str(more.get("older_model", row["network"]))
@@ -260,11 +273,11 @@ def _passed(row: Mapping[str, Any]) -> str:
     return str(row["kind"] == "ok")
 
 
-def _mib(row: Mapping[str, Any], value: int | None) -> str:
+def _show_mib(row: Mapping[str, Any], value: int | None) -> str:
     return _FAILED if value is None or row["kind"] != "ok" else repr(value / _MIB)
 
 
-def _line(values: Sequence[str]) -> str:
+def _join_line(values: Sequence[str]) -> str:
     return "|".join(value.replace("|", "_").replace("\n", " ") for value in values)
 
 
@@ -273,7 +286,7 @@ def _safe(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """What came of merging."""
 
     path: Path
@@ -282,32 +295,32 @@ class Merged:
     known: int  # attempts that several stores had
 
 
-def merge(sources: Sequence[Path], out: Path) -> Merged:
+def merge_stores(sources: Sequence[Path], out: Path) -> MergeResult:
     """Merge stores into a new one; where two measured the same trial, the first named is accepted."""
     if out.exists():
         raise UsageError(f"{out}: exists already", "give --out the name of a new file")
     if len({source.resolve() for source in sources}) < 2:
         raise UsageError("merging needs at least two stores", "detscope sweep merge A.db B.db --out C.db")
     for source in sources:
-        Store(source).close()  # all are readable, or nothing is begun
+        SweepStore(source).close()  # all are readable, or nothing is begun
     temporary = out.with_name(f".{out.name}.part")
     temporary.unlink(missing_ok=True)
     try:
-        with Store(temporary, create=True) as target:
-            counts = [_copy(source, target) for source in sources]
+        with SweepStore(temporary, create=True) as target:
+            counts = [_copy_rows(source, target) for source in sources]
         temporary.replace(out)
     finally:
         for ending in ("", "-wal", "-shm"):
             Path(f"{temporary}{ending}").unlink(missing_ok=True)
-    return Merged(out, *(sum(column) for column in zip(*counts, strict=True)))
+    return MergeResult(out, *(sum(column) for column in zip(*counts, strict=True)))
 
 
-def _copy(source: Path, target: Store) -> tuple[int, int, int]:
-    with Store(source) as store:
+def _copy_rows(source: Path, target: SweepStore) -> tuple[int, int, int]:
+    with SweepStore(source) as store:
         target.copy_plans(store)
-        have = {row["attempt_id"] for row in target.query("SELECT attempt_id FROM attempts")}
-        found = store.query("SELECT * FROM attempts ORDER BY rowid")
+        have = {row["attempt_id"] for row in target.query_rows("SELECT attempt_id FROM attempts")}
+        found = store.query_rows("SELECT * FROM attempts ORDER BY rowid")
     new = [(row, row["role"]) for row in found if row["attempt_id"] not in have]
-    roles = target.insert(new)
+    roles = target.insert_attempts(new)
     duplicates = sum(role != row["role"] for role, (row, _) in zip(roles, new, strict=True))
     return len(new), duplicates, len(found) - len(new)

@@ -18,7 +18,7 @@ from detscope.sweep.limits import (
     resident_bytes,
     resident_peak_bytes,
 )
-from detscope.sweep.settings import Measure
+from detscope.sweep.settings import MeasureRules
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,7 +35,7 @@ _OUTLIER_WIDTHS, _OUTLIER_LEAST = 5.0, 0.25
 
 
 @dataclass(frozen=True)
-class Middle:
+class MedianInterval:
     """A median with its 95 % interval; None where there are too few samples for one."""
 
     median: float
@@ -44,25 +44,25 @@ class Middle:
     count: int
 
     @property
-    def width(self) -> float | None:
+    def relative_width(self) -> float | None:
         """The interval's width as a share of the median."""
         if self.low is None or self.high is None or self.median <= 0:
             return None
         return (self.high - self.low) / self.median
 
 
-def middle_of(values: Sequence[float]) -> Middle:
+def find_median(values: Sequence[float]) -> MedianInterval:
     """The median and its distribution-free interval by order statistics; six samples have one."""
     ordered = sorted(values)
     count = len(ordered)
-    rank = _rank(count)
+    rank = _find_rank(count)
     median = statistics.median(ordered)
     if rank is None:
-        return Middle(median, None, None, count)
-    return Middle(median, ordered[rank], ordered[count - 1 - rank], count)
+        return MedianInterval(median, None, None, count)
+    return MedianInterval(median, ordered[rank], ordered[count - 1 - rank], count)
 
 
-def _rank(count: int) -> int | None:
+def _find_rank(count: int) -> int | None:
     if count > _EXACT:
         return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
     # of at most 1000 fair coins: how few heads are still not surprising
@@ -73,7 +73,7 @@ def _rank(count: int) -> int | None:
     return rank if rank >= 0 else None
 
 
-def warmup_length(values: Sequence[float]) -> int:
+def count_warmup(values: Sequence[float]) -> int:
     """Slow samples at the very beginning that the later half does not share."""
     if len(values) < 12:
         return 0
@@ -87,13 +87,13 @@ def warmup_length(values: Sequence[float]) -> int:
     return count
 
 
-def enough(seconds: Sequence[float], rules: Measure) -> str | None:
+def find_stop_reason(seconds: Sequence[float], rules: MeasureRules) -> str | None:
     """Why measuring may stop: "interval", "steps" or "time"; None: go on."""
     count, spent = len(seconds), sum(seconds)
     if count >= rules.max_steps:
         return "steps"
     if count >= rules.min_steps and spent >= LEAST_SECONDS:
-        width = middle_of(seconds[warmup_length(seconds) :]).width
+        width = find_median(seconds[count_warmup(seconds) :]).relative_width
         if width is not None and width <= rules.target_interval:
             return "interval"
     # a step that is slower than the whole time allowed is measured twice
@@ -107,9 +107,9 @@ def check_durations(seconds: Sequence[float]) -> None:
         raise ValueError(f"{len(wrong)} of {len(seconds)} durations are not positive numbers")
 
 
-def figures(seconds: Sequence[float], name: str) -> dict[str, Any]:
+def list_figures(seconds: Sequence[float], name: str) -> dict[str, Any]:
     """Milliseconds of a part of the step, as columns."""
-    middle = middle_of(seconds)
+    middle = find_median(seconds)
     return {
         f"{name}_ms": middle.median * 1e3,
         f"{name}_low_ms": None if middle.low is None else middle.low * 1e3,
@@ -117,7 +117,7 @@ def figures(seconds: Sequence[float], name: str) -> dict[str, Any]:
     }
 
 
-def spread_of(values: Sequence[float]) -> float | None:
+def measure_spread(values: Sequence[float]) -> float | None:
     """Width of the middle half as that of a normal distribution, over the median; needs four samples."""
     if len(values) < 4:
         return None
@@ -128,16 +128,16 @@ def spread_of(values: Sequence[float]) -> float | None:
 _MEMORY = "[memory]"
 
 
-def held_bytes(module: nn.Module, optimizer: Any, batch: Any) -> int:
+def count_held_bytes(module: nn.Module, optimizer: Any, batch: Any) -> int:
     """Bytes of weights, gradients, optimizer state and batch between two steps; shared memory once."""
     storages: dict[int, int] = {}
-    for tensor in _tensors((module, optimizer, batch)):
+    for tensor in _list_tensors((module, optimizer, batch)):
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _list_tensors(value: Any) -> Iterator[Tensor]:
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -145,19 +145,19 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         if value.grad is not None:
             yield value.grad
     elif isinstance(value, torch.nn.Module):
-        yield from _tensors([*value.parameters(), *value.buffers()])
+        yield from _list_tensors([*value.parameters(), *value.buffers()])
     elif isinstance(value, torch.optim.Optimizer):
-        yield from _tensors(list(value.state.values()))
+        yield from _list_tensors(list(value.state.values()))
     elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
+        yield from _list_tensors(list(value.values()))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from _list_tensors(item)
     elif is_dataclass(value):
-        yield from _tensors([getattr(value, part.name) for part in fields(value)])
+        yield from _list_tensors([getattr(value, part.name) for part in fields(value)])
 
 
-def allocated_peak(step: Callable[[], object]) -> int:
+def measure_allocated_peak(step: Callable[[], object]) -> int:
     """The most bytes alive at a moment of `step` above those alive at its beginning."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.profiler import ProfilerActivity, profile
@@ -194,7 +194,7 @@ class RandomBatches:
 
 
 @contextmanager
-def loaded_batches(
+def load_batches(
     network: Network, batch_size: int, workers: int, prefetch: int | None, seed: int, device: str
 ) -> Iterator[Iterator[Batch]]:
     """Batches that `workers` processes make ahead; the processes end with the block."""
@@ -211,7 +211,7 @@ def loaded_batches(
 
     def moved() -> Iterator[Batch]:
         for batch in iterator:
-            yield _on(batch, device)
+            yield _move_value(batch, device)
 
     try:
         yield moved()
@@ -219,15 +219,15 @@ def loaded_batches(
         iterator._shutdown_workers()
 
 
-def _on(value: Any, device: str) -> Any:
+def _move_value(value: Any, device: str) -> Any:
     if hasattr(value, "to"):
         return value.to(device, non_blocking=True)
     if isinstance(value, dict):
-        return {name: _on(item, device) for name, item in value.items()}
+        return {name: _move_value(item, device) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_on(item, device) for item in value]
+        return [_move_value(item, device) for item in value]
     if hasattr(value, "inputs"):
-        return type(value)(_on(value.inputs, device), _on(value.targets, device))
+        return type(value)(_move_value(value.inputs, device), _move_value(value.targets, device))
     return value
 
 
@@ -235,32 +235,36 @@ _RATE = 1e-6  # weights stay as they are: every step is the same work
 
 
 @dataclass
-class Times:
+class StepTimes:
     """Seconds of every measured step and of its parts."""
 
     step: list[float] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
     backward: list[float] = field(default_factory=list)
 
-    def without(self, first: int) -> Times:
+    def skip_first(self, first: int) -> StepTimes:
         """The same without the first so many steps."""
-        return Times(self.step[first:], self.forward[first:], self.backward[first:])
+        return StepTimes(self.step[first:], self.forward[first:], self.backward[first:])
 
 
 def measure_trial(request: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one trial, as columns of the store."""
-    values, rules = request["values"], Measure(**request["measure"])
+    values, rules = request["values"], MeasureRules(**request["measure"])
     new_peak = forget_resident_peak()
     before = resident_bytes()
     limit_memory(request.get("memory_bytes"))
     try:
-        return _measured(request, values, rules, before, new_peak)
+        return _measure_network(request, values, rules, before, new_peak)
     finally:
         limit_memory(None)
 
 
-def _measured(
-    request: Mapping[str, Any], values: Mapping[str, Any], rules: Measure, before: int | None, new_peak: bool
+def _measure_network(
+    request: Mapping[str, Any],
+    values: Mapping[str, Any],
+    rules: MeasureRules,
+    before: int | None,
+    new_peak: bool,
 ) -> dict[str, Any]:
     import torch
 
@@ -268,14 +272,14 @@ def _measured(
 
     device = resolve_device(request["device"])
     seed = int(values["seed"]) + int(request["repetition"])
-    _prepare(torch, values, seed)
+    _seed_all(torch, values, seed)
     network = _network(request["network"], values, seed).to(device)
     if values["channels_last"]:
         network.module.to(memory_format=torch.channels_last)
     training = values["stage"] == "training"
-    optimizer = _optimizer(torch, network, values["optimizer"]) if training else None
-    step = _Step(torch, network, optimizer, device, values["precision"])
-    with _batches(network, values, seed, device) as batches:
+    optimizer = _make_optimizer(torch, network, values["optimizer"]) if training else None
+    step = _TrialStep(torch, network, optimizer, device, values["precision"])
+    with _open_batches(network, values, seed, device) as batches:
         found: dict[str, Any] = {
             "parameters": network.parameters,
             "network_kind": network.kind,
@@ -286,19 +290,19 @@ def _measured(
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
         for _ in range(max(1, rules.warmup_steps)):
-            step.run(next(batches), Times())
+            step.run_step(next(batches), StepTimes())
         if "latency" in values["variables"]:
-            found |= _latency(step, batches, rules, int(values["batch_size"]))
+            found |= _measure_latency(step, batches, rules, int(values["batch_size"]))
         if "memory" in values["variables"]:
             found |= {
                 "process_bytes": resident_peak_bytes() if new_peak else None,
                 "process_base_bytes": before,
             }
-            found |= _memory(torch, step, next(batches), device)
+            found |= _measure_memory(torch, step, next(batches), device)
     return found
 
 
-def _prepare(torch: Any, values: Mapping[str, Any], seed: int) -> None:
+def _seed_all(torch: Any, values: Mapping[str, Any], seed: int) -> None:
     import random
 
     import numpy as np
@@ -316,14 +320,14 @@ def _network(name: str, values: Mapping[str, Any], seed: int) -> Network:
     return load_network(name, image_size=values["image_size"], seed=seed)
 
 
-def _optimizer(torch: Any, network: Network, name: str) -> Any:
+def _make_optimizer(torch: Any, network: Network, name: str) -> Any:
     trained = [parameter for parameter in network.module.parameters() if parameter.requires_grad]
     more = {"momentum": 0.9, "weight_decay": 5e-4} if name == "sgd" else {}
     kind = torch.optim.SGD if name == "sgd" else torch.optim.AdamW
     return kind(trained, lr=_RATE, **more)
 
 
-class _Step:
+class _TrialStep:
     """One step of the stage that is measured."""
 
     def __init__(self, torch: Any, network: Network, optimizer: Any, device: str, precision: str) -> None:
@@ -339,43 +343,43 @@ class _Step:
         """What is measured."""
         return self._network
 
-    def run(self, batch: Batch, times: Times, began: float | None = None) -> None:
+    def run_step(self, batch: Batch, times: StepTimes, began: float | None = None) -> None:
         """Run it and note how long it and its parts took; `began` is when its batch was asked for."""
-        start = self._now()
+        start = self._read_clock()
         if self.optimizer is None:
             with self._precision():
                 self._network.infer(batch.inputs)
-            done = self._now()
+            done = self._read_clock()
             times.forward.append(done - start)
         else:
             with self._precision():
                 loss = self._network.loss(batch)
-            forward = self._now()
+            forward = self._read_clock()
             loss.backward()
-            backward = self._now()
+            backward = self._read_clock()
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            done = self._now()
+            done = self._read_clock()
             times.forward.append(forward - start)
             times.backward.append(backward - forward)
         times.step.append(done - (start if began is None else began))
 
-    def _now(self) -> float:
+    def _read_clock(self) -> float:
         if self._device.startswith("cuda"):
             self._torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
 
 @contextlib.contextmanager
-def _batches(
+def _open_batches(
     network: Network, values: Mapping[str, Any], seed: int, device: str
 ) -> Iterator[Iterator[Batch]]:
     """The same batch again and again, or new ones from loader workers."""
-    from detscope.sweep.measure import loaded_batches
+    from detscope.sweep.measure import load_batches
 
     size, workers = int(values["batch_size"]), int(values["num_workers"])
     if workers:
-        with loaded_batches(network, size, workers, values["prefetch_factor"], seed, device) as batches:
+        with load_batches(network, size, workers, values["prefetch_factor"], seed, device) as batches:
             yield batches
         return
     batch = network.random_batch(size, seed=seed, device=device)
@@ -387,34 +391,37 @@ def _batches(
     yield again()
 
 
-def _latency(step: _Step, batches: Iterator[Batch], rules: Measure, images: int) -> dict[str, Any]:
-    times = Times()
+def _measure_latency(
+    step: _TrialStep, batches: Iterator[Batch], rules: MeasureRules, images: int
+) -> dict[str, Any]:
+    times = StepTimes()
     stopped_by = None
     while stopped_by is None:
         began = time.perf_counter()
-        step.run(next(batches), times, began)
-        stopped_by = enough(times.step, rules)
+        step.run_step(next(batches), times, began)
+        stopped_by = find_stop_reason(times.step, rules)
     check_durations(times.step)
-    slow = warmup_length(times.step)
-    kept = times.without(slow)
-    middle, spread = middle_of(kept.step), spread_of(kept.step)
+    slow = count_warmup(times.step)
+    kept = times.skip_first(slow)
+    middle, spread = find_median(kept.step), measure_spread(kept.step)
     found: dict[str, Any] = {
-        **figures(kept.step, "step"),
-        **figures(kept.forward, "forward"),
+        **list_figures(kept.step, "step"),
+        **list_figures(kept.forward, "forward"),
         "steps": len(kept.step),
         "slow_first_steps": slow,
         "stopped_by": stopped_by,
-        "interval_width": middle.width,
-        "interval_reached": middle.width is not None and middle.width <= rules.target_interval,
+        "interval_width": middle.relative_width,
+        "interval_reached": middle.relative_width is not None
+        and middle.relative_width <= rules.target_interval,
         "spread": spread,
         "stability": "too few" if spread is None else "unstable" if spread > UNSTABLE_SPREAD else "stable",
         "images_per_s": images / middle.median,
     }
-    return found | (figures(kept.backward, "backward") if kept.backward else {})
+    return found | (list_figures(kept.backward, "backward") if kept.backward else {})
 
 
-def _memory(torch: Any, step: _Step, batch: Batch, device: str) -> dict[str, Any]:
-    from detscope.sweep.measure import allocated_peak, held_bytes
+def _measure_memory(torch: Any, step: _TrialStep, batch: Batch, device: str) -> dict[str, Any]:
+    from detscope.sweep.measure import count_held_bytes, measure_allocated_peak
 
     if device.startswith("cuda"):
         free, total = torch.cuda.mem_get_info(device)
@@ -423,6 +430,6 @@ def _memory(torch: Any, step: _Step, batch: Batch, device: str) -> dict[str, Any
             "reserved_bytes": torch.cuda.max_memory_reserved(device),
             "device_used_bytes": total - free,
         }
-    held = held_bytes(step.network.module, step.optimizer, batch)
-    above = allocated_peak(lambda: step.run(batch, Times()))
+    held = count_held_bytes(step.network.module, step.optimizer, batch)
+    above = measure_allocated_peak(lambda: step.run_step(batch, StepTimes()))
     return {"allocated_bytes": held + above, "held_bytes": held, "reserved_bytes": None}

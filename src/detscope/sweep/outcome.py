@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detscope.faults import text_of, user_frame
-from detscope.machine.running_out import host_memory_ran_out
+from detscope.machine.limits import host_memory_ran_out
 
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
 KINDS = ("ok", "oom_host", "oom_device", "timeout", "crashed", "exited", "error", "skipped")
@@ -34,7 +34,7 @@ class Outcome:
     environment: Mapping[str, Any] | None = None  # where somebody else's machine ran it
 
     @property
-    def status(self) -> str:
+    def status_text(self) -> str:
         """`ok`, `crashed (SIGKILL)`, ..."""
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
 
@@ -49,24 +49,24 @@ def is_failure(kind: str) -> bool:
     return kind not in ("ok", "skipped")
 
 
-def reason_to_skip(kind: str, status: str, batch_size: int) -> str:
+def explain_skip(kind: str, status: str, batch_size: int) -> str:
     """Why larger batches are left out after this one failed."""
     what = "out of memory" if kind in OUT_OF_MEMORY else status
     return f"{what} at batch {batch_size}"
 
 
-def ended_process(return_code: int, last_words: str, memory_killer: bool) -> Outcome:
+def classify_exit(return_code: int, last_words: str, memory_killer: bool) -> Outcome:
     """A process that ended by itself, or by somebody else, before it gave a result."""
     if return_code >= 0:
         return Outcome("exited", str(return_code), last_words)
-    name = signal_name(-return_code)
+    name = name_signal(-return_code)
     if name == "SIGKILL" and memory_killer:
         return Outcome("oom_host", "", "the kernel's out-of-memory killer ended the process")
     # a segmentation fault comes again; SIGKILL and SIGTERM come from outside
     return Outcome("crashed", name, last_words, luck=name in ("SIGKILL", "SIGTERM"))
 
 
-def signal_name(number: int) -> str:
+def name_signal(number: int) -> str:
     """`SIGKILL` for 9."""
     try:
         return signal.Signals(number).name
@@ -74,25 +74,25 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def of_exception(error: BaseException) -> Outcome:
+def classify_exception(error: BaseException) -> Outcome:
     """An exception that came out of a trial; looks at what caused it too, for what ran out."""
-    chain = _chain(error)
-    words = one_line(f"{type(error).__name__}: {text_of(error)}")
+    chain = _list_causes(error)
+    words = shorten_text(f"{type(error).__name__}: {text_of(error)}")
     frame = user_frame(error)
     if frame is not None:
         words = f"{frame}: {words}"
     for link in chain:
         if isinstance(link, MemoryError):
-            return Outcome("oom_host", "", one_line(text_of(link)))
+            return Outcome("oom_host", "", shorten_text(text_of(link)))
         if _device_memory_ran_out(link):
-            return Outcome("oom_device", "", one_line(text_of(link)))
+            return Outcome("oom_device", "", shorten_text(text_of(link)))
         from_system = isinstance(link, RuntimeError | OSError)
         words_of_host = host_memory_ran_out(text_of(link)) if from_system else None
         if words_of_host is not None:
-            return Outcome("oom_host", "", one_line(words_of_host))
+            return Outcome("oom_host", "", shorten_text(words_of_host))
     for link in chain:
         if isinstance(link, RuntimeError) and any(sign in text_of(link) for sign in _WORKER_SIGNS):
-            return Outcome("error", one_line(f"lost a loader worker: {text_of(link)}"), words, luck=True)
+            return Outcome("error", shorten_text(f"lost a loader worker: {text_of(link)}"), words, luck=True)
     return Outcome("error", words[:_DETAIL_LENGTH], words)
 
 
@@ -104,7 +104,7 @@ def _device_memory_ran_out(error: BaseException) -> bool:
     return said and isinstance(error, RuntimeError | OSError)
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def _list_causes(error: BaseException | None) -> list[BaseException]:
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -112,14 +112,14 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-def where_it_was(dump: str) -> str:
+def find_innermost_calls(dump: str) -> str:
     """The innermost calls of the main thread in a dump of all stacks, innermost first."""
     stacks = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)
     frames = _FRAME.findall(stacks[-1]) if len(stacks) > 1 else []  # the main thread comes last
     return ", ".join(f"{path.rpartition('/')[2]}:{line} {name}" for path, line, name in frames[:_FRAMES])
 
 
-def one_line(text: str, length: int = 500) -> str:
+def shorten_text(text: str, length: int = 500) -> str:
     """Text without line breaks or characters that steer a terminal, shortened."""
     words = " ".join(text.split())
     return "".join(char for char in words if char.isprintable())[:length]

@@ -15,8 +15,8 @@ from typing import Any
 from detscope.config.toml import read_toml, show_value
 from detscope.errors import SettingsError, UsageError
 from detscope.limits import require_within
-from detscope.machine.sizes import parse_size
-from detscope.sweep.settings import AXES, SECTIONS, Limits, Measure, split_device, suggest_closest
+from detscope.machine.limits import parse_size
+from detscope.sweep.settings import AXES, SECTIONS, MeasureRules, TrialLimits, split_device, suggest_closest
 
 # DOC detscope.sweep.plan: What is wrong with a plan, one line each: unknown names with a suggestion, values that do not fit.
 _MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time
@@ -28,47 +28,47 @@ _NUMBERS = ("batch_size", "image_size", "num_workers", "prefetch_factor", "threa
 
 def check_plan(tables: Mapping[str, Any]) -> list[str]:
     """All problems of a plan's tables; none: it can be made."""
-    return list(islice(_problems(tables), _MOST_TOLD))
+    return list(islice(_find_problems(tables), _MOST_TOLD))
 
 
-def _problems(tables: Mapping[str, Any]) -> Iterator[str]:
+def _find_problems(tables: Mapping[str, Any]) -> Iterator[str]:
     for name, content in tables.items():
         if name in _LISTS:
             if not isinstance(content, list) or not all(isinstance(row, Mapping) for row in content):
                 yield f"{name}: expected [[{name}]] tables, got {show_value(content)}"
                 continue
             for number, row in enumerate(content, 1):
-                yield from _axis_problems(row, f"[[{name}]] {number}: ", comparisons=name == "exclude")
+                yield from _check_axes(row, f"[[{name}]] {number}: ", comparisons=name == "exclude")
         elif name not in _TABLES:
-            yield f"{_shown(name)}: no such section{suggest_closest(name, [*_TABLES, *_LISTS])}"
+            yield f"{_show_name(name)}: no such section{suggest_closest(name, [*_TABLES, *_LISTS])}"
         elif not isinstance(content, Mapping):
             yield f"{name}: expected a section [{name}], got {show_value(content)}"
         elif name == "axes":
-            yield from _axis_problems(content, "axes.")
+            yield from _check_axes(content, "axes.")
         else:
-            yield from _section_problems(name, content)
-    yield from _whole_problems(tables)
+            yield from _check_section(name, content)
+    yield from _check_whole(tables)
 
 
-def _section_problems(section: str, content: Mapping[str, Any]) -> Iterator[str]:
+def _check_section(section: str, content: Mapping[str, Any]) -> Iterator[str]:
     known = SECTIONS[section]
     for name, value in content.items():
         if name not in known:
             home = next((other for other, keys in SECTIONS.items() if name in keys), None)
             home = home or ("axes" if name in AXES else None)
             hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(known))
-            yield f"{section}.{_shown(name)}: no such key{hint}"
+            yield f"{section}.{_show_name(name)}: no such key{hint}"
         elif not known[name].fits(value):
             hint = suggest_closest(value, list(known[name].choices))
             yield f"{section}.{name}: expected {known[name].expected}, got {show_value(value)}{hint}"
 
 
-def _axis_problems(content: Mapping[str, Any], where: str, comparisons: bool = False) -> Iterator[str]:
+def _check_axes(content: Mapping[str, Any], where: str, comparisons: bool = False) -> Iterator[str]:
     for name, given in content.items():
         if name not in AXES:
             home = next((section for section, keys in SECTIONS.items() if name in keys), None)
             hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(AXES))
-            yield f"{where}{_shown(name)}: no such axis{hint}"
+            yield f"{where}{_show_name(name)}: no such axis{hint}"
             continue
         values = given if isinstance(given, list) else [given]
         if not values:
@@ -88,7 +88,7 @@ def _may_exclude(name: str, value: object) -> bool:
     return _COMPARISON.fullmatch(value) is not None if name in _NUMBERS else "*" in value
 
 
-def _whole_problems(tables: Mapping[str, Any]) -> Iterator[str]:
+def _check_whole(tables: Mapping[str, Any]) -> Iterator[str]:
     axes = tables.get("axes", {})
     rows = tables.get("trials", [])
     if isinstance(axes, Mapping) and not _is_shared(axes.get("network")):
@@ -110,7 +110,7 @@ def _is_shared(value: object) -> bool:
     return value is not None and (not isinstance(value, list) or len(value) == 1)
 
 
-def _shown(name: str) -> str:
+def _show_name(name: str) -> str:
     return name if name.replace("-", "_").isidentifier() and name.isascii() else show_value(name)
 
 
@@ -137,16 +137,16 @@ class Trial:
         return str(self.values["device"])
 
     @property
-    def label(self) -> str:
+    def machine_label(self) -> str:
         """The machine that is to run it, or "" for whichever this is."""
         return split_device(self.device)[0] or ""
 
     @property
-    def group(self) -> tuple[object, ...]:
+    def group_key(self) -> tuple[object, ...]:
         """Trials that differ in batch size and repetition alone."""
         return tuple(value for name, value in self.values.items() if name != "batch_size")
 
-    def words(self) -> str:
+    def describe_trial(self) -> str:
         """The trial in a few words, for messages."""
         parts = [self.network, str(self.values["stage"]), f"batch {self.batch_size}"]
         if self.values.get("image_size"):
@@ -155,7 +155,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What is to be measured, in which order, within which limits, kept where."""
 
     name: str
@@ -163,14 +163,14 @@ class Plan:
     store: Path
     trials: tuple[Trial, ...]
     excluded: int
-    limits: Limits
-    measure: Measure
+    limits: TrialLimits
+    measure: MeasureRules
     isolation: str
     till_first_fail: bool
     text: str
 
 
-def load_plan(path: Path, store: Path | None = None) -> Plan:
+def load_plan(path: Path, store: Path | None = None) -> SweepPlan:
     """Read a plan; a SettingsError lists everything that is wrong with it."""
     tables = read_toml(path)
     problems = check_plan(tables)
@@ -179,12 +179,12 @@ def load_plan(path: Path, store: Path | None = None) -> Plan:
     return make_plan(tables, path, store)
 
 
-def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) -> Plan:
+def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) -> SweepPlan:
     """The plan of tables that have been checked."""
     general = tables.get("sweep", {})
     folder = path.absolute().parent
     repetitions = general.get("repetitions", 1)
-    grids = _grids(tables, folder)
+    grids = _list_grids(tables, folder)
     combinations = sum(prod(map(len, grid.values())) for grid in grids)
     require_within("plan_trials", combinations * repetitions, f"{path}", UsageError)
     excludes = tables.get("exclude", [])
@@ -192,39 +192,41 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
         len(value) if isinstance(value, list) else 1 for rule in excludes for value in rule.values()
     )
     require_within("plan_comparisons", combinations * compared, f"{path}: [[exclude]]", UsageError)
-    points = list(_points(grids))
-    kept = [point for point in points if not any(_matches(point, rule) for rule in excludes)]
+    points = list(_combine_axes(grids))
+    kept = [point for point in points if not any(_is_excluded(point, rule) for rule in excludes)]
     if not kept:
         raise UsageError(f"{path}: the plan has no trials", "loosen [[exclude]], or give [axes] more values")
-    ordered = _ordered(kept, repetitions, general.get("order", "batch"), general.get("seed", 0))
+    ordered = _order_trials(kept, repetitions, general.get("order", "batch"), general.get("seed", 0))
     limits = dict(tables.get("limits", {}))
     if "memory" in limits:
         limits["memory_bytes"] = parse_size(limits.pop("memory"))
-    return Plan(
+    return SweepPlan(
         name=general.get("name", path.stem),
         folder=folder,
         store=store or folder / general.get("store", f"{path.stem}.db"),
         trials=tuple(ordered),
         excluded=len(points) - len(kept),
-        limits=Limits(**limits),
-        measure=Measure(**tables.get("measure", {})),
+        limits=TrialLimits(**limits),
+        measure=MeasureRules(**tables.get("measure", {})),
         isolation=general.get("isolation", "process"),
         till_first_fail=general.get("till_first_fail", False),
         text=path.read_text(encoding="utf-8-sig"),
     )
 
 
-def _grids(tables: Mapping[str, Any], folder: Path) -> list[dict[str, list[Any]]]:
+def _list_grids(tables: Mapping[str, Any], folder: Path) -> list[dict[str, list[Any]]]:
     """The values of every axis, of [axes] and of every [[trials]]; nothing is combined yet."""
     axes = tables.get("axes", {})
     shared = {name: value for name, value in axes.items() if not isinstance(value, list) or len(value) == 1}
     grids = [axes] if "network" in axes else []
     grids += [shared | row for row in tables.get("trials", [])]
     found: dict[str, Sequence[str]] = {}
-    return [_columns(grid, folder, found) for grid in grids]
+    return [_fill_axes(grid, folder, found) for grid in grids]
 
 
-def _columns(axes: Mapping[str, Any], folder: Path, found: dict[str, Sequence[str]]) -> dict[str, list[Any]]:
+def _fill_axes(
+    axes: Mapping[str, Any], folder: Path, found: dict[str, Sequence[str]]
+) -> dict[str, list[Any]]:
     columns = {}
     for name, axis in AXES.items():
         given = axes.get(name, [axis.default])
@@ -232,13 +234,13 @@ def _columns(axes: Mapping[str, Any], folder: Path, found: dict[str, Sequence[st
         if name == "network":
             for value in values:
                 if value not in found:
-                    found[value] = _networks(value, folder)
+                    found[value] = _expand_networks(value, folder)
             values = [network for value in values for network in found[value]]
         columns[name] = values
     return columns
 
 
-def _points(grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
+def _combine_axes(grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
     """All combinations of every grid; each configuration once."""
     seen: set[tuple[object, ...]] = set()
     for grid in grids:
@@ -248,7 +250,7 @@ def _points(grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]
                 yield dict(zip(grid, point, strict=True))
 
 
-def _networks(text: str, folder: Path) -> Sequence[str]:
+def _expand_networks(text: str, folder: Path) -> Sequence[str]:
     """Folders that a pattern such as `pruned/*` means, as written relative to the plan."""
     if not any(char in text for char in "*?["):
         return [text]
@@ -263,13 +265,13 @@ def _networks(text: str, folder: Path) -> Sequence[str]:
     return [str(path) if pattern.is_absolute() else path.relative_to(folder).as_posix() for path in found]
 
 
-def _matches(point: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    return all(_one_of(point[name], wanted) for name, wanted in rule.items())
+def _is_excluded(point: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    return all(_matches_value(point[name], wanted) for name, wanted in rule.items())
 
 
-def _one_of(value: object, wanted: object) -> bool:
+def _matches_value(value: object, wanted: object) -> bool:
     if isinstance(wanted, list):
-        return any(_one_of(value, one) for one in wanted)
+        return any(_matches_value(value, one) for one in wanted)
     if isinstance(value, str) and isinstance(wanted, str):
         return fnmatchcase(value, wanted)
     if isinstance(wanted, str) and isinstance(value, int):  # ">= 64"
@@ -280,7 +282,7 @@ def _one_of(value: object, wanted: object) -> bool:
     return type(value) is type(wanted) and value == wanted
 
 
-def _ordered(points: list[dict[str, Any]], repetitions: int, order: str, seed: int) -> list[Trial]:
+def _order_trials(points: list[dict[str, Any]], repetitions: int, order: str, seed: int) -> list[Trial]:
     """Batch ascending within a network, so that the first that does not fit says what larger ones would."""
     places = {tuple(_without_batch(point)): index for index, point in reversed(list(enumerate(points)))}
     points = sorted(points, key=lambda point: (places[tuple(_without_batch(point))], point["batch_size"]))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from detscope.machine.sizes import parse_size
+from detscope.machine.limits import parse_size
 
 STAGES = ("training", "inference")
 # a label names a machine of a cluster: "jetson/cuda:0"
@@ -16,7 +16,7 @@ _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """What a trial may use before it is ended."""
 
     time_s: float = 600.0  # from the moment its process is ready
@@ -26,7 +26,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasureRules:
     """How a trial measures."""
 
     target_interval: float = 0.05  # width of the median's 95 % interval over the median

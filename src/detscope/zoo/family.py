@@ -44,9 +44,13 @@ class Family:
     tracing_size: int | None = 256  # pixels that suffice to see how channels flow; None: the model's own size
 
     def __post_init__(self) -> None:
-        for card in (*self.cards, *((self.tiny,) if self.tiny else ())):
+        for card in self.list_cards():
             if card.family != self.name:
                 raise ValueError(f"the card {card.name} says {card.family!r}, its family is {self.name!r}")
+
+    def list_cards(self) -> tuple[ModelCard, ...]:
+        """All its models, the tiny one last."""
+        return self.cards if self.tiny is None else (*self.cards, self.tiny)
 
     def build_model(self, card: ModelCard, options: BuildOptions) -> BuiltModel:
         """Build one of the family's models; `describe_model` makes the answer of a module."""

@@ -67,9 +67,10 @@ def get_card(name: str) -> ModelCard:
 
         return user.describe_spec(name)
     cards: dict[str, ModelCard] = {}
-    for card in list_cards():
-        cards.setdefault(card.name, card)  # another package's model never takes the place of ours
-    short_names = {short: full for family in list_families() for short, full in family.short_names.items()}
+    short_names: dict[str, str] = {}
+    for family in list_families():  # ours come first: another package's model never takes the place of one
+        cards = {card.name: card for card in family.list_cards()} | cards
+        short_names = {**family.short_names, **short_names}
     found = cards.get(short_names.get(name, name))
     if found is None:
         close = difflib.get_close_matches(name, [*cards, *short_names], n=3, cutoff=0.5)

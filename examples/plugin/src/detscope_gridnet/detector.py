@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,9 +20,7 @@ class GridDetector(nn.Module):
         super().__init__()
         self.image_size = image_size
         widths = [3, width, 2 * width, 4 * width, 4 * width]
-        self.backbone = nn.Sequential(
-            *(_make_block(before, after, 2) for before, after in zip(widths, widths[1:], strict=False))
-        )
+        self.backbone = nn.Sequential(*(_make_block(before, after, 2) for before, after in pairwise(widths)))
         self.mixer = nn.Sequential(_make_block(4 * width, 4 * width, 1), _make_block(4 * width, 4 * width, 1))
         self.head = nn.Conv2d(4 * width, 4 + num_classes, kernel_size=1)
 

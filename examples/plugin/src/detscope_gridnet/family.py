@@ -39,8 +39,10 @@ class GridFamily(Family):
 
 PART = GridFamily(
     name="gridnet",
-    cards=(ModelCard("gridnet_s", "gridnet", "gridnet", 1_219_167, "256", "none", recipe=Recipe("adamw", 1e-3)),),
-    tiny=ModelCard("tiny_gridnet", "gridnet", "tiny", 19_449, "128", "none", recipe=Recipe("adamw", 2e-3)),
+    cards=(
+        ModelCard("gridnet_s", "gridnet", "gridnet", 2_166_687, "256", "none", recipe=Recipe("adamw", 1e-3)),
+    ),
+    tiny=ModelCard("tiny_gridnet", "gridnet", "tiny", 34_225, "128", "none", recipe=Recipe("adamw", 2e-3)),
     stages=(Stage("backbone", "backbone"), Stage("mixer", "mixer"), Stage("head", "head")),
     observers=(
         Observer("find_objects()", lambda found: {"detections": sum(len(one["boxes"]) for one in found)}),

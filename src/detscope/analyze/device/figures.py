@@ -1,9 +1,9 @@
-"""All figures of device use of a run, and what a file that was recorded elsewhere tells beside them."""
+"""All figures of device use of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -107,31 +107,6 @@ class DeviceUse(Figure, frozen=True, kw_only=True):
     verdict: DeviceVerdict | None = None
 
 
-class SourceCount(Figure, frozen=True, kw_only=True):
-    """How many of something a file held, or its reader dropped, clipped or could not link."""
-
-    name: str
-    n: int
-
-
-class SourceFact(Figure, frozen=True, kw_only=True):
-    """Something that the file says of itself or its machine."""
-
-    name: str
-    value: str | float | int | bool | None
-
-
-class SourceFile(Figure, frozen=True, kw_only=True):
-    """A file that was recorded elsewhere."""
-
-    file: str | None
-    format: str | None
-    rank: int | None
-    rows: tuple[SourceCount, ...]  # of each table that it became
-    counts: tuple[SourceCount, ...]
-    facts: tuple[SourceFact, ...]
-
-
 def device_figures(
     device_events: pl.DataFrame,
     host_events: pl.DataFrame,
@@ -223,35 +198,3 @@ def _sum_dropped(info: Mapping[str, Any]) -> Mapping[str, int]:
     for source in info.get("sources") or []:
         total.update(source.get("counts") or {})
     return total
-
-
-def read_sources(info: Mapping[str, Any]) -> tuple[SourceFile, ...]:
-    """The files a run was imported from."""
-    return tuple(
-        SourceFile(
-            file=source.get("file"),
-            format=source.get("format"),
-            rank=source.get("rank"),
-            rows=tuple(SourceCount(name=name, n=n) for name, n in (source.get("rows") or {}).items()),
-            counts=tuple(SourceCount(name=name, n=n) for name, n in (source.get("counts") or {}).items()),
-            facts=tuple(
-                SourceFact(name=name, value=value)
-                for key, inner in source.items()
-                if key not in ("file", "format", "rank", "rows", "counts")
-                for name, value in _flatten(key, inner)
-            ),
-        )
-        for source in info.get("sources") or []
-    )
-
-
-def _flatten(name: str, value: Any) -> Iterator[tuple[str, str | float | int | bool | None]]:
-    """Facts inside of facts by the whole way to them: devices[0].name."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(f"{name}.{key}", inner)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _flatten(f"{name}[{index}]", inner)
-    else:
-        yield name, value

@@ -47,6 +47,8 @@ class Roofline(Figure, frozen=True, kw_only=True):
     share_of_peak: float | None = None
     peak_flops_per_s: float | None = None  # measured on this machine
     bandwidth_bytes_per_s: float | None = None
+    device: str | None = None  # the machine's name
+    threads: int | None = None  # with which it was measured
     definition_of_peak: str | None = None
     points: tuple[RooflinePoint, ...] = ()  # most FLOPs first
     why: str | None = None  # why FLOPs are not known
@@ -64,7 +66,8 @@ def count_costs(
         own = by_path.setdefault(row["path"] or ROOT, {})
         for key in ("flops", "self_flops", "self_bytes"):
             own[f"{key}_{row['direction']}"] = row[key]
-    peak = {name: float(value) for name, value in (told.get("peak") or {}).items() if name != "definition"}
+    measured = told.get("peak") or {}
+    peak = {key: float(measured[key]) for key in ("peak_flops_per_s", "bandwidth_bytes_per_s") if measured}
     counted, points = [], []
     for module in modules:
         found = by_path.get(module.path) if module.kind == "module" else None
@@ -85,7 +88,9 @@ def count_costs(
         share_of_peak=speed / peak["peak_flops_per_s"] if speed is not None and peak else None,
         peak_flops_per_s=peak.get("peak_flops_per_s"),
         bandwidth_bytes_per_s=peak.get("bandwidth_bytes_per_s"),
-        definition_of_peak=(told.get("peak") or {}).get("definition"),
+        device=measured.get("device"),
+        threads=measured.get("threads"),
+        definition_of_peak=measured.get("definition"),
         points=tuple(sorted(points, key=lambda point: -point.flops)),
     )
     return counted, roofline

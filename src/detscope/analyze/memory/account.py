@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
-from detscope.analyze.advice.memory.rules import memory_advice
 from detscope.analyze.memory.blocks import (
     CATEGORIES,
+    PER_IMAGE,
     Ledger,
     Window,
     ledger_of,
@@ -17,61 +19,95 @@ from detscope.analyze.memory.blocks import (
     peak_event,
     windows_of,
 )
-from detscope.analyze.memory.changes import figures_of_changes
-from detscope.analyze.memory.levels import level_figures
-from detscope.analyze.memory.oom import oom_figures
-from detscope.analyze.memory.slope import slope_figures
+from detscope.analyze.memory.changes import account_of_changes
+from detscope.analyze.memory.figures import (
+    CategoryBytes,
+    MemoryAccount,
+    MemorySlope,
+    ModuleMemory,
+    NamedPeak,
+    OtherDevice,
+    PeakMoment,
+    RecordedMemory,
+    StepPeak,
+    StepPeaks,
+    TensorMemory,
+    TriedAdvice,
+)
+from detscope.analyze.memory.levels import memory_levels
+from detscope.analyze.memory.oom import explain_oom
 from detscope.analyze.stats import median_interval, robust_spread
 from detscope.runs.reader import Run
 
 LARGEST = 10
 UNKNOWN_PEAK = "true peak: "  # how an import says that its file began late
-# what the recorder itself says of its account
-RECORDED = ("definition", "steps", "live_bytes", "unknown_frees", "unknown_free_bytes", "unseen_frees")
 WHAT = "bytes of live tensors on {device}, tensors that share storage counted once"
 
 
-def memory_figures(run: Run) -> dict[str, Any] | None:
+def memory_account(run: Run) -> MemoryAccount | None:
     """The memory account of a run; None where none was recorded."""
     blocks = run.table("memory")
     if not blocks.height:
         changes = run.table("memory_changes")
-        return figures_of_changes(changes) if changes.height else None
-    told = run.info.get("memory") or {}
+        return account_of_changes(changes) if changes.height else None
     device = main_device(run, blocks)
     ledger = ledger_of(blocks.filter(pl.col("device") == device))
     windows = windows_of(ledger, run.table("steps"))
     event, window = find_peak(ledger, windows)
-    figures: dict[str, Any] = {
-        "what": WHAT.format(device=device),
-        "device": device,
-        "peak_bytes": int(ledger.level[event]),
-        "peak_is": _certainty(run),
-        "at": _moment(ledger, event, window),
-        **peak_figures(ledger, event),
-        "phases": _levels_by(ledger, windows, "phase"),
-        "stages": _levels_by(ledger, windows, "stage"),
-        "steps": step_peaks(ledger, windows),
-        "other_devices": _other_devices(blocks, device),
-        "levels": level_figures(run.table("memory_levels"), ledger, windows, device),
-        "slope": slope_figures(ledger, event, run.info.get("batch_size")),
-        "recorded": {key: told[key] for key in RECORDED if key in told},
-        "blocks": ledger.blocks.height,
-    }
-    if str(run.status).startswith("oom") or run.info.get("oom"):
-        figures["oom"] = oom_figures(run, ledger, windows, figures)
-    if run.info.get("memory_tried"):
-        figures["tried"] = run.info["memory_tried"]
-    whole = window is not None and window.mode != "unfinished"  # of half a step no replay can tell anything
-    figures["advice"] = memory_advice(run, ledger, window, event, figures) if window and whole else []
-    return figures
+    peak_bytes = int(ledger.level[event])
+    alive = owners(ledger.blocks.filter(pl.Series(ledger.alive(event))))
+    categories = by_category(alive)
+    late = next(
+        (str(text) for text in run.info.get("cannot_tell") or [] if str(text).startswith(UNKNOWN_PEAK)), None
+    )
+    ran_out = str(run.status).startswith("oom") or run.info.get("oom")
+    return MemoryAccount(
+        what=WHAT.format(device=device),
+        device=device,
+        peak_bytes=peak_bytes,
+        lower_bound_why=None if late is None else late.removeprefix(UNKNOWN_PEAK),
+        at=_peak_moment(ledger, event, window),
+        categories=tuple(CategoryBytes(name=name, bytes=size) for name, size in categories.items()),
+        unknown_share=categories["unknown"] / peak_bytes if peak_bytes else None,
+        modules=_modules_at_peak(alive, peak_bytes),
+        largest=_largest_tensors(alive),
+        phases=_levels_by(ledger, windows, "phase"),
+        stages=_levels_by(ledger, windows, "stage"),
+        steps=step_peaks(ledger, windows),
+        other_devices=_other_devices(blocks, device),
+        levels=memory_levels(run.table("memory_levels"), ledger, windows, device),
+        slope=_slope_at(ledger, event, run.info.get("batch_size")),
+        recorded=_recorded_memory(run.info.get("memory") or {}),
+        blocks=ledger.blocks.height,
+        oom=explain_oom(run, ledger, windows) if ran_out else None,
+        tried=tuple(msgspec.convert(run.info.get("memory_tried") or [], list[TriedAdvice])),
+    )
 
 
-def _certainty(run: Run) -> str:
-    """Whether the peak was seen, or is only what a file that began late can tell."""
-    reasons = [str(text) for text in run.info.get("cannot_tell") or []]
-    late = next((text for text in reasons if text.startswith(UNKNOWN_PEAK)), None)
-    return "measured" if late is None else f"a lower bound: {late.removeprefix(UNKNOWN_PEAK)}"
+def _recorded_memory(told: Mapping[str, Any]) -> RecordedMemory:
+    """What the recorder itself says of its account."""
+    live = told.get("live_bytes") or {}
+    return RecordedMemory(
+        definition=told.get("definition"),
+        steps=tuple(told.get("steps") or ()),
+        live_bytes=tuple(CategoryBytes(name=name, bytes=size) for name, size in live.items()),
+        unknown_frees=told.get("unknown_frees"),
+        unknown_free_bytes=told.get("unknown_free_bytes"),
+        unseen_frees=told.get("unseen_frees"),
+    )
+
+
+def _slope_at(ledger: Ledger, event: int, batch_size: int | None) -> MemorySlope | None:
+    """Bytes per image at a moment, and the fixed part; None where the batch is not known."""
+    if not batch_size:
+        return None
+    alive = ledger.blocks.filter(pl.Series(ledger.alive(event)))
+    variable = int(alive.filter(pl.col("category").is_in(PER_IMAGE))["bytes"].sum())
+    return MemorySlope(
+        batch_size=batch_size,
+        bytes_per_image=variable / batch_size,
+        fixed_bytes=int(ledger.level[event]) - variable,
+    )
 
 
 def main_device(run: Run, blocks: pl.DataFrame) -> str:
@@ -95,21 +131,22 @@ def find_peak(ledger: Ledger, windows: list[Window]) -> tuple[int, Window | None
     return peaks[best], measured[best]
 
 
-def peak_figures(ledger: Ledger, event: int) -> dict[str, Any]:
-    """What was alive at a moment: categories, modules, the largest tensors."""
-    alive = owners(ledger.blocks.filter(pl.Series(ledger.alive(event))))
-    whole = int(ledger.level[event])
-    categories = by_category(alive)
-    return {
-        "categories": categories,
-        "unknown_share": categories["unknown"] / whole if whole else None,
-        "modules": _module_rows(alive, whole),
-        "largest": [
-            {key: row[key] for key in ("bytes", "shape", "dtype", "operator", "category", "name", "stack")}
-            | {"module": row["owner"], "phase": row["phase"], "stage": row["stage"]}
-            for row in alive.sort("bytes", descending=True).head(LARGEST).to_dicts()
-        ],
-    }
+def _largest_tensors(alive: pl.DataFrame) -> tuple[TensorMemory, ...]:
+    return tuple(
+        TensorMemory(
+            bytes=row["bytes"],
+            shape=row["shape"],
+            dtype=row["dtype"],
+            operator=row["operator"],
+            category=row["category"],
+            name=row["name"],
+            stack=row["stack"],
+            module=row["owner"],
+            phase=row["phase"],
+            stage=row["stage"],
+        )
+        for row in alive.sort("bytes", descending=True).head(LARGEST).to_dicts()
+    )
 
 
 def by_category(alive: pl.DataFrame) -> dict[str, int]:
@@ -120,36 +157,43 @@ def by_category(alive: pl.DataFrame) -> dict[str, int]:
     return found
 
 
-def _module_rows(alive: pl.DataFrame, whole: int) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
+def _modules_at_peak(alive: pl.DataFrame, whole: int) -> tuple[ModuleMemory, ...]:
+    parts: dict[str, list[CategoryBytes]] = {}
+    tensors: dict[str, int] = {}
     grouped = alive.group_by("owner", "category").agg(pl.col("bytes").sum(), pl.len().alias("tensors"))
-    for owner, category, size, tensors in grouped.sort("owner", "category").iter_rows():
-        row = rows.setdefault(
-            owner, {"path": owner, "bytes": 0, "share": 0.0, "tensors": 0, "categories": {}}
+    for owner, category, size, many in grouped.sort("owner", "category").iter_rows():
+        parts.setdefault(owner, []).append(CategoryBytes(name=category or "unknown", bytes=int(size)))
+        tensors[owner] = tensors.get(owner, 0) + int(many)
+    found = []
+    for owner, categories in parts.items():
+        size = sum(one.bytes for one in categories)
+        share = size / whole if whole else 0.0
+        found.append(
+            ModuleMemory(
+                path=owner, bytes=size, share=share, tensors=tensors[owner], categories=tuple(categories)
+            )
         )
-        row["bytes"] += int(size)
-        row["tensors"] += int(tensors)
-        row["categories"][category or "unknown"] = int(size)
-    for row in rows.values():
-        row["share"] = row["bytes"] / whole if whole else 0.0
-    return sorted(rows.values(), key=lambda row: (-row["bytes"], row["path"]))
+    return tuple(sorted(found, key=lambda row: (-row.bytes, row.path)))
 
 
-def _moment(ledger: Ledger, event: int, window: Window | None) -> dict[str, Any]:
+def _peak_moment(ledger: Ledger, event: int, window: Window | None) -> PeakMoment:
     row = ledger.blocks.row(int(ledger.block_of[event]), named=True)
     time_ns = int(ledger.time_ns[event])
     before = row["alloc_ns"] is None
-    return {
-        "step": window.step if window else row["step"],
-        "mode": window.mode if window else None,
-        "time_ns": None if before else time_ns,
-        "ms_into_step": (time_ns - window.start_ns) / 1e6 if window and not before else None,
-        **{key: row[key] for key in ("phase", "stage", "operator", "direction")},
-        "module": row["module"] or ("(model)" if row["module"] == "" else None),
-    }
+    return PeakMoment(
+        step=window.step if window else row["step"],
+        mode=window.mode if window else None,
+        time_ns=None if before else time_ns,
+        ms_into_step=(time_ns - window.start_ns) / 1e6 if window and not before else None,
+        phase=row["phase"],
+        stage=row["stage"],
+        operator=row["operator"],
+        direction=row["direction"],
+        module=row["module"] or ("(model)" if row["module"] == "" else None),
+    )
 
 
-def _levels_by(ledger: Ledger, windows: list[Window], column: str) -> list[dict[str, Any]]:
+def _levels_by(ledger: Ledger, windows: list[Window], column: str) -> tuple[NamedPeak, ...]:
     """The highest level reached right after an event of each phase or stage, in order of appearance."""
     inside = np.zeros(len(ledger.level), dtype=bool)
     for window in [window for window in windows if window.mode != "warmup"] or windows:
@@ -172,32 +216,30 @@ def _levels_by(ledger: Ledger, windows: list[Window], column: str) -> list[dict[
         pl.when(pl.col("released")).then(pl.col("end")).otherwise(pl.col("name")).alias("name")
     )
     grouped = named.drop_nulls("name").group_by("name", maintain_order=True).agg(pl.col("level").max())
-    return [{"name": name, "peak_bytes": int(level)} for name, level in grouped.iter_rows() if name]
+    return tuple(NamedPeak(name=name, peak_bytes=int(level)) for name, level in grouped.iter_rows() if name)
 
 
-def step_peaks(ledger: Ledger, windows: list[Window]) -> dict[str, Any]:
+def step_peaks(ledger: Ledger, windows: list[Window]) -> StepPeaks:
     """The peaks of the measured steps: how many, their middle, how far apart."""
     measured = [window for window in windows if window.mode not in ("warmup", "unfinished")]
     peaks = [int(ledger.level[peak_event(ledger, window.first, window.last)]) for window in measured]
     if not peaks:
-        return {"n": 0, "p50_bytes": None, "why": "no measured step ended"}
-    interval = median_interval([float(peak) for peak in peaks])
-    return {
-        "n": len(peaks),
-        "p50_bytes": float(np.median(peaks)),
-        "ci95_bytes": [interval.low, interval.high] if interval else None,
-        "spread": robust_spread([float(peak) for peak in peaks]),
-        "lowest_bytes": min(peaks),
-        "highest_bytes": max(peaks),
-        "peaks": [
-            {"step": window.step, "peak_bytes": peak} for window, peak in zip(measured, peaks, strict=True)
-        ],
-    }
+        return StepPeaks(n=0, why="no measured step ended")
+    values = [float(peak) for peak in peaks]
+    return StepPeaks(
+        n=len(peaks),
+        p50_bytes=float(np.median(peaks)),
+        ci95_bytes=median_interval(values),
+        spread=robust_spread(values),
+        lowest_bytes=min(peaks),
+        highest_bytes=max(peaks),
+        peaks=tuple(
+            StepPeak(step=window.step, peak_bytes=peak) for window, peak in zip(measured, peaks, strict=True)
+        ),
+    )
 
 
-def _other_devices(blocks: pl.DataFrame, device: str) -> list[dict[str, Any]]:
-    found = []
-    for name in sorted({str(name) for name in blocks["device"].unique().to_list()} - {device}):
-        ledger = ledger_of(blocks.filter(pl.col("device") == name))
-        found.append({"device": name, "peak_bytes": int(ledger.level.max())})
-    return found
+def _other_devices(blocks: pl.DataFrame, device: str) -> tuple[OtherDevice, ...]:
+    names = sorted({str(name) for name in blocks["device"].unique().to_list()} - {device})
+    ledgers = ((name, ledger_of(blocks.filter(pl.col("device") == name))) for name in names)
+    return tuple(OtherDevice(device=name, peak_bytes=int(ledger.level.max())) for name, ledger in ledgers)

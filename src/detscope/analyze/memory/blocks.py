@@ -20,6 +20,7 @@ CATEGORIES = (
     "workspace",
     "unknown",
 )
+PER_IMAGE = ("inputs", "activations", "temporary", "workspace")  # what grows with the batch
 OUTSIDE = "(outside modules)"
 OWNED = ("parameters", "gradients", "optimizer")
 

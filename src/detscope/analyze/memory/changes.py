@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
-NO_MODULES = "cannot tell: the file tells changes by category, not who made them"
-NOT_TOLD = "cannot tell: the file tells allocated bytes only"
+from detscope.analyze.memory.figures import CategoryBytes, MemoryAccount, MemoryLevels, PeakMoment
+
+NO_MODULES = "the file tells changes by category, not who made them"
+NOT_TOLD = "the file tells allocated bytes only"
 
 
-def figures_of_changes(changes: pl.DataFrame) -> dict[str, Any]:
+def account_of_changes(changes: pl.DataFrame) -> MemoryAccount:
     """The peak and its categories; modules and tensors cannot be known from such a file."""
     ordered = changes.sort("time_ns", maintain_order=True, nulls_last=False)
     grown = pl.col("delta_bytes").clip(lower_bound=0).sum()
@@ -22,20 +22,21 @@ def figures_of_changes(changes: pl.DataFrame) -> dict[str, Any]:
     moment = int(np.argmax(level))
     categories = categories_at(own, moment)
     peak = int(level[moment])
-    return {
-        "what": f"bytes of live tensors on {device}, from a file of changes",
-        "device": device,
-        "peak_bytes": peak,
-        "at": {"index": moment, "time_ns": moments["time_ns"][moment], "phase": None, "module": None},
-        "categories": categories,
-        "unknown_share": categories.get("unknown", 0) / peak if peak else None,
-        "modules": NO_MODULES,
-        "largest": NO_MODULES,
-        "levels": {"allocated_bytes": peak, "reserved_bytes": NOT_TOLD, "process_bytes": NOT_TOLD},
-        "changes": own.height,
-        "moments": moments.height,
-        "advice": [],
-    }
+    levels = MemoryLevels(
+        allocated_bytes=peak, reserved_why=NOT_TOLD, fragmentation_why=NOT_TOLD, process_why=NOT_TOLD
+    )
+    return MemoryAccount(
+        what=f"bytes of live tensors on {device}, from a file of changes",
+        device=device,
+        peak_bytes=peak,
+        at=PeakMoment(index=moment, time_ns=moments["time_ns"][moment]),
+        categories=tuple(CategoryBytes(name=name, bytes=size) for name, size in categories.items()),
+        unknown_share=categories.get("unknown", 0) / peak if peak else None,
+        modules_why=NO_MODULES,
+        levels=levels,
+        changes=own.height,
+        moments=moments.height,
+    )
 
 
 def categories_at(changes: pl.DataFrame, moment: int) -> dict[str, int]:

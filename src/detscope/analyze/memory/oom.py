@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.memory.blocks import Ledger, Window, owners, peak_event
-from detscope.analyze.memory.slope import PER_IMAGE
+from detscope.analyze.memory.blocks import PER_IMAGE, Ledger, Window, owners, peak_event
+from detscope.analyze.memory.figures import OutOfMemory
 from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
 from detscope.runs.reader import Run
 
@@ -18,46 +19,64 @@ STATES_PER_PARAMETER = {"adamw": 2, "sgd": 1}
 FIRST_STEP_BYTES = 96_000_000
 
 
-def oom_figures(run: Run, ledger: Ledger, windows: list[Window], figures: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Need:
+    """What every step takes, and what an image brings."""
+
+    fixed_bytes: int
+    bytes_per_image: float | None
+    basis: str
+
+
+def explain_oom(run: Run, ledger: Ledger, windows: list[Window]) -> OutOfMemory:
     """The request that failed, the account then, and the largest batch that would fit by this run's slope."""
     told = dict(run.info.get("oom") or {})
     fitted = int(ledger.level.max(initial=0))
     about = run.info.get("memory") or {}
     batch = run.info.get("batch_size")
     own = _beside_tensors(about, told) if run.status == "oom_host" else 0
-    need = _need(run, ledger, windows, told)
-    suggestion = _half(batch) if about.get("unfinished_lost") else _suggestion(fitted, own, need, batch)
-    result = {
-        "status": run.status,
-        **{key: told.get(key) for key in ("request_bytes", "device", "phase", "module", "message")},
-        "limit_bytes": fitted,
-        "limit_is": "the most that was allocated at once before the request failed: it did fit",
-        "kept_back_bytes": own,  # taken off the limit: not there for tensors from the second step on
-        **need,
-        **suggestion,
-    }
-    if result["suggested_batch"] is not None:
-        rerun = rerun_command(run.folder, run.info)
-        size = (
-            f" --batch-size {result['suggested_batch']}" if run.info.get("verb") in MADE_BY_SETTINGS else ""
-        )
-        result["command"] = None if rerun is None else rerun + size
-    result["peak_bytes"] = figures["peak_bytes"]
-    return result
+    need = _estimate_need(run, ledger, windows, told)
+    if about.get("unfinished_lost"):  # the account of the step did not survive
+        lost = "no memory was left to read what the step took"
+        suggested, why = (batch // 2, None) if batch and batch > 1 else (None, f"cannot tell: {lost}")
+        need = replace(need, bytes_per_image=None, basis=f"half the batch: {lost}") if suggested else need
+    else:
+        suggested, why = _suggest_batch(fitted, own, need, batch)
+    rerun = rerun_command(run.folder, run.info) if suggested is not None else None
+    size = f" --batch-size {suggested}" if run.info.get("verb") in MADE_BY_SETTINGS else ""
+    return OutOfMemory(
+        status=run.status,
+        request_bytes=told.get("request_bytes"),
+        device=told.get("device"),
+        phase=told.get("phase"),
+        module=told.get("module"),
+        message=told.get("message"),
+        limit_bytes=fitted,
+        kept_back_bytes=own,
+        fixed_bytes=need.fixed_bytes,
+        bytes_per_image=need.bytes_per_image,
+        basis=need.basis,
+        suggested_batch=suggested,
+        why=why,
+        command=None if rerun is None else rerun + size,
+    )
 
 
-def _suggestion(limit: int, kept_back: int, need: dict[str, Any], batch: Any) -> dict[str, Any]:
-    slope = need["bytes_per_image"]
-    if not isinstance(batch, int) or not slope:
-        return {"suggested_batch": None, "why": "cannot tell: no image's share of the memory is known"}
-    fits = int((limit - kept_back - need["fixed_bytes"]) // slope)
-    if fits < 1 and limit - need["fixed_bytes"] >= slope:
+def _suggest_batch(
+    limit: int, kept_back: int, need: _Need, batch: int | None
+) -> tuple[int | None, str | None]:
+    """The largest batch that fits, or why none can be named."""
+    slope = need.bytes_per_image
+    if not batch or not slope:
+        return None, "cannot tell: no image's share of the memory is known"
+    fits = int((limit - kept_back - need.fixed_bytes) // slope)
+    if fits < 1 and limit - need.fixed_bytes >= slope:
         fits = 1  # by this run's own figures one would; whether it does, only trying tells
     if fits < 1:
-        return {"suggested_batch": None, "why": "not even one image fits beside what every step needs"}
+        return None, "not even one image fits beside what every step needs"
     if batch == 1:
-        return {"suggested_batch": None, "why": "the batch is one image already"}
-    return {"suggested_batch": min(fits, batch - 1), "why": None}
+        return None, "the batch is one image already"
+    return min(fits, batch - 1), None
 
 
 def _beside_tensors(about: dict[str, Any], told: dict[str, Any]) -> int:
@@ -66,15 +85,7 @@ def _beside_tensors(about: dict[str, Any], told: dict[str, Any]) -> int:
     return max(own, FIRST_STEP_BYTES) if told.get("step") == 0 else own
 
 
-def _half(batch: Any) -> dict[str, Any]:
-    """Where the account of the step did not survive."""
-    if not isinstance(batch, int) or batch < 2:
-        return {"suggested_batch": None, "why": "cannot tell: no memory was left to read what the step took"}
-    basis = "half the batch: no memory was left to read what the step took"
-    return {"suggested_batch": batch // 2, "why": None, "bytes_per_image": None, "basis": basis}
-
-
-def _need(run: Run, ledger: Ledger, windows: list[Window], told: dict[str, Any]) -> dict[str, Any]:
+def _estimate_need(run: Run, ledger: Ledger, windows: list[Window], told: dict[str, Any]) -> _Need:
     """The fixed part and what an image brings: of a whole step where one ended, else of what was seen."""
     batch = run.info.get("batch_size")
     images = batch if isinstance(batch, int) and batch > 0 else None
@@ -92,11 +103,7 @@ def _need(run: Run, ledger: Ledger, windows: list[Window], told: dict[str, Any])
         rest, basis = _rest_of_forward(ledger, event, told)
         variable = seen + rest
         fixed = _expected_fixed(run, ledger)
-    return {
-        "fixed_bytes": fixed,
-        "bytes_per_image": variable / images if images else None,
-        "basis": basis,
-    }
+    return _Need(fixed, variable / images if images else None, basis)
 
 
 def _variable(ledger: Ledger, event: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -226,8 +227,9 @@ class EventCollector:
         columns = {}
         for role in list(self._parts):
             part = {name: np.concatenate(pieces) for name, pieces in self._parts.pop(role).items()}
-            fixed = [part.pop(name) for name in ("start_ns", "wall_ns", "name", "thread")]
-            columns[role] = EventColumns(*fixed, part)
+            columns[role] = EventColumns(
+                part.pop("start_ns"), part.pop("wall_ns"), part.pop("name"), part.pop("thread"), part
+            )
         return columns
 
 
@@ -309,7 +311,7 @@ def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
 
 def find_time_ns(event: AnyEvent) -> int | None:
     """Begin of one event; times with many digits are read from their text."""
-    value: Any = event.ts
+    value: float | msgspec.Raw | None = event.ts
     if isinstance(event, ExactEvent):
         whole, _, fraction = bytes(event.ts).partition(b".")
         digits = whole.isdigit() and len(whole) <= 16 and (fraction.isdigit() or not fraction)
@@ -319,6 +321,6 @@ def find_time_ns(event: AnyEvent) -> int | None:
             value = float(bytes(event.ts))
         except ValueError:
             return None
-    if value is None or not abs(value) < _LARGEST_US:
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST_US:
         return None
     return math.floor(value) * 1000 + round((value - math.floor(value)) * 1e3)

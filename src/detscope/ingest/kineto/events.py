@@ -76,8 +76,9 @@ class CounterEvent(msgspec.Struct, gc=False):
 NO_ARGUMENTS = Arguments()
 AnyEvent = FloatEvent | ExactEvent
 # by whether times have more digits than a float holds
-_DECODE_LIST = {False: msgspec.json.Decoder(list[FloatEvent]), True: msgspec.json.Decoder(list[ExactEvent])}
-_DECODE_EVENT = {False: msgspec.json.Decoder(FloatEvent), True: msgspec.json.Decoder(ExactEvent)}
+_EVENT_TYPES: dict[bool, Any] = {False: FloatEvent, True: ExactEvent}
+_DECODE_LIST = {exact: msgspec.json.Decoder(list[kind]) for exact, kind in _EVENT_TYPES.items()}  # type: ignore[valid-type]
+_DECODE_EVENT = {exact: msgspec.json.Decoder(kind) for exact, kind in _EVENT_TYPES.items()}
 _DECODE_COUNTERS = msgspec.json.Decoder(list[CounterEvent])
 _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, UnicodeError)
 
@@ -85,7 +86,8 @@ _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError, OverflowErro
 def decode_events(data: bytes, text: TraceText, count: Callable[[str, int], None]) -> list[AnyEvent]:
     """The events of a batch. What cannot be read is counted by kind."""
     try:
-        return _DECODE_LIST[text.fraction_digits].decode(b"[" + data + b"]")  # type: ignore[return-value]
+        events: list[AnyEvent] = _DECODE_LIST[text.fraction_digits].decode(b"[" + data + b"]")
+        return events
     except _DECODE_ERRORS:
         return list(_decode_damaged(data, text, count))
 
@@ -137,7 +139,8 @@ def _event_before_the_end(piece: bytes, data: bytes, text: TraceText) -> AnyEven
 def _decode_event(piece: bytes, exact: bool) -> AnyEvent | None:
     """One event, however odd: strings for numbers, NaN, null where a number belongs."""
     try:
-        return _DECODE_EVENT[exact].decode(piece)  # type: ignore[return-value]
+        event: AnyEvent = _DECODE_EVENT[exact].decode(piece)
+        return event
     except _DECODE_ERRORS:
         pass
     try:

@@ -79,21 +79,18 @@ def make_device_frame(found: Attribution) -> pl.DataFrame:
         "phase": (list(PHASES), phase),
         "copy": (copies, np.where(is_copy, device.name, NOBODY)),
     }
-    return pl.DataFrame(
-        {
-            "start_ns": device.start_ns + found.offset_ns,
-            "wall_ns": device.wall_ns,
-            "launch_ns": pl.Series(moment + found.offset_ns).set(pl.Series(call == NOBODY), None),
-            "communication": trace.check_names(device, COMMUNICATION.search),
-            **{name: _make_numbers(values) for name, values in numbers.items()},
-            **{name: make_texts(values, codes) for name, (values, codes) in texts.items()},
-            **{
-                name: pl.Series(device.extra[name]).cast(pl.Float64).fill_nan(None)
-                for name in ("blocks_per_sm", "occupancy")
-                if name in device.extra
-            },
-        }
-    )
+    columns: dict[str, Any] = {
+        "start_ns": device.start_ns + found.offset_ns,
+        "wall_ns": device.wall_ns,
+        "launch_ns": pl.Series(moment + found.offset_ns).set(pl.Series(call == NOBODY), None),
+        "communication": trace.check_names(device, COMMUNICATION.search),
+    }
+    columns |= {name: _make_numbers(values) for name, values in numbers.items()}
+    columns |= {name: make_texts(values, codes) for name, (values, codes) in texts.items()}
+    for name in ("blocks_per_sm", "occupancy"):
+        if name in device.extra:
+            columns[name] = pl.Series(device.extra[name]).cast(pl.Float64).fill_nan(None)
+    return pl.DataFrame(columns)
 
 
 def _thread_numbers(trace: TraceEvents, codes: NDArray[np.integer], part: int = 1) -> Numbers:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import psutil
 
-from detscope.machine.gpus import open_nvml
+from detscope.machine.devices import open_nvml
 
 
 class Reading(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from detscope.faults import text_of
-from detscope.machine.running_out import host_memory_ran_out
+from detscope.machine.limits import host_memory_ran_out
 from detscope.record.steps.events import ENTER, MARK, decode_events
 from detscope.record.steps.nodes import NodeTable
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from detscope.faults import text_of
-from detscope.machine.facts import environment
+from detscope.machine.facts import gather_facts
 from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.pacing import Pacer
@@ -195,7 +195,7 @@ def _words_of(row: Mapping[str, Any], steps: int) -> str:
 def empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | None) -> RunWriter:
     """The closed run of a script of which no step was seen."""
     name = options.run_name(Path(options.script).stem or "script")
-    info: dict[str, Any] = {"level": options.level, "stages": [], "environment": environment()}
+    info: dict[str, Any] = {"level": options.level, "stages": [], "environment": gather_facts()}
     info |= {"definitions": DEFINITIONS, "notes": list(notes), "cannot_tell": [reason or NO_STEP]}
     writer = RunWriter(options.out, "run", name, info)
     writer.close("partial", reason or NO_STEP)

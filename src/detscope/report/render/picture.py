@@ -123,6 +123,10 @@ def _draw_line(axes: Axes, series: Series) -> None:
     marker = "" if series.look == "lines" else _MARKERS[series.symbol]
     line = "" if series.look == "points" else _DASHES[series.dash]
     x, y = list(series.x), [float("nan") if value is None else value for value in series.y]
+    for text, *place in zip(series.texts, x, y, strict=False):
+        axes.annotate(
+            _literal(text), place, xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8
+        )
     if not isinstance(series.colour, str):  # one per point
         hollow_ones = series.hollow or [False] * len(x)
         faces = ["white" if open_ else own for own, open_ in zip(series.colour, hollow_ones, strict=True)]

@@ -40,6 +40,9 @@ def _series_trace(series: Series) -> Trace:
         line: Trace = {"color": colour, "width": series.width, "dash": series.dash}
         marker: Trace = {"color": colour, "size": 8, "symbol": _symbols_of(series)}
         trace |= {"type": "scatter", "mode": _MODES[series.look], "line": line, "marker": marker}
+        if series.texts:
+            words: Trace = {"mode": f"{_MODES[series.look]}+text", "textposition": "top center"}
+            trace |= {"text": _inert_all(series.texts), **words}
         if series.steps:
             line["shape"] = "hv"
         if series.look == "area":

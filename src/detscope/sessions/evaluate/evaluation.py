@@ -138,7 +138,7 @@ def _read_truth(dataset: DetectionDataset) -> GroundTruth:
 def _start_run(
     settings: Settings, name: str, dataset: DetectionDataset, info: dict[str, Any], notes: Sequence[str]
 ) -> RunWriter:
-    from detscope.machine.facts import environment
+    from detscope.machine.facts import gather_facts
     from detscope.runs.writer import RunWriter
 
     data = {
@@ -147,7 +147,7 @@ def _start_run(
         "images": len(dataset),
         "classes": len(dataset.classes) - 1,
     }
-    about = {"environment": environment(), "notes": list(notes), "settings": settings.model_dump()}
+    about = {"environment": gather_facts(), "notes": list(notes), "settings": settings.model_dump()}
     whole = {"data": data, **info, **about}
     return RunWriter(Path(settings.output.runs), "eval", name, whole, dump_settings(settings, "eval"))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, UsageError
 from detscope.machine.devices import resolve_device
-from detscope.machine.facts import environment
+from detscope.machine.facts import gather_facts
 from detscope.predict.device.file import load_model, save_model
 from detscope.predict.device.model import STAGES, DeviceModel, fit_device
 from detscope.predict.device.transfer import FEWEST, transfer_device
@@ -212,7 +212,9 @@ def run_microbench(
     if out_csv is not None:
         out_csv.parent.mkdir(parents=True, exist_ok=True)
         write_layer_times(out_csv, found.rows)
-        write_text(out_csv.with_suffix(_FACTS), json.dumps(describe_microbench(found, place, used), indent=1) + "\n")
+        write_text(
+            out_csv.with_suffix(_FACTS), json.dumps(describe_microbench(found, place, used), indent=1) + "\n"
+        )
     return list(found.rows)
 
 
@@ -228,7 +230,7 @@ def describe_microbench(found: Microbench, device: str, threads: int) -> dict[st
         "reference_convolution_ms": [round(value, 4) for value in drift.compute_ms],
         "reference_addition_ms": [round(value, 4) for value in drift.move_ms],
         "slowest_reference_over_fastest": round(drift.largest_ratio, 3),
-        "environment": environment(),
+        "environment": gather_facts(),
     }
 
 

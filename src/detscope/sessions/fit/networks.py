@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from detscope.errors import DetscopeError
-from detscope.machine.versions import package_version
+from detscope.machine.facts import package_version
 from detscope.predict.layers.lists import ListedNetwork, read_networks, write_networks
 from detscope.sessions.fit.rows import MeasuredRow
-from detscope.sweep.keys import located_network, network_fingerprint
+from detscope.sweep.keys import locate_network, network_fingerprint
 
 LAYERS = "layers.json"
 BESIDE_OLDER = "layers.traced.json"  # where the other name is taken by a list that we did not write
@@ -62,7 +61,7 @@ class LayerLists:
             known = self._look_up(one)
             if known is None:
                 self._told(f"layers of {one.network} ({number} of {len(wanted)} networks)")
-            found = known or _find_or_trace(one)
+            found = known or _find_or_trace_layers(one)
             if known is None and isinstance(found, ListedNetwork):
                 traced.setdefault(one.folder, []).append(found)
             self._found[one] = found
@@ -111,7 +110,7 @@ def _find_or_trace_layers(wanted: LayerRequest) -> ListedNetwork | str:
             return "its folder or file is not there"
         if network_fingerprint(wanted.network, folder) != wanted.fingerprint:
             return "its files have changed since it was measured"
-        return _trace_layers(wanted, located_network(wanted.network, folder))
+        return _trace_layers(wanted, locate_network(wanted.network, folder))
     except DetscopeError as error:
         return f"{error.message:.120}"
 
@@ -124,14 +123,13 @@ def _find_home(wanted: LayerRequest) -> Path | None:
 
 def _trace_layers(wanted: LayerRequest, place: str) -> ListedNetwork:
     from detscope.predict.trace.network import trace_network
-    from detscope.zoo.networks import load_network
-    from detscope.zoo.networks.loading import leave_weights_unfilled
+    from detscope.sessions.predict.prediction import load_unfilled
 
-    # a model of one's own may look at its weights while it is built
-    with nullcontext() if ":" in place else leave_weights_unfilled():
-        network = load_network(place, image_size=wanted.image_size)
+    network = load_unfilled(place, wanted.image_size)
     graph = trace_network(network, training=wanted.stage == "training").layer_graph
-    return ListedNetwork(network.base.name, level_of(network.card), replace(graph, details=graph.details | wanted.details))
+    return ListedNetwork(
+        network.base.name, level_of(network.card), replace(graph, details=graph.details | wanted.details)
+    )
 
 
 def level_of(card: dict[str, Any] | None) -> int:

@@ -1,4 +1,4 @@
-"""Rows of sweeps, and runs of `train` and `infer`, as measured steps: under which conditions what came out."""
+"""Rows of sweeps, and runs of `train` and `infer`, as measured steps: conditions, and what came out."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def order_steps(schedule: Schedule, batches: Sequence[list[int]]) -> list[list[i
     """
     order: list[list[int]] = []
     recorded = bare = other = 0
-    for index in range(schedule.total_steps(len(batches))):
-        mode = schedule.mode(index)
+    for index in range(schedule.count_steps(len(batches))):
+        mode = schedule.mode_of(index)
         if mode == RECORDED:
             order.append(batches[recorded])
             recorded += 1

@@ -29,7 +29,7 @@ from detscope.sessions.recording import (
     make_recorder,
 )
 from detscope.zoo.contract import BuiltModel, ModelCard, Stage
-from detscope.zoo.registry import build, get_card
+from detscope.zoo.registry import build_model, get_card
 
 if TYPE_CHECKING:
     from detscope.loops.infer import InferPlan
@@ -103,16 +103,16 @@ def _build_model(
 
     Stages the user named come on top of the family's; the same target gets the new name.
     """
-    from detscope.zoo.stages import resolves
+    from detscope.zoo.family import has_target
 
     model = settings.model
     from_data = len(source.classes) if model.weights not in ("auto", "coco") else 0
     options = build_options(settings, model.num_classes or from_data or None)
-    built = build(card.name, replace(options, trainable_layers=None))
+    built = build_model(card.name, replace(options, trainable_layers=None))
     for stage in own:
         found = False
         with suppress(ImportError):
-            found = resolves(built.module, stage.target)
+            found = has_target(built.module, stage.target)
         if not found:
             children = ", ".join(name for name, _ in built.module.named_children())
             raise UsageError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
-from detscope.machine.sizes import parse_size
+from detscope.machine.limits import parse_size
 from detscope.predict.answer import answer_questions, share_by_stage, simulate_row
 from detscope.predict.device.file import load_model
 from detscope.predict.device.model import DeviceModel
@@ -68,7 +68,7 @@ class PredictionInput:
     optimizer: str = "sgd"
 
 
-def named_run(text: str, parent: Path = Path("runs")) -> Path | None:
+def find_named_run(text: str, parent: Path = Path("runs")) -> Path | None:
     """The run that a network's argument names: `latest`, a run's folder or its name; None: no run."""
     if text == "latest" or any((place / _RUN_FILE).is_file() for place in (Path(text), parent / text)):
         return find_run(text, parent)
@@ -84,19 +84,19 @@ def run_predict(request: PredictRequest) -> dict[str, Any]:
     if optimizer not in OPTIMIZERS:
         raise UsageError(f"--optimizer {optimizer}: unknown", f"use {' or '.join(OPTIMIZERS)}")
     batches = parse_batches(request.batch_sizes or USUAL_BATCHES)
-    limit = limit_of(request.memory_limit)
-    device = open_model(request.device_model, stage)
+    limit = parse_limit(request.memory_limit)
+    device = open_device_model(request.device_model, stage)
     if _LIST_OF_LAYERS.search(request.network):
-        found = _listed_answer(find_network(request.network), batches, device, limit, stage)
+        found = _answer_listed(find_network(request.network), batches, device, limit, stage)
     else:
         traced = trace_named(request.network, batches, request.image_size, stage)
-        found = traced_answer(traced, batches, device, limit, optimizer if stage == "training" else None)
+        found = answer_traced(traced, batches, device, limit, optimizer if stage == "training" else None)
     if request.device_model is not None:
         found["device_model"]["file"] = str(request.device_model)
     return found
 
 
-def open_model(path: Path | None, stage: str) -> DeviceModel | None:
+def open_device_model(path: Path | None, stage: str) -> DeviceModel | None:
     """A device's model, if it was fitted for this stage."""
     device = None if path is None else load_model(path)
     if device is not None and device.stage != stage:
@@ -107,7 +107,7 @@ def open_model(path: Path | None, stage: str) -> DeviceModel | None:
     return device
 
 
-def _listed_answer(
+def _answer_listed(
     graph: LayerGraph, batches: list[int], device: DeviceModel | None, limit: float | None, stage: str
 ) -> dict[str, Any]:
     training = stage == "training"
@@ -141,7 +141,7 @@ def _forward_row(case: StepCase) -> dict[str, Any]:
     }
 
 
-def traced_answer(
+def answer_traced(
     traced: TracedNetwork,
     batches: list[int],
     device: DeviceModel | None,
@@ -156,7 +156,11 @@ def traced_answer(
     def reserved_bytes(batch: int) -> int:
         return traced.find_cuda_peak(batch, optimizer).reserved
 
-    found = _answer_all(PredictionInput(traced.layer_graph, batches, device, limit, row_of, reserved_bytes, optimizer or "sgd"))
+    found = _answer_all(
+        PredictionInput(
+            traced.layer_graph, batches, device, limit, row_of, reserved_bytes, optimizer or "sgd"
+        )
+    )
     found |= {
         "stage": "training" if traced.training else "inference",
         "optimizer": optimizer,
@@ -231,7 +235,9 @@ def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, An
     not_out = {batch: said != DOES_NOT_FIT for batch, said in words.items()}
     last = largest_batch(lambda batch: decide_batch(batch) != DOES_NOT_FIT, not_out)
     return {
-        "largest_batch_that_fits": largest_batch(lambda batch: decide_batch(batch) == FITS, fits) if memory else None,
+        "largest_batch_that_fits": largest_batch(lambda batch: decide_batch(batch) == FITS, fits)
+        if memory
+        else None,
         "smallest_batch_that_does_not_fit": None if last == MOST else (last or 0) + 1,
     }
 
@@ -243,10 +249,10 @@ def trace_named(text: str, batches: list[int], image_size: int | None, stage: st
         raise UsageError(f"a batch of {wrong[0]} images", "--batch-sizes 1,2,4,8")
     from detscope.predict.trace.network import trace_network
 
-    return trace_network(load_named(text, image_size), training=stage == "training")
+    return trace_network(load_unfilled(text, image_size), training=stage == "training")
 
 
-def load_named(text: str, image_size: int | None) -> Network:
+def load_unfilled(text: str, image_size: int | None) -> Network:
     """Build a network without filling its weights: no value of them is asked for."""
     from detscope.zoo.networks import load_network
     from detscope.zoo.networks.loading import leave_weights_unfilled
@@ -292,7 +298,7 @@ def parse_batches(text: str) -> list[int]:
         raise UsageError(f"--batch-sizes: {text!r} is no list of whole numbers", "1,2,4,8") from error
 
 
-def limit_of(text: str | None) -> float | None:
+def parse_limit(text: str | None) -> float | None:
     """Bytes of --memory-limit; None where it was not given."""
     size = parse_size(text)
     if text is not None and size is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import polars as pl
+
 from detscope.analyze.memory.account import memory_figures
-from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
+from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
 from detscope.errors import InputError, UsageError
 from detscope.predict.garbage import skip_full_collections
 from detscope.runs.atomic import write_text
@@ -19,14 +22,15 @@ from detscope.sessions.fit.rows import MeasuredRow, row_of_run
 from detscope.sessions.predict.prediction import (
     OPTIMIZERS,
     PredictRequest,
-    limit_of,
-    load_named,
-    open_model,
-    traced_answer,
+    answer_traced,
+    load_unfilled,
+    open_device_model,
+    parse_limit,
 )
+from detscope.zoo.networks.network import Batch, Network
 
 if TYPE_CHECKING:
-    from detscope.zoo.networks import Network
+    from torch import Tensor
 
 
 @skip_full_collections()
@@ -39,49 +43,47 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder.name} cannot be predicted: {row}", "detscope predict NETWORK takes any name"
         )
-    limit = limit_of(request.memory_limit)
-    device = open_model(request.device_model, row.stage)
+    limit = parse_limit(request.memory_limit)
+    device = open_device_model(request.device_model, row.stage)
     from detscope.predict.trace.network import keep_gradients, trace_network
 
     training = row.stage == "training"
-    network = _own_network(run, row)
+    network = _build_own_network(run, row)
     traced = trace_network(network, training=training)
     traced = keep_gradients(traced) if training else traced
-    optimizer, differs = _optimizer(row)
-    found = traced_answer(traced, [row.batch], device, limit, optimizer)
+    optimizer, differs = _choose_optimizer(row)
+    found = answer_traced(traced, [row.batch], device, limit, optimizer)
     if device is not None:
         found["device_model"]["file"] = str(request.device_model)
-    found["notes"] += [*differs, *_differences(run, network.parameters, row)]
-    found["rows"][0]["assumed"].append(_images_words(network))
-    found |= {"run": str(folder), **_beside(found, row, memory_figures(run))}
+    found["notes"] += [*differs, *_list_differences(run, network.parameters, row)]
+    found["rows"][0]["assumed"].append(_describe_images(network))
+    found |= {"run": str(folder), **_compare_measured(found, row, memory_figures(run))}
     path = folder / FILE_NAME
     kept = {"version": VERSION, "made_at": datetime.now(UTC).isoformat(timespec="seconds"), **found}
     write_text(path, json.dumps(kept, indent=1, allow_nan=False) + "\n")
     return found | {"kept": str(path)}
 
 
-def _images_words(network: Network) -> str:
+def _describe_images(network: Network) -> str:
     width, height = (getattr(network, side, None) for side in ("width", "height"))
     if width and height:
         return f"images: random, {width} x {height} pixels as the run's"
     return "images: random and square, with as many pixels as the network worked on in the run"
 
 
-def _own_network(run: Run, row: MeasuredRow) -> Network:
+def _build_own_network(run: Run, row: MeasuredRow) -> Network:
     """The run's network with as many classes as its data had, fed with images like the run's.
 
     Where images differed in size they are square, with as many pixels as the network worked on.
     """
-    from detscope.sessions.predict.runs import fed, size_of_images
-
-    size = size_of_images(run)
+    size = find_image_size(run)
     asked = ((run.info.get("settings") or {}).get("model") or {}).get("image_size")
     image_size = row.image_size if size is None else asked
-    network = _with_classes(load_named(row.network, image_size), run.info, image_size)
-    return fed(network, size) if size is not None and network.kind == "detector" else network
+    network = _set_classes(load_unfilled(row.network, image_size), run.info, image_size)
+    return feed_images(network, size) if size is not None and network.kind == "detector" else network
 
 
-def _with_classes(network: Network, info: Mapping[str, Any], image_size: int | None) -> Network:
+def _set_classes(network: Network, info: Mapping[str, Any], image_size: int | None) -> Network:
     classes = (info.get("data") or {}).get("classes")
     recorded = (info.get("model") or {}).get("parameters")
     if network.kind != "detector" or not isinstance(classes, int) or recorded == network.parameters:
@@ -109,7 +111,7 @@ def _refuse_other_settings(request: PredictRequest) -> None:
             )
 
 
-def _optimizer(row: MeasuredRow) -> tuple[str | None, list[str]]:
+def _choose_optimizer(row: MeasuredRow) -> tuple[str | None, list[str]]:
     """The optimizer whose memory is simulated; AdamW keeps what Adam keeps."""
     name = row.conditions.get("optimizer", "sgd").removesuffix("w")
     if row.stage != "training":
@@ -119,7 +121,7 @@ def _optimizer(row: MeasuredRow) -> tuple[str | None, list[str]]:
     return OPTIMIZERS[0], [f"the run's optimizer {name} is not known: memory as with {OPTIMIZERS[0]}"]
 
 
-def _differences(run: Run, parameters: int, row: MeasuredRow) -> list[str]:
+def _list_differences(run: Run, parameters: int, row: MeasuredRow) -> list[str]:
     """What the run did otherwise than what is predicted."""
     notes = []
     recorded = (run.info.get("model") or {}).get("parameters")
@@ -136,11 +138,13 @@ def _differences(run: Run, parameters: int, row: MeasuredRow) -> list[str]:
     return notes
 
 
-def _beside(found: Mapping[str, Any], row: MeasuredRow, memory: Mapping[str, Any] | None) -> dict[str, Any]:
+def _compare_measured(
+    found: Mapping[str, Any], row: MeasuredRow, memory: Mapping[str, Any] | None
+) -> dict[str, Any]:
     asked = found["rows"][0]
     ends = asked.get("latency_ms_interval")
     low, high = row.latency_low_ms, row.latency_high_ms
-    step = compared(
+    step = compare_figure(
         "step without waiting for data",
         "ms",
         asked["latency_ms"],
@@ -152,7 +156,7 @@ def _beside(found: Mapping[str, Any], row: MeasuredRow, memory: Mapping[str, Any
     on_cpu = str(row.conditions.get("device")) == "cpu"
     simulated = asked["cpu_allocated_bytes" if on_cpu else "allocated_bytes"]
     measured = memory.get("peak_bytes") if memory else None
-    peak = compared(
+    peak = compare_figure(
         "peak of allocated memory",
         "bytes",
         simulated,
@@ -161,7 +165,55 @@ def _beside(found: Mapping[str, Any], row: MeasuredRow, memory: Mapping[str, Any
     )
     parts = asked["cpu_categories" if on_cpu else "categories"]
     categories = memory.get("categories") if memory else None
-    return {
-        "compared": [step, peak],
-        "categories": categories_beside(parts, categories) if categories else [],
-    }
+    compared = compare_categories(parts, categories) if categories else []
+    found_beside: dict[str, Any] = msgspec.to_builtins({"compared": [step, peak], "categories": compared})
+    return found_beside
+
+
+@dataclass(frozen=True)
+class FedNetwork(Network):
+    """A detector whose images are as wide and high as said, and not square."""
+
+    width: int = 0
+    height: int = 0
+
+    def random_batch(self, batch_size: int, *, seed: int = 0, device: str = "cpu") -> Batch:
+        """Square images and their boxes, cut to shape."""
+        batch = super().random_batch(batch_size, seed=seed, device=device)
+        images = [image[:, : self.height, : self.width].clone() for image in batch.inputs]
+        return Batch(images, [self._cut_target(target) for target in batch.targets])
+
+    def _cut_target(self, target: dict[str, Any]) -> dict[str, Any]:
+        across, down = self.width / self.image_size, self.height / self.image_size
+        found = dict(target)
+        found["boxes"] = _scale_columns(target["boxes"], (across, down, across, down))
+        if "masks" in target:
+            found["masks"] = target["masks"][:, : self.height, : self.width].clone()
+        if "keypoints" in target:
+            found["keypoints"] = _scale_columns(target["keypoints"], (across, down, 1.0))
+        return found
+
+
+def _scale_columns(values: Tensor, factors: tuple[float, ...]) -> Tensor:
+    return values * values.new_tensor(factors)
+
+
+def feed_images(network: Network, size: tuple[int, int]) -> FedNetwork:
+    """The same network, fed with images of (width, height)."""
+    same = {field.name: getattr(network, field.name) for field in fields(network)}
+    return FedNetwork(**(same | {"image_size": max(size)}), width=size[0], height=size[1])
+
+
+def find_image_size(run: Run) -> tuple[int, int] | None:
+    """Width and height of the run's images where all were alike; None where that is not known."""
+    images = run.table("images").select("width", "height").drop_nulls().unique()
+    if images.height == 1:
+        width, height = images.row(0)
+        return int(width), int(height)
+    data = (run.info.get("settings") or {}).get("data") or {}
+    width, height = data.get("image_width"), data.get("image_height")
+    pixels = run.table("content").filter(pl.col("images") > 0).select(pl.col("pixels") / pl.col("images"))
+    whole = set(pixels.to_series().drop_nulls().to_list())
+    if data.get("scales") or not isinstance(width, int) or not isinstance(height, int):
+        return None
+    return (width, height) if whole == {float(width * height)} else None

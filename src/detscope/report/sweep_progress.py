@@ -1,4 +1,4 @@
-"""A sweep in the terminal: one line per device while it runs, tables at its end."""
+"""How a sweep goes on, in the terminal: one line per device while it runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
-from detscope.report.figures import cell, number, plain, with_unit
 from detscope.report.progress import duration_text, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _LINE_EVERY_S = 5.0
 _DRAW_EVERY_S = 0.25
@@ -155,83 +151,3 @@ class SweepLines:
         self._said = "\n".join(texts)
         self.stream.write("".join(f"{text[:200]}\n" for text in texts))
         self.stream.flush()
-
-
-def render_dry_run(found: Mapping[str, Any], console: Console) -> None:
-    """What a plan would do."""
-    say = _printer(console)
-    say(f"plan {plain(found['plan'])}: {found['trials']} trials, {found['excluded']} excluded")
-    for row in found["devices"]:
-        say(f"  {plain(row['device'])}: {row['trials']} to run")
-    for row in found["cannot_run"]:
-        say(f"  cannot run: {plain(row['trial'])}: {plain(row['why'])}")
-    say(f"estimated time: {duration_text(found['estimated_s'])} ({found['estimated_from']})")
-    say(f"disk: {with_unit(found['disk_bytes'], 'bytes')} in {plain(found['store'])}")
-
-
-def render_status(found: Mapping[str, Any], console: Console) -> None:
-    """How far a sweep is."""
-    from rich.table import Table
-
-    say = _printer(console)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    names = ("done", "failed", "skipped", "left")
-    for name in names:
-        table.add_column(name, justify="right")
-    for row in found["devices"]:
-        table.add_row(cell(row["device"]), *(str(row[name]) for name in names))
-    console.print(table)
-    extra = [f"{found[name]} {words}" for name, words in _EXTRA.items() if found[name]]
-    if extra:
-        say("also kept: " + ", ".join(extra))
-    for row in found["last_failures"]:
-        words = f"{row['network']} {row['stage']} batch {row['batch_size']}: {row['status']}"
-        say(f"failed: {plain(words)}")
-
-
-_EXTRA = {"retried": "attempts that were tried again", "duplicates": "late duplicates"}
-_COLUMNS = (
-    "network",
-    "stage",
-    "batch",
-    "step ms",
-    "interval",
-    "images/s",
-    "allocated",
-    "process",
-    "status",
-)
-
-
-def render_rows(figures: Mapping[str, Any], console: Console) -> None:
-    """The results: one line per trial, then where a larger batch stops to pay."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(
-            name, overflow="fold", justify="left" if name in ("network", "stage", "status") else "right"
-        )
-    for row in figures["rows"]:
-        width = row["interval_width"]
-        mark = "" if width is None else f"{100 * width:.1f} %" + ("" if row["interval_reached"] else " !")
-        table.add_row(
-            cell(row["name"]), cell(row["stage"]), str(row["batch_size"]), number(row["step_ms"]), mark,
-            number(row["images_per_s"]), with_unit(row["allocated_bytes"], "bytes"),
-            with_unit(row["process_bytes"], "bytes"), cell(row["status"]),
-        )  # fmt: skip
-    console.print(table)
-    say = _printer(console)
-    if any(row["interval_reached"] == 0 for row in figures["rows"]):
-        say("interval: width of the 95 % interval of the median; !  a limit came before it was narrow enough")
-    for group in figures["groups"]:
-        if group["stops_to_pay_at"] is not None:
-            say(
-                f"{plain(group['name'])}: beyond batch {group['stops_to_pay_at']} images/s gain less than 5 %"
-                f" per doubling (best {number(group['best_images_per_s'])} at {group['best_batch']})"
-            )
-
-
-def _printer(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
