@@ -63,9 +63,9 @@ class OwnTime:
         self.name, self.notes = source.name, source.notes
         self.runs = False
 
-    def read(self) -> list[Reading]:
+    def read_values(self) -> list[Reading]:
         """What the source says, in its own time."""
-        return self._source.read() if self.runs else []
+        return self._source.read_values() if self.runs else []
 
     def close(self) -> None:
         """Release what the source holds."""

@@ -11,9 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from detscope.cli.doctor import doctor
-from detscope.machine.doctor import MATCH_TOPIC, MachineFinding, examine_machine, torch_matches
+from detscope.machine.doctor import MATCH_TOPIC, MachineFinding, check_torch, examine_machine, torch_matches
 from detscope.machine.programs import find_browser, find_nsight
-from detscope.machine.doctor import check_torch
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,9 @@ def write_package(folder: Path, name: str, code: str) -> None:
     (folder / name / "__init__.py").write_text(code)
 
 
-def test_every_finding_that_is_not_ok_says_what_it_costs_and_what_to_do(findings: list[MachineFinding]) -> None:
+def test_every_finding_that_is_not_ok_says_what_it_costs_and_what_to_do(
+    findings: list[MachineFinding],
+) -> None:
     for finding in findings:
         assert finding.value
         if finding.status == "ok":

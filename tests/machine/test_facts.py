@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from detscope.machine.facts import gather_facts
+from detscope.machine.facts import gather_facts, torch_cuda_version
 from detscope.machine.limits import cpu_quota_cores, disk_free_bytes, memory_limit_bytes
-from detscope.machine.facts import torch_cuda_version
 
 
 def test_facts_hold_versions_processor_memory_and_devices_as_plain_data() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.analyze.ranks.talk import find_last_arrivals, read_collectives, sum_waits
+from detscope.analyze.ranks.collectives import find_last_arrivals, read_collectives, sum_waits
 from detscope.runs.writer import polars_schema
 
 RANKS = Path(__file__).with_name("calling_ranks.py")

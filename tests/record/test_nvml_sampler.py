@@ -17,9 +17,9 @@ import json, sys
 from detscope.machine.devices import list_gpus
 from detscope.record.device.telemetry import NvmlSampler
 sampler = NvmlSampler()
-rounds = [[tuple(reading) for reading in sampler.read()] for _ in range(int(sys.argv[1]))]
+rounds = [[tuple(reading) for reading in sampler.read_values()] for _ in range(int(sys.argv[1]))]
 sampler.close()
-after = sampler.read()
+after = sampler.read_values()
 print(json.dumps({"rounds": rounds, "notes": sampler.notes, "gpus": list_gpus().as_dict(), "after": after}))
 """
 
@@ -117,7 +117,7 @@ def test_a_driver_without_devices_says_so(driver_folder: Path) -> None:
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA driver")
 def test_without_a_driver_library_the_sampler_is_empty_and_says_why() -> None:
     sampler = NvmlSampler()
-    assert sampler.read() == []
+    assert sampler.read_values() == []
     assert "libnvidia-ml" in sampler.notes["gpu"]
     sampler.close()
 

@@ -265,14 +265,17 @@ class SteppingClock:
         self.queued.append(len(self.queued))
         return self.queued[-1]
 
-    def ready(self, handle: int) -> bool:
+    def has_passed(self, handle: int) -> bool:
         return handle < len(self.queued) - 400
 
     def elapsed_ns(self, first: int, last: int) -> int:
         return (last - first) * 1000
 
-    def wait(self) -> None:
+    def wait_for_device(self) -> None:
         self.waits += 1
+
+    def recycle_marks(self, marks: list[int]) -> None:
+        pass
 
 
 def test_device_times_are_read_late_in_order_and_without_waiting_inside_the_loop(tmp_path, monkeypatch):

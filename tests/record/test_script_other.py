@@ -13,7 +13,7 @@ import torch
 from script_listening import Net, batches
 
 from detscope.record.script.closing import StepFigures, other_notes, step_figures
-from detscope.record.script.other import IDLE_PERIOD_S, PERIOD_S, Look, OtherSampler, Pace, Place
+from detscope.record.script.other import IDLE_PERIOD_S, PERIOD_S, CodeLine, Look, OtherSampler, Pace
 
 
 def test_time_outside_of_phases_is_traced_to_the_function_that_spent_it(
@@ -179,7 +179,7 @@ def test_a_script_that_was_typed_has_lines_of_its_own() -> None:
 
 def test_functions_are_told_by_their_share_of_the_looks_with_the_line_that_was_seen_most() -> None:
     sampler = OtherSampler(lambda: None)
-    log, log_more, save = Place("log", "a.py", 3), Place("log", "a.py", 4), Place("save", "b.py", 9)
+    log, log_more, save = CodeLine("log", "a.py", 3), CodeLine("log", "a.py", 4), CodeLine("save", "b.py", 9)
     sampler.looks.update({Look(log): 1, Look(log_more): 5, Look(save): 2})
     first, second = sampler.rows(80.0)
     assert (first["function"], first["line"], first["looks"], first["ms"]) == ("log", 4, 6, 60.0)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from detscope.cli.main import app, main
 from detscope.config.schema import Settings
 from detscope.errors import MachineError, UsageError
-from detscope.machine.nsight import METRICS, failure, unknown_metrics
+from detscope.machine.nsight import METRICS, explain_failure, unknown_metrics
 from detscope.machine.programs import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window, watch_window
 from detscope.runs.reader import load_run
@@ -317,11 +317,11 @@ def test_the_command_under_the_tool_ends_well_when_the_window_is_over(
 
 
 def test_words_of_failure_have_a_meaning() -> None:
-    assert failure("systems", 0, "Generated: /tmp/x.nsys-rep") is None
-    no_device = failure("compute", 0, "==ERROR== no CUDA-capable device is detected")
+    assert explain_failure("systems", 0, "Generated: /tmp/x.nsys-rep") is None
+    no_device = explain_failure("compute", 0, "==ERROR== no CUDA-capable device is detected")
     assert isinstance(no_device, MachineError)
     assert "needs a CUDA device" in no_device.message
-    other = failure("systems", 139, "boom\n\n")
+    other = explain_failure("systems", 139, "boom\n\n")
     assert other is not None and other.message == "nsys ended with code 139: boom"
     assert unknown_metrics(f"==ERROR== Failed to find metric {METRICS[1]}.", METRICS) == [METRICS[1]]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from detscope.machine.interrupts import expect_interrupt, interrupt
+from detscope.machine.interrupts import expect_interrupt, interrupt_once
 
 _NUMBERS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -37,7 +37,7 @@ class Heard:
             os.kill(os.getpid(), number)
             return
         self.number = number
-        interrupt()
+        interrupt_once()
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def interrupted_once() -> Iterator[None]:
     def hear(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked worker
             signal.default_int_handler(number, frame)
-        interrupt()
+        interrupt_once()
 
     expect_interrupt()
     signal.signal(signal.SIGINT, hear)

@@ -65,7 +65,9 @@ def examine_machine() -> list[MachineFinding]:
     return [
         MachineFinding("python", "ok", platform.python_version()),
         *(
-            _look_for(name, package_version(name), "not installed", f"what needs {name} fails", "pip install .")
+            _look_for(
+                name, package_version(name), "not installed", f"what needs {name} fails", "pip install ."
+            )
             for name in PACKAGES
         ),
         _judge_match(torch),
@@ -155,7 +157,9 @@ def _judge_cuda(torch: TorchCheck, gpus: GpuList) -> MachineFinding:
     build = torch_cuda_version()
     if build is None:
         remedy = "install torch and torchvision from the package index (the CUDA build)"
-        return MachineFinding("CUDA devices", "warning", f"{names}, but torch is built without CUDA", cost, remedy)
+        return MachineFinding(
+            "CUDA devices", "warning", f"{names}, but torch is built without CUDA", cost, remedy
+        )
     value = f"{names} (driver {gpus.driver}), but torch for CUDA {build} cannot use it"
     return MachineFinding("CUDA devices", "warning", value, cost, "update the NVIDIA driver")
 

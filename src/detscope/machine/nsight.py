@@ -74,7 +74,7 @@ def unknown_metrics(said: str, asked: Sequence[str]) -> list[str]:
     return [metric for metric in asked if any(metric == name or metric.startswith(name) for name in named)]
 
 
-def failure(kind: Kind, code: int, said: str) -> DetscopeError | None:
+def explain_failure(kind: Kind, code: int, said: str) -> DetscopeError | None:
     """What the tool's or the command's words mean; None where nothing went wrong."""
     if PERMISSION in said:
         return MachineError(
@@ -84,7 +84,8 @@ def failure(kind: Kind, code: int, said: str) -> DetscopeError | None:
         )
     child = _CHILD_ERROR.findall(said)
     if _NO_DEVICE.search(said):
-        reason = child[-1] if child else _line_with(said, _NO_DEVICE)
+        about = (line.strip()[:200] for line in said.splitlines() if _NO_DEVICE.search(line))
+        reason = child[-1] if child else next(about, "none found")
         return MachineError(
             f"{NAMES[kind]} needs a CUDA device: {reason}",
             "run it where there is a GPU; see `detscope doctor`",
@@ -100,7 +101,3 @@ def failure(kind: Kind, code: int, said: str) -> DetscopeError | None:
 
 class CommandFailed(MachineError):
     """The command under the tool failed by itself; other batch sizes may work."""
-
-
-def _line_with(said: str, pattern: re.Pattern[str]) -> str:
-    return next((line.strip()[:200] for line in said.splitlines() if pattern.search(line)), "none found")

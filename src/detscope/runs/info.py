@@ -194,7 +194,7 @@ class RankFacts(TypedDict, total=False):
     clocks: list[ClockReading] | None
 
 
-class Ranks(TypedDict, total=False):
+class RankMembers(TypedDict, total=False):
     """All ranks of a run."""
 
     count: Count | None
@@ -216,7 +216,7 @@ class OneRank(TypedDict, total=False):
     images_per_s: Number | None
 
 
-class Agreement(TypedDict, total=False):
+class AgreementInfo(TypedDict, total=False):
     """Whether ranks have the same weights and loss at the end."""
 
     weights_equal: bool | None
@@ -333,10 +333,10 @@ class RunInfo(TypedDict, total=False):
     growth: Growth | None
     memory_tried: list[TriedAdvice] | None
     rank: OwnRank | None
-    ranks: Ranks | None
+    ranks: RankMembers | None
     rank_facts: RankFacts | None
     one_rank: OneRank | None
-    agreement: Agreement | None
+    agreement: AgreementInfo | None
     sources: list[Source] | None
     script: Script | None
     repeat: Count | None

@@ -20,8 +20,8 @@ from detscope.machine.nsight import (
     CommandFailed,
     Kind,
     compute_command,
+    explain_failure,
     export_command,
-    failure,
     require_tool,
     systems_command,
     unknown_metrics,
@@ -168,7 +168,7 @@ def _select_known(section: Any, changes: dict[str, Any]) -> dict[str, Any]:
 def _record_systems(nsys: Path, folder: Path, command: Sequence[str], plan: NsightPlan) -> Path:
     report, database = folder / "systems", folder / "systems.sqlite"
     code, said = _run_tool(systems_command(nsys, report, command), folder, plan, TIMEOUT_S["systems"])
-    if error := failure("systems", code, said):
+    if error := explain_failure("systems", code, said):
         raise error
     reports = sorted(folder.glob("systems.nsys-rep")) or sorted(folder.glob("systems.qdrep"))
     if not reports:
@@ -176,7 +176,7 @@ def _record_systems(nsys: Path, folder: Path, command: Sequence[str], plan: Nsig
             "nsys left no report: the window was never reached", "give a --window with fewer steps before it"
         )
     code, said = _run_tool(export_command(nsys, reports[0], database), folder, plan, EXPORT_TIMEOUT_S)
-    if (error := failure("systems", code, said)) or not database.is_file():
+    if (error := explain_failure("systems", code, said)) or not database.is_file():
         raise error or MachineError("nsys export wrote no SQLite file", "update Nsight Systems")
     return database
 
@@ -197,7 +197,7 @@ def _record_compute(
             break
         progress.note(f"this device or ncu has no {', '.join(missing)}: recorded without")
         asked = [metric for metric in asked if metric not in missing]
-    if error := failure("compute", code, said):
+    if error := explain_failure("compute", code, said):
         raise error
     if not listing.is_file():
         raise MachineError("ncu wrote no listing", "update Nsight Compute; --log-file is needed")

@@ -11,9 +11,8 @@ from typing import Any
 
 from detscope.errors import InputError
 from detscope.machine.devices import list_gpus
+from detscope.machine.facts import cpu_model, package_version, torch_cuda_version
 from detscope.machine.limits import usable_cores
-from detscope.machine.facts import cpu_model
-from detscope.machine.facts import package_version, torch_cuda_version
 
 _PACKAGES = ("torch", "torchvision", "timm", "effdet", "numpy")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from detscope.machine.interrupts import expect_interrupt, interrupt
+from detscope.machine.interrupts import expect_interrupt, interrupt_once
 from detscope.sweep.outcome import Outcome, explain_skip, is_failure
 from detscope.sweep.prepare import PreparedTrial
 from detscope.sweep.process import SweepStoppedError
@@ -194,4 +194,4 @@ class StopSignals:
         self.heard = number
         self.stop.set()
         if again:
-            interrupt()
+            interrupt_once()

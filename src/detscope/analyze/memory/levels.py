@@ -25,6 +25,9 @@ def memory_levels(levels: pl.DataFrame, ledger: Ledger, windows: list[Window], d
     process = _highest_of(levels, "process") if process is None else process
     rise = levels.filter(pl.col("level") == "process").sort("time_ns")["bytes"]
     names = sorted(name for name in set(levels["level"].to_list()) if name.startswith("worker "))
+    workers = tuple(
+        WorkerMemory(pid=name.removeprefix("worker "), bytes=_highest_of(levels, name) or 0) for name in names
+    )
     unknown = NO_CACHE if device == "cpu" else NOT_READ
     return MemoryLevels(
         allocated_bytes=int(inside.max(initial=0)),
@@ -35,10 +38,7 @@ def memory_levels(levels: pl.DataFrame, ledger: Ledger, windows: list[Window], d
         process_bytes=process,
         process_why=NOT_READ if process is None else None,
         process_growth_bytes=highest(rise) - int(rise[0]) if len(rise) > 1 else None,
-        workers=tuple(
-            WorkerMemory(pid=name.removeprefix("worker "), bytes=_highest_of(levels, name) or 0)
-            for name in names
-        ),
+        workers=workers,
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.ranks.device import StepCollectives, read_device_collectives
+from detscope.analyze.ranks.collectives import StepCollectives, read_device_collectives
 from detscope.analyze.ranks.straggler import imbalance, own_phase_ms, straggler
-from detscope.analyze.ranks.talk import Meetings, find_last_arrivals, read_collectives, sum_waits
+from detscope.analyze.ranks.collectives import Meetings, find_last_arrivals, read_collectives, sum_waits
 from detscope.analyze.stats import median_interval, percent
 from detscope.analyze.step.columns import mean, median, total
 from detscope.analyze.step.steps import PHASES, TypicalSteps

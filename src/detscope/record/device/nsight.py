@@ -7,29 +7,16 @@ environment variable. The command under the tool has done its work once the wind
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from detscope.errors import UsageError
 
+if TYPE_CHECKING:
+    from detscope.record.step_recorder import StepRecorder
+
 ENVIRONMENT = "DETSCOPE_NSIGHT_WINDOW"
 STEP_MARK = "detscope:step"
-
-
-class Switch(Protocol):
-    """What is switched around the window, and the marks of steps in it."""
-
-    def on(self) -> None: ...
-    def off(self) -> None: ...
-    def begin_step(self, index: int) -> None: ...
-    def end_step(self) -> None: ...
-
-
-class Steps(Protocol):
-    """A recorder, as far as the border between two steps goes."""
-
-    between_steps: Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -57,34 +44,31 @@ def parse_window(text: str) -> StepWindow:
 class CudaSwitch:
     """CUDA's profiler, between synchronisations, and NVTX ranges that name the steps."""
 
+    def __init__(self) -> None:
+        from torch import cuda
+
+        self._cuda = cuda
+
     def on(self) -> None:
         """Everything that was queued before the window is done before it begins."""
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.profiler.start()
+        self._cuda.synchronize()
+        self._cuda.profiler.start()
 
     def off(self) -> None:
         """Everything that was queued in the window belongs to it."""
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.profiler.stop()
+        self._cuda.synchronize()
+        self._cuda.profiler.stop()
 
     def begin_step(self, index: int) -> None:
         """Open the range of a step."""
-        import torch
-
-        torch.cuda.nvtx.range_push(f"{STEP_MARK} {index}")
+        self._cuda.nvtx.range_push(f"{STEP_MARK} {index}")
 
     def end_step(self) -> None:
         """Close the range of the step."""
-        import torch
-
-        torch.cuda.nvtx.range_pop()
+        self._cuda.nvtx.range_pop()
 
 
-def watch_window(steps: Steps, switch: Switch | None = None) -> None:
+def watch_window(recorder: StepRecorder, switch: CudaSwitch | None = None) -> None:
     """Record the window that the environment names; without one nothing happens.
 
     Call it when `between_steps` has been set; what was set there goes on being called.
@@ -92,9 +76,9 @@ def watch_window(steps: Steps, switch: Switch | None = None) -> None:
     text = os.environ.get(ENVIRONMENT)
     if not text:
         return
-    window, chosen, before = parse_window(text), switch or CudaSwitch(), steps.between_steps
+    window, chosen, before = parse_window(text), switch or CudaSwitch(), recorder.between_steps
 
-    def at_border(steps_done: int) -> None:
+    def switch_at_border(steps_done: int) -> None:
         if window.first < steps_done <= window.end:
             chosen.end_step()
         before(steps_done)
@@ -106,7 +90,7 @@ def watch_window(steps: Steps, switch: Switch | None = None) -> None:
                 chosen.on()
             chosen.begin_step(steps_done)
 
-    steps.between_steps = at_border
+    recorder.between_steps = switch_at_border
     if window.first == 0:
         chosen.on()
         chosen.begin_step(0)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType, TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
@@ -82,7 +82,143 @@ _METRICS = (
 )
 
 
-class NvmlSampler:
+_CHILDREN_EVERY_NS = 2_000_000_000  # listing children reads every process of the machine
+_MAX_ROWS = 500_000  # rows nobody drains must not eat the memory that is being measured
+
+T = TypeVar("T")
+
+
+class Sample(NamedTuple):
+    """One row of `telemetry.parquet`; `time_ns` is `time.perf_counter_ns`."""
+
+    time_ns: int
+    source: str
+    metric: str
+    value: float
+    unit: str
+
+
+class Source:
+    """Something to sample. What it cannot read it puts into `notes`, once."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, str] = {}
+
+    def read_values(self) -> list[Reading]:
+        """The values of now."""
+        return []
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class ProcessSource(Source):
+    """CPU, memory, threads and file traffic of one process."""
+
+    def __init__(self, process: psutil.Process, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._process = process
+        self._primed = False
+        self._counts_files = True
+
+    def read_values(self) -> list[Reading]:
+        """CPU since the previous reading (so not in the first), the rest as of now."""
+        readings = []
+        with self._process.oneshot():
+            percent = self._process.cpu_percent(None)
+            if self._primed:
+                readings.append(Reading(self.name, "cpu_percent", percent, "%"))
+            self._primed = True
+            rss = self._process.memory_info().rss
+            readings.append(Reading(self.name, "rss_bytes", float(rss), "bytes"))
+            readings.append(Reading(self.name, "threads", float(self._process.num_threads()), "count"))
+        return readings + self._read_file_traffic()
+
+    def _read_file_traffic(self) -> list[Reading]:
+        if not self._counts_files:
+            return []
+        try:
+            traffic = self._process.io_counters()
+        except (psutil.AccessDenied, AttributeError, OSError) as error:
+            self._counts_files = False
+            self.notes[f"{self.name} read_bytes, write_bytes"] = f"cannot be read here: {error}"
+            return []
+        return [
+            Reading(self.name, "read_bytes", float(traffic.read_bytes), "bytes"),
+            Reading(self.name, "write_bytes", float(traffic.write_bytes), "bytes"),
+        ]
+
+
+class WorkersSource(Source):
+    """CPU, memory and threads of each child process, as `worker:<pid>`."""
+
+    name = "worker"
+
+    def __init__(self, parent: psutil.Process) -> None:
+        super().__init__()
+        self._parent = parent
+        self._workers: dict[int, ProcessSource] = {}
+        self._listed_ns: int | None = None
+
+    def read_values(self) -> list[Reading]:
+        """Readings of the children that live; one that ended is forgotten."""
+        self._list_workers()
+        readings: list[Reading] = []
+        for pid, worker in list(self._workers.items()):
+            try:
+                readings += worker.read_values()
+            except psutil.NoSuchProcess:
+                del self._workers[pid]
+            except psutil.Error as error:
+                self.notes[worker.name] = f"no more readings: {error}"
+                del self._workers[pid]
+            self.notes.update(worker.notes)
+        return readings
+
+    def _list_workers(self) -> None:
+        now_ns = time.perf_counter_ns()
+        if self._listed_ns is not None and now_ns - self._listed_ns < _CHILDREN_EVERY_NS:
+            return
+        self._listed_ns = now_ns
+        living = self._parent.children(recursive=True)
+        known = self._workers
+        self._workers = {
+            child.pid: known.get(child.pid) or ProcessSource(child, f"worker:{child.pid}")
+            for child in living
+            if f"worker:{child.pid}" not in self.notes
+        }
+
+
+class SystemSource(Source):
+    """Load, memory and processor use of the whole machine; each core as `core:<n>`."""
+
+    name = "system"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._primed = False
+
+    def read_values(self) -> list[Reading]:
+        """Processor use since the previous reading (so not in the first), the rest as of now."""
+        memory = psutil.virtual_memory()
+        readings = [
+            Reading("system", "load_1min", psutil.getloadavg()[0], "processes"),
+            Reading("system", "memory_available_bytes", float(memory.available), "bytes"),
+        ]
+        cores = psutil.cpu_percent(None, percpu=True)
+        if self._primed and cores:
+            readings.append(Reading("system", "cpu_percent", sum(cores) / len(cores), "%"))
+            readings += [
+                Reading(f"core:{core}", "cpu_percent", percent, "%") for core, percent in enumerate(cores)
+            ]
+        self._primed = True
+        return readings
+
+
+class NvmlSampler(Source):
     """Reads every device on each call; without a device it reads nothing and `notes` says why.
 
     `gpu:N` counts as the driver does, which CUDA_VISIBLE_DEVICES may renumber for CUDA. Energy is
@@ -92,7 +228,7 @@ class NvmlSampler:
     name = "gpu"
 
     def __init__(self) -> None:
-        self.notes: dict[str, str] = {}
+        super().__init__()
         self._metrics: dict[int, list[_Metric]] = {}
         self._handles: dict[int, Any] = {}
         self._nvml, reason = open_nvml()
@@ -115,7 +251,7 @@ class NvmlSampler:
             except nvml.NVMLError as error:
                 self.notes[f"gpu:{index}"] = f"NVML: {error}"
 
-    def read(self) -> list[Reading]:
+    def read_values(self) -> list[Reading]:
         """One reading per device and metric."""
         readings: list[Reading] = []
         if self._nvml is not None:
@@ -156,148 +292,6 @@ def _is_gone(nvml: ModuleType, error: Exception) -> bool:
     }
 
 
-_CHILDREN_EVERY_NS = 2_000_000_000  # listing children reads every process of the machine
-_MAX_ROWS = 500_000  # rows nobody drains must not eat the memory that is being measured
-
-T = TypeVar("T")
-
-
-class Sample(NamedTuple):
-    """One row of `telemetry.parquet`; `time_ns` is `time.perf_counter_ns`."""
-
-    time_ns: int
-    source: str
-    metric: str
-    value: float
-    unit: str
-
-
-class Source(Protocol):
-    """Something to sample. What it cannot read it puts into `notes`, once."""
-
-    name: str
-    notes: dict[str, str]
-
-    def read(self) -> list[Reading]:
-        """The values of now."""
-
-    def close(self) -> None:
-        """Release what it holds."""
-
-
-class ProcessSource:
-    """CPU, memory, threads and file traffic of one process."""
-
-    def __init__(self, process: psutil.Process, name: str) -> None:
-        self.name = name
-        self.notes: dict[str, str] = {}
-        self._process = process
-        self._primed = False
-        self._counts_files = True
-
-    def read(self) -> list[Reading]:
-        """CPU since the previous reading (so not in the first), the rest as of now."""
-        readings = []
-        with self._process.oneshot():
-            percent = self._process.cpu_percent(None)
-            if self._primed:
-                readings.append(Reading(self.name, "cpu_percent", percent, "%"))
-            self._primed = True
-            rss = self._process.memory_info().rss
-            readings.append(Reading(self.name, "rss_bytes", float(rss), "bytes"))
-            readings.append(Reading(self.name, "threads", float(self._process.num_threads()), "count"))
-        return readings + self._file_traffic()
-
-    def _file_traffic(self) -> list[Reading]:
-        if not self._counts_files:
-            return []
-        try:
-            traffic = self._process.io_counters()
-        except (psutil.AccessDenied, AttributeError, OSError) as error:
-            self._counts_files = False
-            self.notes[f"{self.name} read_bytes, write_bytes"] = f"cannot be read here: {error}"
-            return []
-        return [
-            Reading(self.name, "read_bytes", float(traffic.read_bytes), "bytes"),
-            Reading(self.name, "write_bytes", float(traffic.write_bytes), "bytes"),
-        ]
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class WorkersSource:
-    """CPU, memory and threads of each child process, as `worker:<pid>`."""
-
-    name = "worker"
-
-    def __init__(self, parent: psutil.Process) -> None:
-        self.notes: dict[str, str] = {}
-        self._parent = parent
-        self._workers: dict[int, ProcessSource] = {}
-        self._listed_ns: int | None = None
-
-    def read(self) -> list[Reading]:
-        """Readings of the children that live; one that ended is forgotten."""
-        self._refresh()
-        readings: list[Reading] = []
-        for pid, worker in list(self._workers.items()):
-            try:
-                readings += worker.read()
-            except psutil.NoSuchProcess:
-                del self._workers[pid]
-            except psutil.Error as error:
-                self.notes[worker.name] = f"no more readings: {error}"
-                del self._workers[pid]
-            self.notes.update(worker.notes)
-        return readings
-
-    def _refresh(self) -> None:
-        now_ns = time.perf_counter_ns()
-        if self._listed_ns is not None and now_ns - self._listed_ns < _CHILDREN_EVERY_NS:
-            return
-        self._listed_ns = now_ns
-        living = self._parent.children(recursive=True)
-        known = self._workers
-        self._workers = {
-            child.pid: known.get(child.pid) or ProcessSource(child, f"worker:{child.pid}")
-            for child in living
-            if f"worker:{child.pid}" not in self.notes
-        }
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class SystemSource:
-    """Load, memory and processor use of the whole machine; each core as `core:<n>`."""
-
-    name = "system"
-
-    def __init__(self) -> None:
-        self.notes: dict[str, str] = {}
-        self._primed = False
-
-    def read(self) -> list[Reading]:
-        """Processor use since the previous reading (so not in the first), the rest as of now."""
-        memory = psutil.virtual_memory()
-        readings = [
-            Reading("system", "load_1min", psutil.getloadavg()[0], "processes"),
-            Reading("system", "memory_available_bytes", float(memory.available), "bytes"),
-        ]
-        cores = psutil.cpu_percent(None, percpu=True)
-        if self._primed and cores:
-            readings.append(Reading("system", "cpu_percent", sum(cores) / len(cores), "%"))
-            readings += [
-                Reading(f"core:{core}", "cpu_percent", percent, "%") for core, percent in enumerate(cores)
-            ]
-        self._primed = True
-        return readings
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def default_sources() -> list[Source]:
     """This process, its children, the machine, and its NVIDIA devices."""
     here = psutil.Process()
@@ -336,7 +330,7 @@ class Telemetry:
             return
         self._sources = list(default_sources() if self._given is None else self._given)
         self._end.clear()
-        self._thread = threading.Thread(target=self._run, name="detscope-telemetry", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="detscope-telemetry", daemon=True)
         self._thread.start()
 
     def hold(self, quiet: bool) -> None:
@@ -385,28 +379,28 @@ class Telemetry:
         """Mean time one sample took (it competes with Python code of the loop); None before any."""
         return self._cost_ns / self._samples / 1e6 if self._samples else None
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         """Everything happens in this thread: psutil keeps its earlier counters per thread."""
         assert self._period_s is not None
         shortest_s = self._period_s / 4  # shorter intervals are mostly noise
         while True:
             began = time.perf_counter()
-            self._sample()
+            self._take_sample()
             if self._end.wait(until_next_sample_s(time.perf_counter(), self._period_s, shortest_s)):
                 break
             self._free.wait(self._period_s)
         if time.perf_counter() - began > shortest_s:
-            self._sample()
+            self._take_sample()
         for source in self._sources:
-            self._guarded(source, source.close)
+            self._call_guarded(source, source.close)
 
-    def _sample(self) -> None:
+    def _take_sample(self) -> None:
         began_ns = time.perf_counter_ns()
         rows = []
         for source in list(self._sources):
             if source.name in self._failed:
                 continue
-            readings = self._guarded(source, source.read)
+            readings = self._call_guarded(source, source.read_values)
             rows += [Sample(began_ns, *reading) for reading in readings or ()]
         with self._lock:
             room = max(0, _MAX_ROWS - len(self._rows))
@@ -415,7 +409,7 @@ class Telemetry:
         self._cost_ns += time.perf_counter_ns() - began_ns
         self._samples += 1
 
-    def _guarded(self, source: Source, action: Callable[[], T]) -> T | None:
+    def _call_guarded(self, source: Source, action: Callable[[], T]) -> T | None:
         """A source that fails in whatever way is noted and left out; the measurement goes on."""
         try:
             return action()

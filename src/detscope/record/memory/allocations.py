@@ -6,17 +6,17 @@ and the operator around it are those whose spans are open at that moment.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+from torch.profiler import record_function
 
 from detscope.record.model.borders import BorderScribe
 from detscope.record.model.probes import ModelProbes
-from detscope.record.operators.profiler import no_garbage_collection
+from detscope.record.operators.profiler import make_session, no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
 from detscope.record.steps.nodes import Node, NodeTable, find_stage
 from detscope.zoo.contract import Stage
@@ -81,11 +81,7 @@ def measure_allocations(
 
 
 def _profiled(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[Any]:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
-    with profile(activities=activities, profile_memory=True) as session:
+    with make_session(cuda, profile_memory=True) as session:
         for one_pass in passes:
             with record_function(PASS_NAME):
                 one_pass()

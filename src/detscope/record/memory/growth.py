@@ -90,7 +90,7 @@ def find_holder(container: Any, frame: FrameType | None, items: int, added: Adde
     level = [container]
     for _ in range(_DEPTH):
         for one in level:
-            place = _in_frames(one, frames) or _in_modules(one) or _in_instances(one)
+            place = _find_scope(one, frames)
             if place is not None:
                 return Holder(place[0], added.kind, items, added.bytes, added.graphs, _line_of(place))
         above = [one for part in level for one in gc.get_referrers(part) if type(one) in _CONTAINERS]
@@ -98,17 +98,17 @@ def find_holder(container: Any, frame: FrameType | None, items: int, added: Adde
     return None
 
 
-Place = tuple[str, str, int, int]  # name, file, first and last line in which it can be used
+VariableScope = tuple[str, str, int, int]  # name, file, first and last line in which it can be used
 
 
-def graph_sizes(frame: FrameType | None) -> dict[Place, int]:
+def graph_sizes(frame: FrameType | None) -> dict[VariableScope, int]:
     """Variables and attributes that keep a tensor with its graph, and how many nodes that graph has."""
     frames, found = _script_frames(frame), {}
     kept = [
         one for one in gc.get_objects() if type(one) is torch.Tensor
     ]  # others answer by code of their own
     for one in [one for one in kept if one.grad_fn is not None][:_MOST_GRAPHS]:
-        place = _in_frames(one, frames) or _in_modules(one) or _in_instances(one)
+        place = _find_scope(one, frames)
         if place is not None:
             found[place] = _count_nodes(one.grad_fn)
     return found
@@ -125,7 +125,7 @@ def _count_nodes(node: Any) -> int:
 
 
 def find_graph_holder(
-    first: dict[Place, int], second: dict[Place, int], third: dict[Place, int]
+    first: dict[VariableScope, int], second: dict[VariableScope, int], third: dict[VariableScope, int]
 ) -> Holder | None:
     """Of the graphs that grew between three neighbouring steps, the one that grew by most."""
     grown = {
@@ -139,7 +139,7 @@ def find_graph_holder(
     return Holder(place[0], GRAPH, grown[place], 0, True, _line_of(place))
 
 
-def _line_of(place: Place) -> str | None:
+def _line_of(place: VariableScope) -> str | None:
     name, file, first, last = place
     return growing_line(file, name.rpartition(".")[2], first, last)
 
@@ -153,7 +153,11 @@ def _script_frames(frame: FrameType | None) -> list[FrameType]:
     return frames
 
 
-def _in_frames(value: Any, frames: list[FrameType]) -> Place | None:
+def _find_scope(value: Any, frames: list[FrameType]) -> VariableScope | None:
+    return _find_in_frames(value, frames) or _find_in_modules(value) or _find_in_instances(value)
+
+
+def _find_in_frames(value: Any, frames: list[FrameType]) -> VariableScope | None:
     if sys.gettrace() is not None:  # a debugger may write back what is read here
         return None
     for frame in frames:
@@ -170,7 +174,7 @@ def _in_frames(value: Any, frames: list[FrameType]) -> Place | None:
     return None
 
 
-def _in_modules(value: Any) -> Place | None:
+def _find_in_modules(value: Any) -> VariableScope | None:
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType) or module.__name__.startswith("detscope"):
             continue
@@ -180,7 +184,7 @@ def _in_modules(value: Any) -> Place | None:
     return None
 
 
-def _in_instances(value: Any) -> Place | None:
+def _find_in_instances(value: Any) -> VariableScope | None:
     for owner in gc.get_referrers(value):
         if type(owner) is dict:
             holders = [one for one in gc.get_referrers(owner) if getattr(one, "__dict__", None) is owner]
@@ -188,7 +192,10 @@ def _in_instances(value: Any) -> Place | None:
             holders = [owner]
         for holder in holders:
             kind = type(holder)
-            if isinstance(holder, (ModuleType, FrameType, *_CONTAINERS)) or _is_ours(kind):
+            if (
+                isinstance(holder, (ModuleType, FrameType, *_CONTAINERS))
+                or kind.__module__.split(".")[0] == "detscope"
+            ):
                 continue
             attributes: Mapping[str, Any] = getattr(holder, "__dict__", None) or {}
             name = next((name for name, one in attributes.items() if one is value), None)
@@ -196,10 +203,6 @@ def _in_instances(value: Any) -> Place | None:
                 file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
                 return f"{kind.__name__}.{name}", file, 0, sys.maxsize
     return None
-
-
-def _is_ours(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "detscope"
 
 
 def growing_line(file: str, name: str, first: int = 0, last: int = sys.maxsize) -> str | None:
@@ -285,7 +288,9 @@ class GrowthWatch:
         self._readings: list[tuple[int, int]] = []
         self._lengths: dict[int, int] | None = None  # of all containers, at the border before
         self._grown: dict[int, int] | None = None  # those that were longer at the border after that
-        self._graphs: list[dict[Place, int]] = []  # of tensors kept beyond their step, at these borders
+        self._graphs: list[
+            dict[VariableScope, int]
+        ] = []  # of tensors kept beyond their step, at these borders
         self._looks = 0
         self._holder: Holder | None = None
 

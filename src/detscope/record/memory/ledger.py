@@ -10,7 +10,7 @@ from typing import Any
 
 from detscope.record.memory.live import INPUTS, Held, dtype_text, shape_text
 from detscope.record.memory.spans import SeenTensor
-from detscope.record.memory.trace import NO_OPERATOR, Change, Place, Trace
+from detscope.record.memory.trace import NO_OPERATOR, Change, OperatorContext, Trace
 from detscope.record.operators.attribution import NOBODY
 from detscope.record.steps.nodes import NodeTable
 
@@ -18,48 +18,37 @@ ACTIVATIONS, TEMPORARY, WORKSPACE, UNKNOWN = "activations", "temporary", "worksp
 ALLOCATED_BEFORE = -1  # as a step
 
 
+@dataclass(slots=True)
 class Block:
     """A block of memory from its allocation on; without slots thousands of them would be slow."""
 
-    __slots__ = (
-        *("address", "alloc_ns", "backwards", "bytes", "category", "device", "dtype", "name", "number"),
-        *("own", "phase", "place", "reported", "shape", "step"),
-    )
-
-    def __init__(
-        self, number: int, address: int, size: int, device: str, alloc_ns: int, step: int, phase: str | None
-    ) -> None:
-        self.number = number
-        self.address = address
-        self.bytes = size
-        self.device = device
-        self.alloc_ns = alloc_ns
-        self.step = step
-        self.phase = phase
-        self.place = Place()
-        self.backwards = 0  # backward passes that had begun before it
-        self.own = False  # made by the recorder and its owner between steps: no part of the account
-        self.reported = True  # by the allocator; else only seen because something holds it
-        self.category: str | None = None
-        self.name: str | None = None
-        self.shape: str | None = None
-        self.dtype: str | None = None
+    number: int
+    address: int
+    bytes: int
+    device: str
+    alloc_ns: int
+    step: int
+    phase: str | None
+    place: OperatorContext = OperatorContext()
+    backwards: int = 0  # backward passes that had begun before it
+    own: bool = False  # made by the recorder and its owner between steps: no part of the account
+    reported: bool = True  # by the allocator; else only seen because something holds it
+    category: str | None = None
+    name: str | None = None
+    shape: str | None = None
+    dtype: str | None = None
 
 
+@dataclass(slots=True)
 class Release:
     """When and where a block was let go, or until when it was seen alive."""
 
-    __slots__ = ("backwards", "last_step", "phase", "run", "step", "time_ns")
-
-    def __init__(
-        self, time_ns: int, step: int, phase: str | None, run: int, backwards: int, last_step: bool
-    ) -> None:
-        self.time_ns = time_ns
-        self.step = step
-        self.phase = phase
-        self.run = run
-        self.backwards = backwards  # backward passes that count as having begun before it
-        self.last_step = last_step  # recording ended before it was let go
+    time_ns: int
+    step: int
+    phase: str | None
+    run: int
+    backwards: int  # backward passes that count as having begun before it
+    last_step: bool  # recording ended before it was let go
 
 
 def category_of(block: Block, release: Release, backward_operators_ns: Sequence[int]) -> str:

@@ -5,7 +5,6 @@ Read from the profiler's own tree: only there an event has its address, and nest
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -13,21 +12,30 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from torch import Size
-from torch._C._profiler import _TensorMetadata
+from torch._C._profiler import _ExperimentalConfig, _TensorMetadata
 
 from detscope.record.memory.live import process_levels
 from detscope.record.memory.spans import MARK_PREFIX, SeenTensor, ShapeScribe, SpanBuffer, write_mark
-from detscope.record.operators.attribution import NOBODY, OPTIMIZER, Ownership
-from detscope.record.operators.profiler import AUTOGRAD, OpenSpans
+from detscope.record.operators.attribution import (
+    ACCUMULATE,
+    NOBODY,
+    NODE,
+    OPERATOR,
+    OPTIMIZER_STEP,
+    SPAN,
+    Ownership,
+    classify_name,
+)
+from detscope.record.operators.profiler import OpenSpans, make_session
 from detscope.record.steps.events import SPAN_PREFIX
 from detscope.record.steps.nodes import NodeTable
 
 MEMORY = "[memory]"  # the profiler's name for a change of memory
-_SPAN, _MARK, _NODE, _ACCUMULATE, _OPTIMIZER, _OPERATOR, _OTHER = range(7)
+_MARK, _OTHER = -1, -2  # kinds of names besides those of all profiles
 NO_OPERATOR = 0  # runs of operators are numbered from 1
 
 
-class Place(NamedTuple):
+class OperatorContext(NamedTuple):
     """Where code was: node of the model, stage, direction, outermost operator and which run of it."""
 
     owner: int = NOBODY
@@ -38,7 +46,7 @@ class Place(NamedTuple):
 
 
 # an allocation (bytes > 0) or a release: time, address, bytes, device, place
-Change = tuple[int, int, int, str, Place]
+Change = tuple[int, int, int, str, OperatorContext]
 
 
 @dataclass
@@ -50,7 +58,7 @@ class Trace:
     marks: dict[int, int] = field(default_factory=dict)  # number -> time
     backward_operators_ns: list[int] = field(default_factory=list)  # begins, in order of time
     inputs: list[SeenTensor] = field(default_factory=list)  # of operators, where shapes are recorded
-    last_operator: tuple[int, Place] | None = None  # begin and place of the one that began last
+    last_operator: tuple[int, OperatorContext] | None = None  # begin and place of the one that began last
 
 
 def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: bool) -> Trace:
@@ -58,7 +66,7 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
     trace = Trace()
     walk = _Walk(trace, nodes, owners)
     changes, kinds = trace.changes, walk.kinds
-    outside = Place()
+    outside = OperatorContext()
     stack = [(root, outside) for root in reversed(roots)]
     while stack:
         event, place = stack.pop()
@@ -71,7 +79,7 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
         if place.run == NO_OPERATOR:  # else inside an operator, where only memory is of interest
             kind = kinds.get(name)
             if kind is None:
-                kind = kinds[name] = _kind(name)
+                kind = kinds[name] = _classify_event(name)
             place = walk.inside(event, name, kind, place)
         children = event.children
         if children:
@@ -94,22 +102,22 @@ class _Walk:
         self.kinds: dict[str, int] = {}
         self.last_owner: dict[int, tuple[int, str]] = {}  # of the backward pass, per thread
 
-    def inside(self, event: Any, name: str, kind: int, place: Place) -> Place:
+    def inside(self, event: Any, name: str, kind: int, place: OperatorContext) -> OperatorContext:
         """Where code is inside this event."""
-        if kind == _OPERATOR:
+        if kind == OPERATOR:
             return self._operator(event, name, place)
-        if kind == _SPAN:
+        if kind == SPAN:
             return self._span(event, name, place)
         if kind == _MARK:
             self.trace.marks[int(name[len(MARK_PREFIX) :])] = event.start_time_ns
             return place
-        if kind in (_NODE, _ACCUMULATE):
+        if kind in (NODE, ACCUMULATE):
             return self._autograd(event, kind)
-        if kind == _OPTIMIZER:
+        if kind == OPTIMIZER_STEP:
             return place
         return place if place.operator else place._replace(operator=name)
 
-    def _operator(self, event: Any, name: str, place: Place) -> Place:
+    def _operator(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
         """The outermost operator: everything inside belongs to this run of it."""
         extra = event.extra_fields
         self.runs += 1
@@ -127,44 +135,40 @@ class _Walk:
                 self.trace.inputs.append(
                     SeenTensor(start_ns, given.storage_data_ptr, size, given.dtype, place.owner)
                 )
-        inside = Place(place.owner, place.stage, direction, name, self.runs)
+        inside = OperatorContext(place.owner, place.stage, direction, name, self.runs)
         last = self.trace.last_operator
         if last is None or start_ns > last[0]:
             self.trace.last_operator = (start_ns, inside)
         return inside
 
-    def _span(self, event: Any, name: str, place: Place) -> Place:
+    def _span(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
         node = self.nodes[int(name[len(SPAN_PREFIX) :])]
         if node.kind == "phase":
             self.trace.phases.append((event.start_time_ns, event.end_time_ns, node.path))
             direction = node.path if node.path in ("forward", "backward") else None
-            return Place(direction=direction)
+            return OperatorContext(direction=direction)
         if node.kind == "region" and place.direction is None:
             return place  # a part of loading data, say: no part of the model
         again = place.direction in ("backward", "recompute")
         direction = "recompute" if again else "forward"
-        return Place(node.number, node.stage_within(place.stage) or "", direction)
+        return OperatorContext(node.number, node.stage_within(place.stage) or "", direction)
 
-    def _autograd(self, event: Any, kind: int) -> Place:
+    def _autograd(self, event: Any, kind: int) -> OperatorContext:
         """A node of the backward pass; `AccumulateGrad` belongs to the node that ran before it."""
         thread = event.start_tid
         sequence = event.extra_fields.sequence_number
-        if kind == _NODE and sequence >= 0:
+        if kind == NODE and sequence >= 0:
             self.last_owner[thread] = self.owners.owner_at(sequence)
         owner, stage = self.last_owner.get(thread, (NOBODY, ""))
-        return Place(owner, stage, "backward")
+        return OperatorContext(owner, stage, "backward")
 
 
-def _kind(name: str) -> int:
-    if name.startswith(AUTOGRAD):
-        return _ACCUMULATE if name.endswith("AccumulateGrad") else _NODE
-    if name.startswith(SPAN_PREFIX):
-        return _SPAN
+def _classify_event(name: str) -> int:
     if name.startswith(MARK_PREFIX):
         return _MARK
-    if name.startswith(OPTIMIZER):
-        return _OPTIMIZER
-    return _OPERATOR if "::" in name and not name.startswith("torch::autograd") else _OTHER
+    kind = classify_name(name)
+    is_operator = "::" in name and not name.startswith("torch::autograd")
+    return kind if kind != OPERATOR or is_operator else _OTHER
 
 
 _CLOCK_MARKS = 3  # moments written to compare clocks; the quickest is believed
@@ -212,16 +216,9 @@ class MemorySession:
 
     def start(self, shapes: bool) -> None:
         """Begin to listen; shapes of operators' inputs cost as much as all the rest."""
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        from torch._C._profiler import _ExperimentalConfig
-        from torch.profiler import ProfilerActivity, profile
-
-        # no stacks and no link to kernels
-        self._profile = profile(
-            activities=[ProfilerActivity.CPU],
-            profile_memory=True,
-            record_shapes=shapes,
-            experimental_config=_ExperimentalConfig(disable_external_correlation=True),
+        config = _ExperimentalConfig(disable_external_correlation=True)  # no stacks and no link to kernels
+        self._profile = make_session(
+            cuda=False, profile_memory=True, record_shapes=shapes, experimental_config=config
         )
         with self._spans.closed():
             self._profile.start()

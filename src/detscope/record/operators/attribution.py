@@ -22,7 +22,7 @@ from detscope.record.steps.nodes import NodeTable
 
 OPTIMIZER = "Optimizer."
 NOBODY = -1
-_OPERATOR, _SPAN, _NODE, _ACCUMULATE, _OPTIMIZER = range(5)
+OPERATOR, SPAN, NODE, ACCUMULATE, OPTIMIZER_STEP = range(5)
 Context = tuple[int, str, str, str]  # owner, stage, phase, direction
 
 
@@ -126,7 +126,7 @@ class _Sweep:
         """Walk over the events; this loop sees every operator and is kept lean."""
         raw, context_of, below_ns = self.raw, self.context_of, self.below_ns
         names, starts, durations, threads = raw.names, raw.starts_ns, raw.durations_ns, raw.threads
-        kinds = {name: _kind(name) for name in set(names)}
+        kinds = {name: classify_name(name) for name in set(names)}
         ends: list[int] = []
         contexts: list[int] = []
         operators: list[int] = []  # the innermost operator; -1 where there is none
@@ -144,11 +144,11 @@ class _Sweep:
             above = operators[-1] if ends else -1
             kind = kinds[names[index]]
             duration = durations[index]
-            if kind != _OPERATOR:
+            if kind != OPERATOR:
                 context, last_owner = self._special(index, kind, context, last_owner)
             ends.append(start + duration)
             contexts.append(context)
-            if kind == _SPAN:
+            if kind == SPAN:
                 operators.append(above)
                 continue
             operators.append(index)
@@ -161,16 +161,16 @@ class _Sweep:
     ) -> tuple[int, tuple[int, str]]:
         """The context inside a module span, an autograd node or an optimizer step."""
         owner, stage, phase, direction = self.contexts[context]
-        if kind == _SPAN:
+        if kind == SPAN:
             self.span_indices.append(index)
             node = self.nodes[int(self.raw.names[index][len(SPAN_PREFIX) :])]
             again = phase == "backward"
             inside = ("backward", "recompute") if again else ("forward", "forward")
             return self._number((node.number, node.stage_within(stage) or "", *inside)), last_owner
-        if kind == _OPTIMIZER:
+        if kind == OPTIMIZER_STEP:
             return self._number((owner, stage, "optimizer", direction)), last_owner
         sequence = self.raw.sequences[index]
-        if kind == _NODE and sequence >= 0:
+        if kind == NODE and sequence >= 0:
             last_owner = self.owners.owner_at(sequence)
         self.backward_ns += self.raw.durations_ns[index]
         if last_owner[0] != NOBODY:
@@ -178,12 +178,13 @@ class _Sweep:
         return self._number((*last_owner, "backward", "backward")), last_owner
 
 
-def _kind(name: str) -> int:
+def classify_name(name: str) -> int:
+    """What an event of the profiler is, by its name."""
     if name.startswith(AUTOGRAD):
-        return _ACCUMULATE if name.endswith("AccumulateGrad") else _NODE
+        return ACCUMULATE if name.endswith("AccumulateGrad") else NODE
     if name.startswith(SPAN_PREFIX):
-        return _SPAN
-    return _OPTIMIZER if name.startswith(OPTIMIZER) else _OPERATOR
+        return SPAN
+    return OPTIMIZER_STEP if name.startswith(OPTIMIZER) else OPERATOR
 
 
 def _operator_table(

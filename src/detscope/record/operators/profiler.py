@@ -151,6 +151,16 @@ class OperatorEvents:
         return len(self.names)
 
 
+def make_session(cuda: bool, **options: Any) -> Any:
+    """A session of torch.profiler that is still to be started."""
+    # read at the profiler's first start; without it the library writes to stderr
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+    return profile(activities=activities, **options)
+
+
 class OperatorWindow:
     """One profiler session over neighbouring steps."""
 
@@ -179,12 +189,7 @@ class OperatorWindow:
 
     def start(self) -> None:
         """Begin to record operators."""
-        # read at the profiler's first start; without it the library writes to stderr
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        from torch.profiler import ProfilerActivity, profile
-
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._cuda else [])
-        self._profile = profile(activities=activities, record_shapes=self._shapes)
+        self._profile = make_session(self._cuda, record_shapes=self._shapes)
         with self._spans.closed():
             self._profile.start()
         self._began_bytes = status_bytes("VmRSS")

@@ -30,7 +30,7 @@ _PACKAGES = "-packages/"  # site-packages, dist-packages
 _SHOWN, _SHOWN_INSIDE = 8, 3
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of code."""
 
     function: str
@@ -41,8 +41,8 @@ class Place(NamedTuple):
 class Look(NamedTuple):
     """What ran at one moment: the script's own line, and the line of a package that it had called."""
 
-    own: Place
-    inside: Place | None = None  # the innermost that is neither torch's nor Python's
+    own: CodeLine
+    inside: CodeLine | None = None  # the innermost that is neither torch's nor Python's
 
 
 Function = tuple[str, str]  # its name and file
@@ -146,13 +146,13 @@ class OtherSampler:
         return rows
 
 
-def _row(places: Counter[Place], whole: int) -> dict[str, Any]:
+def _row(places: Counter[CodeLine], whole: int) -> dict[str, Any]:
     ((place, _),) = places.most_common(1)
     return {**place._asdict(), "share_of_other": places.total() / whole, "looks": places.total()}
 
 
 def _inside(looks: Counter[Look], whole: int) -> list[dict[str, Any]]:
-    by_function: dict[Function, Counter[Place]] = {}
+    by_function: dict[Function, Counter[CodeLine]] = {}
     for look, times in looks.items():
         if look.inside is not None:
             key = (look.inside.function, look.inside.file)
@@ -183,9 +183,9 @@ def look_at(frame: FrameType | None) -> Look | None:
     return Look(_place(outermost), None if inside in (None, outermost) else _place(inside))
 
 
-def _place(frame: FrameType) -> Place:
+def _place(frame: FrameType) -> CodeLine:
     """Files of packages are told with their folders, a script's own by their names."""
     code = frame.f_code
     _, packages, below = code.co_filename.rpartition(_PACKAGES)
     file = below if packages else Path(code.co_filename).name
-    return Place(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)
+    return CodeLine(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)

@@ -149,9 +149,8 @@ class ScriptRecorder(StepRecorder):
         step, self.step = self.step, None
         events, handles = self.buffer.take_events()
         self.counts = {}
-        recycle = getattr(self.buffer.device_clock, "recycle", None)
-        if recycle is not None:
-            recycle(handles)
+        if self.buffer.device_clock is not None:
+            self.buffer.device_clock.recycle_marks(handles)
         account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
         self.first_step += 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns, process_time_ns
-from typing import Protocol
+
+from detscope.record.device.clock import CudaClock
 
 CODE, TIME, SEQUENCE = range(3)  # what an event's integers are,
 WIDTH = 3  # and how many there are
@@ -34,27 +35,11 @@ def decode_events(events: Sequence[int], backwards: bool = False) -> Iterator[tu
         yield code >> NODE_SHIFT, code & ACTION_MASK, time_ns, sequence
 
 
-class DeviceClock(Protocol):
-    """Time as the device sees it; read without making the host wait."""
-
-    def record(self) -> object:
-        """Put a mark into the device's queue."""
-
-    def ready(self, handle: object) -> bool:
-        """Has the device passed this mark?"""
-
-    def elapsed_ns(self, first: object, last: object) -> int:
-        """Device time between two marks that are ready."""
-
-    def wait(self) -> None:
-        """Wait for the device; only used when the recording ends."""
-
-
 class EventBuffer:
     """Collects events of the current step; one per recorder."""
 
     def __init__(
-        self, device_clock: DeviceClock | None = None, now: Callable[[], int] = perf_counter_ns
+        self, device_clock: CudaClock | None = None, now: Callable[[], int] = perf_counter_ns
     ) -> None:
         self.items: list[int] = []
         self.handles: list[object] = []

@@ -14,12 +14,13 @@ import numpy as np
 import polars as pl
 
 from detscope.record.content import BatchContent
+from detscope.record.device.clock import CudaClock
 from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
 from detscope.record.operators.attribution import attribute_operators
 from detscope.record.operators.device_rows import StepSpan, make_device_tables
 from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
-from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, DeviceClock, encode_event
+from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.record.steps.replay import StepAccount, replay_events
@@ -64,7 +65,7 @@ class StepTables:
     """Turns finished steps into rows; waits for device times without blocking the loop."""
 
     def __init__(
-        self, writer: RunWriter, nodes: NodeTable, traced_steps: int, device_clock: DeviceClock | None
+        self, writer: RunWriter, nodes: NodeTable, traced_steps: int, device_clock: CudaClock | None
     ) -> None:
         self._writer = writer
         self._nodes = nodes
@@ -100,7 +101,7 @@ class StepTables:
     def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
         """Give the writer what is still waiting."""
         if self._waiting and self._device_clock is not None:
-            self._device_clock.wait()
+            self._device_clock.wait_for_device()
         self._write_ready(waited=True)
         self._write_repeated()
         self._writer.append("telemetry", telemetry)
@@ -110,7 +111,7 @@ class StepTables:
         clock = self._device_clock
         while self._waiting:
             step = self._waiting[0]
-            if clock is not None and step.handles and not waited and not clock.ready(step.handles[-1]):
+            if clock is not None and step.handles and not waited and not clock.has_passed(step.handles[-1]):
                 return
             self._write_step(self._waiting.popleft())
 
@@ -188,9 +189,7 @@ class StepTables:
         if clock is None or first is None or not step.handles:
             return None
         times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
-        recycle = getattr(clock, "recycle", None)
-        if recycle is not None:
-            recycle([first, *step.handles])
+        clock.recycle_marks([first, *step.handles])
         return times
 
     @property

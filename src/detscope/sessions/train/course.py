@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.curve import JUDGED_BY
-from detscope.machine.interrupts import expect_interrupt, interrupt
+from detscope.machine.interrupts import expect_interrupt, interrupt_once
 from detscope.sessions.train.checkpoints import (
     TrainingParts,
     latest_checkpoint,
@@ -202,7 +202,7 @@ class StopRequest:
         at_once = self.asked is not None or not self.in_steps
         self.asked = number
         if at_once:
-            interrupt()
+            interrupt_once()
             return
         # print() may be in the middle of a line of its own
         os.write(2, b"\nstopping after this step to keep a checkpoint; once more stops at once\n")

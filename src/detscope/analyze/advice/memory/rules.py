@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detscope.analyze.advice.memory.activations import bf16_advice, channels_advice, checkpoint_advice
-from detscope.analyze.advice.memory.batch import batch_advice, layout_advice
+from detscope.analyze.advice.rules.memory.activations import bf16_advice, channels_advice, checkpoint_advice
+from detscope.analyze.advice.rules.memory.batch import batch_advice, layout_advice
 from detscope.analyze.advice.memory.case import Case
-from detscope.analyze.advice.memory.state import frozen_advice, optimizer_advice, zero_grad_advice
+from detscope.analyze.advice.rules.memory.state import frozen_advice, optimizer_advice, zero_grad_advice
 from detscope.analyze.memory.blocks import Ledger, Window
 from detscope.analyze.memory.replay import peak_of, replay_of
 from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 SPEEDUP = 1.8
 
@@ -15,8 +15,7 @@ def advise(case: Case) -> Advice | None:
     work = case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
     share = 0.6 * work if heavy is None else heavy * work
     section = "training" if case.training else "inference"
-    return Advice(
-        "precision",
+    return case.suggest_change(
         "bf16 instead of fp32",
         f"Convolutions and matrix products take about {share:.0%} of the step in fp32.",
         share * (1 - 1 / SPEEDUP),
@@ -25,3 +24,6 @@ def advise(case: Case) -> Advice | None:
         "with torch.autocast(device, dtype=torch.bfloat16): around the forward pass"
         + (" and the loss" if case.training else ""),
     )
+
+
+PART = AdviceRule("precision", 70, advise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.step.loader import LoaderFigures
 
 MANY_TENSORS = 4
@@ -20,8 +20,7 @@ def advise(case: Case) -> Advice | None:
     tensors = loader.tensors_per_batch or 0.0
     ready = f"Batches lie ready, and yet receiving takes {loader.receive_ms:.1f} ms of a step"
     if tensors >= MANY_TENSORS:
-        return Advice(
-            "receiving",
+        return case.suggest_change(
             "send batches in fewer, larger tensors",
             f"{ready}: each of a batch's {tensors:.0f} tensors is a file that the loop asks a worker for.",
             share * FEWER_SAVE,
@@ -31,8 +30,7 @@ def advise(case: Case) -> Advice | None:
     busy = _busy_percent(case)
     if busy is None or busy < BUSY_PERCENT:
         return None
-    return Advice(
-        "receiving",
+    return case.suggest_change(
         "leave the loop and its workers free cores",
         f"{ready}, and the machine's processors are {busy:.0f} % busy: who hands over has to wait for one.",
         share / 2,
@@ -46,3 +44,6 @@ def _busy_percent(case: Case) -> float | None:
     rows = case.summary.get("telemetry") or []
     found = (row["mean"] for row in rows if row["source"] == "system" and row["metric"] == "cpu")
     return next(found, None)
+
+
+PART = AdviceRule("receiving", 30, advise)

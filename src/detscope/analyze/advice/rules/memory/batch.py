@@ -9,11 +9,13 @@ import polars as pl
 from detscope.analyze.advice.memory.case import Case, advice
 from detscope.analyze.memory.replay import without
 
-Advice = dict[str, Any]
 
 
-def batch_advice(case: Case) -> Advice | None:
+def advise_smaller_batch(case: Case) -> Advice | None:
     """Half the batch, by the slope per image."""
+    memory = case.memory
+    if memory is None:
+        return None
     if not case.slope or case.slope["batch_size"] < 2:
         return None
     batch = case.slope["batch_size"]
@@ -21,9 +23,7 @@ def batch_advice(case: Case) -> Advice | None:
     per_image = case.slope["bytes_per_image"]
     peak = round(case.peak_bytes - per_image * (batch - smaller))
     normalised = case.trains and _has_batch_norm(case)
-    return advice(
-        case,
-        "batch",
+    return memory.suggest_saving(
         f"batch {smaller} instead of {batch}: every image holds {per_image / 1e6:.1f} MB at the peak",
         peak,
         f"{batch / smaller:.3g} times as many steps for the same images"
@@ -39,15 +39,16 @@ def _has_batch_norm(case: Case) -> bool:
     return any("BatchNorm" in str(kind) and "Frozen" not in str(kind) for kind in kinds)
 
 
-def layout_advice(case: Case) -> Advice | None:
+def advise_channels_last(case: Case) -> Advice | None:
     """Channels last saves at most the convolutions' workspace; the size of tensors stays the same."""
+    memory = case.memory
+    if memory is None:
+        return None
     possible = case.trains and not case.training.get("channels_last")
     if not possible or not case.categories.get("workspace"):
         return None
     bare = without(case.replay, case.replay.where(pl.col("category") == "workspace"))
-    return advice(
-        case,
-        "channels_last",
+    return memory.suggest_saving(
         "channels-last layout: at most the workspace of convolutions, tensors keep their size",
         bare,
         "operators without such a kernel copy; measure the time of a step too",
@@ -57,3 +58,9 @@ def layout_advice(case: Case) -> Advice | None:
         ),
         at_most=True,
     )
+
+
+PARTS = (
+    AdviceRule("memory.batch", 210, advise_smaller_batch),
+    AdviceRule("memory.layout", 280, advise_channels_last),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 LEAST_PADDING = 0.10
 LEFT = 0.3  # of the padding, after grouping
@@ -17,8 +17,7 @@ def advise(case: Case) -> Advice | None:
     dense = case.stage_share("backbone", "fpn", "head") or 0.7 * (
         case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
     )
-    return Advice(
-        "padding",
+    return case.suggest_change(
         "group images by aspect ratio",
         f"{padding:.0%} of the pixels in the network's input are padding; the layers that see whole images"
         f" take {dense:.0%} of the step.",
@@ -29,3 +28,6 @@ def advise(case: Case) -> Advice | None:
         if case.training
         else "give images of like aspect ratio together",
     )
+
+
+PART = AdviceRule("padding", 80, advise)

@@ -11,27 +11,25 @@ from detscope.analyze.advice.memory.case import Case, about_ms, advice, stage_ms
 from detscope.analyze.memory.blocks import BEFORE, NEVER
 from detscope.analyze.memory.replay import Replay, ending, forward_ends, resized, without
 
-Advice = dict[str, Any]
 
 
-def optimizer_advice(case: Case) -> Advice | None:
+def advise_optimizer(case: Case) -> Advice | None:
     """AdamW keeps two values per parameter, SGD with momentum one, SGD without none."""
+    memory = case.memory
+    if memory is None:
+        return None
     state = case.replay.where(pl.col("category") == "optimizer")
     if not state.any():
         return None
     kind = case.training.get("optimizer")
     if kind == "adamw":
-        return advice(
-            case,
-            "optimizer",
+        return memory.suggest_saving(
             "SGD with momentum instead of AdamW: one value per parameter instead of two",
             resized(case.replay, state, 0.5),
             "another learning rate, usually more epochs",
             case.how("--set training.optimizer=sgd", "torch.optim.SGD(..., momentum=0.9)"),
         )
-    return advice(
-        case,
-        "optimizer",
+    return memory.suggest_saving(
         "SGD without momentum: no state at all",
         without(case.replay, state),
         "slower and noisier convergence; rarely worth it",
@@ -39,8 +37,11 @@ def optimizer_advice(case: Case) -> Advice | None:
     )
 
 
-def zero_grad_advice(case: Case) -> Advice | None:
+def advise_zero_grad(case: Case) -> Advice | None:
     """Gradients of the step before need not live through the forward pass."""
+    memory = case.memory
+    if memory is None:
+        return None
     gradients = case.replay.where(pl.col("category") == "gradients")
     old = gradients & (case.replay.begin_ns == BEFORE)
     if not old.any():
@@ -52,9 +53,7 @@ def zero_grad_advice(case: Case) -> Advice | None:
         )
     else:
         text = "zero_grad before the forward pass instead of after it: last step's gradients go earlier"
-    return advice(
-        case,
-        "zero_grad",
+    return memory.suggest_saving(
         text,
         _freed_early(case.replay, old, kept),
         "nothing, unless gradients are accumulated over steps",
@@ -80,8 +79,11 @@ def _freed_early(replay: Replay, old: Any, kept: Any) -> Replay:
     return without(replay, old & ~kept)
 
 
-def frozen_advice(case: Case) -> Advice | None:
+def advise_freezing(case: Case) -> Advice | None:
     """The first stage with parameters, frozen: no gradients, no state, no activations kept."""
+    memory = case.memory
+    if memory is None:
+        return None
     stage = _first_trained_stage(case)
     if stage is None or not case.trains:
         return None
@@ -92,9 +94,7 @@ def frozen_advice(case: Case) -> Advice | None:
     mine = pl.col("owner").is_in(modules)
     freezing = f"requires_grad_(False) on {stage}"
     backward = about_ms(stage_ms(case.spans, stage, "backward"))
-    return advice(
-        case,
-        "frozen",
+    return memory.suggest_saving(
         f"freeze {stage}: its activations, gradients and optimizer state are not kept",
         _frozen(case.replay, mine),
         f"{stage} learns nothing; saves {backward} of backward per step too",
@@ -130,3 +130,10 @@ def _frozen(replay: Replay, mine: pl.Expr) -> Replay:
     gone = replay.where(mine & pl.col("category").is_in(["gradients", "optimizer"]))
     gone |= replay.where(mine & (pl.col("direction") == "backward"))
     return without(replay, gone)
+
+
+PARTS = (
+    AdviceRule("memory.frozen", 240, advise_freezing),
+    AdviceRule("memory.optimizer", 250, advise_optimizer),
+    AdviceRule("memory.zero_grad", 260, advise_zero_grad),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 
 def advise(case: Case) -> Advice | None:
@@ -15,8 +15,7 @@ def advise(case: Case) -> Advice | None:
     top = waits[0]
     cost = float(top.get("idle_ms_per_step") or 0.0)
     where = top.get("module") or top.get("line") or top.get("inside")
-    return Advice(
-        "synchronisations",
+    return case.suggest_change(
         f"avoid {top.get('call')}" + (f" in {where}" if where else ""),
         f"The device stands still {cost:.2f} ms per step because {top.get('call')} makes the host wait for a"
         f" result before it launches more ({top.get('gaps')} times).",
@@ -24,3 +23,6 @@ def advise(case: Case) -> Advice | None:
         "the wait disappears with the call",
         in_code="in the code: keep the value on the device, or read it once in many steps",
     )
+
+
+PART = AdviceRule("synchronisations", 110, advise)

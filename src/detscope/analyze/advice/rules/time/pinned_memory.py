@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 
 def advise(case: Case) -> Advice | None:
@@ -10,8 +10,7 @@ def advise(case: Case) -> Advice | None:
     share = case.phases.get("transfer", 0.0)
     if not case.on_cuda or case.setting("training.pin_memory") is not False:
         return None
-    return Advice(
-        "pinned_memory",
+    return case.suggest_change(
         "pin the loader's memory",
         f"Copies to the device take {share:.0%} of the step and come from pageable memory.",
         share / 2,
@@ -19,3 +18,6 @@ def advise(case: Case) -> Advice | None:
         {"training.pin_memory": True},
         "DataLoader(..., pin_memory=True), and .to(device, non_blocking=True)",
     )
+
+
+PART = AdviceRule("pinned_memory", 40, advise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 LEAST_SHARE = 0.08
 
@@ -22,11 +22,13 @@ def advise(case: Case) -> Advice | None:
         what, gain = "fold batch norm into the convolutions", share * 0.9
         how = "torch.nn.utils.fuse_conv_bn_eval on each pair of convolution and norm"
         assumes = "folded norms cost nothing"
-    return Advice(
-        "frozen_batch_norm",
+    return case.suggest_change(
         what,
         f"{len(norms)} batch norms take {share:.0%} of the step, most of it in {dearest.path}.",
         gain,
         assumes,
         in_code=how,
     )
+
+
+PART = AdviceRule("frozen_batch_norm", 90, advise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 LEAST_SHARE = 0.30
 SPEEDUP = 1.15
@@ -21,8 +21,7 @@ def advise(case: Case) -> Advice | None:
     )
     if share < LEAST_SHARE:
         return None
-    return Advice(
-        "channels_last",
+    return case.suggest_change(
         "channels-last memory format",
         f"Convolutions take {share:.0%} of the step.",
         share * (1 - 1 / SPEEDUP),
@@ -30,3 +29,6 @@ def advise(case: Case) -> Advice | None:
         {"training.channels_last": True},
         "model.to(memory_format=torch.channels_last), and the images likewise",
     )
+
+
+PART = AdviceRule("channels_last", 60, advise)

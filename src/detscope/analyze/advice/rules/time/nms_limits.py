@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 LEAST_SHARE = 0.08
 
@@ -13,11 +13,13 @@ def advise(case: Case) -> Advice | None:
     if share < LEAST_SHARE:
         return None
     mode = "train" if case.training else "test"
-    return Advice(
-        "nms_limits",
+    return case.suggest_change(
         "halve the candidates of NMS",
         f"Non-maximum suppression takes {share:.0%} of the step.",
         share / 2,
         "its time is at least proportional to its candidates; check the accuracy",
         in_code=f"in the model: halve rpn_pre_nms_top_n_{mode}, or topk_candidates of a single-stage model",
     )
+
+
+PART = AdviceRule("nms_limits", 120, advise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 LEAST_FIXED = 0.10
 
@@ -13,8 +13,7 @@ def advise(case: Case) -> Advice | None:
     batch = case.summary.get("batch_size")
     if not case.training or not isinstance(batch, int) or fixed < LEAST_FIXED:
         return None
-    return Advice(
-        "batch_size",
+    return case.suggest_change(
         f"batch {2 * batch} instead of {batch}",
         f"Optimizer and loop take {fixed:.0%} of the step whatever the batch; the gain is per image.",
         fixed / 2,
@@ -22,3 +21,6 @@ def advise(case: Case) -> Advice | None:
         {"training.batch_size": 2 * batch},
         f"DataLoader(..., batch_size={2 * batch}), with a learning rate to match",
     )
+
+
+PART = AdviceRule("batch_size", 50, advise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.step.loader import LoaderFigures
 
 LEAST_WAIT = 0.03
@@ -19,8 +19,7 @@ def advise(case: Case) -> Advice | None:
     if loader.lies_ready or not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
         return None
     factor = case.setting("training.prefetch_factor", 2)
-    return Advice(
-        "prefetch",
+    return case.suggest_change(
         f"prefetch_factor {2 * factor} instead of {factor}"
         if case.by_settings
         else "twice the prefetch_factor",
@@ -31,3 +30,6 @@ def advise(case: Case) -> Advice | None:
         {"training.prefetch_factor": 2 * factor},
         f"DataLoader(..., prefetch_factor={2 * factor}), or twice what it is now",
     )
+
+
+PART = AdviceRule("prefetch", 20, advise)

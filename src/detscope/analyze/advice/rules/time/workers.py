@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.step.loader import LoaderFigures
 
 LEAST_WAIT = 0.05
@@ -27,8 +27,7 @@ def advise(case: Case) -> Advice | None:
     wait_after_ms = max(0.0, images / (each * wanted) * 1e3 - case.step_ms * (1 - wait))
     gain = wait - wait_after_ms / case.step_ms
     now = "the loop itself loads" if workers == 0 else f"{workers} workers deliver"
-    return Advice(
-        "workers",
+    return case.suggest_change(
         f"{wanted} loader workers instead of {workers}",
         f"The loop waits for data {wait:.0%} of the step: {now} {capacity:.1f} images/s,"
         f" it could take {demand:.1f}.",
@@ -37,3 +36,6 @@ def advise(case: Case) -> Advice | None:
         {"training.num_workers": wanted},
         f"DataLoader(..., num_workers={wanted})",
     )
+
+
+PART = AdviceRule("workers", 10, advise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.step.operators import OperatorFigures
 
 LEAST_SHARE = 0.20
@@ -18,11 +18,13 @@ def advise(case: Case) -> Advice | None:
     share = (forward_ms - inside_ms) / case.step_ms
     if share < LEAST_SHARE:
         return None
-    return Advice(
-        "compiled",
+    return case.suggest_change(
         "compile the backbone",
         f"{share:.0%} of the step is Python between operators of the forward pass.",
         share / 2,
         "compiling removes half of it",
         in_code="in the code: model.backbone = torch.compile(model.backbone)",
     )
+
+
+PART = AdviceRule("compiled", 130, advise)

@@ -11,12 +11,14 @@ from detscope.analyze.memory.checkpoint import checkpointed, plan_checkpoints
 from detscope.analyze.memory.half import halved
 from detscope.analyze.memory.replay import peak_of, resized
 
-Advice = dict[str, Any]
 FEWER = 0.25  # share of a stage's channels the rule imagines away
 
 
-def bf16_advice(case: Case) -> Advice | None:
+def advise_half_precision(case: Case) -> Advice | None:
     """Autocast halves what dense layers make; copies of weights come on top."""
+    memory = case.memory
+    if memory is None:
+        return None
     if case.training.get("precision", case.info.get("precision")) != "fp32":
         return None
     on_cpu = str(case.info.get("device")) == "cpu"
@@ -27,9 +29,7 @@ def bf16_advice(case: Case) -> Advice | None:
             "mixed precision (bf16) would raise the peak: layers that give single precision again, such as"
             " frozen batch norm, are kept beside the half copies that the next layers make"
         )
-    return advice(
-        case,
-        "bf16",
+    return memory.suggest_saving(
         text,
         peak,
         "eight bits of mantissa; "
@@ -42,8 +42,11 @@ def bf16_advice(case: Case) -> Advice | None:
     )
 
 
-def checkpoint_advice(case: Case) -> Advice | None:
+def advise_checkpoints(case: Case) -> Advice | None:
     """Compute the parts again that hold most per millisecond."""
+    memory = case.memory
+    if memory is None:
+        return None
     if not case.trains:
         return None
     plan = plan_checkpoints(case.replay, case.nodes, case.spans)
@@ -53,9 +56,7 @@ def checkpoint_advice(case: Case) -> Advice | None:
     normalised = case.nodes.filter(
         pl.col("type").str.contains("BatchNorm") & ~pl.col("type").str.contains("Frozen")
     ).height
-    return advice(
-        case,
-        "checkpoint",
+    return memory.suggest_saving(
         f"activation checkpointing of {shown}",
         checkpointed(case.replay, plan.paths),
         f"{about_ms(plan.recomputed_ms)} of forward again per step"
@@ -66,8 +67,11 @@ def checkpoint_advice(case: Case) -> Advice | None:
     )
 
 
-def channels_advice(case: Case) -> Advice | None:
+def advise_fewer_channels(case: Case) -> Advice | None:
     """A quarter fewer channels in the stage that holds most at the peak."""
+    memory = case.memory
+    if memory is None:
+        return None
     replay = case.replay
     alive = pl.DataFrame({"stage": replay.column("stage"), "bytes": replay.size}).filter(
         pl.Series(case.alive_at_peak() & replay.where(pl.col("category") == "activations"))
@@ -86,12 +90,17 @@ def channels_advice(case: Case) -> Advice | None:
     # activations shrink with the channels, weights with their square
     slim = resized(replay, per_step & ~weights, 1 - FEWER)
     slim = resized(slim, weights, (1 - FEWER) ** 2)
-    return advice(
-        case,
-        "channels",
+    return memory.suggest_saving(
         f"{FEWER:.0%} fewer channels in {stage}, which holds {held / 1e6:.1f} MB of activations at the peak",
         slim,
         "accuracy, until it is trained again",
         "a narrower backbone, or pruning",
         stage=stage,
     )
+
+
+PARTS = (
+    AdviceRule("memory.bf16", 220, advise_half_precision),
+    AdviceRule("memory.checkpoint", 230, advise_checkpoints),
+    AdviceRule("memory.channels", 270, advise_fewer_channels),
+)

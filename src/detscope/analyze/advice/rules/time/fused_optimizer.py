@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detscope.analyze.advice.case import Advice, Case
+from detscope.analyze.advice.case import Advice, AdviceRule, Case
 
 LEAST_SHARE = 0.05
 SPEEDUP = 2.0
@@ -13,8 +13,7 @@ def advise(case: Case) -> Advice | None:
     share = case.phases.get("optimizer", 0.0)
     if not case.training or share < LEAST_SHARE or case.setting("training.fused_optimizer") is True:
         return None
-    return Advice(
-        "fused_optimizer",
+    return case.suggest_change(
         "fused optimizer",
         f"The optimizer takes {share:.0%} of the step, parameter by parameter.",
         share * (1 - 1 / SPEEDUP),
@@ -22,3 +21,6 @@ def advise(case: Case) -> Advice | None:
         {"training.fused_optimizer": True},
         "fused=True where the optimizer is made, unless it says so already",
     )
+
+
+PART = AdviceRule("fused_optimizer", 100, advise)

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.intervals import Intervals, intersect_intervals, single_interval, subtract_intervals, unite_sets, merge_intervals
-from detscope.analyze.ranks.device import WaitStretch, StepCollectives
+from detscope.analyze.device.intervals import (
+    Intervals,
+    Times,
+    intersect_intervals,
+    merge_intervals,
+    single_interval,
+    subtract_intervals,
+    unite_sets,
+)
+from detscope.analyze.device.timeline import build_timelines, event_borders
+from detscope.runs.reader import Run
 
 Meetings = Mapping[tuple[object, ...], int]  # when the last rank came
 _OF_WRAPPER = ("gradients", "buffers")
+
+
+@dataclass(frozen=True)
+class WaitStretch:
+    """A stretch in which a rank could do nothing but wait for a collective, in ns of the common clock."""
+
+    meeting: tuple[object, ...]  # equal for the ranks that met in it
+    arrived_ns: int  # when this rank had come to it
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class StepCollectives:
+    """Collectives of one rank in one step, in ns."""
+
+    busy_ns: int
+    exposed: dict[str, int]  # by the phase in which the rank waited
+    blocked: tuple[WaitStretch, ...]  # where nothing hid it; empty: not known
+
+    @property
+    def exposed_ns(self) -> int:
+        """All that was not hidden."""
+        return sum(self.exposed.values())
 
 
 def read_collectives(communication: pl.DataFrame, steps: Sequence[int]) -> dict[tuple[int, int], StepCollectives]:
@@ -29,35 +63,30 @@ def account_collectives(frame: pl.DataFrame, step: int = 0) -> StepCollectives:
     exposed: dict[str, Intervals] = {}
     blocked = []
     for phase, intervals, stretches in (
-        ("forward", *_buffers(frame.filter(pl.col("kind") == "buffers"), step)),
-        ("backward", *_gradients(frame.filter(pl.col("kind") == "gradients"), step)),
-        *((str(name), *_called(rows)) for (name,), rows in own.group_by("phase", maintain_order=True)),
+        ("forward", *_read_buffers(frame.filter(pl.col("kind") == "buffers"), step)),
+        ("backward", *_read_gradients(frame.filter(pl.col("kind") == "gradients"), step)),
+        *((str(name), *_read_calls(rows)) for (name,), rows in own.group_by("phase", maintain_order=True)),
     ):
         for known in exposed.values():  # of collectives inside of another, each moment counts once
             intervals = subtract_intervals(intervals, known)
         exposed[phase] = unite_sets(exposed[phase], intervals) if phase in exposed else intervals
         blocked += stretches
     lengths = {phase: intervals.length_ns for phase, intervals in exposed.items()}
-    return StepCollectives(merge_intervals(*_borders(frame)).length_ns, lengths, tuple(blocked))
+    return StepCollectives(merge_intervals(*event_borders(frame)).length_ns, lengths, tuple(blocked))
 
 
-def _borders(frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    starts = frame["start_ns"].to_numpy().astype(np.int64)
-    return starts, starts + frame["wall_ns"].to_numpy().astype(np.int64)
-
-
-def _buffers(frame: pl.DataFrame, step: int) -> tuple[Intervals, list[WaitStretch]]:
+def _read_buffers(frame: pl.DataFrame, step: int) -> tuple[Intervals, list[WaitStretch]]:
     """Nothing runs beside an exchange of buffers."""
-    starts, ends = _borders(frame)
+    starts, ends = event_borders(frame)
     if not len(starts):
         return merge_intervals(starts, ends), []
     whole = WaitStretch((step, "buffers"), int(starts.min()), int(starts.min()), int(ends.max()))
     return merge_intervals(starts, ends), [whole]
 
 
-def _gradients(frame: pl.DataFrame, step: int) -> tuple[Intervals, list[WaitStretch]]:
+def _read_gradients(frame: pl.DataFrame, step: int) -> tuple[Intervals, list[WaitStretch]]:
     """Of every pass of buckets, what is left when the last one was handed over."""
-    starts, ends = _borders(frame.sort("start_ns"))
+    starts, ends = event_borders(frame.sort("start_ns"))
     buckets = frame.sort("start_ns")["bucket"].to_numpy()
     firsts = np.flatnonzero(np.diff(buckets, prepend=np.int64(-1 << 62)) <= 0).tolist()
     exposed, blocked = merge_intervals(starts[:0], ends[:0]), []
@@ -70,7 +99,7 @@ def _gradients(frame: pl.DataFrame, step: int) -> tuple[Intervals, list[WaitStre
     return exposed, blocked
 
 
-def _called(frame: pl.DataFrame) -> tuple[Intervals, list[WaitStretch]]:
+def _read_calls(frame: pl.DataFrame) -> tuple[Intervals, list[WaitStretch]]:
     """What a program called itself and waited for."""
     arrived = frame["start_ns"].to_numpy().astype(np.int64)
     starts = arrived + frame["blocked_after_ns"].to_numpy().astype(np.int64)
@@ -89,11 +118,28 @@ def find_last_arrivals(talks: Mapping[tuple[int, int], StepCollectives]) -> dict
     """When the last rank came to each collective."""
     found: dict[tuple[object, ...], int] = {}
     for talk in talks.values():
-        for one_ in talk.blocked:
-            found[one_.meeting] = max(one_.arrived_ns, found.get(one_.meeting, one_.arrived_ns))
+        for wait in talk.blocked:
+            found[wait.meeting] = max(wait.arrived_ns, found.get(wait.meeting, wait.arrived_ns))
     return found
 
 
 def sum_waits(talk: StepCollectives, latest: Meetings) -> int:
     """What of a rank's exposed communication passed before the last rank came to it."""
-    return sum(max(0, min(latest[one_.meeting], one_.end_ns) - one_.start_ns) for one_ in talk.blocked)
+    return sum(max(0, min(latest[wait.meeting], wait.end_ns) - wait.start_ns) for wait in talk.blocked)
+
+
+def read_device_collectives(run: Run, steps: Sequence[int]) -> dict[tuple[int, int], StepCollectives]:
+    """By rank and step; of a rank with several devices, the one that talks longest."""
+    wanted = set(steps)
+    found: dict[tuple[int, int], StepCollectives] = {}
+    for line in build_timelines(run.table("device_events"), run.table("host_events")):
+        exposed = subtract_intervals(line.communication, line.compute)
+        borders = zip(line.steps.numbers, line.steps.starts, line.steps.ends, strict=True)
+        for number, start_ns, end_ns in borders:
+            step, window = int(number), single_interval(int(start_ns), int(end_ns))
+            busy_ns = intersect_intervals(line.communication, window).length_ns
+            known = found.get((line.rank, step))
+            if step in wanted and busy_ns and (known is None or known.busy_ns < busy_ns):
+                part = {"backward": intersect_intervals(exposed, window).length_ns}
+                found[line.rank, step] = StepCollectives(busy_ns, part, ())
+    return found
