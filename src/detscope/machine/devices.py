@@ -36,7 +36,7 @@ class GpuList:
 
 
 def open_nvml() -> tuple[ModuleType | None, str]:
-    """NVML's binding, initialised, or None and the reason; the caller shuts it down. Needs no CUDA, no torch."""
+    """NVML's binding, initialised, or None and the reason; the caller shuts it down. Needs no torch."""
     try:
         import pynvml
     except ImportError:

@@ -1,6 +1,6 @@
-"""Programs that detscope can use but does not need (browser, Nsight, make, docker): found, and run to their end.
+"""Programs that detscope can use but does not need: browser, Nsight, make, docker.
 
-A program that is run has a limit of time, and nothing of it is left behind.
+One that is run has a limit of time, and nothing of it is left behind.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _trace_layers(wanted: LayerRequest, place: str) -> ListedNetwork:
     network = load_unfilled(place, wanted.image_size)
     graph = trace_network(network, training=wanted.stage == "training").layer_graph
     return ListedNetwork(
-        network.base.name, level_of(network.card), replace(graph, details=graph.details | wanted.details)
+        network.base.name, level_of(network.card), replace(graph, details={**graph.details, **wanted.details})
     )
 
 
