@@ -9,13 +9,13 @@ import msgspec
 import polars as pl
 
 from detscope.analyze.accuracy import add_evaluation
-from detscope.analyze.advice import advice_for
+from detscope.analyze.advice import advise_on_memory, advise_on_time
 from detscope.analyze.curve import accuracy_figures, epoch_rows
-from detscope.analyze.device.roofline import count_costs
 from detscope.analyze.device.imported import add_device
 from detscope.analyze.device.processor import telemetry_figures
+from detscope.analyze.device.roofline import count_costs
 from detscope.analyze.figure import Figure
-from detscope.analyze.memory.account import memory_figures
+from detscope.analyze.memory.account import memory_account, pass_memory
 from detscope.analyze.predicted import read_predicted
 from detscope.analyze.ranks.figures import add_ranks
 from detscope.analyze.rerun import rerun_command
@@ -122,9 +122,8 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     }
     if infers:
         summary.update(_inference_figures(summary, opened, typical))
-    account = memory_figures(opened)
-    if account is not None or not infers:  # an inference without blocks keeps its measure of a pass
-        summary["memory"] = account
+    account = memory_account(opened)
+    summary["memory"] = account
     summary["verdict"] = (
         inference_verdict(summary["stages"], step_ms, summary["batch_size"])
         if infers
@@ -137,7 +136,8 @@ def summarize(run: Run | str | Path) -> dict[str, Any]:
     summary["modules"], summary["roofline"] = count_costs(opened, summary["modules"], phases)
     if (predicted := read_predicted(opened)) is not None:
         summary["predicted"] = predicted
-    summary["advice"] = advice_for(summary, info.get("settings"))
+    summary["advice"] = advise_on_time(summary, info.get("settings"))
+    summary["advice"] += [] if account is None else advise_on_memory(opened, account)
     return summary
 
 
@@ -163,7 +163,7 @@ def _inference_figures(summary: dict[str, Any], run: Run, typical: TypicalSteps)
         "outliers": name_outliers(summary["outliers"], images, content, typical),
         "cost_against_content": cost_against_content(per_step, step_contents(images, content)),
         "detections": count_detections(measured),
-        "memory": run.info.get("memory") or {"peak_bytes": None, "why": "the run ended before it"},
+        "pass_memory": pass_memory(run.info.get("memory")),
         "skipped": msgspec.convert(run.info.get("skipped") or [], list[SkippedImage]),
         "overhead_ratio": measure_own_cost(steps, content, alike=image_names(images)),
         **dict.fromkeys(("loss", "backward_attributed", "backward_attributed_by")),

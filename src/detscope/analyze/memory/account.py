@@ -27,6 +27,7 @@ from detscope.analyze.memory.figures import (
     ModuleMemory,
     NamedPeak,
     OtherDevice,
+    PassMemory,
     PeakMoment,
     RecordedMemory,
     StepPeak,
@@ -82,6 +83,14 @@ def memory_account(run: Run) -> MemoryAccount | None:
         oom=explain_oom(run, ledger, windows) if ran_out else None,
         tried=tuple(msgspec.convert(run.info.get("memory_tried") or [], list[TriedAdvice])),
     )
+
+
+def pass_memory(told: Mapping[str, Any] | None) -> PassMemory:
+    """What an inference measured on a few passes."""
+    if not told:
+        return PassMemory(why="the run ended before it")
+    fields = {name: told[name] for name in PassMemory.__struct_fields__ if told.get(name) is not None}
+    return msgspec.convert(fields, PassMemory, strict=False)
 
 
 def _recorded_memory(told: Mapping[str, Any]) -> RecordedMemory:

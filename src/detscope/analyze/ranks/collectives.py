@@ -10,7 +10,6 @@ import polars as pl
 
 from detscope.analyze.device.intervals import (
     Intervals,
-    Times,
     intersect_intervals,
     merge_intervals,
     single_interval,
@@ -20,7 +19,7 @@ from detscope.analyze.device.intervals import (
 from detscope.analyze.device.timeline import build_timelines, event_borders
 from detscope.runs.reader import Run
 
-Meetings = Mapping[tuple[object, ...], int]  # when the last rank came
+Meeting = tuple[str | int | None, ...]  # equal for the ranks that met in it
 _OF_WRAPPER = ("gradients", "buffers")
 
 
@@ -28,7 +27,7 @@ _OF_WRAPPER = ("gradients", "buffers")
 class WaitStretch:
     """A stretch in which a rank could do nothing but wait for a collective, in ns of the common clock."""
 
-    meeting: tuple[object, ...]  # equal for the ranks that met in it
+    meeting: Meeting
     arrived_ns: int  # when this rank had come to it
     start_ns: int
     end_ns: int
@@ -46,6 +45,9 @@ class StepCollectives:
     def exposed_ns(self) -> int:
         """All that was not hidden."""
         return sum(self.exposed.values())
+
+
+CollectivesByStep = Mapping[tuple[int, int], StepCollectives]  # by rank and step
 
 
 def read_collectives(communication: pl.DataFrame, steps: Sequence[int]) -> dict[tuple[int, int], StepCollectives]:
@@ -94,7 +96,8 @@ def _read_gradients(frame: pl.DataFrame, step: int) -> tuple[Intervals, list[Wai
         if first == end:
             continue
         last = (int(starts[first:end].max()), int(ends[first:end].max()))
-        exposed = unite_sets(exposed, intersect_intervals(merge_intervals(starts[first:end], ends[first:end]), single_interval(*last)))
+        busy = merge_intervals(starts[first:end], ends[first:end])
+        exposed = unite_sets(exposed, intersect_intervals(busy, single_interval(*last)))
         blocked.append(WaitStretch((step, "gradients", number), last[0], *last))
     return exposed, blocked
 
@@ -104,28 +107,26 @@ def _read_calls(frame: pl.DataFrame) -> tuple[Intervals, list[WaitStretch]]:
     arrived = frame["start_ns"].to_numpy().astype(np.int64)
     starts = arrived + frame["blocked_after_ns"].to_numpy().astype(np.int64)
     ends = starts + frame["blocked_ns"].to_numpy().astype(np.int64)
-    meetings = frame.select("group", _meeting_kind(), "bucket").rows()
+    # who sends and who receives come to the same meeting
+    kind = pl.col("kind").replace({"send": "send and recv", "recv": "send and recv"})
+    meetings = frame.select("group", kind, "bucket").rows()
     stretches = zip(meetings, arrived.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    return merge_intervals(starts, ends), [WaitStretch(*stretch) for stretch in stretches if stretch[0][0] is not None]
+    known = [WaitStretch(*stretch) for stretch in stretches if stretch[0][0] is not None]
+    return merge_intervals(starts, ends), known
 
 
-def _meeting_kind() -> pl.Expr:
-    """Who sends and who receives come to the same meeting."""
-    return pl.col("kind").replace({"send": "send and recv", "recv": "send and recv"})
-
-
-def find_last_arrivals(talks: Mapping[tuple[int, int], StepCollectives]) -> dict[tuple[object, ...], int]:
+def find_last_arrivals(collectives: CollectivesByStep) -> dict[Meeting, int]:
     """When the last rank came to each collective."""
-    found: dict[tuple[object, ...], int] = {}
-    for talk in talks.values():
-        for wait in talk.blocked:
+    found: dict[Meeting, int] = {}
+    for own in collectives.values():
+        for wait in own.blocked:
             found[wait.meeting] = max(wait.arrived_ns, found.get(wait.meeting, wait.arrived_ns))
     return found
 
 
-def sum_waits(talk: StepCollectives, latest: Meetings) -> int:
+def sum_waits(collectives: StepCollectives, latest: Mapping[Meeting, int]) -> int:
     """What of a rank's exposed communication passed before the last rank came to it."""
-    return sum(max(0, min(latest[wait.meeting], wait.end_ns) - wait.start_ns) for wait in talk.blocked)
+    return sum(max(0, min(latest[wait.meeting], wait.end_ns) - wait.start_ns) for wait in collectives.blocked)
 
 
 def read_device_collectives(run: Run, steps: Sequence[int]) -> dict[tuple[int, int], StepCollectives]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 
-from detscope.analyze.advice.memory.case import Case, about_ms, advice
+from detscope.analyze.advice.case import Advice, AdviceRule, MemoryCase, about_ms
 from detscope.analyze.memory.checkpoint import checkpointed, plan_checkpoints
 from detscope.analyze.memory.half import halved
 from detscope.analyze.memory.replay import peak_of, resized
@@ -14,11 +12,8 @@ from detscope.analyze.memory.replay import peak_of, resized
 FEWER = 0.25  # share of a stage's channels the rule imagines away
 
 
-def advise_half_precision(case: Case) -> Advice | None:
+def advise_half_precision(case: MemoryCase) -> Advice | None:
     """Autocast halves what dense layers make; copies of weights come on top."""
-    memory = case.memory
-    if memory is None:
-        return None
     if case.training.get("precision", case.info.get("precision")) != "fp32":
         return None
     on_cpu = str(case.info.get("device")) == "cpu"
@@ -29,25 +24,24 @@ def advise_half_precision(case: Case) -> Advice | None:
             "mixed precision (bf16) would raise the peak: layers that give single precision again, such as"
             " frozen batch norm, are kept beside the half copies that the next layers make"
         )
-    return memory.suggest_saving(
+    return case.suggest_saving(
         text,
         peak,
         "eight bits of mantissa; "
         + (
             "slower on CPUs without bf16 instructions, and less is saved without AVX-512"
             if on_cpu
-            else f"check the {'loss' if case.trains else 'accuracy'}"
+            else f"check the {'loss' if case.is_training else 'accuracy'}"
         ),
-        case.how("--precision bf16", "torch.autocast(device, dtype=torch.bfloat16) around the forward pass"),
+        case.tell_how(
+            "--precision bf16", "torch.autocast(device, dtype=torch.bfloat16) around the forward pass"
+        ),
     )
 
 
-def advise_checkpoints(case: Case) -> Advice | None:
+def advise_checkpoints(case: MemoryCase) -> Advice | None:
     """Compute the parts again that hold most per millisecond."""
-    memory = case.memory
-    if memory is None:
-        return None
-    if not case.trains:
+    if not case.is_training:
         return None
     plan = plan_checkpoints(case.replay, case.nodes, case.spans)
     if plan is None:
@@ -56,22 +50,19 @@ def advise_checkpoints(case: Case) -> Advice | None:
     normalised = case.nodes.filter(
         pl.col("type").str.contains("BatchNorm") & ~pl.col("type").str.contains("Frozen")
     ).height
-    return memory.suggest_saving(
+    return case.suggest_saving(
         f"activation checkpointing of {shown}",
         checkpointed(case.replay, plan.paths),
         f"{about_ms(plan.recomputed_ms)} of forward again per step"
         + ("; batch norm statistics move twice per step" if normalised else ""),
-        case.how("--try checkpoint", "torch.utils.checkpoint.checkpoint around each of them"),
-        paths=list(plan.paths),
+        case.tell_how("--try checkpoint", "torch.utils.checkpoint.checkpoint around each of them"),
+        paths=tuple(plan.paths),
         recomputed_ms=plan.recomputed_ms,
     )
 
 
-def advise_fewer_channels(case: Case) -> Advice | None:
+def advise_fewer_channels(case: MemoryCase) -> Advice | None:
     """A quarter fewer channels in the stage that holds most at the peak."""
-    memory = case.memory
-    if memory is None:
-        return None
     replay = case.replay
     alive = pl.DataFrame({"stage": replay.column("stage"), "bytes": replay.size}).filter(
         pl.Series(case.alive_at_peak() & replay.where(pl.col("category") == "activations"))
@@ -90,7 +81,7 @@ def advise_fewer_channels(case: Case) -> Advice | None:
     # activations shrink with the channels, weights with their square
     slim = resized(replay, per_step & ~weights, 1 - FEWER)
     slim = resized(slim, weights, (1 - FEWER) ** 2)
-    return memory.suggest_saving(
+    return case.suggest_saving(
         f"{FEWER:.0%} fewer channels in {stage}, which holds {held / 1e6:.1f} MB of activations at the peak",
         slim,
         "accuracy, until it is trained again",
@@ -100,7 +91,7 @@ def advise_fewer_channels(case: Case) -> Advice | None:
 
 
 PARTS = (
-    AdviceRule("memory.bf16", 220, advise_half_precision),
-    AdviceRule("memory.checkpoint", 230, advise_checkpoints),
-    AdviceRule("memory.channels", 270, advise_fewer_channels),
+    AdviceRule("memory.bf16", 220, memory=advise_half_precision),
+    AdviceRule("memory.checkpoint", 230, memory=advise_checkpoints),
+    AdviceRule("memory.channels", 270, memory=advise_fewer_channels),
 )

@@ -7,41 +7,34 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from detscope.analyze.advice.memory.case import Case, about_ms, advice, stage_ms
+from detscope.analyze.advice.case import Advice, AdviceRule, MemoryCase, about_ms, stage_ms
 from detscope.analyze.memory.blocks import BEFORE, NEVER
 from detscope.analyze.memory.replay import Replay, ending, forward_ends, resized, without
 
 
-
-def advise_optimizer(case: Case) -> Advice | None:
+def advise_optimizer(case: MemoryCase) -> Advice | None:
     """AdamW keeps two values per parameter, SGD with momentum one, SGD without none."""
-    memory = case.memory
-    if memory is None:
-        return None
     state = case.replay.where(pl.col("category") == "optimizer")
     if not state.any():
         return None
     kind = case.training.get("optimizer")
     if kind == "adamw":
-        return memory.suggest_saving(
+        return case.suggest_saving(
             "SGD with momentum instead of AdamW: one value per parameter instead of two",
             resized(case.replay, state, 0.5),
             "another learning rate, usually more epochs",
-            case.how("--set training.optimizer=sgd", "torch.optim.SGD(..., momentum=0.9)"),
+            case.tell_how("--set training.optimizer=sgd", "torch.optim.SGD(..., momentum=0.9)"),
         )
-    return memory.suggest_saving(
+    return case.suggest_saving(
         "SGD without momentum: no state at all",
         without(case.replay, state),
         "slower and noisier convergence; rarely worth it",
-        case.how("--set training.momentum=0.0", "torch.optim.SGD(...) without momentum"),
+        case.tell_how("--set training.momentum=0.0", "torch.optim.SGD(...) without momentum"),
     )
 
 
-def advise_zero_grad(case: Case) -> Advice | None:
+def advise_zero_grad(case: MemoryCase) -> Advice | None:
     """Gradients of the step before need not live through the forward pass."""
-    memory = case.memory
-    if memory is None:
-        return None
     gradients = case.replay.where(pl.col("category") == "gradients")
     old = gradients & (case.replay.begin_ns == BEFORE)
     if not old.any():
@@ -53,7 +46,7 @@ def advise_zero_grad(case: Case) -> Advice | None:
         )
     else:
         text = "zero_grad before the forward pass instead of after it: last step's gradients go earlier"
-    return memory.suggest_saving(
+    return case.suggest_saving(
         text,
         _freed_early(case.replay, old, kept),
         "nothing, unless gradients are accumulated over steps",
@@ -79,13 +72,10 @@ def _freed_early(replay: Replay, old: Any, kept: Any) -> Replay:
     return without(replay, old & ~kept)
 
 
-def advise_freezing(case: Case) -> Advice | None:
+def advise_freezing(case: MemoryCase) -> Advice | None:
     """The first stage with parameters, frozen: no gradients, no state, no activations kept."""
-    memory = case.memory
-    if memory is None:
-        return None
     stage = _first_trained_stage(case)
-    if stage is None or not case.trains:
+    if stage is None or not case.is_training:
         return None
     modules = case.nodes.filter(
         (pl.col("kind") == "module")
@@ -94,16 +84,16 @@ def advise_freezing(case: Case) -> Advice | None:
     mine = pl.col("owner").is_in(modules)
     freezing = f"requires_grad_(False) on {stage}"
     backward = about_ms(stage_ms(case.spans, stage, "backward"))
-    return memory.suggest_saving(
+    return case.suggest_saving(
         f"freeze {stage}: its activations, gradients and optimizer state are not kept",
         _frozen(case.replay, mine),
         f"{stage} learns nothing; saves {backward} of backward per step too",
-        case.how("--set model.trainable_layers=0", freezing) if stage == "backbone" else freezing,
+        case.tell_how("--set model.trainable_layers=0", freezing) if stage == "backbone" else freezing,
         stage=stage,
     )
 
 
-def _first_trained_stage(case: Case) -> str | None:
+def _first_trained_stage(case: MemoryCase) -> str | None:
     """The stage whose gradients' modules run first in forward: nothing before it needs a backward."""
     replay = case.replay
     trained = set(
@@ -133,7 +123,7 @@ def _frozen(replay: Replay, mine: pl.Expr) -> Replay:
 
 
 PARTS = (
-    AdviceRule("memory.frozen", 240, advise_freezing),
-    AdviceRule("memory.optimizer", 250, advise_optimizer),
-    AdviceRule("memory.zero_grad", 260, advise_zero_grad),
+    AdviceRule("memory.frozen", 240, memory=advise_freezing),
+    AdviceRule("memory.optimizer", 250, memory=advise_optimizer),
+    AdviceRule("memory.zero_grad", 260, memory=advise_zero_grad),
 )

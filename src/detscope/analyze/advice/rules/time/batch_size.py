@@ -11,7 +11,7 @@ def advise(case: Case) -> Advice | None:
     """What is paid once per step is shared by more images."""
     fixed = case.phases.get("optimizer", 0.0) + case.phases.get("other", 0.0)
     batch = case.summary.get("batch_size")
-    if not case.training or not isinstance(batch, int) or fixed < LEAST_FIXED:
+    if not case.is_training or not isinstance(batch, int) or fixed < LEAST_FIXED:
         return None
     return case.suggest_change(
         f"batch {2 * batch} instead of {batch}",
@@ -23,4 +23,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("batch_size", 50, advise)
+PART = AdviceRule("batch_size", 50, time=advise)

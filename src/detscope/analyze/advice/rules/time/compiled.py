@@ -27,4 +27,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("compiled", 130, advise)
+PART = AdviceRule("compiled", 130, time=advise)

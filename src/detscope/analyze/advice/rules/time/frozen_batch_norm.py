@@ -14,7 +14,7 @@ def advise(case: Case) -> Advice | None:
     if share < LEAST_SHARE:
         return None
     dearest = max(norms, key=lambda row: row.self_ms)
-    if case.training:
+    if case.is_training:
         what, gain = "freeze batch norm", share * 0.5
         how = "in the model: torchvision.ops.FrozenBatchNorm2d in the place of BatchNorm2d"
         assumes = "a frozen norm takes half the time; with small batches its statistics are poor anyway"
@@ -31,4 +31,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("frozen_batch_norm", 90, advise)
+PART = AdviceRule("frozen_batch_norm", 90, time=advise)

@@ -11,7 +11,7 @@ SPEEDUP = 2.0
 def advise(case: Case) -> Advice | None:
     """One kernel for all parameters."""
     share = case.phases.get("optimizer", 0.0)
-    if not case.training or share < LEAST_SHARE or case.setting("training.fused_optimizer") is True:
+    if not case.is_training or share < LEAST_SHARE or case.read_setting("training.fused_optimizer") is True:
         return None
     return case.suggest_change(
         "fused optimizer",
@@ -23,4 +23,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("fused_optimizer", 100, advise)
+PART = AdviceRule("fused_optimizer", 100, time=advise)

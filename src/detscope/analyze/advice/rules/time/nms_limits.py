@@ -12,7 +12,7 @@ def advise(case: Case) -> Advice | None:
     share = case.stage_share("nms")
     if share < LEAST_SHARE:
         return None
-    mode = "train" if case.training else "test"
+    mode = "train" if case.is_training else "test"
     return case.suggest_change(
         "halve the candidates of NMS",
         f"Non-maximum suppression takes {share:.0%} of the step.",
@@ -22,4 +22,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("nms_limits", 120, advise)
+PART = AdviceRule("nms_limits", 120, time=advise)

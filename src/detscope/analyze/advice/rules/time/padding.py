@@ -12,7 +12,12 @@ def advise(case: Case) -> Advice | None:
     """Grouping by aspect ratio removes most of the padding."""
     padding = case.summary["content"].padding_share
     batch = case.summary.get("batch_size")
-    if not padding or padding < LEAST_PADDING or batch == 1 or case.setting("data.group_by_aspect") is True:
+    if (
+        not padding
+        or padding < LEAST_PADDING
+        or batch == 1
+        or case.read_setting("data.group_by_aspect") is True
+    ):
         return None
     dense = case.stage_share("backbone", "fpn", "head") or 0.7 * (
         case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
@@ -23,11 +28,11 @@ def advise(case: Case) -> Advice | None:
         f" take {dense:.0%} of the step.",
         padding * (1 - LEFT) * dense,
         f"grouping leaves {LEFT:.0%} of the padding and cost follows pixels",
-        {"data.group_by_aspect": True} if case.training else {},
+        {"data.group_by_aspect": True} if case.is_training else {},
         "a batch sampler that puts images of like aspect ratio together"
-        if case.training
+        if case.is_training
         else "give images of like aspect ratio together",
     )
 
 
-PART = AdviceRule("padding", 80, advise)
+PART = AdviceRule("padding", 80, time=advise)

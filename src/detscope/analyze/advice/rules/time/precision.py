@@ -14,7 +14,7 @@ def advise(case: Case) -> Advice | None:
     heavy = case.operator_share("conv", "mm", "linear")
     work = case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
     share = 0.6 * work if heavy is None else heavy * work
-    section = "training" if case.training else "inference"
+    section = "training" if case.is_training else "inference"
     return case.suggest_change(
         "bf16 instead of fp32",
         f"Convolutions and matrix products take about {share:.0%} of the step in fp32.",
@@ -22,8 +22,8 @@ def advise(case: Case) -> Advice | None:
         f"they become {SPEEDUP} times as fast; check the accuracy",
         {f"{section}.precision": "bf16"},
         "with torch.autocast(device, dtype=torch.bfloat16): around the forward pass"
-        + (" and the loss" if case.training else ""),
+        + (" and the loss" if case.is_training else ""),
     )
 
 
-PART = AdviceRule("precision", 70, advise)
+PART = AdviceRule("precision", 70, time=advise)

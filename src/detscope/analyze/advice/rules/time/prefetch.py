@@ -18,7 +18,7 @@ def advise(case: Case) -> Advice | None:
         return None
     if loader.lies_ready or not demand * 1.15 <= capacity <= demand * FULL_QUEUE:
         return None
-    factor = case.setting("training.prefetch_factor", 2)
+    factor = case.read_setting("training.prefetch_factor", 2)
     return case.suggest_change(
         f"prefetch_factor {2 * factor} instead of {factor}"
         if case.by_settings
@@ -32,4 +32,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("prefetch", 20, advise)
+PART = AdviceRule("prefetch", 20, time=advise)

@@ -46,4 +46,4 @@ def _busy_percent(case: Case) -> float | None:
     return next(found, None)
 
 
-PART = AdviceRule("receiving", 30, advise)
+PART = AdviceRule("receiving", 30, time=advise)

@@ -25,4 +25,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("synchronisations", 110, advise)
+PART = AdviceRule("synchronisations", 110, time=advise)

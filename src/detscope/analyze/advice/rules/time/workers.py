@@ -38,4 +38,4 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("workers", 10, advise)
+PART = AdviceRule("workers", 10, time=advise)

@@ -1,1 +1,0 @@
-"""Advice about memory."""
