@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from detscope.analyze.ranks.figures import scaling
 from detscope.analyze.ranks.collectives import account_collectives
+from detscope.analyze.ranks.figures import scaling
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter

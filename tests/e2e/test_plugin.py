@@ -75,7 +75,7 @@ for card in list_cards("gridnet"):
     assert sum(p.numel() for p in build_model(card.name).module.parameters()) == card.parameters, card
 network = load_network("tiny_gridnet")
 pruner = Pruner(network, "random", 0)
-pruned = pruner.pruned(pruner.plan(30), "pruned")
+pruned = pruner.prune_network(pruner.plan_level(30), "pruned")
 pruned.loss(pruned.random_batch(2)).backward()
 assert pruned.parameters < 0.75 * network.parameters
 """

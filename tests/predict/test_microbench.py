@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,8 +38,6 @@ from detscope.predict.microbench.design import (
     DETECTION,
     LayerLimits,
     LayerTrial,
-    count_largest,
-    count_multiplications,
     draw_rounds,
     draw_small,
     draw_views,
@@ -111,9 +110,9 @@ def test_every_round_holds_every_kind_and_keeps_its_limits() -> None:
     for trials in islice(draw_rounds(0, TINY), 3):
         kinds = {trial.operation.kind for trial in trials}
         assert kinds == KNOWN_KINDS | DETECTION_KINDS | {PARAMETER, ADAM, STEP, CLAMP_IN_PLACE}
-        assert all(count_multiplications(trial) <= TINY.multiplications for trial in trials)
+        assert all(trial.multiplications <= TINY.multiplications for trial in trials)
         images = [trial for trial in trials if trial.operation.kind not in (PARAMETER, ADAM, STEP)]
-        assert all(count_largest(trial) <= TINY.elements for trial in images)
+        assert all(trial.largest_elements <= TINY.elements for trial in images)
 
 
 def test_convolutions_of_all_classes_with_aligned_and_odd_channels_come_in_a_few_rounds() -> None:
@@ -181,10 +180,11 @@ def test_more_work_takes_longer() -> None:
     some = LayerLimits(elements=1e6, multiplications=5e7)
     layers = [(trial, trial.operation.convolution) for trial in next(draw_rounds(0, some))]
     trials = [trial for trial, layer in layers if layer and layer.groups == 1]  # others torch counts wrongly
+    cost = attrgetter("multiplications")
     with FlopCounterMode(display=False) as counter:
         bench = LayerBench(torch, "cpu", Multiplications(counter))
-        for trial in (min(trials, key=count_multiplications), max(trials, key=count_multiplications)):
-            forward = 2 * count_multiplications(trial)  # each with an addition
+        for trial in (min(trials, key=cost), max(trials, key=cost)):
+            forward = 2 * trial.multiplications  # each with an addition
             assert measure_layer(bench, trial, "inference") == forward
             assert measure_layer(bench, trial, "training") == pytest.approx(3 * forward)
 

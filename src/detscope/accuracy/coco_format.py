@@ -33,9 +33,7 @@ class ImportedResults:
     left_out: dict[str, int]
 
 
-def import_truth(
-    content: Mapping[str, Any], *, masks: bool = False, keypoints: bool = False
-) -> GroundTruth:
+def import_truth(content: Mapping[str, Any], *, masks: bool = False, keypoints: bool = False) -> GroundTruth:
     """Ground truth from the content of an annotation file."""
     image_ids = sorted({int(image["id"]) for image in content["images"]})
     names = dict(sorted((int(item["id"]), str(item["name"])) for item in content["categories"]))
@@ -111,9 +109,9 @@ def import_results(content: Sequence[Any], truth: GroundTruth, source: str = "re
     )
 
 
-def export_results(found: Detections, truth: GroundTruth) -> list[ResultRow]:
-    """A results list that pycocotools reads and that gives the same figures again."""
-    results = []
+def encode_results(found: Detections, truth: GroundTruth) -> bytes:
+    """The content of a results file that pycocotools reads and that gives the same figures again."""
+    results: list[ResultRow] = []
     images = np.asarray(truth.image_ids, dtype=np.int64)[found.image].tolist()
     categories = np.asarray(truth.category_ids, dtype=np.int64)[found.category].tolist()
     rows = zip(images, categories, found.boxes.tolist(), found.scores.tolist(), strict=True)
@@ -127,7 +125,7 @@ def export_results(found: Detections, truth: GroundTruth) -> list[ResultRow]:
         if found.keypoints is not None:
             row["keypoints"] = found.keypoints[number].ravel().tolist()
         results.append(row)
-    return results
+    return msgspec.json.encode(results)
 
 
 def _read_column(rows: Sequence[Mapping[str, Any]], key: str) -> Integers:

@@ -23,7 +23,7 @@ _NEARLY_ONE = 1 - 1e-10
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedDetections:
     """Detections class by class, image by image, best first; at most so many per image and class."""
 
     row: Integers  # [D] row in the given detections
@@ -38,36 +38,34 @@ class Sorted:
 class Matches:
     """What was found. Only detections that overlap something enough are listed: `candidates` of `dets`."""
 
-    dets: Sorted
+    dets: SortedDetections
     candidates: Integers  # [C] places in `dets`
     found: npt.NDArray[np.int32]  # [ranges, thresholds, C] the object's row; -1: none
     ignored_objects: Flags  # [ranges, G] objects that count neither as found nor as missed
 
 
-def sort_detections(found: Detections, images: int, most: int) -> Sorted:
+def sort_detections(found: Detections, images: int, most: int) -> SortedDetections:
     """Sort as pycocotools does; equal scores stay in the order they were given."""
     order = np.lexsort((-found.scores, found.image, found.category))
     key = found.category[order] * images + found.image[order]
-    begins = np.flatnonzero(np.diff(key, prepend=-1))
-    sizes = np.diff(begins, append=len(key))
-    rank = np.arange(len(key)) - np.repeat(begins, sizes)
+    rank = _place_in_group(key)
     kept = rank < most
     order = order[kept]
-    return Sorted(
+    return SortedDetections(
         order, found.category[order], found.image[order], found.scores[order], rank[kept], key[kept]
     )
 
 
-def match(
+def match_detections(
     truth: GroundTruth,
-    dets: Sorted,
+    dets: SortedDetections,
     overlap: Overlap,
     thresholds: Floats,
     ignored_objects: Flags,
 ) -> Matches:
     """Let detections choose objects; `ignored_objects` has one row per area range."""
     limits = np.minimum(thresholds, _NEARLY_ONE)
-    detection, thing, overlaps = _pairs(truth, dets, overlap, float(limits.min()))
+    detection, thing, overlaps = _find_pairs(truth, dets, overlap, float(limits.min()))
     # Ascending overlap, then the object's place in the file: the last pair that can be taken is the best.
     order = np.lexsort((thing, overlaps, detection))
     detection, thing, overlaps = detection[order], thing[order], overlaps[order]
@@ -83,11 +81,11 @@ def match(
         things, who = thing[pairs], candidate[pairs]
         free = ~taken[:, :, things] | truth.crowd[things]
         free &= overlaps[pairs] >= limits[:, None]
-        _choose(found, taken, free, things, who, ignored_objects)
+        _choose_objects(found, taken, free, things, who, ignored_objects)
     return Matches(dets, candidates, found, ignored_objects)
 
 
-def _choose(
+def _choose_objects(
     found: npt.NDArray[np.int32],
     taken: Flags,
     free: Flags,
@@ -107,8 +105,8 @@ def _choose(
     taken[area_range, threshold, chosen] = True
 
 
-def _pairs(
-    truth: GroundTruth, dets: Sorted, overlap: Overlap, least: float
+def _find_pairs(
+    truth: GroundTruth, dets: SortedDetections, overlap: Overlap, least: float
 ) -> tuple[Integers, Integers, Floats]:
     """Detections and objects of the same image and class that overlap at least so much."""
     images = max(1, len(truth.image_ids))
@@ -116,8 +114,8 @@ def _pairs(
     order = np.argsort(key, kind="stable")
     first = np.searchsorted(key[order], dets.key, side="left")
     count = np.searchsorted(key[order], dets.key, side="right") - first
-    kept: list[tuple[Integers, Integers, Floats]] = []
-    for chosen in _portions(count):
+    kept = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))]
+    for chosen in _split_portions(count):
         detection = np.repeat(chosen, count[chosen])
         ends = np.cumsum(count[chosen])
         within = np.arange(len(detection)) - np.repeat(ends - count[chosen], count[chosen])
@@ -125,16 +123,11 @@ def _pairs(
         overlaps = overlap(dets.row[detection], things)
         enough = overlaps >= least
         kept.append((detection[enough], things[enough], overlaps[enough]))
-    if not kept:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-    return (
-        np.concatenate([one[0] for one in kept]),
-        np.concatenate([one[1] for one in kept]),
-        np.concatenate([one[2] for one in kept]),
-    )
+    detections, objects, shares = zip(*kept, strict=True)
+    return np.concatenate(detections), np.concatenate(objects), np.concatenate(shares)
 
 
-def _portions(count: Integers) -> list[Integers]:
+def _split_portions(count: Integers) -> list[Integers]:
     """Detections that have objects to compare with, in portions whose pairs fit into memory."""
     some = np.flatnonzero(count)
     if not len(some):

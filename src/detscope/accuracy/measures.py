@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from detscope.accuracy.coco import CocoAccuracy, Kind, can_measure_keypoints, coco_accuracy
+from detscope.accuracy.coco import CocoAccuracy, Kind, can_measure_keypoints, measure_coco
 from detscope.accuracy.records import Detections, GroundTruth, no_detections
 from detscope.accuracy.verdicts import find_operating_point
-from detscope.accuracy.voc import VocAccuracy, voc_accuracy
+from detscope.accuracy.voc import VocAccuracy, measure_voc
 
 SCHEMA = 1
 KIND_NAMES: dict[Kind, str] = {"boxes": "coco_box", "masks": "coco_mask", "keypoints": "coco_keypoints"}
@@ -56,18 +56,18 @@ def measure_accuracy(truth: GroundTruth, found: Detections) -> MeasuredAccuracy:
     if not len(found):  # nothing was found, of any kind
         points = None if truth.keypoints is None else truth.keypoints.shape[1]
         found = no_detections(masks=truth.masks is not None, keypoint_count=points)
-    coco: dict[Kind, CocoAccuracy] = {"boxes": coco_accuracy(truth, found, "boxes")}
+    coco: dict[Kind, CocoAccuracy] = {"boxes": measure_coco(truth, found, "boxes")}
     cannot_tell = []
     if truth.masks is not None and found.masks is not None:
-        coco["masks"] = coco_accuracy(truth, found, "masks")
+        coco["masks"] = measure_coco(truth, found, "masks")
     elif found.masks is not None:
         cannot_tell.append("accuracy of masks: the data set has none")
     if truth.keypoints is not None and found.keypoints is not None:
         if can_measure_keypoints(truth) and found.keypoints.shape[1:] == truth.keypoints.shape[1:]:
-            coco["keypoints"] = coco_accuracy(truth, found, "keypoints")
+            coco["keypoints"] = measure_coco(truth, found, "keypoints")
         else:
             cannot_tell.append("accuracy of keypoints: it is defined for the 17 points of a person")
-    return MeasuredAccuracy(truth, found, coco, voc_accuracy(truth, found), tuple(cannot_tell))
+    return MeasuredAccuracy(truth, found, coco, measure_voc(truth, found), tuple(cannot_tell))
 
 
 def export_content(measured: MeasuredAccuracy) -> dict[str, Any]:
@@ -105,7 +105,9 @@ def make_table_rows(measured: MeasuredAccuracy, epoch: int | None, step: int | N
     rows: list[AccuracyRow] = []
     for kind, accuracy in measured.coco.items():
         name = KIND_NAMES[kind]
-        rows += [(epoch, step, name, figure, None, value) for figure, value in accuracy.compute_figures().items()]
+        rows += [
+            (epoch, step, name, figure, None, value) for figure, value in accuracy.compute_figures().items()
+        ]
         for number, label in enumerate(measured.truth.category_names):
             figures = accuracy.compute_figures(number)
             rows += [(epoch, step, name, figure, label, figures[figure]) for figure in ("AP", "AP50")]

@@ -16,16 +16,16 @@ _SPREAD = np.array([26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87
 KEYPOINT_COUNT = len(_SPREAD)
 
 
-def box_overlap(truth: GroundTruth, found: Detections) -> Overlap:
+def compare_boxes(truth: GroundTruth, found: Detections) -> Overlap:
     """Intersection over union of boxes; over the detection's own area where the object is a crowd."""
 
-    def of_pairs(rows: Integers, objects: Integers) -> Floats:
-        return box_overlaps(found.boxes[rows], truth.boxes[objects], truth.crowd[objects])
+    def compare_pairs(rows: Integers, objects: Integers) -> Floats:
+        return measure_box_overlaps(found.boxes[rows], truth.boxes[objects], truth.crowd[objects])
 
-    return of_pairs
+    return compare_pairs
 
 
-def box_overlaps(one: Floats, other: Floats, crowd: Flags) -> Floats:
+def measure_box_overlaps(one: Floats, other: Floats, crowd: Flags) -> Floats:
     """Overlaps of boxes (x, y, width, height), row by row, in pycocotools' own order of operations."""
     wide = np.minimum(one[:, 0] + one[:, 2], other[:, 0] + other[:, 2]) - np.maximum(one[:, 0], other[:, 0])
     high = np.minimum(one[:, 1] + one[:, 3], other[:, 1] + other[:, 3]) - np.maximum(one[:, 1], other[:, 1])
@@ -36,7 +36,7 @@ def box_overlaps(one: Floats, other: Floats, crowd: Flags) -> Floats:
     return share
 
 
-def mask_overlap(truth: GroundTruth, found: Detections) -> Overlap:
+def compare_masks(truth: GroundTruth, found: Detections) -> Overlap:
     """Intersection over union of masks; only pairs whose boxes touch are looked at pixel by pixel."""
     from pycocotools import mask as coco_mask
 
@@ -44,9 +44,9 @@ def mask_overlap(truth: GroundTruth, found: Detections) -> Overlap:
         raise ValueError("masks are needed on both sides")
     true_masks, found_masks = truth.masks, found.masks
 
-    def of_pairs(rows: Integers, objects: Integers) -> Floats:
+    def compare_pairs(rows: Integers, objects: Integers) -> Floats:
         overlaps = np.zeros(len(rows))
-        for begin, width, end in _blocks(rows, objects):
+        for begin, width, end in _find_blocks(rows, objects):
             things = objects[begin : begin + width].tolist()
             overlaps[begin:end] = coco_mask.iou(
                 [found_masks[row] for row in rows[begin:end:width].tolist()],
@@ -55,10 +55,10 @@ def mask_overlap(truth: GroundTruth, found: Detections) -> Overlap:
             ).ravel()
         return overlaps
 
-    return of_pairs
+    return compare_pairs
 
 
-def _blocks(rows: Integers, objects: Integers) -> list[tuple[int, int, int]]:
+def _find_blocks(rows: Integers, objects: Integers) -> list[tuple[int, int, int]]:
     """Begin, objects and end of each run of detections that are compared with the same objects."""
     begins = np.flatnonzero(np.diff(rows, prepend=-1))
     widths = np.diff(begins, append=len(rows))
@@ -67,7 +67,7 @@ def _blocks(rows: Integers, objects: Integers) -> list[tuple[int, int, int]]:
     return list(zip(begins[first].tolist(), widths[first].tolist(), ends.tolist(), strict=True))
 
 
-def mask_areas(found: Detections) -> Floats:
+def measure_mask_areas(found: Detections) -> Floats:
     """Pixels of every detected mask."""
     from pycocotools import mask as coco_mask
 
@@ -75,13 +75,13 @@ def mask_areas(found: Detections) -> Floats:
     return np.array([coco_mask.area(mask) for mask in found.masks or ()], dtype=np.float64)
 
 
-def keypoint_overlap(truth: GroundTruth, found: Detections) -> Overlap:
+def compare_keypoints(truth: GroundTruth, found: Detections) -> Overlap:
     """COCO's object keypoint similarity: how near the marked points are, for the object's size."""
     if truth.keypoints is None or found.keypoints is None:
         raise ValueError("keypoints are needed on both sides")
     true_points, found_points = truth.keypoints, found.keypoints
 
-    def of_pairs(rows: Integers, objects: Integers) -> Floats:
+    def compare_pairs(rows: Integers, objects: Integers) -> Floats:
         marked = true_points[objects, :, 2] > 0
         anywhere = ~marked.any(axis=1)
         across, down = (found_points[rows, :, axis] - true_points[objects, :, axis] for axis in (0, 1))
@@ -97,10 +97,10 @@ def keypoint_overlap(truth: GroundTruth, found: Detections) -> Overlap:
         near: Floats = np.where(marked, np.exp(-error), 0.0).sum(axis=1) / marked.sum(axis=1)
         return near
 
-    return of_pairs
+    return compare_pairs
 
 
-def keypoint_areas(found: Detections) -> Floats:
+def measure_keypoint_areas(found: Detections) -> Floats:
     """Area of the box around every detection's points."""
     points = found.keypoints
     if points is None or not len(points):

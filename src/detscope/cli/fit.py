@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import exp
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
 
 FilesArgument = Annotated[
     list[Path] | None,
@@ -58,6 +57,10 @@ def fit(
     json: JsonFlag = False,
 ) -> None:
     """Fit a model of a device; methods are chosen on networks and levels that were left out."""
+    import msgspec
+
+    from detscope.analyze.fitting import FitResult
+    from detscope.report.verbs.fitting import fit_sections
     from detscope.sessions.fit.fitting import FitRequest, run_fit
 
     asked = FitRequest(
@@ -74,11 +77,11 @@ def fit(
         transfer,
     )
     with stdout_kept_clean(json), told_meanwhile() as told:
-        found = run_fit(asked, told)
+        found = msgspec.convert(run_fit(asked, told), FitResult)
     if json:
         print_json(found)
-        return
-    _print(found)
+    else:
+        show_sections(fit_sections(found))
 
 
 @contextmanager
@@ -88,44 +91,3 @@ def told_meanwhile() -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("reading") as status:
         yield lambda words: status.update(words.replace("[", r"\["))
-
-
-def _print(found: dict[str, Any]) -> None:
-    console = table_console()
-    layers = f" and {found['layer_rows']} single layers" if found["layer_rows"] else ""
-    console.print(
-        f"{found['rows']} rows of {len(found['networks'])} networks{layers}, data {found['fingerprint']}",
-        markup=False,
-    )
-    print_rows_used(found, console)
-    for name, part in found["targets"].items():
-        errors_follow = "; mean errors left out:" if part["left_out_errors"] else ""
-        console.print(
-            f"{name}: {part['near']} for seen networks, {part['far']} for others{errors_follow}", markup=False
-        )
-        for situation, errors in part["left_out_errors"].items():
-            words = ", ".join(f"{method} {100 * error:.1f} %" for method, error in errors.items())
-            console.print(f"  {situation}: {words}", markup=False)
-        console.print(f"  90 % intervals: {_widths(part)}", markup=False)
-    if found["layer_times"]:
-        console.print(f"single layers: {found['layer_times']} (--layer-times uses them again)", markup=False)
-    console.print(f"model: {found['model']}", markup=False)
-    console.print(f"next: detscope predict NETWORK --device-model {found['model']}", markup=False)
-
-
-def print_rows_used(found: dict[str, Any], console: Any) -> None:
-    """Under which conditions rows were measured, which were left out, and what else is to be known."""
-    if found["conditions"]:
-        words = ", ".join(f"{name} {value}" for name, value in found["conditions"].items())
-        console.print(f"rows with {words}", markup=False)
-    for why, rows in found["left_out"].items():
-        console.print(f"left out: {rows} {'row' if rows == 1 else 'rows'}: {why}", markup=False)
-    for note in found["notes"]:
-        console.print(f"note: {note}", markup=False)
-
-
-def _widths(part: Mapping[str, Any]) -> str:
-    """Half of an interval is a factor: up to so many times as much, or as little."""
-    beside = part["near_width"] if part["beside_width"] is None else part["beside_width"]
-    near, far = (f"{exp(part[name]):.2f}" for name in ("near_width", "far_width"))
-    return f"within a factor of {exp(beside):.2f} to {near} for seen networks, {far} for others"

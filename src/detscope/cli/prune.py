@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
 from detscope.errors import TrialsFailedError, UsageError
+
+if TYPE_CHECKING:
+    from detscope.analyze.fitting import PruneResult
 
 MODES = ("random", "l1", "weighted")
 _MOST_LEVELS = 1000
@@ -39,7 +42,11 @@ def prune(
         raise UsageError(f"--mode {mode}: no such mode", f"use {', '.join(MODES)}")
     if seed < 0:
         raise UsageError(f"--seed {seed}: expected 0 or more")
+    import msgspec
+
+    from detscope.analyze.fitting import PruneResult
     from detscope.report.progress import make_progress
+    from detscope.report.verbs.fitting import prune_sections
 
     progress = make_progress(quiet=quiet)
     with stdout_kept_clean(json):
@@ -47,13 +54,13 @@ def prune(
 
         try:
             request = PruneRequest(models, chosen, mode, seed, out, force)  # type: ignore[arg-type]
-            result = run_prune(request, progress)
+            result = msgspec.convert(run_prune(request, progress), PruneResult)
         finally:
             progress.finish()
     if json:
         print_json(result)
     else:
-        _print_table(result)
+        show_sections(prune_sections(result))
     _check_all_done(result, len(models))
 
 
@@ -91,46 +98,9 @@ def _level(piece: str, text: str) -> float:
     return level
 
 
-def _print_table(result: Mapping[str, Any]) -> None:
-    from detscope.report.figures import cell, count, number
-    from detscope.report.terminal_tables import figure_table
-
-    rows = result["networks"]
-    console = table_console()
-    if rows:
-        figures = ["asked", "reached", "parameters", "GFLOPs", "widths"]
-        table = figure_table(f"Networks in {result['out']}", ["network"], figures)
-        table.columns[0].no_wrap, table.columns[-1].no_wrap = True, False
-        for row in rows:
-            widths = row["widths"]
-            table.add_row(
-                cell(row["network"]),
-                f"{row['level_asked']:g} %",
-                f"{row['level_reached']:.2f} %",
-                count(row["parameters"]),
-                number(row["flops"] / 1e9),
-                f"{widths['smallest']}-{widths['largest']} ({widths['median']})",
-            )
-        console.print(table)
-    for row in rows:
-        if row["why_not"]:
-            console.print(f"note: {row['network']}: {row['why_not']}", markup=False, soft_wrap=True)
-    for failure in result["failed"]:
-        console.print(f"failed: {failure['reason']}", markup=False, soft_wrap=True)
-    if rows:
-        console.print(
-            "FLOPs: one image forward, multiply and add count as two; widths: output channels of the layers, "
-            "smallest to largest (median). "
-            "Every network was read back: same outputs bit by bit, forward and backward ran.",
-            markup=False,
-        )
-        console.print("next: name these folders in a plan and run detscope sweep plan.toml", markup=False)
-
-
-def _check_all_done(result: Mapping[str, Any], models: int) -> None:
-    failed = result["failed"]
-    if failed:
-        names = ", ".join(one["model"] for one in failed)
+def _check_all_done(result: PruneResult, models: int) -> None:
+    if result.failed:
+        names = ", ".join(one.model for one in result.failed)
         raise TrialsFailedError(
-            f"{len(failed)} of {models} models could not be pruned: {names}", failed[0]["hint"]
+            f"{len(result.failed)} of {models} models could not be pruned: {names}", result.failed[0].hint
         )

@@ -20,7 +20,7 @@ from torch import nn
 from detscope.errors import OwnCodeError
 from detscope.loops.infer import InferPlan, run_forward
 from detscope.loops.train import Batch
-from detscope.zoo.outputs import DETECTIONS, forward_place, is_detection
+from detscope.zoo.outputs import DETECTIONS, find_forward, is_detection
 
 RunLengths = dict[str, Any]  # COCO's compressed form: {"size": [height, width], "counts": bytes}
 
@@ -98,7 +98,7 @@ def _per_image(output: Any, images: int, model: nn.Module) -> Sequence[Mapping[s
     if isinstance(output, list | tuple) and len(output) == images and all(map(is_detection, output)):
         return output
     raise OwnCodeError(
-        f"accuracy cannot be measured: {forward_place(model)} gives no list of detections in evaluation mode",
+        f"accuracy cannot be measured: {find_forward(model)} gives no list of detections in evaluation mode",
         DETECTIONS,
     )
 

@@ -26,6 +26,17 @@ PHASE_COLOURS = {
     "optimizer": GREEN,
     "other": GREY,
 }
+# memory from the ground up: what stays comes first, what comes and goes lies on top of it
+CATEGORY_COLOURS = {
+    "parameters": BLUE,
+    "optimizer": PINK,
+    "gradients": RED,
+    "inputs": GREEN,
+    "activations": SKY,
+    "temporary": ORANGE,
+    "workspace": YELLOW,
+    "unknown": GREY,
+}
 PALETTE = (BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY)
 FORWARD, BACKWARD = SKY, RED
 

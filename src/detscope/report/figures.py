@@ -80,6 +80,11 @@ def count(value: float | str | None) -> str:
     return f"{value / 1e6:,.1f} M" if value >= 100_000 else f"{value:,.0f}"
 
 
+def category_name(category: str) -> str:
+    """A category of memory as people read it."""
+    return "optimizer state" if category == "optimizer" else category
+
+
 def mapping(source: Any, key: str) -> Mapping[str, Any]:
     """A part of a summary; empty where it is missing."""
     found = source.get(key) if isinstance(source, Mapping) else None

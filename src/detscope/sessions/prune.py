@@ -14,9 +14,9 @@ from detscope.machine.facts import package_version
 from detscope.runs.atomic import storage_error
 from detscope.zoo.networks.loading import build_network, find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder
-from detscope.zoo.pruning.layers import widths_of
+from detscope.zoo.pruning.layers import list_widths
 from detscope.zoo.pruning.plan import Mode
-from detscope.zoo.pruning.pruner import Pruner, forward_flops, try_out
+from detscope.zoo.pruning.pruner import Pruner, count_flops, try_out
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress
@@ -95,9 +95,9 @@ def _prune_one(
     _check_disk(network, request)
     pruner = Pruner(network, request.mode, request.seed)
     for level in request.levels:
-        plan = pruner.plan(level)
+        plan = pruner.plan_level(level)
         name = folder_name(base, request.mode, level, request.seed)
-        pruned = pruner.pruned(plan, name)
+        pruned = pruner.prune_network(plan, name)
         card = _describe_network(pruned, plan, network, request)
         folder = place_folder(request.out / name, pruned, card, force=request.force)
         made.append(_make_row(card, folder))
@@ -126,10 +126,10 @@ def _describe_network(pruned: Network, plan: Plan, network: Network, request: Pr
             "why_not": plan.why_not,
         },
         "parameters": pruned.parameters,
-        "flops": forward_flops(pruned),
+        "flops": count_flops(pruned),
         "flops_definition": "multiply and add count as two; forward pass of one image in evaluation mode",
         "made_by": {name: package_version(name) for name in _MADE_BY},
-        "widths": widths_of(pruned.module),
+        "widths": list_widths(pruned.module),
         "plan": cuts_to_json(plan.cuts),
     }
 

@@ -14,7 +14,7 @@ DETECTIONS = (
 )
 
 
-def forward_place(module: Any) -> str:
+def find_forward(module: Any) -> str:
     """`file.py:12`, where the class of a module says how it goes forward; its name where nobody knows."""
     kind = type(getattr(module, "module", module))  # behind a wrapper of several ranks
     try:
@@ -30,17 +30,17 @@ def check_losses(losses: Any, module: Any) -> None:
     import torch
 
     def refuse(what: str) -> OwnCodeError:
-        return OwnCodeError(f"{forward_place(module)}: the model gave {what}", _LOSSES)
+        return OwnCodeError(f"{find_forward(module)}: the model gave {what}", _LOSSES)
 
     if not isinstance(losses, Mapping):
-        raise refuse(f"{kind_of(losses)} instead of a dict of losses")
+        raise refuse(f"{name_kind(losses)} instead of a dict of losses")
     if not losses:
         raise refuse("an empty dict of losses")
     for name, loss in losses.items():
         if not isinstance(name, str):
-            raise refuse(f"a loss whose name is {kind_of(name)}")
+            raise refuse(f"a loss whose name is {name_kind(name)}")
         if not isinstance(loss, torch.Tensor):
-            raise refuse(f"{kind_of(loss)} as {name}")
+            raise refuse(f"{name_kind(loss)} as {name}")
         if loss.numel() != 1:
             raise refuse(f"{loss.numel()} numbers of shape {list(loss.shape)} as {name}")
         if loss.is_complex():
@@ -75,7 +75,7 @@ def is_detection(value: Any) -> bool:
     )
 
 
-def kind_of(value: Any) -> str:
+def name_kind(value: Any) -> str:
     """`a tuple`, `an int`, `nothing (None)`."""
     name = type(value).__name__
     return "nothing (None)" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -18,7 +18,7 @@ from detscope.errors import OwnCodeError, UsageError
 from detscope.faults import said_by, user_frame
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage, WeightsUsed
 from detscope.zoo.family import UNKNOWN, has_target
-from detscope.zoo.outputs import kind_of
+from detscope.zoo.outputs import name_kind
 from detscope.zoo.registry import recognise_family
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _find_factory(module: Any, spec: str, name: str) -> Callable[..., Any]:
     factory = getattr(module, name)
     if not callable(factory):
         raise UsageError(
-            f"model {spec}: {name} is {kind_of(factory)} and cannot be called", "name a function or class"
+            f"model {spec}: {name} is {name_kind(factory)} and cannot be called", "name a function or class"
         )
     return factory  # type: ignore[no-any-return]
 
@@ -121,7 +121,7 @@ def _describe_made(made: Any, card: ModelCard) -> BuiltModel:
     if isinstance(made, tuple) and len(made) == 2:
         module, stages = made
     if not isinstance(module, nn.Module):
-        raise OwnCodeError(f"model {card.name}: the factory returned {kind_of(made)}", _RESULTS)
+        raise OwnCodeError(f"model {card.name}: the factory returned {name_kind(made)}", _RESULTS)
     if stages is None and isinstance(getattr(module, "stages", None), Mapping):
         stages = module.stages
     return _describe_module(module, stages, card)
@@ -146,7 +146,7 @@ def _check_stages(given: Any, module: nn.Module, spec: str) -> tuple[Stage, ...]
         isinstance(text, str) for pair in given.items() for text in pair
     ):
         raise UsageError(
-            f"model {spec}: stages are {kind_of(given)}", 'expected {"name": "module.path", ...}'
+            f"model {spec}: stages are {name_kind(given)}", 'expected {"name": "module.path", ...}'
         )
     named = tuple(Stage(name, target) for name, target in given.items())
     for stage in named:

@@ -148,7 +148,9 @@ def device_figures(
         kernels=kernel_figures(kernels, count),
         launches=launches,
         cores=core_figures(kernel_metrics, use.kernels),
-        per_step=tuple(row for line, own in zip(lines, pieces, strict=True) for row in measure_steps(line, own)),
+        per_step=tuple(
+            row for line, own in zip(lines, pieces, strict=True) for row in measure_steps(line, own)
+        ),
         per=part_figures(lines, pieces, count),
         breakdown=breakdowns[0],
         honesty=count_flaws(lines, device_events, dropped or {}),

@@ -54,7 +54,9 @@ def judge_device(
     losses = _rank_losses(idle, copies.exposed_ns, communication.exposed_ns)
     largest, busy = losses[0], use.compute or 0.0
     much = percent(largest.share)
-    evidence = [f"{loss.name}: {percent(loss.share, 1)} of the window" for loss in losses if loss.share > 0.001]
+    evidence = [
+        f"{loss.name}: {percent(loss.share, 1)} of the window" for loss in losses if loss.share > 0.001
+    ]
     evidence.insert(0, f"compute kernels: {percent(busy, 1)} of the window")
     if largest.share >= WORTH_NAMING and busy < BUSY:
         bound = largest.name
@@ -83,7 +85,9 @@ def _rank_losses(idle: IdleTime, copies_ns: int, communication_ns: int) -> tuple
     lost_ns = {cause.name: cause.idle_ns for cause in idle.causes}
     lost_ns = {name: lost_ns[name] for name in order}
     lost_ns |= {"copies": copies_ns, "communication": communication_ns}
-    losses = [DeviceLoss(name=name.replace("_", " "), share=ns / idle.window_ns) for name, ns in lost_ns.items()]
+    losses = [
+        DeviceLoss(name=name.replace("_", " "), share=ns / idle.window_ns) for name, ns in lost_ns.items()
+    ]
     return tuple(sorted(losses, key=lambda loss: -loss.share))
 
 

@@ -47,10 +47,31 @@ class StepCollectives:
         return sum(self.exposed.values())
 
 
+@dataclass(frozen=True)
+class CollectiveTimes:
+    """Collectives of several steps together, in ns."""
+
+    busy_ns: int
+    exposed_ns: int
+    waited_ns: int | None  # None: not known
+    n: int  # steps
+
+    @property
+    def hidden_share(self) -> float | None:
+        """What of them was hidden."""
+        return 1 - self.exposed_ns / self.busy_ns if self.busy_ns else None
+
+    def per_step_ms(self, length_ns: int | None) -> float | None:
+        """A length per step; None where there are no collectives."""
+        return length_ns / self.n / 1e6 if self.n and length_ns is not None else None
+
+
 CollectivesByStep = Mapping[tuple[int, int], StepCollectives]  # by rank and step
 
 
-def read_collectives(communication: pl.DataFrame, steps: Sequence[int]) -> dict[tuple[int, int], StepCollectives]:
+def read_collectives(
+    communication: pl.DataFrame, steps: Sequence[int]
+) -> dict[tuple[int, int], StepCollectives]:
     """Collectives by rank and step."""
     chosen = communication.filter(pl.col("step").is_in(list(steps)))
     found = {}
@@ -124,9 +145,20 @@ def find_last_arrivals(collectives: CollectivesByStep) -> dict[Meeting, int]:
     return found
 
 
+def sum_collectives(spoken: Sequence[StepCollectives], latest: Mapping[Meeting, int]) -> CollectiveTimes:
+    """Collectives of several steps together; `latest` is when the last rank came to each of them."""
+    return CollectiveTimes(
+        sum(own.busy_ns for own in spoken),
+        sum(own.exposed_ns for own in spoken),
+        sum(sum_waits(own, latest) for own in spoken) if latest else None,
+        len(spoken),
+    )
+
+
 def sum_waits(collectives: StepCollectives, latest: Mapping[Meeting, int]) -> int:
     """What of a rank's exposed communication passed before the last rank came to it."""
-    return sum(max(0, min(latest[wait.meeting], wait.end_ns) - wait.start_ns) for wait in collectives.blocked)
+    waits = (min(latest[wait.meeting], wait.end_ns) - wait.start_ns for wait in collectives.blocked)
+    return sum(max(0, wait_ns) for wait_ns in waits)
 
 
 def read_device_collectives(run: Run, steps: Sequence[int]) -> dict[tuple[int, int], StepCollectives]:

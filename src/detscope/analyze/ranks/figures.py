@@ -13,14 +13,14 @@ from typing import Any
 
 import polars as pl
 
+from detscope.analyze.device.utilisation import divide
 from detscope.analyze.figure import Figure
 from detscope.analyze.ranks.collectives import (
     CollectivesByStep,
-    Meeting,
     find_last_arrivals,
     read_collectives,
     read_device_collectives,
-    sum_waits,
+    sum_collectives,
 )
 from detscope.analyze.ranks.straggler import (
     Imbalance,
@@ -47,9 +47,7 @@ class RankDefinitions(Figure, frozen=True, kw_only=True):
         " backward still computed, or before the program waited for a collective of its own; of recorded"
         " devices: that ran beside other kernels"
     )
-    exposed: str = (
-        "communication that is not hidden; the exchange of buffers before forward is all exposed"
-    )
+    exposed: str = "communication that is not hidden; the exchange of buffers before forward is all exposed"
     wait_for_others: str = "part of the exposed communication before the last rank came to it"
     work: str = "wall time of a step without exposed communication"
     lost: str = "mean over steps of the longest work minus the mean work of all ranks"
@@ -213,7 +211,7 @@ def rank_figures(
         walls = [ns / 1e6 for ns in own.filter(pl.col("phase") == "step").sort("step")["wall_ns"].to_list()]
         whole, middle = sum(walls), median(walls)
         spoken = [collectives[rank, step] for step in chosen if (rank, step) in collectives]
-        times = _times_in_collectives(spoken, latest)
+        times = sum_collectives(spoken, latest)
         phases = []
         for phase in PHASES:
             spent = total(own.filter(pl.col("phase") == phase)["wall_ns"]) / 1e6
@@ -222,7 +220,7 @@ def rank_figures(
                 RankPhase(
                     name=phase,
                     ms=spent / whole * middle if whole and middle is not None else None,
-                    exposed_ms=exposed / len(spoken) / 1e6 if spoken else None,
+                    exposed_ms=times.per_step_ms(exposed),
                 )
             )
         inside = content.filter(pl.col("rank") == rank)
@@ -236,8 +234,11 @@ def rank_figures(
                 ci95=median_interval(walls),
                 mean_step_ms=mean_ms,
                 phases=tuple(phases),
-                work_ms=None if mean_ms is None else mean_ms - (times.get("exposed_ms") or 0.0),
-                **times,
+                work_ms=None if mean_ms is None else mean_ms - (times.per_step_ms(times.exposed_ns) or 0.0),
+                communication_ms=times.per_step_ms(times.busy_ns),
+                exposed_ms=times.per_step_ms(times.exposed_ns),
+                hidden_share=times.hidden_share,
+                wait_for_others_ms=times.per_step_ms(times.waited_ns),
                 images_per_step=mean(inside["images"].drop_nulls()),
                 boxes_per_step=mean(inside["boxes"].drop_nulls()),
                 pixels_per_step=mean(inside["pixels"].drop_nulls()),
@@ -245,3 +246,66 @@ def rank_figures(
             )
         )
     return tuple(rows)
+
+
+def _work_by_step(
+    steps: pl.DataFrame, collectives: CollectivesByStep, chosen: Sequence[int]
+) -> dict[int, dict[int, float]]:
+    """Work of every rank in every step, ms: step -> rank -> ms."""
+    whole = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in(list(chosen)))
+    found: dict[int, dict[int, float]] = {}
+    for rank, step, wall_ns in whole.select("rank", "step", "wall_ns").iter_rows():
+        own = collectives.get((rank, step))
+        found.setdefault(step, {})[rank] = (wall_ns - (own.exposed_ns if own else 0)) / 1e6
+    return found
+
+
+def communication_figures(
+    collectives: CollectivesByStep, steps: pl.DataFrame, sent: pl.DataFrame, chosen: Sequence[int]
+) -> RankCommunication:
+    """Time in collectives of all ranks together, as shares of their steps."""
+    if not collectives:
+        return RankCommunication(why="no collective was recorded")
+    whole = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in(list(chosen)))
+    wall = total(whole["wall_ns"])
+    times = sum_collectives(list(collectives.values()), find_last_arrivals(collectives))
+    gradients = sent.filter(pl.col("step").is_in(list(chosen)) & (pl.col("kind") == "gradients"))
+    return RankCommunication(
+        share=divide(times.busy_ns, wall),
+        hidden_share=times.hidden_share,
+        exposed_share=divide(times.exposed_ns, wall),
+        wait_share=None if times.waited_ns is None else divide(times.waited_ns, wall),
+        ms=times.per_step_ms(times.busy_ns),
+        exposed_ms=times.per_step_ms(times.exposed_ns),
+        wait_for_others_ms=times.per_step_ms(times.waited_ns),
+        buckets=gradients["bucket"].n_unique() or None,
+        bytes_per_step=total(gradients["bytes"]) / times.n if gradients.height else None,
+        n=times.n,
+    )
+
+
+def measure_scaling(rows: Sequence[RankFigures], alone: Mapping[str, Any] | None) -> Scaling:
+    """Images/s of all ranks, and against one rank alone where such a run is known."""
+    known = [row.images_per_step for row in rows if row.images_per_step is not None]
+    longest = max((row.step_ms for row in rows if row.step_ms), default=None)
+    speed = sum(known) / longest * 1e3 if longest and len(known) == len(rows) else None
+    one = None if alone is None else OneRankSpeed(**{key: alone.get(key) for key in ("run", "images_per_s")})
+    if speed is None:
+        why = "images per step are not known of every rank"
+    elif one is None or not one.images_per_s:
+        why = "no run of one rank with these settings lies beside this one"
+    else:
+        efficiency = speed / (len(rows) * one.images_per_s)
+        return Scaling(images_per_s=speed, efficiency=efficiency, one_rank=one)
+    return Scaling(images_per_s=speed, one_rank=one, why=why)
+
+
+def _compare_clocks(members: Sequence[Mapping[str, Any]]) -> RankClocks:
+    others = [member for member in members if member.get("rank") != 0]
+    errors = [member["clock_error_ns"] for member in others if member.get("clock_error_ns") is not None]
+    known = len(errors) == len(others) and bool(others)
+    return RankClocks(
+        one_clock=all(member.get("one_clock") for member in others) if others else None,
+        error_us=max(errors) / 1e3 if known else None,
+        why=None if known else "clocks of some ranks were not compared",
+    )

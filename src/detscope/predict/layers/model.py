@@ -34,7 +34,7 @@ class LayerModel:
     pull: float | None = None  # None: no whole step was seen
 
     @property
-    def for_training(self) -> bool:
+    def training(self) -> bool:
         """Of training steps, or of inferences."""
         return self.table.training
 

@@ -1,10 +1,13 @@
-"""The layers of a microbench as torch runs them: modules, their inputs, and the optimizer's update."""
+"""The layers of a microbench as torch runs them: a clock, functions, their inputs, the optimizer's update.
+
+What no gradient flows to (boxes, indices, truths) is made beforehand.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Shape
@@ -13,27 +16,17 @@ from detscope.predict.microbench.design import LayerTrial
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-
-# DOC detscope.predict.microbench.calls: Clocks around single calls: the processor's own, or events on a CUDA stream.
-# DOC detscope.predict.microbench.calls: The operators of detectors as torch runs them; what no gradient flows to is made beforehand.
-class Clock(Protocol):
-    """Adds up what passes between `start` and `stop`."""
-
-    def reset(self) -> None:
-        """Forget what was added up."""
-
-    def start(self) -> None:
-        """A call begins."""
-
-    def stop(self) -> None:
-        """It has returned."""
-
-    def total_ms(self) -> float:
-        """All calls since `reset`, in ms."""
+Function = Callable[..., Any]
+_POOL_ELEMENTS = 1 << 20
+_UPDATE_ELEMENTS = 8_000_000  # of all tensors of one update together: more than a core's own caches hold
+_MOST_TENSORS = 64
+_GROUP = 8  # channels
+_TRUTHS = 5  # boxes that an image's anchors are compared with
+_CELLS = 8  # pixels to one cell of a map
 
 
-class CpuClock:
-    """Calls on a processor have done their work when they return."""
+class Clock:
+    """Adds up what passes between `start` and `stop`: calls on a processor are done when they return."""
 
     def __init__(self) -> None:
         self._total_ns = self._began_ns = 0
@@ -55,7 +48,7 @@ class CpuClock:
         return self._total_ns / 1e6
 
 
-class CudaEventClock:
+class CudaEventClock(Clock):
     """Events on the current stream: a call's kernels, and the wait for the host where that is slower."""
 
     def __init__(self, device: str) -> None:
@@ -71,9 +64,9 @@ class CudaEventClock:
 
     def start(self) -> None:
         """A call begins."""
-        pair = tuple(self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        pair[0].record(self._torch.cuda.current_stream(self._device))
-        self._pairs.append((pair[0], pair[1]))
+        first, last = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record(self._torch.cuda.current_stream(self._device))
+        self._pairs.append((first, last))
 
     def stop(self) -> None:
         """Its kernels are queued; the second event comes after them."""
@@ -87,161 +80,7 @@ class CudaEventClock:
 
 def make_clock(device: str) -> Clock:
     """The clock of a device: cpu, cuda or cuda:1."""
-    return CudaEventClock(device) if device.startswith("cuda") else CpuClock()
-
-
-Function = Callable[..., Any]
-_GROUP = 8
-_TRUTHS = 5  # boxes that an image's anchors are compared with
-_CELLS = 8  # pixels to one cell of a map
-
-
-def detection_call(torch: Any, device: str, trial: LayerTrial) -> Function | None:
-    """The function of a trial; None where it is no operator of detectors."""
-    made = _MAKERS.get(trial.operation.kind)
-    return None if made is None else made(torch, device, trial)
-
-
-def _made_boxes(torch: Any, device: str, count: int, side: float) -> Tensor:
-    """Corners of boxes of all sizes, most of them with little in common."""
-    middles = side * torch.rand(count, 2, device=device)
-    halves = side * (0.02 + 0.2 * torch.rand(count, 2, device=device) ** 2)
-    found: Tensor = torch.cat([(middles - halves).clamp(min=0), (middles + halves).clamp(max=side)], 1)
-    return found
-
-
-def _roi_align(torch: Any, device: str, trial: LayerTrial) -> Function:
-    from torchvision.ops import roi_align
-
-    (_, _, height, _), (boxes, _) = trial.operation.input_shapes
-    count, window = trial.batch * boxes, trial.operation.output_shape[2]
-    corners = _made_boxes(torch, device, count, _CELLS * height)
-    images = torch.arange(count, device=device).div(boxes, rounding_mode="floor")
-    regions = torch.cat([images[:, None].to(corners), corners], 1)
-    return lambda image, _: roi_align(image, regions, window, 1 / _CELLS, 2)
-
-
-def _nms(torch: Any, device: str, trial: LayerTrial) -> Function:
-    from torchvision.ops import nms
-
-    count = trial.operation.output_shape[0]
-    boxes, scores = _made_boxes(torch, device, count, 512.0), torch.rand(count, device=device)
-    boxes[count // 2 :] = boxes[: count - count // 2].clone()  # half of them overlap another and are left out
-    return lambda _: nms(boxes, scores, 0.7)
-
-
-def _group_norm(torch: Any, device: str, trial: LayerTrial) -> Function:
-    channels = trial.operation.output_shape[1]
-    module: Function = torch.nn.GroupNorm(channels // _GROUP, channels).to(device)
-    return module
-
-
-def _nearest(torch: Any, _: str, trial: LayerTrial) -> Function:
-    size = trial.operation.output_shape[2:]
-    return lambda image: torch.nn.functional.interpolate(image, size=size, mode="nearest")
-
-
-def _bilinear(torch: Any, _: str, trial: LayerTrial) -> Function:
-    size = trial.operation.output_shape[2:]
-    return lambda image: torch.nn.functional.interpolate(
-        image, size=size, mode="bilinear", align_corners=False
-    )
-
-
-def _arithmetic(torch: Any, _: str, trial: LayerTrial) -> Function:
-    if trial.variant == "clamp":
-        return lambda one: one.clamp(min=-1.0, max=1.0)
-    found: Function = getattr(torch, trial.variant)
-    return found
-
-
-def _reduction(_: Any, __: str, trial: LayerTrial) -> Function:
-    if trial.variant == "sum":
-        return lambda one: one.sum()
-    return lambda one: one.max(1)[0]
-
-
-def _index(torch: Any, device: str, trial: LayerTrial) -> Function:
-    among, wanted = (
-        trial.batch * shape[0] for shape in (*trial.operation.input_shapes, trial.operation.output_shape)
-    )
-    rows = torch.randint(among, (wanted,), device=device)
-    return lambda one: one[rows]
-
-
-def _sorting(_: Any, __: str, trial: LayerTrial) -> Function:
-    kept = trial.operation.output_shape[0]
-    if trial.variant == "topk":
-        return lambda one: one.topk(kept)
-    return lambda one: one.sort(descending=True)
-
-
-def _loss(torch: Any, device: str, trial: LayerTrial) -> Function:
-    rows, width = trial.operation.input_shapes[0]
-    truth = torch.rand(trial.batch * rows, width, device=device)
-    functional = torch.nn.functional
-    how = "sum" if trial.operation.output_shape == (1,) else "none"
-    if trial.variant == "smooth_l1":
-        return lambda one: functional.smooth_l1_loss(one, truth, beta=0.1, reduction=how)
-    return lambda one: functional.binary_cross_entropy_with_logits(one, truth, reduction=how)
-
-
-def _views(torch: Any, device: str, _: LayerTrial) -> Function:
-    boxes = torch.rand(64, 4, device=device)
-
-    def run() -> None:
-        boxes[:, 0]
-        boxes[:, 1:3]
-        boxes[:, None]
-        boxes.view(-1)
-        boxes.unbind(1)
-        boxes.permute(1, 0)
-
-    return run
-
-
-def _small(torch: Any, device: str, trial: LayerTrial) -> Function:
-    """Twelve operators on columns of boxes, on all of them, and on them against some truths."""
-    boxes = torch.rand(int(trial.variant), 4, device=device)
-    left, right = boxes[:, 0].clone(), boxes[:, 2].clone()
-    row, column = left[None], torch.rand(_TRUTHS, 1, device=device)
-    everywhere = left < 2
-
-    def run() -> None:
-        width = right - left
-        half = 0.5 * width
-        left + half
-        wide = width >= 0.1
-        both = wide & everywhere
-        torch.stack((left, right, half, width), 1)
-        torch.maximum(row, column).max(0)
-        chosen = torch.nonzero(everywhere)
-        boxes[chosen]
-        boxes.clamp(min=0.1)
-        torch.zeros_like(both)
-
-    return run
-
-
-_MAKERS: dict[str, Callable[[Any, str, LayerTrial], Function]] = {
-    kinds.ROI_ALIGN: _roi_align,
-    kinds.NMS: _nms,
-    kinds.GROUP_NORM: _group_norm,
-    kinds.NEAREST: _nearest,
-    kinds.BILINEAR: _bilinear,
-    kinds.ARITHMETIC: _arithmetic,
-    kinds.REDUCTION: _reduction,
-    kinds.INDEX: _index,
-    kinds.SORTING: _sorting,
-    kinds.LOSS: _loss,
-    kinds.VIEW: _views,
-    kinds.SMALL: _small,
-}
-
-
-_POOL_ELEMENTS = 1 << 20
-_UPDATE_ELEMENTS = 8_000_000  # of all tensors of one update together: more than a core's own caches hold
-_MOST_TENSORS = 64
+    return CudaEventClock(device) if device.startswith("cuda") else Clock()
 
 
 class LayerBench:
@@ -266,12 +105,12 @@ class LayerBench:
 class LayerFunction:
     """A layer that can be called, and its parameters' gradients cleared."""
 
-    def __init__(self, function: Callable[..., Tensor], module: nn.Module | None = None) -> None:
+    def __init__(self, function: Function, module: nn.Module | None = None) -> None:
         self._function = function
         self.module = module
         self._parameters = () if module is None else tuple(module.parameters())
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Any:
         """The layer's output."""
         return self._function(*inputs)
 
@@ -283,32 +122,23 @@ class LayerFunction:
 
 def make_call(bench: LayerBench, trial: LayerTrial, *, training: bool) -> LayerFunction:
     """The layer of a trial."""
-    operation = trial.operation
-    module = _module(bench.torch.nn, trial)
+    torch = bench.torch
+    module = _make_module(torch.nn, trial)
     if module is not None:
-        if bench.torch.device("meta") in {one.device for one in module.parameters()}:
+        if torch.device("meta") in {one.device for one in module.parameters()}:
             module = module.to_empty(device=bench.device)
-            with bench.torch.no_grad():
+            with torch.no_grad():
                 for parameter in module.parameters():
                     bench.fill_tensor(parameter)
         module = module.to(bench.device).train(training)
         return LayerFunction(module, module)
-    if operation.kind == kinds.STEP:
-        targets = bench.torch.zeros(trial.batch, dtype=bench.torch.long, device=bench.device)
-        return LayerFunction(lambda scores: bench.torch.nn.functional.cross_entropy(scores, targets))
-    if operation.kind == kinds.CONCATENATE:
-        return LayerFunction(lambda *parts: bench.torch.cat(parts, 1))
-    if operation.kind == kinds.ADD:
-        return LayerFunction(lambda one, other: one.add_(other) if operation.in_place else one + other)
-    if trial.variant == "mul":
-        return LayerFunction(lambda gate, image: gate * image)
-    function = detection_call(bench.torch, bench.device, trial)
-    if function is not None:
-        return LayerFunction(function, function if isinstance(function, bench.torch.nn.Module) else None)
-    raise ValueError(f"no layer for {operation.kind} {trial.variant}")
+    maker = _make_multiplication if trial.variant == "mul" else _MAKERS.get(trial.operation.kind)
+    if maker is None:
+        raise ValueError(f"no layer for {trial.operation.kind} {trial.variant}")
+    return LayerFunction(maker(torch, bench.device, trial))
 
 
-def _module(nn: Any, trial: LayerTrial) -> Any:
+def _make_module(nn: Any, trial: LayerTrial) -> Any:
     operation, layer = trial.operation, trial.operation.convolution
     if operation.kind == kinds.CONVOLUTION and layer is not None:
         return nn.Conv2d(
@@ -322,27 +152,166 @@ def _module(nn: Any, trial: LayerTrial) -> Any:
             bias=len(operation.parameters) > 1,
             device="meta",  # filled later: drawing weights as a network does takes longer than the layer
         )
+    channels = operation.output_shape[1] if len(operation.output_shape) > 1 else 0
     if operation.kind == kinds.LINEAR:
-        return nn.Linear(operation.input_shapes[0][1], operation.output_shape[1], device="meta")
+        return nn.Linear(operation.input_shapes[0][1], channels, device="meta")
     if operation.kind == kinds.BATCH_NORM:
-        return nn.BatchNorm2d(operation.output_shape[1])
+        return nn.BatchNorm2d(channels)
+    if operation.kind == kinds.GROUP_NORM:
+        return nn.GroupNorm(channels // _GROUP, channels)
     if operation.kind == kinds.DROPOUT:
         return nn.Dropout(0.2)
+    if trial.variant == "adaptive":
+        return nn.AdaptiveAvgPool2d(1)
     if operation.kind in (kinds.MAX_POOL, kinds.AVERAGE_POOL):
-        return _pool(nn, trial)
+        window, stride = map(int, trial.variant.split())
+        pool = nn.MaxPool2d if operation.kind == kinds.MAX_POOL else nn.AvgPool2d
+        return pool(window, stride, 1 if window == 3 else 0)
     made = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}.get(trial.variant)
     if made is not None:
         return made(inplace=operation.in_place)
     return nn.Sigmoid() if trial.variant == "sigmoid" else None
 
 
-def _pool(nn: Any, trial: LayerTrial) -> Any:
-    if trial.variant == "adaptive":
-        return nn.AdaptiveAvgPool2d(1)
-    window, stride = map(int, trial.variant.split())
-    padding = 1 if window == 3 else 0
-    kind = nn.MaxPool2d if trial.operation.kind == kinds.MAX_POOL else nn.AvgPool2d
-    return kind(window, stride, padding)
+def _make_step(torch: Any, device: str, trial: LayerTrial) -> Function:
+    targets = torch.zeros(trial.batch, dtype=torch.long, device=device)
+    return lambda scores: torch.nn.functional.cross_entropy(scores, targets)
+
+
+def _make_concatenation(torch: Any, _: str, __: LayerTrial) -> Function:
+    return lambda *parts: torch.cat(parts, 1)
+
+
+def _make_addition(_: Any, __: str, trial: LayerTrial) -> Function:
+    return lambda one, other: one.add_(other) if trial.operation.in_place else one + other
+
+
+def _make_multiplication(_: Any, __: str, ___: LayerTrial) -> Function:
+    return lambda gate, image: gate * image
+
+
+def _make_boxes(torch: Any, device: str, count: int, side: float) -> Tensor:
+    """Corners of boxes of all sizes, most of them with little in common."""
+    middles = side * torch.rand(count, 2, device=device)
+    halves = side * (0.02 + 0.2 * torch.rand(count, 2, device=device) ** 2)
+    found: Tensor = torch.cat([(middles - halves).clamp(min=0), (middles + halves).clamp(max=side)], 1)
+    return found
+
+
+def _make_roi_align(torch: Any, device: str, trial: LayerTrial) -> Function:
+    from torchvision.ops import roi_align
+
+    (_, _, height, _), (boxes, _) = trial.operation.input_shapes
+    count, window = trial.batch * boxes, trial.operation.output_shape[2]
+    corners = _make_boxes(torch, device, count, _CELLS * height)
+    images = torch.arange(count, device=device).div(boxes, rounding_mode="floor")
+    regions = torch.cat([images[:, None].to(corners), corners], 1)
+    return lambda image, _: roi_align(image, regions, window, 1 / _CELLS, 2)
+
+
+def _make_nms(torch: Any, device: str, trial: LayerTrial) -> Function:
+    from torchvision.ops import nms
+
+    count = trial.operation.output_shape[0]
+    boxes, scores = _make_boxes(torch, device, count, 512.0), torch.rand(count, device=device)
+    boxes[count // 2 :] = boxes[: count - count // 2].clone()  # half of them overlap another and are left out
+    return lambda _: nms(boxes, scores, 0.7)
+
+
+def _make_interpolation(torch: Any, _: str, trial: LayerTrial) -> Function:
+    size, functional = trial.operation.output_shape[2:], torch.nn.functional
+    if trial.operation.kind == kinds.NEAREST:
+        return lambda image: functional.interpolate(image, size=size, mode="nearest")
+    return lambda image: functional.interpolate(image, size=size, mode="bilinear", align_corners=False)
+
+
+def _make_arithmetic(torch: Any, _: str, trial: LayerTrial) -> Function:
+    if trial.variant == "clamp":
+        return lambda one: one.clamp(min=-1.0, max=1.0)
+    found: Function = getattr(torch, trial.variant)
+    return found
+
+
+def _make_reduction(_: Any, __: str, trial: LayerTrial) -> Function:
+    return (lambda one: one.sum()) if trial.variant == "sum" else (lambda one: one.max(1)[0])
+
+
+def _make_index(torch: Any, device: str, trial: LayerTrial) -> Function:
+    shapes = (*trial.operation.input_shapes, trial.operation.output_shape)
+    among, wanted = (trial.batch * shape[0] for shape in shapes)
+    rows = torch.randint(among, (wanted,), device=device)
+    return lambda one: one[rows]
+
+
+def _make_sorting(_: Any, __: str, trial: LayerTrial) -> Function:
+    if trial.variant == "topk":
+        return lambda one: one.topk(trial.operation.output_shape[0])
+    return lambda one: one.sort(descending=True)
+
+
+def _make_loss(torch: Any, device: str, trial: LayerTrial) -> Function:
+    rows, width = trial.operation.input_shapes[0]
+    truth = torch.rand(trial.batch * rows, width, device=device)
+    functional = torch.nn.functional
+    how = "sum" if trial.operation.output_shape == (1,) else "none"
+    if trial.variant == "smooth_l1":
+        return lambda one: functional.smooth_l1_loss(one, truth, beta=0.1, reduction=how)
+    return lambda one: functional.binary_cross_entropy_with_logits(one, truth, reduction=how)
+
+
+def _make_views(torch: Any, device: str, _: LayerTrial) -> Function:
+    boxes = torch.rand(64, 4, device=device)
+
+    def run() -> None:
+        boxes[:, 0]
+        boxes[:, 1:3]
+        boxes[:, None]
+        boxes.view(-1)
+        boxes.unbind(1)
+        boxes.permute(1, 0)
+
+    return run
+
+
+def _make_small(torch: Any, device: str, trial: LayerTrial) -> Function:
+    """Twelve operators on columns of boxes, on all of them, and on them against some truths."""
+    boxes = torch.rand(int(trial.variant), 4, device=device)
+    left, right = boxes[:, 0].clone(), boxes[:, 2].clone()
+    row, column = left[None], torch.rand(_TRUTHS, 1, device=device)
+    everywhere = left < 2
+
+    def run() -> None:
+        width = right - left
+        half = 0.5 * width
+        left + half
+        wide = width >= 0.1
+        both = wide & everywhere
+        torch.stack((left, right, half, width), 1)
+        torch.maximum(row, column).max(0)
+        chosen = torch.nonzero(everywhere)
+        boxes[chosen]
+        boxes.clamp(min=0.1)
+        torch.zeros_like(both)
+
+    return run
+
+
+_MAKERS: dict[str, Callable[[Any, str, LayerTrial], Function]] = {
+    kinds.STEP: _make_step,
+    kinds.CONCATENATE: _make_concatenation,
+    kinds.ADD: _make_addition,
+    kinds.ROI_ALIGN: _make_roi_align,
+    kinds.NMS: _make_nms,
+    kinds.NEAREST: _make_interpolation,
+    kinds.BILINEAR: _make_interpolation,
+    kinds.ARITHMETIC: _make_arithmetic,
+    kinds.REDUCTION: _make_reduction,
+    kinds.INDEX: _make_index,
+    kinds.SORTING: _make_sorting,
+    kinds.LOSS: _make_loss,
+    kinds.VIEW: _make_views,
+    kinds.SMALL: _make_small,
+}
 
 
 def make_inputs(

@@ -104,23 +104,6 @@ class ReferenceLayers:
         return MachineDrift(tuple(seconds), tuple(compute), tuple(move))
 
 
-def _forward(bench: LayerBench, trial: LayerTrial) -> Callable[[], float]:
-    call = make_call(bench, trial, training=False)
-
-    def run() -> float:
-        _, inputs = make_inputs(bench, trial, input_gradient=False)
-        bench.clock.reset()
-        with bench.torch.no_grad():
-            bench.clock.start()
-            call(*inputs)
-            bench.clock.stop()
-        return bench.clock.total_ms()
-
-    for _ in range(_REFERENCE_REPEATS):  # until memory is there and kernels are chosen
-        run()
-    return run
-
-
 Progress = Callable[[float, str], None]
 
 _ALIVE_BYTES = 48e6  # what the copies of a layer hold together, so that caches forget between the passes
@@ -175,14 +158,10 @@ def measure_layers(
     reference.measure_if_due(0.0)
     drift = reference.collect_drift()
     rows = [
-        LayerTime(row.operation, row.batch, row.stage, row.ms, drift.slowness_at(when, _computes(row)))
+        replace(row, drift=drift.slowness_at(when, row.operation.kind in (kinds.CONVOLUTION, kinds.LINEAR)))
         for when, row in found
     ]
     return Microbench(tuple(rows), finished, time.perf_counter() - began, drift)
-
-
-def _computes(row: LayerTime) -> bool:
-    return row.operation.kind in (kinds.CONVOLUTION, kinds.LINEAR)
 
 
 def measure_layer(bench: LayerBench, trial: LayerTrial, stage: str) -> float:
@@ -190,9 +169,9 @@ def measure_layer(bench: LayerBench, trial: LayerTrial, stage: str) -> float:
     if stage == UPDATE:
         run = make_update(bench, trial)
     elif stage == INFERENCE:
-        run = _inference(bench, trial)
+        run = _time_forward(bench, trial, _FEWEST)
     else:
-        run = _training(bench, trial, input_gradient=stage == TRAINING)
+        run = _time_training(bench, trial, input_gradient=stage == TRAINING)
     began = time.perf_counter()
     run()  # kernels are chosen and compiled in the first call
     took = time.perf_counter() - began
@@ -207,15 +186,15 @@ def measure_layer(bench: LayerBench, trial: LayerTrial, stage: str) -> float:
     return median(times) / trial.parts
 
 
-def _copies(trial: LayerTrial) -> int:
+def _count_copies(trial: LayerTrial) -> int:
     one = trial.operation
     held = 4 * (trial.batch * (one.input_elements + one.output_elements) + 2 * sum(one.parameters))
     return max(_FEWEST, min(_MOST, round(_ALIVE_BYTES / held)))
 
 
-def _training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool) -> Callable[[], float]:
+def _time_training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool) -> Callable[[], float]:
     """A function that runs all copies forward, then backward, and gives the ms of one."""
-    calls = [make_call(bench, trial, training=True) for _ in range(_copies(trial))]
+    calls = [make_call(bench, trial, training=True) for _ in range(_count_copies(trial))]
     shape = trial.operation.output_shape
     gradient = bench.draw_tensor((trial.batch * shape[0], *shape[1:]))
     clock, empty = bench.clock, (bench.draw_tensor((1,)).requires_grad_(), bench.draw_tensor((1,)))
@@ -234,26 +213,26 @@ def _training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool) -> 
         clock.reset()
         while waiting:
             call, output, leaves = waiting.pop()
-            _backward(clock, output, gradient, leaves)
+            _run_backward(clock, output, gradient, leaves)
             del output
-            call.clear()
+            call.clear_gradients()
         backward_ms = clock.total_ms()
         if trial.operation.kind != kinds.STEP:  # the start of the backward pass is a part of it
-            backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * _start_ms(clock, *empty))
+            backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * _time_empty_backward(clock, *empty))
         return (forward_ms + backward_ms) / len(calls)
 
     return run
 
 
-def _start_ms(clock: Clock, leaf: Tensor, gradient: Tensor) -> float:
+def _time_empty_backward(clock: Clock, leaf: Tensor, gradient: Tensor) -> float:
     """Of a backward pass with nothing in it."""
     output = leaf.view(1)
     clock.reset()
-    _backward(clock, output, gradient, (leaf,))
+    _run_backward(clock, output, gradient, (leaf,))
     return clock.total_ms()
 
 
-def _backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[Tensor]) -> None:
+def _run_backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[Tensor]) -> None:
     clock.start()
     output.backward(gradient if output.dim() else None)
     for leaf in leaves:
@@ -261,8 +240,9 @@ def _backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[T
     clock.stop()
 
 
-def _inference(bench: LayerBench, trial: LayerTrial) -> Callable[[], float]:
-    calls = [make_call(bench, trial, training=False) for _ in range(_FEWEST)]
+def _time_forward(bench: LayerBench, trial: LayerTrial, copies: int) -> Callable[[], float]:
+    """A function that runs all copies forward alone, and gives the ms of one."""
+    calls = [make_call(bench, trial, training=False) for _ in range(copies)]
     clock = bench.clock
 
     def run() -> float:

@@ -41,7 +41,7 @@ def collect_latency_features(physical: PhysicalModel | LayerModel, cases: Sequen
     """The older features (as logarithms) and what the physical model makes of the case."""
     device, host = physical.split_parts(cases)
     device, host = np.maximum(device, 1e-6), np.maximum(host, 1e-6)
-    older = np.log(collect_older_features(cases, training=physical.for_training) + 1.0)
+    older = np.log(collect_older_features(cases, training=physical.training) + 1.0)
     parameters = np.log([sum(case.graph.parameter_sizes) + 1.0 for case in cases])
     batches = np.log([case.batch for case in cases])
     shares = np.array([list(physical.share_by_class(case).values()) for case in cases]) / device[:, None]

@@ -10,7 +10,7 @@ from typing import Any
 
 from detscope.record.memory.live import INPUTS, Held, dtype_text, shape_text
 from detscope.record.memory.spans import SeenTensor
-from detscope.record.memory.trace import NO_OPERATOR, Change, OperatorContext, Trace
+from detscope.record.memory.trace import NO_OPERATOR, NOWHERE, Change, OperatorContext, Trace
 from detscope.record.operators.attribution import NOBODY
 from detscope.record.steps.nodes import NodeTable
 
@@ -29,7 +29,7 @@ class Block:
     alloc_ns: int
     step: int
     phase: str | None
-    place: OperatorContext = OperatorContext()
+    place: OperatorContext = NOWHERE
     backwards: int = 0  # backward passes that had begun before it
     own: bool = False  # made by the recorder and its owner between steps: no part of the account
     reported: bool = True  # by the allocator; else only seen because something holds it

@@ -45,6 +45,7 @@ class OperatorContext(NamedTuple):
     run: int = NO_OPERATOR
 
 
+NOWHERE = OperatorContext()
 # an allocation (bytes > 0) or a release: time, address, bytes, device, place
 Change = tuple[int, int, int, str, OperatorContext]
 
@@ -66,8 +67,7 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
     trace = Trace()
     walk = _Walk(trace, nodes, owners)
     changes, kinds = trace.changes, walk.kinds
-    outside = OperatorContext()
-    stack = [(root, outside) for root in reversed(roots)]
+    stack = [(root, NOWHERE) for root in reversed(roots)]
     while stack:
         event, place = stack.pop()
         name = event.name  # the cheapest thing to ask for

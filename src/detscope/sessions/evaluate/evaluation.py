@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.accuracy.coco_format import load_results, results_from_coco, truth_from_coco, write_results
-from detscope.accuracy.measures import as_content, measure, table_rows
+from detscope.accuracy.coco_format import encode_results, import_results, import_truth, load_results
+from detscope.accuracy.measures import export_content, make_table_rows, measure_accuracy
 from detscope.accuracy.records import Detections, GroundTruth
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
@@ -58,7 +58,7 @@ def _evaluate_file(settings: Settings, file: Path, progress: Progress, notes: Se
         dataset = _open_split(settings, set(), progress)
         said.append(f"only boxes are measured: {error.message}")
     truth = _read_truth(dataset)
-    read = results_from_coco(rows, truth, str(file))
+    read = import_results(rows, truth, str(file))
     # The path stays out of the run: it can be shown to anybody.
     info = {
         "model": {"name": file.name},
@@ -132,7 +132,7 @@ def _read_truth(dataset: DetectionDataset) -> GroundTruth:
     things = content["annotations"]
     masks = bool(things) and all("segmentation" in thing for thing in things)
     keypoints = bool(things) and all("keypoints" in thing for thing in things)
-    return truth_from_coco(content, masks=masks, keypoints=keypoints)
+    return import_truth(content, masks=masks, keypoints=keypoints)
 
 
 def _start_run(
@@ -162,15 +162,15 @@ def _finish_run(
     progress: Progress,
 ) -> Path:
     """Keep detections first, then what is said about them."""
-    write_bytes(writer.folder / DETECTIONS, write_results(found, truth))
+    write_bytes(writer.folder / DETECTIONS, encode_results(found, truth))
     progress.note(f"measuring {len(found):,} detections against {len(truth):,} objects")
-    measured = drawn = measure(truth, found)
+    measured = drawn = measure_accuracy(truth, found)
     if truth.masks is None or found.masks is None:  # masks of one side alone would look like an error
         drawn = replace(
             measured, truth=replace(measured.truth, masks=None), found=replace(measured.found, masks=None)
         )
     content = {
-        **as_content(measured),
+        **export_content(measured),
         "data": writer.info["data"],
         "throughput": throughput,
         "left_out": {**count_problems(dataset.problems), "detections": left_out},
@@ -178,7 +178,7 @@ def _finish_run(
         "files": {"detections": DETECTIONS, "worst": PICTURES},
     }
     write_text(writer.folder / EVALUATION, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    writer.append("accuracy", table_rows(measured, 0, 0))
+    writer.append("accuracy", make_table_rows(measured, 0, 0))
     writer.close("ok")
     return writer.folder
 

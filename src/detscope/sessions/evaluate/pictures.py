@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detscope.accuracy.measures import Measured
+from detscope.accuracy.measures import MeasuredAccuracy
 from detscope.accuracy.records import Integers, RunLengths
-from detscope.accuracy.verdicts import ImageVerdict, OperatingPoint, operating_point, worst_images
+from detscope.accuracy.verdicts import ImageVerdict, OperatingPoint, find_operating_point, find_worst_images
 
 if TYPE_CHECKING:
     from detscope.data.contract import DetectionDataset
@@ -22,14 +22,14 @@ MOST_DRAWN = 40  # predictions in one picture; more hide what they show
 MOST_DRAWN_UNSURE = 10  # where no score is a good one to cut at
 
 
-def draw_worst(folder: Path, measured: Measured, dataset: DetectionDataset) -> list[dict[str, Any]]:
+def draw_worst(folder: Path, measured: MeasuredAccuracy, dataset: DetectionDataset) -> list[dict[str, Any]]:
     """Draw the worst images into `folder`; what is wrong with each, worst first."""
     from detscope.report.worst_images import save_comparisons
 
-    point = operating_point(measured.coco["boxes"])
+    point = find_operating_point(measured.coco["boxes"])
     # Without one right detection there is no best score: everything that was found is shown.
     score = 0.0 if point is None else point.score
-    verdicts = worst_images(measured.truth, measured.coco["boxes"], score, MOST)
+    verdicts = find_worst_images(measured.truth, measured.coco["boxes"], score, MOST)
     ids = [image["id"] for image in dataset.ground_truth()["images"]]
     index_of = {image_id: index for index, image_id in enumerate(ids)}
     rows, comparisons = [], []
@@ -53,7 +53,7 @@ def draw_worst(folder: Path, measured: Measured, dataset: DetectionDataset) -> l
 
 def _compare_image(
     verdict: ImageVerdict,
-    measured: Measured,
+    measured: MeasuredAccuracy,
     dataset: DetectionDataset,
     index: int,
     point: OperatingPoint | None,
@@ -94,7 +94,7 @@ def _tell_verdict(verdict: ImageVerdict, predicted: int, shown: int, point: Oper
     return ", ".join(words)
 
 
-def _mark_box(measured: Measured, row: int, colour: tuple[int, int, int], of_truth: bool) -> Marked:
+def _mark_box(measured: MeasuredAccuracy, row: int, colour: tuple[int, int, int], of_truth: bool) -> Marked:
     from detscope.report.worst_images import Marked
 
     rows = measured.truth if of_truth else measured.found

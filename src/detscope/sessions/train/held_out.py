@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detscope.accuracy.coco_format import truth_from_coco
-from detscope.accuracy.measures import Row, measure, table_rows
-from detscope.accuracy.records import Detections, GroundTruth, positions
+from detscope.accuracy.coco_format import import_truth
+from detscope.accuracy.measures import AccuracyRow, make_table_rows
+from detscope.accuracy.records import Detections, GroundTruth, find_positions
 from detscope.config.schema import Settings
 from detscope.sessions.recording import open_data
 
@@ -33,7 +33,7 @@ class HeldOutImages:
     settings: Settings
     device: str
 
-    def evaluate_model(self, model: nn.Module, epoch: int, step: int) -> list[Row]:
+    def evaluate_model(self, model: nn.Module, epoch: int, step: int) -> list[AccuracyRow]:
         """Accuracy of the model as it is now, as rows; model and random states come back as they were."""
         from detscope.data.loading.loader import build_loader
         from detscope.loops.evaluate import evaluate_model
@@ -45,7 +45,7 @@ class HeldOutImages:
         )
         found = evaluate_model(model, plan.loader, self.device, precision=training.precision)
         detections = as_detections(found.images, self.truth, self.dataset.category_ids)
-        return table_rows(measure(self.truth, detections), epoch, step)
+        return make_table_rows(measure_accuracy(self.truth, detections), epoch, step)
 
 
 def open_held_out(settings: Settings, card: ModelCard, device: str, progress: Progress) -> HeldOutImages:
@@ -53,7 +53,7 @@ def open_held_out(settings: Settings, card: ModelCard, device: str, progress: Pr
     data = settings.data.model_copy(update={"images": settings.evaluation.images})
     dataset = open_data(settings, data, card.needs, progress, "val")
     content: Any = dataset.ground_truth()
-    truth = truth_from_coco(content, masks="masks" in card.needs, keypoints="keypoints" in card.needs)
+    truth = import_truth(content, masks="masks" in card.needs, keypoints="keypoints" in card.needs)
     return HeldOutImages(dataset, truth, settings, device)
 
 
@@ -66,9 +66,9 @@ def as_detections(
     # label 1 is the first category of the file; 0 is background
     own_ids = np.asarray([-1, *category_ids], dtype=np.int64)
     known = (labels > 0) & (labels < len(own_ids))
-    category = positions(own_ids[np.where(known, labels, 0)], truth.category_ids)
+    category = find_positions(own_ids[np.where(known, labels, 0)], truth.category_ids)
     image_ids = np.repeat(np.asarray([found.image_id for found in images], dtype=np.int64), counts)
-    image = positions(image_ids, truth.image_ids)
+    image = find_positions(image_ids, truth.image_ids)
     corners = np.concatenate([np.zeros((0, 4)), *(found.boxes for found in images)])
     boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
     scores = np.concatenate([np.zeros(0), *(found.scores for found in images)])

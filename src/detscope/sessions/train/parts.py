@@ -10,7 +10,7 @@ from detscope.config.schema import DataSettings, Settings, TrainingSettings
 from detscope.errors import OwnCodeError
 from detscope.sessions.recording import describe_model
 from detscope.zoo.contract import BuiltModel
-from detscope.zoo.outputs import forward_place
+from detscope.zoo.outputs import find_forward
 from detscope.zoo.registry import recognise_family
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_optimizer(model: torch.nn.Module, training: TrainingSettings) -> torch.
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise OwnCodeError(
-            f"{forward_place(model)}: the model has no parameters that are trained",
+            f"{find_forward(model)}: the model has no parameters that are trained",
             "give it nn.Parameters or layers that have some, with requires_grad",
         )
     shared: dict[str, Any] = {

@@ -112,11 +112,11 @@ class EfficientDetector(nn.Module):
         self, class_outputs: list[Tensor], box_outputs: list[Tensor], prepared: PreparedImages
     ) -> list[dict[str, Tensor]]:
         """Best candidates of all levels, decoded, suppressed, and back in the pixels of each image."""
-        logits = _flattened(class_outputs, self.num_classes)
-        regressions = _flattened(box_outputs, 4)
+        logits = _flatten_levels(class_outputs, self.num_classes)
+        regressions = _flatten_levels(box_outputs, 4)
         found = []
         for index, (height, width) in enumerate(prepared.image_sizes):
-            boxes, scores, labels = self._candidates(logits[index], regressions[index])
+            boxes, scores, labels = self._pick_candidates(logits[index], regressions[index])
             boxes = box_operations.clip_boxes_to_image(boxes, (height, width))
             keep = self.suppress(boxes, scores, labels)[: self.max_detections]
             found.append(
@@ -132,7 +132,7 @@ class EfficientDetector(nn.Module):
         """Non-maximum suppression per class; indices of what stays, best first."""
         return cast(Tensor, box_operations.batched_nms(boxes, scores, labels, _NMS_THRESHOLD))
 
-    def _candidates(self, logits: Tensor, regressions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _pick_candidates(self, logits: Tensor, regressions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         flat = logits.flatten()
         best, position = flat.topk(min(self.max_candidates, flat.numel()))
         scores = best.float().sigmoid()
@@ -144,7 +144,7 @@ class EfficientDetector(nn.Module):
         return boxes, scores, position % self.num_classes + 1
 
 
-def _flattened(levels: list[Tensor], values: int) -> Tensor:
+def _flatten_levels(levels: list[Tensor], values: int) -> Tensor:
     """All levels as one [N, anchors, values]."""
     return torch.cat(
         [level.permute(0, 2, 3, 1).reshape(level.shape[0], -1, values) for level in levels], dim=1

@@ -132,7 +132,7 @@ def _check_options(card: ModelCard, options: BuildOptions) -> None:
         )
 
 
-def _card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard:
+def _make_card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard:
     return ModelCard(
         name,
         "efficientdet",
@@ -150,7 +150,7 @@ def _card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard
 PART = EfficientDetFamily(
     name="efficientdet",
     order=80,
-    cards=tuple(_card(*row) for row in _MODELS),
+    cards=tuple(_make_card(*row) for row in _MODELS),
     tiny=ModelCard(
         "tiny_efficientdet",
         "efficientdet",

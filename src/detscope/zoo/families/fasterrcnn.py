@@ -125,7 +125,7 @@ def _make_tiny(num_classes: int) -> nn.Module:
     return make_tiny_rcnn(FasterRCNN, num_classes)
 
 
-def _card(name: str, parameters: int, input_size: str = "800-1333") -> ModelCard:
+def _make_card(name: str, parameters: int, input_size: str = "800-1333") -> ModelCard:
     return published_card("fasterrcnn", name, parameters, input_size, RECIPE)
 
 
@@ -133,10 +133,10 @@ PART = RcnnFamily(
     name="fasterrcnn",
     order=10,
     cards=(
-        _card("fasterrcnn_resnet50_fpn", 41_755_286),
-        _card("fasterrcnn_resnet50_fpn_v2", 43_712_278),
-        _card("fasterrcnn_mobilenet_v3_large_fpn", 19_386_354),
-        _card("fasterrcnn_mobilenet_v3_large_320_fpn", 19_386_354, "320-640"),
+        _make_card("fasterrcnn_resnet50_fpn", 41_755_286),
+        _make_card("fasterrcnn_resnet50_fpn_v2", 43_712_278),
+        _make_card("fasterrcnn_mobilenet_v3_large_fpn", 19_386_354),
+        _make_card("fasterrcnn_mobilenet_v3_large_320_fpn", 19_386_354, "320-640"),
     ),
     fine_tuning={
         "fasterrcnn_resnet50_fpn": FineTuning(3, True, 0.0),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detscope.zoo.pruning.layers import Axis, Indices, Side
+from detscope.zoo.pruning.layers import ChannelAxis, Indices, Side
 
 KEPT_AT_LEAST = 2  # bundles of a group: with one, a group norm has nothing left to normalise over
 FIXED = -1
@@ -48,7 +48,7 @@ class Bundles:
     depth: npt.NDArray[np.float64]  # of each group: 0 for the first layers, 1 for the last
 
 
-def bundle(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> Bundles:
+def bundle_channels(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> Bundles:
     """Join what has to go together: across layers, and across the groups of a grouped convolution."""
     sizes = [1 + max(int(member.roots.max()) for member in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -62,7 +62,7 @@ def bundle(layers: Mapping[str, Layer], groups: Sequence[Sequence[Member]]) -> B
     frozen = np.zeros(total, dtype=bool)
     for start, group in zip(starts, groups, strict=False):
         for member in group:
-            _place(places[member.layer, member.side], member, int(start), joined)
+            _place_member(places[member.layer, member.side], member, int(start), joined)
     for (name, side), owned in places.items():
         _join_equal_groups(owned, layers[name].sides[side].groups, joined, frozen)
     labels = _label_sets(total, joined)
@@ -91,7 +91,7 @@ def _label_sets(count: int, joined: Sequence[tuple[int, int]]) -> Indices:
     return labels
 
 
-def _place(owned: Indices, member: Member, start: int, joined: list[tuple[int, int]]) -> None:
+def _place_member(owned: Indices, member: Member, start: int, joined: list[tuple[int, int]]) -> None:
     for channel, item in zip(member.channels.tolist(), (member.roots + start).tolist(), strict=True):
         if owned[channel] == FIXED:
             owned[channel] = item
@@ -129,22 +129,22 @@ class ParameterCount:
                 shape = layer.shapes[tensor]
                 rest = int(np.prod(shape)) // int(np.prod([len(owners) for owners in axes]))
                 self._tensors.append((rest, axes))
-        self._fixed = total - sum(self._sizes(np.zeros(bundles.count + 1, dtype=bool)))
+        self._fixed = total - sum(self._list_sizes(np.zeros(bundles.count + 1, dtype=bool)))
 
-    def left(self, removed: npt.NDArray[np.bool_]) -> int:
+    def count_left(self, removed: npt.NDArray[np.bool_]) -> int:
         """Parameters left when these bundles are gone."""
-        return self._fixed + sum(self._sizes(np.append(removed, False)))
+        return self._fixed + sum(self._list_sizes(np.append(removed, False)))
 
-    def _sizes(self, removed: npt.NDArray[np.bool_]) -> list[int]:
+    def _list_sizes(self, removed: npt.NDArray[np.bool_]) -> list[int]:
         return [
             rest * int(np.prod([int((~removed[owners]).sum()) for owners in axes], dtype=np.int64))
             for rest, axes in self._tensors
         ]
 
 
-def axis_owners(owners: Indices, axis: Axis) -> Indices:
+def axis_owners(owners: Indices, axis: ChannelAxis) -> Indices:
     """The bundle of each entry along a tensor's dimension."""
-    along = np.full(axis.length, FIXED, dtype=np.int64)
-    positions = axis.positions(np.arange(len(owners), dtype=np.int64))
+    along = np.full(axis.entry_count, FIXED, dtype=np.int64)
+    positions = axis.find_positions(np.arange(len(owners), dtype=np.int64))
     along[positions] = np.broadcast_to(owners, positions.shape)
     return along

@@ -21,7 +21,7 @@ from detscope.errors import InputError, UsageError
 from detscope.zoo.networks.loading import find_base
 from detscope.zoo.networks.network import NetworkBase
 from detscope.zoo.pruning.layers import Indices, LayerCut
-from detscope.zoo.weights.files import sha256_of
+from detscope.zoo.weights.files import compute_sha256
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -71,7 +71,7 @@ def write_folder(folder: Path, module: nn.Module, card: Mapping[str, Any]) -> di
         "format": FORMAT,
         "version": FORMAT_VERSION,
         **card,
-        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": sha256_of(weights)},
+        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": compute_sha256(weights)},
     }
     (folder / CARD_FILE).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     weights.chmod((folder / CARD_FILE).stat().st_mode)  # safetensors makes a file for its owner alone
@@ -122,13 +122,13 @@ def read_folder(folder: Path) -> StoredNetwork:
         weights = card["weights"]
         size, checksum = int(weights["bytes"]), str(weights["sha256"])
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise _damaged(folder / CARD_FILE, f"{type(problem).__name__}: {problem}") from problem
+        raise _report_damage(folder / CARD_FILE, f"{type(problem).__name__}: {problem}") from problem
     _check_base(folder / CARD_FILE, base)
     _check_weights(folder / WEIGHTS_FILE, size, checksum)
     return StoredNetwork(folder, card, base, cuts)
 
 
-def fill(module: nn.Module, stored: StoredNetwork) -> None:
+def fill_weights(module: nn.Module, stored: StoredNetwork) -> None:
     """Copy the folder's weights into the module, which must have exactly their names and shapes.
 
     Copied and not mapped: measured memory is then the process's own, and the file may go.
@@ -143,20 +143,20 @@ def fill(module: nn.Module, stored: StoredNetwork) -> None:
             names = set(file.keys())
             if names != set(wanted):
                 odd = sorted(names ^ set(wanted))
-                raise _damaged(path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}")
+                raise _report_damage(path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}")
             for name, tensor in wanted.items():
                 found = file.get_tensor(name)
                 if found.shape != tensor.shape or found.dtype != tensor.dtype:
-                    raise _damaged(path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}")
+                    raise _report_damage(path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}")
                 tensor.copy_(found)
     except (SafetensorError, OSError) as problem:
-        raise _damaged(path, str(problem)) from problem
+        raise _report_damage(path, str(problem)) from problem
 
 
 def _check_base(path: Path, base: NetworkBase) -> None:
     """Only what a library lists by name: a folder must not be able to name code to run or files to fetch."""
     if base.kind not in ("classifier", "detector") or base.source not in ("torchvision", "timm", "zoo"):
-        raise _damaged(path, f"a {base.kind} of {base.source} is not known")
+        raise _report_damage(path, f"a {base.kind} of {base.source} is not known")
     try:
         known = ":" not in base.name and find_base(base.full_name) == base
     except UsageError:
@@ -179,12 +179,12 @@ def _read_card(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as problem:
-        raise _damaged(path, f"it cannot be read as JSON ({problem})") from problem
+        raise _report_damage(path, f"it cannot be read as JSON ({problem})") from problem
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise InputError(f"{path} was not written by detscope prune", "name a folder that it made")
     version = card.get("version")
     if not isinstance(version, int) or version < 1:
-        raise _damaged(path, f"its version is {version!r}")
+        raise _report_damage(path, f"its version is {version!r}")
     if version > FORMAT_VERSION:
         raise InputError(
             f"{path} has format version {version}, this detscope knows up to {FORMAT_VERSION}",
@@ -201,14 +201,14 @@ def _cut_from_json(layer: Mapping[str, Any]) -> LayerCut:
 
 def _check_weights(path: Path, size: int, checksum: str) -> None:
     if not path.is_file():
-        raise _damaged(path, "the file is missing")
+        raise _report_damage(path, "the file is missing")
     if path.stat().st_size != size:
-        raise _damaged(path, f"{path.stat().st_size} bytes, expected {size}")
-    found = sha256_of(path)
+        raise _report_damage(path, f"{path.stat().st_size} bytes, expected {size}")
+    found = compute_sha256(path)
     if found != checksum:
-        raise _damaged(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
+        raise _report_damage(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
 
 
-def _damaged(path: Path, what: str) -> InputError:
+def _report_damage(path: Path, what: str) -> InputError:
     first_line = (what.strip().splitlines() or [""])[0][:200]
     return InputError(f"{path} is damaged: {first_line}", _MAKE_AGAIN)

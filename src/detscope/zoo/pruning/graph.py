@@ -14,7 +14,7 @@ import numpy as np
 from detscope.errors import InputError
 from detscope.zoo.networks.network import Network, list_outputs
 from detscope.zoo.pruning.channels import Layer, Member
-from detscope.zoo.pruning.layers import find_layer, sides_of
+from detscope.zoo.pruning.layers import find_layer, list_sides
 from detscope.zoo.registry import recognise_family
 
 if TYPE_CHECKING:
@@ -25,26 +25,26 @@ _FUSED = ("qkv", "q", "k", "v", "kv", "to_qkv")
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ChannelGroups:
     """A network's layers that can be cut, and which of their channels go together."""
 
     layers: dict[str, Layer]
     groups: tuple[tuple[Member, ...], ...]
 
 
-def anatomy_of(network: Network) -> Anatomy:
+def find_groups(network: Network) -> ChannelGroups:
     """Trace the network once and find the groups; what cannot be traced is an InputError of one line."""
     module = network.module
     try:
-        with _traceable(module), _warnings_sorted():
+        with _allow_gradients(module), _warnings_sorted():
             graph = _dependency_graph(network)
             found = list(graph.get_all_groups(ignored_layers=_kept_whole(graph, module)))
-            names = _names(module)
-            groups = [_members(graph, group, names) for group in found if not _reaches_output(group)]
+            names = _name_layers(module)
+            groups = [_list_members(graph, group, names) for group in found if not _reaches_output(group)]
     except InputError:
         raise
     except Exception as problem:  # the library raises whatever its arithmetic meets
-        raise _cannot(network, problem) from problem
+        raise _report_failure(network, problem) from problem
     # autograd is read from the outputs backwards; layers are registered in the order they were written in
     place = {name: index for index, name in enumerate(names.values())}
     usable = sorted((tuple(group) for group in groups if group), key=lambda group: place[group[0].layer])
@@ -55,8 +55,8 @@ def anatomy_of(network: Network) -> Anatomy:
         )
     used = {member.layer for group in usable for member in group}
     axes = _parameter_axes(graph)
-    layers = {name: _layer(module, name, axes.get(name)) for name in names.values() if name in used}
-    return Anatomy(layers, tuple(usable))
+    layers = {name: _describe_layer(module, name, axes.get(name)) for name in names.values() if name in used}
+    return ChannelGroups(layers, tuple(usable))
 
 
 def _dependency_graph(network: Network) -> Any:
@@ -123,7 +123,7 @@ def _frozen_norm_pruner() -> Any:
 
 
 @contextmanager
-def _traceable(module: nn.Module) -> Iterator[None]:
+def _allow_gradients(module: nn.Module) -> Iterator[None]:
     """Everything needs a gradient while tracing: the graph is read off autograd."""
     import torch
 
@@ -160,7 +160,7 @@ def _reaches_output(group: Any) -> bool:
     return any(isinstance(dependency.target.module, ops._OutputOp) for dependency, _ in group)
 
 
-def _members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
+def _list_members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
     """The group's layers; none where one of them is of a kind that cannot be cut."""
     from torch import nn
 
@@ -170,7 +170,7 @@ def _members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
         name = names.get(id(target))
         if name is None:  # an operation without tensors of its own
             continue
-        sides = sides_of(target, item.dep.target.pruning_dim)
+        sides = list_sides(target, item.dep.target.pruning_dim)
         side = "out" if "in" not in sides or graph.is_out_channel_pruning_fn(item.dep.handler) else "in"
         if side not in sides:
             return []
@@ -184,20 +184,20 @@ def _members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
 
 
 def _parameter_axes(graph: Any) -> dict[str, int]:
-    names = _names(graph.model)
+    names = _name_layers(graph.model)
     return {names[id(parameter)]: int(dim) for parameter, dim in graph.unwrapped_parameters}
 
 
-def _names(module: nn.Module) -> dict[int, str]:
+def _name_layers(module: nn.Module) -> dict[int, str]:
     named: dict[int, str] = {id(layer): name for name, layer in module.named_modules()}
     return named | {id(parameter): name for name, parameter in module.named_parameters()}
 
 
-def _layer(module: nn.Module, name: str, axis: int | None) -> Layer:
+def _describe_layer(module: nn.Module, name: str, axis: int | None) -> Layer:
     from torch import nn
 
     layer: Any = find_layer(module, name)
-    sides = sides_of(layer, axis)
+    sides = list_sides(layer, axis)
     if isinstance(layer, nn.Parameter):
         return Layer(sides, {"": tuple(layer.shape)}, frozenset({""}), axis)
     tensors = {axis.tensor for side in sides.values() for axis in side.axes}
@@ -206,7 +206,7 @@ def _layer(module: nn.Module, name: str, axis: int | None) -> Layer:
     return Layer(sides, shapes, frozenset(tensors & parameters))
 
 
-def _cannot(network: Network, problem: Exception) -> InputError:
+def _report_failure(network: Network, problem: Exception) -> InputError:
     words = (str(problem).strip().splitlines() or [""])[0][:160]
     return InputError(
         f"{network.name} cannot be pruned: its dependency graph cannot be built "

@@ -21,7 +21,7 @@ SIDES = ("out", "in")
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChannelAxis:
     """One dimension of a tensor that a side's channels run along."""
 
     tensor: str
@@ -31,11 +31,11 @@ class Axis:
     groups: int = 1  # only one group's channels are there, shared by all groups of a convolution
 
     @property
-    def length(self) -> int:
+    def entry_count(self) -> int:
         """Entries along the dimension."""
         return self.channels * self.blocks // self.groups
 
-    def positions(self, channels: Indices) -> Indices:
+    def find_positions(self, channels: Indices) -> Indices:
         """Where these channels lie along the dimension; `blocks` rows of them."""
         if self.groups > 1:
             return (channels % (self.channels // self.groups))[None]
@@ -47,7 +47,7 @@ class Side:
     """The channels of one side of a layer."""
 
     channels: int
-    axes: tuple[Axis, ...]
+    axes: tuple[ChannelAxis, ...]
     groups: int = 1  # so many equal groups, which must stay equal
 
 
@@ -59,21 +59,21 @@ class LayerCut:
     axis: int | None = None
 
 
-def sides_of(module: Any, axis: int | None = None) -> dict[str, Side]:
+def list_sides(module: Any, axis: int | None = None) -> dict[str, Side]:
     """The sides of a layer; empty for a kind that is not known. `axis` is for a lone parameter."""
     from torch import nn
 
     if isinstance(module, nn.Parameter):
         dim = axis if axis is not None else module.dim() - 1
-        return {"out": Side(module.shape[dim], (Axis("", dim, module.shape[dim]),))}
+        return {"out": Side(module.shape[dim], (ChannelAxis("", dim, module.shape[dim]),))}
     if isinstance(module, nn.modules.conv._ConvNd):
-        return _convolution(module)
+        return _describe_convolution(module)
     if isinstance(module, nn.Linear):
         outputs, inputs = module.out_features, module.in_features
-        axes = (Axis("weight", 0, outputs), *_if_there(module, ("bias",), outputs))
-        return {"out": Side(outputs, axes), "in": Side(inputs, (Axis("weight", 1, inputs),))}
+        axes = (ChannelAxis("weight", 0, outputs), *_if_there(module, ("bias",), outputs))
+        return {"out": Side(outputs, axes), "in": Side(inputs, (ChannelAxis("weight", 1, inputs),))}
     if isinstance(module, nn.MultiheadAttention):
-        return _attention(module)
+        return _describe_attention(module)
     channels = _normalised(module)
     if channels is None:
         return {}
@@ -116,7 +116,7 @@ def is_depthwise(module: Any) -> bool:
     return bool(module.groups == module.out_channels == module.in_channels and module.groups > 1)
 
 
-def widths_of(module: nn.Module) -> dict[str, list[int]]:
+def list_widths(module: nn.Module) -> dict[str, list[int]]:
     """Input and output channels of every convolution and linear layer."""
     from torch import nn
 
@@ -129,28 +129,28 @@ def widths_of(module: nn.Module) -> dict[str, list[int]]:
     return widths
 
 
-def _convolution(module: Any) -> dict[str, Side]:
+def _describe_convolution(module: Any) -> dict[str, Side]:
     outputs, inputs, groups = module.out_channels, module.in_channels, module.groups
     bias = _if_there(module, ("bias",), outputs)
     if is_depthwise(module):
-        return {"out": Side(outputs, (Axis("weight", 0, outputs), *bias))}
+        return {"out": Side(outputs, (ChannelAxis("weight", 0, outputs), *bias))}
     out_dim, in_dim = (1, 0) if module.transposed else (0, 1)
     # of the two, the weight holds that dimension for one group only which is not its first
-    out_axis = Axis("weight", out_dim, outputs, groups=groups if module.transposed else 1)
-    in_axis = Axis("weight", in_dim, inputs, groups=1 if module.transposed else groups)
+    out_axis = ChannelAxis("weight", out_dim, outputs, groups=groups if module.transposed else 1)
+    in_axis = ChannelAxis("weight", in_dim, inputs, groups=1 if module.transposed else groups)
     return {"out": Side(outputs, (out_axis, *bias), groups), "in": Side(inputs, (in_axis,), groups)}
 
 
-def _attention(module: Any) -> dict[str, Side]:
+def _describe_attention(module: Any) -> dict[str, Side]:
     size = module.embed_dim
     if module.in_proj_weight is None or module.bias_k is not None or module.bias_v is not None:
         return {}
-    axes = [Axis("in_proj_weight", 0, size, blocks=3), Axis("in_proj_weight", 1, size)]
+    axes = [ChannelAxis("in_proj_weight", 0, size, blocks=3), ChannelAxis("in_proj_weight", 1, size)]
     if module.in_proj_bias is not None:
-        axes.append(Axis("in_proj_bias", 0, size, blocks=3))
-    axes += [Axis("out_proj.weight", 0, size), Axis("out_proj.weight", 1, size)]
+        axes.append(ChannelAxis("in_proj_bias", 0, size, blocks=3))
+    axes += [ChannelAxis("out_proj.weight", 0, size), ChannelAxis("out_proj.weight", 1, size)]
     if module.out_proj.bias is not None:
-        axes.append(Axis("out_proj.bias", 0, size))
+        axes.append(ChannelAxis("out_proj.bias", 0, size))
     return {"out": Side(size, tuple(axes), module.num_heads)}
 
 
@@ -171,9 +171,9 @@ def _normalised(module: Any) -> int | None:
     return None
 
 
-def _if_there(module: Any, tensors: Sequence[str], channels: int) -> tuple[Axis, ...]:
+def _if_there(module: Any, tensors: Sequence[str], channels: int) -> tuple[ChannelAxis, ...]:
     there = [name for name in tensors if getattr(module, name, None) is not None]
-    return tuple(Axis(name, 0, channels) for name in there)
+    return tuple(ChannelAxis(name, 0, channels) for name in there)
 
 
 def find_layer(module: nn.Module, name: str) -> Any:
@@ -186,7 +186,7 @@ def find_layer(module: nn.Module, name: str) -> Any:
     return found
 
 
-def cut(module: nn.Module, plan: Mapping[str, LayerCut], tensors: Mapping[str, Tensor] | None = None) -> None:
+def cut_layers(module: nn.Module, plan: Mapping[str, LayerCut], tensors: Mapping[str, Tensor] | None = None) -> None:
     """Remove the plan's channels in place.
 
     With `tensors` (those of the uncut network, by name) the new tensors are slices of them; without,
@@ -207,27 +207,27 @@ def _cut_layer(
     module: nn.Module, name: str, layer_cut: LayerCut, tensors: Mapping[str, Tensor] | None
 ) -> None:
     layer = find_layer(module, name)
-    sides = sides_of(layer, layer_cut.axis)
+    sides = list_sides(layer, layer_cut.axis)
     removed = {side: channels for side, channels in layer_cut.removed.items() if len(channels)}
     keep: dict[str, dict[int, Indices]] = {}
     for side, channels in removed.items():
         if side not in sides or channels.max() >= sides[side].channels:
             raise ValueError(f"{name} has no such channels on its side {side!r}")
         for axis in sides[side].axes:
-            keep.setdefault(axis.tensor, {})[axis.dim] = _kept(axis, channels)
+            keep.setdefault(axis.tensor, {})[axis.dim] = _find_kept(axis, channels)
     for tensor, by_dim in keep.items():
         full_name = ".".join(part for part in (name, tensor) if part)
-        _replace(module, full_name, by_dim, None if tensors is None else tensors[full_name])
+        _replace_tensor(module, full_name, by_dim, None if tensors is None else tensors[full_name])
     if layer_cut.axis is None:
         set_widths(layer, {side: len(channels) for side, channels in removed.items()})
 
 
-def _kept(axis: Axis, channels: Indices) -> Indices:
-    gone = np.unique(axis.positions(channels))
-    return np.setdiff1d(np.arange(axis.length, dtype=np.int64), gone, assume_unique=True)
+def _find_kept(axis: ChannelAxis, channels: Indices) -> Indices:
+    gone = np.unique(axis.find_positions(channels))
+    return np.setdiff1d(np.arange(axis.entry_count, dtype=np.int64), gone, assume_unique=True)
 
 
-def _replace(module: nn.Module, name: str, keep: Mapping[int, Indices], source: Tensor | None) -> None:
+def _replace_tensor(module: nn.Module, name: str, keep: Mapping[int, Indices], source: Tensor | None) -> None:
     import torch
     from torch import nn
 

@@ -40,7 +40,7 @@ class Plan:
     why_not: str = ""  # where the level was not reached: what was possible, and why
 
 
-def scores(mode: Mode, bundles: Bundles, seed: int, strength: Scores) -> Scores:
+def score_bundles(mode: Mode, bundles: Bundles, seed: int, strength: Scores) -> Scores:
     """A score per bundle; the lowest go first. `strength` is the bundles' mean absolute weight."""
     generator = np.random.default_rng(seed)
     if mode == "l1":
@@ -53,7 +53,7 @@ def scores(mode: Mode, bundles: Bundles, seed: int, strength: Scores) -> Scores:
     return drawn * favour
 
 
-def removal_order(score: Scores, bundles: Bundles) -> Indices:
+def order_removal(score: Scores, bundles: Bundles) -> Indices:
     """Bundles in the order they go; the last few of every group are not among them, they stay."""
     order = np.argsort(score, kind="stable")
     sizes = np.bincount(bundles.group, minlength=len(bundles.depth))
@@ -73,19 +73,19 @@ def make_plan(
     number = _best_number(level, order, bundles, count)
     removed = np.zeros(bundles.count, dtype=bool)
     removed[order[:number]] = True
-    left = count.left(removed)
-    reached = _share(left, count)
+    left = count.count_left(removed)
+    reached = _share_removed(left, count)
     why_not = ""
     if abs(reached - level) > TOLERANCE_POINTS:
         why_not = _why_not(level, reached, number, order, bundles)
-    return Plan(_cuts(removed, bundles, layers), level, reached, left, number, why_not)
+    return Plan(_list_cuts(removed, bundles, layers), level, reached, left, number, why_not)
 
 
 def _best_number(level: float, order: Indices, bundles: Bundles, count: ParameterCount) -> int:
     def share(number: int) -> float:
         removed = np.zeros(bundles.count, dtype=bool)
         removed[order[:number]] = True
-        return _share(count.left(removed), count)
+        return _share_removed(count.count_left(removed), count)
 
     low, high = 0, len(order)  # the share grows with the number: the first that is enough, and the one before
     while low < high:
@@ -97,7 +97,7 @@ def _best_number(level: float, order: Indices, bundles: Bundles, count: Paramete
     return min({low, max(low - 1, 0)}, key=lambda number: abs(share(number) - level))
 
 
-def _share(left: int, count: ParameterCount) -> float:
+def _share_removed(left: int, count: ParameterCount) -> float:
     return 100.0 * (1 - left / count.total)
 
 
@@ -119,7 +119,7 @@ def _rank_in_group(strength: Scores, group: Indices) -> Scores:
     return ranks
 
 
-def _cuts(
+def _list_cuts(
     removed: npt.NDArray[np.bool_], bundles: Bundles, layers: Mapping[str, Layer]
 ) -> dict[str, LayerCut]:
     gone = np.append(removed, False)  # the last entry answers for channels that stay

@@ -21,11 +21,11 @@ from detscope.zoo.networks.loading import (
     load_network,
 )
 from detscope.zoo.networks.network import Network
-from detscope.zoo.pruning.channels import Bundles, ParameterCount, bundle
-from detscope.zoo.pruning.folder import StoredNetwork, fill, own_tensors
-from detscope.zoo.pruning.graph import anatomy_of
-from detscope.zoo.pruning.layers import LayerCut, cut, find_layer
-from detscope.zoo.pruning.plan import Mode, Plan, make_plan, removal_order, scores
+from detscope.zoo.pruning.channels import Bundles, ParameterCount, bundle_channels
+from detscope.zoo.pruning.folder import StoredNetwork, fill_weights, own_tensors
+from detscope.zoo.pruning.graph import find_groups
+from detscope.zoo.pruning.layers import LayerCut, cut_layers, find_layer
+from detscope.zoo.pruning.plan import Mode, Plan, make_plan, order_removal, score_bundles
 from detscope.zoo.seeding import seed_weights
 
 if TYPE_CHECKING:
@@ -39,23 +39,23 @@ class Pruner:
 
     def __init__(self, network: Network, mode: Mode, seed: int) -> None:
         self.network = network
-        anatomy = anatomy_of(network)
+        anatomy = find_groups(network)
         self._layers = anatomy.layers
-        self._bundles = bundle(anatomy.layers, anatomy.groups)
+        self._bundles = bundle_channels(anatomy.layers, anatomy.groups)
         self._count = ParameterCount(anatomy.layers, self._bundles, network.parameters)
-        ranking = scores(mode, self._bundles, seed, strengths(network.module, self._bundles))
-        self._order = removal_order(ranking, self._bundles)
+        ranking = score_bundles(mode, self._bundles, seed, measure_strengths(network.module, self._bundles))
+        self._order = order_removal(ranking, self._bundles)
 
-    def plan(self, level: float) -> Plan:
+    def plan_level(self, level: float) -> Plan:
         """What to remove for this level, in percent of the parameters."""
         return make_plan(level, self._order, self._bundles, self._layers, self._count)
 
-    def pruned(self, plan: Plan, name: str) -> Network:
+    def prune_network(self, plan: Plan, name: str) -> Network:
         """A network of its own, cut by the plan; its parameters are counted again."""
         with leave_weights_unfilled():
             fresh = build_network(self.network.base, image_size=self.network.image_size)
         tensors = own_tensors(self.network.module)
-        cut(fresh.module, plan.cuts, tensors)
+        cut_layers(fresh.module, plan.cuts, tensors)
         _copy_uncut(own_tensors(fresh.module), tensors)
         real = count_parameters(fresh.module)
         if real != plan.parameters:
@@ -68,7 +68,7 @@ def rebuild_network(stored: StoredNetwork, image_size: int | None = None) -> Net
     with leave_weights_unfilled():
         network = build_network(stored.base, image_size=image_size)
     _cut_as_stored(network, stored, stored.cuts)
-    fill(network.module, stored)
+    fill_weights(network.module, stored)
     return dataclasses.replace(
         network,
         name=str(stored.card.get("name") or stored.folder.name),
@@ -79,7 +79,7 @@ def rebuild_network(stored: StoredNetwork, image_size: int | None = None) -> Net
 
 def _cut_as_stored(network: Network, stored: StoredNetwork, cuts: Mapping[str, LayerCut]) -> None:
     try:
-        cut(network.module, cuts)
+        cut_layers(network.module, cuts)
     except (AttributeError, ValueError, IndexError, KeyError) as problem:
         raise InputError(
             f"{stored.folder}: its channel plan does not fit {stored.base.full_name} ({problem})",
@@ -93,7 +93,7 @@ def _copy_uncut(own: dict[str, Any], source: dict[str, Any]) -> None:
             tensor.copy_(source[name])
 
 
-def forward_flops(network: Network) -> int:
+def count_flops(network: Network) -> int:
     """Operations of one image's forward pass, as torch counts them; also shows that it runs."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -114,7 +114,7 @@ def try_out(network: Network, folder: Path) -> None:
     size = max(network.min_train_batch, _CHECK_BATCH if network.kind == "classifier" else 1)
     batch = network.random_batch(size)
     try:
-        same = identical(network.infer(images), loaded.infer(images))
+        same = is_identical(network.infer(images), loaded.infer(images))
         with seed_weights(0):
             expected = network.loss(batch)
         with seed_weights(0):
@@ -122,14 +122,14 @@ def try_out(network: Network, folder: Path) -> None:
         loss.backward()
     except (RuntimeError, ValueError, AssertionError) as problem:
         raise _does_not_run(network, problem) from problem
-    if not same or not identical(expected, loss):
+    if not same or not is_identical(expected, loss):
         raise InputError(
             f"{network.name} cannot be kept: read back from its folder it gives other outputs",
             "it holds state that is neither parameter nor buffer, or its outputs are not deterministic",
         )
 
 
-def identical(one: Any, other: Any) -> bool:
+def is_identical(one: Any, other: Any) -> bool:
     """Whether nested outputs are equal bit by bit; NaN equals NaN."""
     import torch
 
@@ -140,9 +140,9 @@ def identical(one: Any, other: Any) -> bool:
             and bool(torch.equal(torch.nan_to_num(one.detach()), torch.nan_to_num(other.detach())))
         )
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_identical(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(identical, one, other))
+        return len(one) == len(other) and all(map(is_identical, one, other))
     return bool(one == other)
 
 
@@ -154,7 +154,7 @@ def _does_not_run(network: Network, problem: Exception) -> InputError:
     )
 
 
-def strengths(module: nn.Module, bundles: Bundles) -> npt.NDArray[np.float64]:
+def measure_strengths(module: nn.Module, bundles: Bundles) -> npt.NDArray[np.float64]:
     """L1 norm of each filter over its size, averaged over the filters of a bundle."""
     total = np.zeros(bundles.count)
     filters = np.zeros(bundles.count)

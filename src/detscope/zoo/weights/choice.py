@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.zoo.contract import BuildOptions, WeightsUsed
-from detscope.zoo.weights.download import DownloadFailed, Published, cache_folder, check_hash, download
+from detscope.zoo.weights.download import DownloadFailed, Published, cache_folder, check_hash, download_weights
 from detscope.zoo.weights.files import read_state_dict
 
 if TYPE_CHECKING:
@@ -52,21 +52,21 @@ def find_weights(
     choice = options.weights
     check_choice(choice, model_name, published is not None)
     if choice == "none":
-        return _random("as asked")
+        return _describe_random("as asked")
     if choice not in _KEYWORDS:
         path = Path(choice)
         return FoundWeights("file", str(path), f"weights from {path.name}", read_state_dict(path))
     if published is None:
-        return _random(f"{model_name} has no published weights")
+        return _describe_random(f"{model_name} has no published weights")
     try:
-        return _published_weights(published.at(base_url), options.cache_dir)
+        return _published_weights(published.at_server(base_url), options.cache_dir)
     except DownloadFailed as problem:
         if choice == "coco":
             raise MachineError(
                 f"COCO weights {published.file_name} cannot be had: {problem}",
                 "use --weights none, or the path of a file you have",
             ) from problem
-        return _random(str(problem))
+        return _describe_random(str(problem))
 
 
 def load_into(
@@ -81,8 +81,8 @@ def load_into(
     if wrong:
         key = wrong[0]
         raise InputError(
-            f"weights {found.source} do not fit {model_name}: {key} is {_shape(found.state[key])}, "
-            f"the model has {_shape(own[key])} ({len(wrong)} such tensors)",
+            f"weights {found.source} do not fit {model_name}: {key} is {_format_shape(found.state[key])}, "
+            f"the model has {_format_shape(own[key])} ({len(wrong)} such tensors)",
             "choose the model these weights were made for",
         )
     fitting = {key: value for key, value in found.state.items() if key not in set(misfits)}
@@ -100,7 +100,7 @@ def _published_weights(published: Published, cache_dir: str | None) -> FoundWeig
     if cached.is_file():
         check_hash(cached, published)
     else:
-        cached = download(published, cached.parent)
+        cached = download_weights(published, cached.parent)
     name = published.file_name
     return FoundWeights("coco", name, f"COCO weights {name}", read_state_dict(cached))
 
@@ -124,9 +124,9 @@ def _check_complete(
     )
 
 
-def _random(why: str) -> FoundWeights:
+def _describe_random(why: str) -> FoundWeights:
     return FoundWeights("random", "", f"random weights ({why}): {_LOAD_DIFFERS}")
 
 
-def _shape(tensor: Tensor) -> str:
+def _format_shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "a single value"

@@ -21,7 +21,7 @@ from typing import IO
 
 from detscope.errors import DetscopeError, InputError
 from detscope.web import check_address, hide_secrets, open_url
-from detscope.zoo.weights.files import sha256_of
+from detscope.zoo.weights.files import compute_sha256
 
 CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
@@ -52,7 +52,7 @@ class Published:
         found = _HASH_IN_NAME.search(self.file_name)
         return found.group(1) if found else None
 
-    def at(self, base_url: str | None) -> Published:
+    def at_server(self, base_url: str | None) -> Published:
         """The same file on another server."""
         return self if base_url is None else Published(f"{base_url.rstrip('/')}/{self.file_name}")
 
@@ -71,7 +71,7 @@ def check_hash(path: Path, published: Published, shown_as: str | None = None) ->
     expected = published.hash_prefix
     if expected is None:
         return
-    actual = sha256_of(path)
+    actual = compute_sha256(path)
     if actual.startswith(expected):
         return
     size_bytes = path.stat().st_size
@@ -83,7 +83,7 @@ def check_hash(path: Path, published: Published, shown_as: str | None = None) ->
     )
 
 
-def download(published: Published, folder: Path) -> Path:
+def download_weights(published: Published, folder: Path) -> Path:
     """Fetch into `folder` and check; raises DownloadFailed, or InputError when what came is damaged."""
     target = folder / published.file_name
     _log.info("downloading %s", published.file_name)

@@ -19,7 +19,7 @@ _NESTED_UNDER = ("model", "state_dict", "model_state_dict")
 _RETRY_HINT = "save it again with torch.save(model.state_dict(), FILE) or as .safetensors"
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Checksum of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -71,12 +71,12 @@ def _read_torch(path: Path) -> object:
                 f"weights file {path} refused: it would run code or load classes ({_first_global(problem)})",
                 f"only plain tensors are loaded, never code; {_RETRY_HINT}",
             ) from problem
-        raise _damaged(path, problem) from problem
+        raise _report_damage(path, problem) from problem
     except Exception as problem:  # torch raises many kinds on damaged files; each is bad input
-        raise _damaged(path, problem) from problem
+        raise _report_damage(path, problem) from problem
 
 
-def _damaged(path: Path, problem: Exception) -> InputError:
+def _report_damage(path: Path, problem: Exception) -> InputError:
     reason = f"{type(problem).__name__}: {_first_cause(problem)}"
     return InputError(
         f"weights file {path} is damaged or no weights file: {reason}{_checksum_text(path)}",
@@ -99,7 +99,7 @@ def _first_global(problem: Exception) -> str:
 
 
 def _checksum_text(path: Path) -> str:
-    return f" ({path.stat().st_size} bytes, sha256 {sha256_of(path)})"
+    return f" ({path.stat().st_size} bytes, sha256 {compute_sha256(path)})"
 
 
 def _plain_state_dict(loaded: object, path: Path) -> dict[str, Tensor]:

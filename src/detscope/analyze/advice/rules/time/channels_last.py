@@ -10,7 +10,7 @@ SPEEDUP = 1.15
 
 def advise(case: Case) -> Advice | None:
     """Convolutions in the layout the kernels want."""
-    if case.read_setting("training.channels_last") is not False or not case.training:
+    if case.read_setting("training.channels_last") is not False or not case.is_training:
         return None
     convolutions = case.operator_share("conv")
     work = case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
