@@ -66,7 +66,7 @@ def measured_bytes(network: Network, batch: int, optimizer: str) -> int:
     """Held plus what the second step adds at its highest, by the events of torch's CPU allocator."""
     import torch
 
-    from detscope.sweep.measure import measure_allocated_peak, count_held_bytes
+    from detscope.sweep.measure import count_held_bytes, measure_allocated_peak
 
     trained = [one for one in network.module.parameters() if one.requires_grad]
     update: torch.optim.Optimizer = torch.optim.Adam(trained, lr=1e-6)

@@ -32,7 +32,7 @@ from detscope.loops.train import Batch, TrainHooks, TrainPlan, train_model
 from detscope.record.communication import CommunicationWatch
 from detscope.record.device.telemetry import Reading, Source, Telemetry, default_sources
 from detscope.runs import writer
-from detscope.sessions.train.parts import make_optimizer
+from detscope.sessions.train.loop import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_retinanet")
 RANKS = 2
@@ -78,11 +78,11 @@ def recorded(bench: Workbench, rank: int, level: Any) -> Step:
     bench.model = copy.deepcopy(bench.model)
     wrapped = DistributedDataParallel(bench.model)
     watch = CommunicationWatch(rank)
-    watch.attach(wrapped)
+    watch.attach_to_wrapper(wrapped)
     bench.optimizer = make_optimizer(bench.model, TrainingSettings(learning_rate=1e-5))
     recorder = bench.recorder(level)
     recorder.__enter__()
-    recorder.between_steps = lambda done: recorder.writer.append("communication", watch.take(done - 1))
+    recorder.between_steps = lambda done: recorder.writer.append("communication", watch.take_step(done - 1))
     hooks = TrainHooks(each_batch=recorder.steps, on_losses=recorder.losses)
     assert recorder.telemetry is not None
     recorder.telemetry.stop()

@@ -145,9 +145,9 @@ def hook_pair_us(rounds: int = 7, calls: int = 20_000) -> float:
     bare_us = loop(bare)
     holder, nodes = Holder(probed), NodeTable()
     probes = ModelProbes(holder, nodes, BorderScribe(buffer), "all", (), (), *[lambda *_: None] * 2)
-    probes.attach(modules=True)
+    probes.attach_modules(modules=True)
     recorded_us = holder(loop)  # inside of a recorded call, as all but the outermost
-    probes.remove()
+    probes.remove_all()
     return recorded_us - bare_us
 
 

@@ -11,7 +11,7 @@ from bench.training_cost import STEPS, Workbench
 from detscope.config.schema import TrainingSettings
 from detscope.loops.ema import WeightAverage
 from detscope.loops.train import LearningRate, TrainHooks, TrainPlan, train_model
-from detscope.sessions.train.parts import make_optimizer
+from detscope.sessions.train.loop import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_ssd")
 ROUNDS = 24

@@ -9,7 +9,7 @@ import pytest
 
 from detscope.cli.main import app
 from detscope.errors import InputError, MachineError
-from detscope.faults import fault_of
+from detscope.faults import classify_fault
 
 DATA = """
 import ctypes, os, signal, sys
@@ -111,7 +111,7 @@ def test_words_of_torch_about_workers_and_shared_memory_are_understood():
         "unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)",
         "unable to resize file </torch_1_2> to the right size: No space left on device (28)",
     ):
-        fault = fault_of(raised(text))
+        fault = classify_fault(raised(text))
         assert isinstance(fault, MachineError), text
         assert "num_workers=0" in fault.hint
 
@@ -122,6 +122,6 @@ def test_an_error_of_ours_in_a_worker_keeps_its_words_alone():
         '  File "/x/site-packages/torch/fetch.py", line 5, in fetch\\n    pass\\n'
         "detscope.errors.InputError: a.jpg: cut short\\n"
     ).replace("\\n", "\n")
-    fault = fault_of(InputError(text, "remove it"))
+    fault = classify_fault(InputError(text, "remove it"))
     assert isinstance(fault, InputError)
     assert (fault.message, fault.hint) == ("a.jpg: cut short", "remove it")

@@ -204,7 +204,7 @@ def test_bytes_become_shares_of_one_exactly() -> None:
 def test_multi_scale_training_gives_the_network_the_drawn_sizes() -> None:
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-    from detscope.sessions.train.parts import keep_drawn_sizes
+    from detscope.sessions.train.loop import keep_drawn_sizes
 
     class Model:
         transform = GeneralizedRCNNTransform(800, 1333, [0.5] * 3, [0.5] * 3)

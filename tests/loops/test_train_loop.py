@@ -8,8 +8,7 @@ from torch import nn
 
 from detscope.errors import InputError
 from detscope.loops.ema import WeightAverage
-from detscope.loops.train import LearningRate
-from detscope.loops.train import Position, TrainHooks, TrainPlan, train_model
+from detscope.loops.train import LearningRate, Position, TrainHooks, TrainPlan, train_model
 
 
 class Distance(nn.Module):

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from detscope.predict.trace.network import trace_network
-from detscope.sweep.measure import measure_allocated_peak, count_held_bytes
+from detscope.sweep.measure import count_held_bytes, measure_allocated_peak
 from detscope.zoo.networks import Network, load_network
 
 

@@ -75,10 +75,10 @@ def work(rank: int, folder: str) -> None:
             call()
         except (RuntimeError, NotImplementedError) as error:  # not every backend knows every collective
             failed[name] = str(error)
-        rows[name] = watch.take(step)
+        rows[name] = watch.take_step(step)
     patches.undo()
     dist.all_reduce(torch.ones(1))
-    rows["after"] = watch.take(99)
+    rows["after"] = watch.take_step(99)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps({"rows": rows, "failed": failed}))
     dist.destroy_process_group()
     # A functional collective keeps the group and its threads alive. One of them that lets go of a tensor

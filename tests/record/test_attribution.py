@@ -131,7 +131,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     buffer = EventBuffer()
     scribe = BorderScribe(buffer)
     probes = ModelProbes(model, nodes, scribe, "all", (), (), lambda *_: None, lambda *_: None)
-    probes.attach(modules=True)
+    probes.attach_modules(modules=True)
     scribe.record_functions = True
     window = OperatorWindow(cuda=False)
     with warnings.catch_warnings():
@@ -142,7 +142,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     torch.stack(outputs).sum().backward()
     wall_ns = time.perf_counter_ns() - before_ns
     raw = window.stop()
-    probes.remove()
+    probes.remove_all()
     result = attribute_operators(raw, nodes, buffer.take_events()[0])
     rows = result.operators.filter(pl.col("module").is_not_null())
     owners = set(rows.select("name", "module").rows())

@@ -11,7 +11,7 @@ from torch._C._autograd import DeviceType
 from detscope.analyze.device.figures import device_figures
 from detscope.record.operators.attribution import attribute_operators
 from detscope.record.operators.device_rows import StepSpan, make_device_tables
-from detscope.record.operators.profiler import AUTOGRAD, read_events
+from detscope.record.operators.profiler import AUTOGRAD, read_profiler_events
 from detscope.record.steps.nodes import NodeTable
 from detscope.runs.writer import polars_schema
 
@@ -110,7 +110,7 @@ def one_step(nodes: NodeTable) -> tuple[list[Event], list[int]]:
 
 def frames(nodes: NodeTable) -> tuple[pl.DataFrame, pl.DataFrame]:
     events, marks = one_step(nodes)
-    raw = read_events(events, device=True, shapes=False)
+    raw = read_profiler_events(events, device=True, shapes=False)
     found = attribute_operators(raw, nodes, marks)
     tables = make_device_tables(raw, found, nodes, marks, [StepSpan(12, 0, 90 * US, 500 * US)])
     assert tables is not None
@@ -161,7 +161,7 @@ def test_the_rows_give_utilisation_idle_causes_and_blame(nodes):
 
 def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
     events, marks = one_step(nodes)
-    raw = read_events(events, device=True, shapes=False)
+    raw = read_profiler_events(events, device=True, shapes=False)
     rows = {row["name"]: row for row in attribute_operators(raw, nodes, marks).operators.to_dicts()}
     assert (rows["aten::conv2d"]["device_ns"], rows["aten::conv2d"]["kernels"]) == (100 * US, 1)
     assert rows["aten::item"]["device_ns"] == 0
@@ -170,5 +170,5 @@ def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
 
 def test_without_a_device_there_are_no_device_rows(nodes):
     events = [Event("cpu_op", "aten::add", 0, 5, own=1)]
-    raw = read_events(events, device=False, shapes=False)
+    raw = read_profiler_events(events, device=False, shapes=False)
     assert make_device_tables(raw, attribute_operators(raw, nodes, []), nodes, [], []) is None

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from detscope.data.loading.packing import collate_batch
 from detscope.marks import region
 from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap_batch
-from detscope.record.steps.rows import loader_rows
+from detscope.record.steps.rows import make_loader_rows
 
 
 class Marked(Dataset):
@@ -101,7 +101,7 @@ def test_waiting_is_split_into_making_and_receiving():
     assert timing.receive_ns(30) == 30  # asked for at 120: it lay ready
     assert timing.receive_ns(120) == 50  # asked for at 30: 70 went into making it
     assert BatchTiming(-1, 1, 0, 100, arrived_ns=150).receive_ns(120) is None
-    assert loader_rows(7, timing, 120)[0][-3:] == (120, 50, None)
+    assert make_loader_rows(7, timing, 120)[0][-3:] == (120, 50, None)
 
 
 def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_they_are_sent():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, STEP_ENDS, EventBuffer
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.rows import processor_rows, sum_processor_time
+from detscope.record.steps.rows import make_processor_rows, sum_processor_time
 
 
 def test_processor_time_of_the_phases_adds_up_to_that_of_the_step():
@@ -14,7 +14,7 @@ def test_processor_time_of_the_phases_adds_up_to_that_of_the_step():
     marks += [backward, 181, backward + 1, 281, STEP_ENDS, 290]
     spent = sum_processor_time(marks, nodes)
     assert spent == {"data": 30, "other": 12, "forward": 48, "backward": 100, "step": 190}
-    assert processor_rows(7, marks, nodes)[0] == (7, "step", "processor_ns data", 30.0, "ns")
+    assert make_processor_rows(7, marks, nodes)[0] == (7, "step", "processor_ns data", 30.0, "ns")
 
 
 def test_marks_of_a_step_that_was_left_are_forgotten():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.replay import replay_events
-from detscope.record.steps.rows import span_rows, step_rows
+from detscope.record.steps.rows import make_span_rows, make_step_rows
 from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
@@ -96,8 +96,8 @@ def both_ways(codes, steps_gaps, device_gaps):
             times = as_events(codes, device_gaps[:-1], 0)[1::3]
             device = replay_events(events, NODES, 0, times[-1], times=times)
             device_moments = np.array([0, *times, times[-1]], np.int64)
-        general_steps += step_rows(index, 0, "recorded", account, device)
-        general_spans += span_rows(index, NODES, account, device) if account.self_ns else []
+        general_steps += make_step_rows(index, 0, "recorded", account, device)
+        general_spans += make_span_rows(index, NODES, account, device) if account.self_ns else []
         layout = repeats.find_layout(events) or repeats.find_layout(events)
         moments = moments_of(events, 1_000, end)
         assert join_events(layout, moments) == events
@@ -173,9 +173,9 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
         data = NODES.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         account = replay_events(events, NODES, step.start_ns, step.end_ns)
-        rows = step_rows(index, 0, step.mode, account, None)
+        rows = make_step_rows(index, 0, step.mode, account, None)
         expected_steps += [rows[0], rows[1]] if not codes else rows
-        expected_spans += span_rows(index, NODES, account, None) if codes else []
+        expected_spans += make_span_rows(index, NODES, account, None) if codes else []
         if index == 4:
             tables.flush_rows()
     tables.close_tables([])
@@ -198,7 +198,7 @@ def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
             step.events[-2] = step.events[-5]
         tables.add_step(step)
         account = replay_events(step.events, NODES, step.start_ns, step.end_ns)
-        expected += span_rows(index, NODES, account, None)
+        expected += make_span_rows(index, NODES, account, None)
     tables.close_tables([])
     writer.close("ok")
     found = load_run(writer.folder).table("spans")

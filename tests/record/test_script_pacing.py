@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from detscope.record.script.pacing import Pacer, StepEnd
+from detscope.record.script.pacing import StepEnd, StepPacer
 
 
-def play(events: str) -> tuple[list[str], Pacer]:
+def play(events: str) -> tuple[list[str], StepPacer]:
     """Events by letter: i iterator, n asks and gets a batch, x pass ends, f forward, F without gradients,
     t teacher without gradients, b backward, s optimizer step, g step of another optimizer, . end."""
-    pacer = Pacer()
+    pacer = StepPacer()
     ended: list[StepEnd] = []
     for _ in {"s", "g"} & set(events):
         pacer.add_optimizer()
@@ -83,7 +83,7 @@ def test_batches_that_count_as_no_step_are_counted_apart() -> None:
 def test_the_batches_of_an_accumulated_step_are_counted() -> None:
     _, pacer = play("i nfb nfb nfbs x")
     assert pacer.last_batches == 1  # of what came after the step: nothing
-    pacer = Pacer()
+    pacer = StepPacer()
     pacer.add_optimizer()
     for _ in range(3):
         pacer.ask_batch()
@@ -96,7 +96,7 @@ def test_the_batches_of_an_accumulated_step_are_counted() -> None:
 
 
 def test_an_optimizer_that_was_made_and_never_steps_is_not_waited_for() -> None:
-    pacer = Pacer()
+    pacer = StepPacer()
     pacer.add_optimizer()
     pacer.add_optimizer()
     ended = []
@@ -107,7 +107,7 @@ def test_an_optimizer_that_was_made_and_never_steps_is_not_waited_for() -> None:
 
 
 def test_steps_inside_of_backward_make_every_batch_a_step() -> None:
-    pacer = Pacer()
+    pacer = StepPacer()
     pacer.add_optimizer()
     pacer.steps_in_backward = True
     ended = []
@@ -119,7 +119,7 @@ def test_steps_inside_of_backward_make_every_batch_a_step() -> None:
 
 
 def test_a_call_that_raised_did_not_happen() -> None:
-    pacer = Pacer()
+    pacer = StepPacer()
     pacer.ask_batch()
     pacer.add_batch()
     pacer.enter_root(1, False, False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
-from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
+from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
 from detscope.analyze.summary import summarize
 from detscope.report.files import write_as
 from detscope.report.pages.run import write_report
@@ -39,13 +39,13 @@ def make_run(folder: Path, **more: Any) -> Path:
         "cannot_tell": [],
         "device_model": {"rows": 944, "networks": ["resnet18"]},
         "compared": [
-            compared("step without waiting for data", "ms", 110.0, 100.0, interval=(90.0, 120.0)),
-            compared("peak of allocated memory", "bytes", 3e7, 4e7, interval=(3.5e7, 3.9e7)),
+            compare_figure("step without waiting for data", "ms", 110.0, 100.0, interval=(90.0, 120.0)),
+            compare_figure("peak of allocated memory", "bytes", 3e7, 4e7, interval=(3.5e7, 3.9e7)),
         ],
-        "categories": categories_beside({"activations": 2e7}, {"activations": 3e7}),
+        "categories": compare_categories({"activations": 2e7}, {"activations": 3e7}),
         **more,
     }
-    (writer.folder / FILE_NAME).write_text(json.dumps(found))
+    (writer.folder / FILE_NAME).write_bytes(msgspec.json.encode(found))
     return writer.folder
 
 
@@ -70,7 +70,7 @@ def test_the_report_and_the_terminal_tell_error_and_interval(tmp_path: Path) -> 
 def test_the_figures_come_as_markdown_and_csv_too(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     assert "| activations |" in write_as(run, "md").read_text().replace("`", "")
-    assert "predicted,predicted-categories,activations,error,-33.3 %" in write_as(run, "csv").read_text()
+    assert "predicted,predicted-categories,activations,error,-0.333" in write_as(run, "csv").read_text()
 
 
 def test_a_run_that_nobody_predicted_says_how_to(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_damaged_run_json_is_named_and_the_other_runs_are_listed(tmp_path, dam
     DAMAGED_JSON[damage](bad)
     with pytest.raises(InputError, match=r"run\.json is damaged: ."):
         load_run(bad)
-    rows = {row["name"]: row for row in list_runs(tmp_path)}
+    rows = {row.name: row for row in list_runs(tmp_path)}
     assert rows[good.name]["status"] == "ok"
     assert rows[bad.name]["status"] == "damaged"
     found = MeasuredSamples()

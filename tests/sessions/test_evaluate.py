@@ -312,7 +312,7 @@ def test_a_run_that_fails_says_so_and_keeps_the_traceback(tmp_path, data_root, m
     def broken(*_args, **_more):
         exec(compile("raise RuntimeError('no such luck')", detscope.__file__, "exec"))  # a line of ours
 
-    monkeypatch.setattr("detscope.sessions.evaluate.evaluation.measure", broken)
+    monkeypatch.setattr("detscope.sessions.evaluate.evaluation.measure_accuracy", broken)
     with pytest.raises(RuntimeError) as error:
         evaluate(settings_for("tiny_fcos", tmp_path, data_root))
     run = error.value.detscope_log.parent  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.train.variants import train_and_try, parse_variants
+from detscope.sessions.train.variants import parse_variants, train_and_try
 from detscope.zoo.recompute import recompute_in_backward
 
 LIMITED = Path(__file__).with_name("limited_train.py")

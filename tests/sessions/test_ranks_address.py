@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from detscope.errors import MachineError
-from detscope.sessions.ranks.launch import RouteEnd, gloo_interface, find_route
+from detscope.sessions.ranks.launch import RouteEnd, find_route, gloo_interface
 
 
 @pytest.mark.parametrize("rendezvous", ["127.0.0.1:29500", "127.0.0.1", "localhost:0"])

@@ -14,7 +14,7 @@ from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
 from detscope.sessions.train.checkpoints import latest_checkpoint, weights_of_run
-from detscope.sessions.train.recipe import keeps_checkpoints, apply_recipe
+from detscope.sessions.train.recipe import apply_recipe, keeps_checkpoints
 from detscope.sessions.train.training import run_training
 from detscope.zoo.registry import get_card
 

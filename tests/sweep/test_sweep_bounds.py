@@ -6,11 +6,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from detscope.machine.limits import parse_size
 from test_sweep_store import identity
 
 from detscope.cli.main import app
 from detscope.errors import InputError, SettingsError, UsageError
+from detscope.machine.limits import parse_size
 from detscope.sweep.outcome import Outcome, classify_exception
 from detscope.sweep.plan import load_plan
 from detscope.sweep.status import summarize_store

@@ -71,7 +71,9 @@ def test_a_grouped_layer_loses_the_same_channel_of_every_group() -> None:
 def test_channels_that_only_part_of_a_grouped_layer_shares_stay() -> None:
     layers, _ = two_layers(16, groups=4)
     half = np.arange(8)
-    bundles = bundle_channels(layers, [[Member("first", "out", half, half), Member("second", "in", half, half)]])
+    bundles = bundle_channels(
+        layers, [[Member("first", "out", half, half), Member("second", "in", half, half)]]
+    )
     assert bundles.count == 0
 
 
@@ -105,5 +107,8 @@ def test_l1_takes_the_weakest_and_random_does_not_care() -> None:
     bundles = bundle_channels(layers, groups)
     strength = np.arange(40)[::-1] * 1.0
     assert order_removal(score_bundles("l1", bundles, 0, strength), bundles)[:3].tolist() == [39, 38, 37]
-    drawn = [order_removal(score_bundles("random", bundles, seed, strength), bundles).tolist() for seed in (0, 0, 1)]
+    drawn = [
+        order_removal(score_bundles("random", bundles, seed, strength), bundles).tolist()
+        for seed in (0, 0, 1)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]

@@ -14,7 +14,7 @@ from detscope.accuracy.records import Flags, Floats, GroundTruth, Integers
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
+class ScoreThreshold:
     """The score that balances wrong and missed best: the largest F1 over all classes together."""
 
     score: float
@@ -48,7 +48,7 @@ class _Verdicts:
     aside: Flags
 
 
-def find_operating_point(accuracy: CocoAccuracy) -> OperatingPoint | None:
+def find_operating_point(accuracy: CocoAccuracy) -> ScoreThreshold | None:
     """The best score to cut at; None without ground truth or without a right detection."""
     judged, objects = _judge_detections(accuracy), int((~accuracy.matches.ignored_objects[0]).sum())
     if not objects or not judged.right.any():
@@ -60,7 +60,7 @@ def find_operating_point(accuracy: CocoAccuracy) -> OperatingPoint | None:
     last_of_score = np.append(scores[1:] != scores[:-1], True)
     f1 = np.where(last_of_score, 2 * right / (counted + objects), -1.0)
     best = int(np.argmax(f1))
-    return OperatingPoint(
+    return ScoreThreshold(
         float(scores[best]), float(right[best] / counted[best]), float(right[best] / objects), float(f1[best])
     )
 

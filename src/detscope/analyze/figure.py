@@ -11,3 +11,10 @@ import msgspec
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One group of figures; it cannot be changed, and has one shape."""
+
+
+class Definition(Figure, frozen=True, kw_only=True):
+    """What a number means."""
+
+    name: str
+    text: str

@@ -8,15 +8,13 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from detscope.analyze.accuracy import add_evaluation
 from detscope.analyze.advice import advise_on_memory, advise_on_time
-from detscope.analyze.curve import accuracy_figures, epoch_rows
 from detscope.analyze.device.imported import add_device
 from detscope.analyze.device.processor import telemetry_figures
 from detscope.analyze.device.roofline import count_costs
 from detscope.analyze.figure import Figure
 from detscope.analyze.memory.account import memory_account, pass_memory
-from detscope.analyze.predicted import read_predicted
+from detscope.analyze.prediction import read_predicted
 from detscope.analyze.ranks.figures import add_ranks
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.script import script_figures

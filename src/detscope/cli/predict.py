@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, stdout_kept_clean, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
 
 
 def predict(
@@ -47,28 +47,31 @@ def predict(
 
     Of a run: its own network, predicted beside what was measured, and kept in the run for its report.
     """
+    from detscope.analyze.prediction import read_prediction
+    from detscope.report.render.picture import check_picture_name
     from detscope.sessions.predict.prediction import PredictRequest, find_named_run, run_predict
 
     if picture is not None:
-        from detscope.report.canvas import check_ending
-
-        check_ending(picture)
+        check_picture_name(picture)
     asked = PredictRequest(network, device_model, batch_sizes, memory_limit, image_size, stage, optimizer)
     run = find_named_run(network)
     with stdout_kept_clean(json):
         if run is None:
-            found = run_predict(asked)
+            answer = run_predict(asked)
         else:
             from detscope.sessions.predict.runs import predict_run
 
-            found = predict_run(asked, run)
+            answer = predict_run(asked, run)
+    found = read_prediction(answer)
     if picture is not None:
-        from detscope.report.predict_pictures import draw_prediction
+        import msgspec
 
-        found["picture"] = str(draw_prediction(found, picture))
+        from detscope.report.verbs.prediction_charts import draw_prediction
+
+        found = msgspec.structs.replace(found, picture=str(draw_prediction(found, picture)))
     if json:
         print_json(found)
         return
-    from detscope.report.terminal_predict import render
+    from detscope.report.verbs.prediction import prediction_sections
 
-    render(found, table_console())
+    show_sections(prediction_sections(found))

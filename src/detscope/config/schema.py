@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """Settings are strict: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class TrainingSettings(Section):
+class TrainingSettings(SettingsSection):
     """`[training]`: the loop."""
 
     num_epochs: int = Field(default=1, ge=1, description="passes over the data set")
@@ -73,7 +73,7 @@ class TrainingSettings(Section):
     )
 
 
-class ModelSettings(Section):
+class ModelSettings(SettingsSection):
     """`[model]`: what is measured."""
 
     name: str = Field(default="fasterrcnn_resnet50_fpn", min_length=1, description="see `detscope models`")
@@ -83,7 +83,7 @@ class ModelSettings(Section):
     trainable_layers: int | None = Field(default=None, ge=0)
 
 
-class DataSettings(Section):
+class DataSettings(SettingsSection):
     """`[data]`: on what."""
 
     name: str = Field(
@@ -114,7 +114,7 @@ class DataSettings(Section):
     )
 
 
-class RecordSettings(Section):
+class RecordSettings(SettingsSection):
     """`[record]`: what listens, and how closely."""
 
     level: Literal["phases", "modules", "ops"] = "modules"
@@ -139,7 +139,7 @@ class RecordSettings(Section):
         return str(value) if type(value) is int else value
 
 
-class InferenceSettings(Section):
+class InferenceSettings(SettingsSection):
     """`[inference]`: which images go through the detector, and how."""
 
     images: list[str] = Field(
@@ -161,7 +161,7 @@ class InferenceSettings(Section):
     tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(SettingsSection):
     """`[evaluation]`: accuracy on images that are not trained on."""
 
     every: int | None = Field(default=None, ge=1, description="evaluate after every n-th epoch; None: never")
@@ -172,13 +172,13 @@ class EvaluationSettings(Section):
     )
 
 
-class OutputSettings(Section):
+class OutputSettings(SettingsSection):
     """`[output]`: where results go."""
 
     runs: str = Field(default="runs", min_length=1, description="folder of run folders")
 
 
-class Settings(Section):
+class Settings(SettingsSection):
     """A whole configuration file."""
 
     training: TrainingSettings = TrainingSettings()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from detscope.limits import limit, over_limit
+from detscope.limits import over_limit, read_limit
 from detscope.machine.limits import memory_limit_bytes
 
 _SMALL_BYTES = 64 << 20  # unpacked: below it the ratio is no matter
@@ -32,12 +32,13 @@ class RecordedFile:
 
     def read_pieces(self, size: int) -> Iterator[bytes]:
         """Pieces of this size; of a file that is damaged or cut, all that can be unpacked."""
-        ended = False
+        most, ended = 1 << 13 if self.is_packed else size, False
         with gzip.open(self.path, "rb") if self.is_packed else self.path.open("rb") as file:
             while not ended:
                 parts, missing = [], size
                 try:
-                    while missing and (part := file.read1(missing)):
+                    # little at a time: what was unpacked within a call that fails is lost
+                    while missing and (part := file.read1(min(missing, most))):
                         parts.append(part)
                         missing -= len(part)
                     ended = missing > 0
@@ -48,7 +49,7 @@ class RecordedFile:
 
     def read_whole(self) -> bytes:
         """All bytes of a file that is not streamed, as memory snapshots are."""
-        whole, unpacked = limit("snapshot_bytes"), self.most_bytes
+        whole, unpacked = read_limit("snapshot_bytes"), self.most_bytes
         pieces: list[bytes] = []
         size = 0
         for piece in self.read_pieces(1 << 22):
@@ -61,19 +62,19 @@ class RecordedFile:
     @property
     def most_bytes(self) -> int:
         """How much is read, unpacked: all of a plain file; of a packed one what its size can mean."""
-        most = limit("recording_bytes")
+        most = read_limit("recording_bytes")
         if not self.is_packed:
             return most
-        return min(most, max(_SMALL_BYTES, limit("recording_ratio") * self.path.stat().st_size))
+        return min(most, max(_SMALL_BYTES, read_limit("recording_ratio") * self.path.stat().st_size))
 
     def find_event_limit(self) -> tuple[int, str]:
         """How many events are kept, and the limit that says so."""
         free = min(psutil.virtual_memory().available, memory_limit_bytes() or 1 << 62)
         limits = [
-            (limit("recording_events"), "recording_events"),
-            (int(_SHARE_OF_MEMORY * free) // limit("event_memory_bytes"), "event_memory_bytes"),
+            (read_limit("recording_events"), "recording_events"),
+            (int(_SHARE_OF_MEMORY * free) // read_limit("event_memory_bytes"), "event_memory_bytes"),
         ]
         if self.is_packed:
-            worth = self.path.stat().st_size // limit("packed_event_bytes")
-            limits.append((max(limit("packed_events"), worth), "packed_events"))
+            worth = self.path.stat().st_size // read_limit("packed_event_bytes")
+            limits.append((max(read_limit("packed_events"), worth), "packed_events"))
         return min(limits)

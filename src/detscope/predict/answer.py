@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from math import log
 from typing import Any
 
@@ -18,70 +17,19 @@ from detscope.predict.memory.limit import FITS, decide_fit
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.memory.simulation import simulate_training
 from detscope.predict.models.choice import Estimate, TargetModel
-from detscope.predict.models.methods import HybridModel
-from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.models.methods import HybridModel, find_physical
 from detscope.predict.samples import StepCase
 
-# DOC detscope.predict.answer: Where the time of a network is expected: by its stages, as the physical model has it.
 _ITSELF = "(the model itself)"
+_LARGEST = 1e24
 
 
 def share_by_stage(model: TargetModel, case: StepCase) -> dict[str, float] | None:
     """Shares of the device's time by stage; None where only trees were fitted, which know no layers."""
-    physical = find_physical(model)
-    if physical is None:
-        return None
-    if isinstance(physical, LayerModel):
-        return _divide_by_sum({stage or _ITSELF: ms for stage, ms in physical.sum_by_stage(case).items()})
-    by_stage = {
-        stage: physical.split_parts([StepCase(part, case.batch)])[0][0]
-        for stage, part in _split_stages(case.graph)
-    }
-    return _divide_by_sum(by_stage)
-
-
-def note_traffic_counts(model: TargetModel, graph: LayerGraph) -> str | None:
-    """A word on operations whose latency is a guess by what they read and write; None: there are none."""
-    physical = find_physical(model)
-    if isinstance(physical, LayerModel):
-        why, kinds = "operations no microbench has seen", physical.list_unseen_kinds(graph)
-    else:
-        why, kinds = "operations without a rule", graph.unknown_kinds
-    return f"latency: {why}, counted by memory traffic: {', '.join(kinds)}" if kinds else None
-
-
-def knows_update(model: TargetModel, optimizer: str) -> bool:
-    """Whether an optimizer's update was measured for whatever may answer; trees know whole steps alone."""
-    parts = [one.physical if isinstance(one, HybridModel) else one for one in (model.near, model.far)]
-    return all(isinstance(one, LayerModel) and one.table.knows_update(optimizer) for one in parts)
-
-
-def _divide_by_sum(by_stage: Mapping[str, float]) -> dict[str, float] | None:
+    physical = find_physical(model.near, model.far)
+    by_stage = physical.sum_by_stage(case) if physical is not None else {}
     whole = float(sum(by_stage.values()))
-    return {stage: float(part) / whole for stage, part in by_stage.items()} if whole > 0 else None
-
-
-def find_physical(model: TargetModel) -> PhysicalModel | LayerModel | None:
-    for fitted in (model.near, model.far):
-        if isinstance(fitted, HybridModel):
-            return fitted.physical
-        if isinstance(fitted, PhysicalModel | LayerModel):
-            return fitted
-    return None
-
-
-def _split_stages(graph: LayerGraph) -> list[tuple[str, LayerGraph]]:
-    stages = dict.fromkeys(operation.stage for operation in graph.operations)
-    return [
-        (
-            stage or _ITSELF,
-            replace(graph, operations=tuple(one for one in graph.operations if one.stage == stage)),
-        )
-        for stage in stages
-    ]
-
-
-_LARGEST = 1e24
+    return {stage or _ITSELF: float(part) / whole for stage, part in by_stage.items()} if whole > 0 else None
 
 
 def answer_questions(
@@ -94,7 +42,7 @@ def answer_questions(
 ) -> dict[str, Any]:
     """Rows per batch size and what follows from them; without a device model memory is simulated alone.
 
-    `simulate` gives a row's memory where more is known than the layer graph; see `simulated_row`.
+    `simulate` gives a row's memory where more is known than the layer graph; see `simulate_row`.
     """
     wrong = [batch for batch in batches if batch < 1]
     if wrong or not batches:
@@ -105,7 +53,7 @@ def answer_questions(
     notes: list[str] = []
     if device is not None:
         _add_estimates(rows, cases, device, notes)
-        notes += [*device.notes, *_note_unmeasured(graph, device), *_note_update(device, optimizer)]
+        notes += [*device.notes, *_note_latency(graph, device, optimizer)]
     for row in rows:
         row["fits"] = _decide_fit(row, limit, device)
     return {
@@ -168,17 +116,23 @@ def _estimate_positive(model: TargetModel, cases: Sequence[StepCase], target: st
     return found
 
 
-def _note_unmeasured(graph: LayerGraph, device: DeviceModel) -> list[str]:
+def _note_latency(graph: LayerGraph, device: DeviceModel, optimizer: str) -> Iterator[str]:
+    """What latencies of this network rest on that was never measured."""
     latency = device.targets.get("latency")
-    note = note_traffic_counts(latency, graph) if latency else None
-    return [note] if note else []
-
-
-def _note_update(device: DeviceModel, optimizer: str) -> list[str]:
-    latency = device.targets.get("latency")
-    if optimizer == "sgd" or latency is None or knows_update(latency, optimizer):
-        return []
-    return [f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"]
+    if latency is None:
+        return
+    physical = find_physical(latency.near, latency.far)
+    if isinstance(physical, LayerModel):
+        why, kinds = "operations no microbench has seen", physical.table.list_unseen_kinds(graph)
+    else:
+        why, kinds = "operations without a rule", graph.unknown_kinds
+    if kinds:
+        yield f"latency: {why}, counted by memory traffic: {', '.join(kinds)}"
+    # trees know whole steps alone
+    parts = [one.physical if isinstance(one, HybridModel) else one for one in (latency.near, latency.far)]
+    known = all(isinstance(one, LayerModel) and one.table.knows_update(optimizer) for one in parts)
+    if optimizer != "sgd" and not known:
+        yield f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"
 
 
 def _estimate_unbounded(

@@ -20,8 +20,6 @@ from detscope.predict.models.methods import TARGETS, fit_method
 from detscope.predict.samples import Array, StepSample, choose_spread, keep_measured
 
 
-# DOC detscope.predict.score: How well the data itself is known: no predictor can be expected to do better.
-# DOC detscope.predict.score: How samples are split into what a model sees and what it is asked: five protocols.
 def measure_noise(samples: Sequence[StepSample], target: str) -> float | None:
     """Median relative difference of cases that were measured more than once; None where none was."""
     seen: dict[tuple[str, str, int, str, int], list[float]] = {}

@@ -78,52 +78,52 @@ class OwnCollectives:
         self._works: WeakKeyDictionary[Any, HostInterval] = WeakKeyDictionary()
         self._results: dict[int, HostInterval] = {}  # of functional collectives, by the result's address
 
-    def attach(self, put: Put) -> None:
+    def attach_to_groups(self, put: Put) -> None:
         """Listen; `put` replaces an attribute."""
         for name, kind in KINDS.items():
             plain = getattr(ProcessGroup, name, None)
             if plain is not None:
-                put(ProcessGroup, name, self._noted_call(plain, kind))
-        put(Work, "wait", self._noted_wait(Work.wait))
-        put(Work, "get_future", self._noted_future(Work.get_future))
+                put(ProcessGroup, name, self._make_noted_call(plain, kind))
+        put(Work, "wait", self._make_noted_wait(Work.wait))
+        put(Work, "get_future", self._make_noted_future(Work.get_future))
         self._attach_functional(put)
 
-    def _noted_call(self, plain: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def _make_noted_call(self, plain: Callable[..., Any], kind: str) -> Callable[..., Any]:
         watch = self._watch
 
         @functools.wraps(plain)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if not watch.listens or group.size() < 2:
+            if not watch.is_listening or group.size() < 2:
                 return plain(group, *args, **kwargs)
             tensors = list(_tensors((*args, *kwargs.values())))
-            noted = watch.begin(kind, *self._number(group, kind, args), tensors)
+            noted = watch.begin_collective(kind, *self._number_call(group, kind, args), tensors)
             if noted is None:
                 return plain(group, *args, **kwargs)
             try:
                 work = plain(group, *args, **kwargs)
             except BaseException:
-                watch.forget(noted)
+                watch.forget_collective(noted)
                 raise
             if isinstance(work, Work):
-                watch.called(noted)
+                watch.end_call(noted)
                 self._works[work] = noted
             else:
-                watch.end(noted)
+                watch.end_collective(noted)
             return work
 
         return call
 
-    def _noted_wait(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_noted_wait(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             noted = self._works.pop(work, None)
             if noted is None:
                 return plain(work, *args, **kwargs)
-            return self._watch.wait(noted, lambda: plain(work, *args, **kwargs))
+            return self._watch.wait_for(noted, lambda: plain(work, *args, **kwargs))
 
         return wait
 
-    def _noted_future(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_noted_future(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """A hook on gradients hands its future to torch, which waits where nobody sees: it tells the end."""
 
         @functools.wraps(plain)
@@ -144,38 +144,42 @@ class OwnCollectives:
         for name, kind in _FUNCTIONAL.items():
             plain = getattr(functional, name, None)
             if plain is not None:
-                put(functional, name, self._noted_function(plain, kind))
-        put(functional, "wait_tensor", self._noted_tensor_wait(functional.wait_tensor))
+                put(functional, name, self._make_noted_function(plain, kind))
+        put(functional, "wait_tensor", self._make_tensor_wait(functional.wait_tensor))
 
-    def _noted_function(self, plain: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def _make_noted_function(self, plain: Callable[..., Any], kind: str) -> Callable[..., Any]:
         watch = self._watch
 
         @functools.wraps(plain)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not watch.listens or not torch.distributed.is_initialized():
+            if (
+                torch.compiler.is_compiling()
+                or not watch.is_listening
+                or not torch.distributed.is_initialized()
+            ):
                 return plain(tensor, *args, **kwargs)
             if torch.distributed.get_world_size() < 2:
                 return plain(tensor, *args, **kwargs)
             number = self._numbers["functional"] = self._numbers.get("functional", -1) + 1
-            noted = watch.begin(kind, "functional", number, list(_tensors((tensor,))))
+            noted = watch.begin_collective(kind, "functional", number, list(_tensors((tensor,))))
             if noted is None:
                 return plain(tensor, *args, **kwargs)
             try:
                 result = plain(tensor, *args, **kwargs)
             except BaseException:
-                watch.forget(noted)
+                watch.forget_collective(noted)
                 raise
             held = getattr(result, "elem", None)
             if held is None:  # nobody is asked to wait
-                watch.end(noted)
+                watch.end_collective(noted)
             else:
-                watch.called(noted)
+                watch.end_call(noted)
                 self._results[held.data_ptr()] = noted
             return result
 
         return call
 
-    def _noted_tensor_wait(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_tensor_wait(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def wait_tensor(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self._results:
@@ -183,11 +187,11 @@ class OwnCollectives:
             noted = self._results.pop(tensor.data_ptr(), None)
             if noted is None:
                 return plain(tensor, *args, **kwargs)
-            return self._watch.wait(noted, lambda: plain(tensor, *args, **kwargs))
+            return self._watch.wait_for(noted, lambda: plain(tensor, *args, **kwargs))
 
         return wait_tensor
 
-    def _number(self, group: Any, kind: str, args: tuple[Any, ...]) -> tuple[str | None, int]:
+    def _number_call(self, group: Any, kind: str, args: tuple[Any, ...]) -> tuple[str | None, int]:
         """The group's name, and the how-manieth call of it this is; a pair of ranks counts for itself."""
         name = str(group.group_name)
         if kind in _BETWEEN_TWO:
@@ -234,15 +238,15 @@ class HostInterval:
         self.start_ns = perf_counter_ns()
         self.end_ns = 0
 
-    def called(self) -> None:
+    def end_call(self) -> None:
         """The call has returned; what it gave may still have to be waited for."""
         self._called_ns = perf_counter_ns()
 
-    def waits(self) -> None:
+    def begin_waiting(self) -> None:
         """The program waits for it from now on."""
         self._waits_ns = perf_counter_ns()
 
-    def blocked(self) -> tuple[int | None, int | None]:
+    def find_blocked(self) -> tuple[int | None, int | None]:
         """From its begin until the program waited for it, and how long; the call may be the waiting."""
         if self.phase is None:
             return None, None
@@ -255,15 +259,15 @@ class HostInterval:
         self.end_ns = perf_counter_ns()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the program has it behind it."""
         return self.end_ns > 0
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether its end is known."""
-        return self.over
+        return self.is_over
 
-    def times(self, _first: HostInterval) -> tuple[int, int]:
+    def read_times(self, _first: HostInterval) -> tuple[int, int]:
         """Begin and length."""
         return self.start_ns, self.end_ns - self.start_ns
 
@@ -279,13 +283,13 @@ class DeviceInterval(HostInterval):
         self._begin.record()
         self._waited = self._marked = False
 
-    def waits(self) -> None:
+    def begin_waiting(self) -> None:
         """The device's queue waits for it from now on."""
-        super().waits()
+        super().begin_waiting()
         self._wait.record()
         self._waited = True
 
-    def blocked(self) -> tuple[int | None, int | None]:
+    def find_blocked(self) -> tuple[int | None, int | None]:
         """As the device's queue was blocked."""
         if self.phase is None:
             return None, None
@@ -299,15 +303,15 @@ class DeviceInterval(HostInterval):
         self._marked = True
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether its end is marked in the device's queue."""
         return self._marked
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the device has passed both marks."""
         return self._marked and bool(self._end.query())
 
-    def times(self, first: HostInterval) -> tuple[int, int]:
+    def read_times(self, first: HostInterval) -> tuple[int, int]:
         """Begin and length; begins are placed by the host's time of the step's first collective."""
         assert isinstance(first, DeviceInterval)
         after_ns = round(first._begin.elapsed_time(self._begin) * 1e6)
@@ -328,9 +332,9 @@ class CommunicationWatch:
         self._phase: ExitStack | None = None
         self._before_forward: HostInterval | None = None
 
-    def attach(self, wrapped: DistributedDataParallel) -> None:
+    def attach_to_wrapper(self, wrapped: DistributedDataParallel) -> None:
         """Hook into the wrapper; torch allows one such hook per wrapper, and it stays."""
-        wrapped.register_comm_hook(None, self._all_reduce(wrapped))
+        wrapped.register_comm_hook(None, self._make_reduce_hook(wrapped))
         self._watch_buffers(wrapped)
 
     def attach_to_all(self, put: Put) -> None:
@@ -347,7 +351,7 @@ class CommunicationWatch:
             if wrapped not in known:
                 known.add(wrapped)
                 if not wrapped._comm_hooks and dist.get_world_size(wrapped.process_group) > 1:
-                    wrapped.register_comm_hook(None, self._all_reduce(wrapped))
+                    wrapped.register_comm_hook(None, self._make_reduce_hook(wrapped))
                     wrapped._comm_hooks.clear()  # only a list for people; the hook itself is the reducer's
             return plain(wrapped, *args, **kwargs)
 
@@ -370,14 +374,14 @@ class CommunicationWatch:
     def attach_to_calls(self, put: Put, phase_now: Callable[[], str | None]) -> None:
         """Note collectives that the program calls itself; `phase_now` says in which phase it is."""
         self.phase_now = phase_now
-        OwnCollectives(self).attach(put)
+        OwnCollectives(self).attach_to_groups(put)
 
     @property
-    def listens(self) -> bool:
+    def is_listening(self) -> bool:
         """Whether a collective that is called now is one to be noted."""
         return not self._in_hook
 
-    def begin(
+    def begin_collective(
         self, kind: str, group: str | None, number: int, tensors: Sequence[torch.Tensor]
     ) -> HostInterval | None:
         """A collective is called."""
@@ -393,27 +397,27 @@ class CommunicationWatch:
         self._current.append(noted)
         return noted
 
-    def called(self, noted: HostInterval) -> None:
+    def end_call(self, noted: HostInterval) -> None:
         """The call has returned."""
-        noted.called()
+        noted.end_call()
         self._in_hook -= 1
         self._asides.pop(noted, _nothing)()
 
-    def end(self, noted: HostInterval) -> None:
+    def end_collective(self, noted: HostInterval) -> None:
         """The call has returned, and nothing is to be waited for."""
-        self.called(noted)
+        self.end_call(noted)
         noted.finish()
 
-    def forget(self, noted: HostInterval) -> None:
+    def forget_collective(self, noted: HostInterval) -> None:
         """The call has raised."""
-        self.called(noted)
+        self.end_call(noted)
         self._current.remove(noted)
 
-    def wait(self, noted: HostInterval, plain: Callable[[], Result]) -> Result:
+    def wait_for(self, noted: HostInterval, plain: Callable[[], Result]) -> Result:
         """The program waits for a collective."""
         noted.phase = self.phase_now() or noted.phase
         back = self.set_aside(noted.phase or "other")
-        noted.waits()
+        noted.begin_waiting()
         try:
             return plain()
         finally:
@@ -427,38 +431,46 @@ class CommunicationWatch:
 
     # ---- rows
 
-    def skip(self) -> None:
+    def skip_step(self) -> None:
         """What was noted belongs to no step that counts."""
-        self._current = _carried(self._current)
+        self._current = _find_carried(self._current)
 
-    def take(self, step: int) -> list[Row]:
+    def take_step(self, step: int) -> list[Row]:
         """The step has ended: its rows, or those of earlier steps whose times a device owed."""
-        ended = [one for one in self._current if one.phase is None or one.over]
+        ended = [one for one in self._current if one.phase is None or one.is_over]
         self._waiting.append((step, ended))
-        self._current = _carried(self._current)
+        self._current = _find_carried(self._current)
         rows: list[Row] = []
-        while self._waiting and all(one.ready() for one in self._waiting[0][1]):
+        while self._waiting and all(one.is_ready() for one in self._waiting[0][1]):
             number, intervals = self._waiting.popleft()
-            rows += [self._row(number, one, intervals) for one in intervals]
+            rows += [self._make_row(number, one, intervals) for one in intervals]
         return rows
 
-    def finish(self) -> list[Row]:
+    def take_rest(self) -> list[Row]:
         """Rows that a device still owed; it has done its work by now."""
         rows = [
-            self._row(number, one, intervals)
+            self._make_row(number, one, intervals)
             for number, intervals in self._waiting
             for one in intervals
-            if one.ready()
+            if one.is_ready()
         ]
         self._waiting.clear()
         return rows
 
-    def _row(self, step: int, one: HostInterval, intervals: list[HostInterval]) -> Row:
+    def _make_row(self, step: int, one: HostInterval, intervals: list[HostInterval]) -> Row:
         first = next(other for other in intervals if type(other) is type(one))
-        told = (one.kind, one.bucket, one.size_bytes, *one.times(first), one.phase, one.group, *one.blocked())
+        told = (
+            one.kind,
+            one.bucket,
+            one.size_bytes,
+            *one.read_times(first),
+            one.phase,
+            one.group,
+            *one.find_blocked(),
+        )
         return (self.rank, step, *told)
 
-    def _all_reduce(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
+    def _make_reduce_hook(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
         group = wrapped.process_group
         ranks = dist.get_world_size(group)
         on_device = next(wrapped.parameters()).is_cuda
@@ -513,9 +525,9 @@ class CommunicationWatch:
         inner.register_forward_pre_hook(end)
 
 
-def _carried(intervals: Sequence[HostInterval]) -> list[HostInterval]:
+def _find_carried(intervals: Sequence[HostInterval]) -> list[HostInterval]:
     """Collectives that a program has called and may wait for in a later step; they are noted there."""
-    found = [one for one in intervals if one.phase is not None and not one.over]
+    found = [one for one in intervals if one.phase is not None and not one.is_over]
     for one in found:
         one.steps_carried += 1
     return [one for one in found if one.steps_carried <= _LONGEST_CARRIED]

@@ -51,18 +51,18 @@ def count_costs(
     model: nn.Module, one_pass: Callable[[], object], stages: Sequence[Stage], modules: str = "all"
 ) -> list[Cost]:
     """Run the pass once and account for its arithmetic; leaves nothing on the model."""
-    counter = _Counter()
+    counter = _OperatorCounter()
     nodes, buffer = NodeTable(), EventBuffer(now=counter.now)
     scribe = BorderScribe(buffer)
     phases = PhaseProbes(buffer, nodes, model, ())
     probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None, phases)
     phases.attach()
-    probes.attach(modules=True)
+    probes.attach_modules(modules=True)
     try:
         with counter:
             one_pass()
     finally:
-        probes.remove()
+        probes.remove_all()
         phases.remove()
     events, _ = buffer.take_events()
     moments = events[TIME::WIDTH]
@@ -70,10 +70,10 @@ def count_costs(
         replay_events(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
         for counted in (counter.flops, counter.bytes)
     ]
-    return _costs(nodes, *accounts)
+    return _merge_costs(nodes, *accounts)
 
 
-def _costs(nodes: NodeTable, flops: StepAccount, moved: StepAccount) -> list[Cost]:
+def _merge_costs(nodes: NodeTable, flops: StepAccount, moved: StepAccount) -> list[Cost]:
     keys = {key: None for account in (flops, moved) for key in (*account.total_ns, *account.self_ns)}
     found = []
     for number, direction in keys:
@@ -92,12 +92,12 @@ def _costs(nodes: NodeTable, flops: StepAccount, moved: StepAccount) -> list[Cos
     return found
 
 
-class _Counter(TorchDispatchMode):
+class _OperatorCounter(TorchDispatchMode):
     """Counts operators; its clock says how many there were, its lists what they had done until then."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.own = _own_formulas()  # now: a model that uses them has loaded them
+        self.own = _find_own_formulas()  # now: a model that uses them has loaded them
         self.flops = [0]
         self.bytes = [0]
 
@@ -126,17 +126,17 @@ class _Counter(TorchDispatchMode):
         elif packet in self.own:
             flops = self.own[packet](result, *args, **kwargs)
         self.flops.append(self.flops[-1] + int(flops))
-        self.bytes.append(self.bytes[-1] + (0 if func.is_view else _moved(args, kwargs, result)))
+        self.bytes.append(self.bytes[-1] + (0 if func.is_view else _count_bytes(args, kwargs, result)))
         return result
 
 
-def _moved(*parts: Any) -> int:
+def _count_bytes(*parts: Any) -> int:
     """Bytes of all tensors, each storage once."""
     tensors = {id(leaf): leaf for leaf in tree_leaves(parts) if isinstance(leaf, torch.Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def _roi_align(
+def _count_roi_align(
     output: torch.Tensor,
     features: torch.Tensor,  # noqa: ARG001
     rois: torch.Tensor,
@@ -147,11 +147,11 @@ def _roi_align(
     aligned: bool = False,  # noqa: ARG001
 ) -> int:
     channels = output.shape[1]
-    per_bin = _samples(rois, scale, height, width, ratio)
+    per_bin = _count_samples(rois, scale, height, width, ratio)
     return int(channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * rois.shape[0]))
 
 
-def _roi_align_backward(
+def _count_roi_backward(
     output: torch.Tensor,  # noqa: ARG001
     gradient: torch.Tensor,
     rois: torch.Tensor,
@@ -163,13 +163,13 @@ def _roi_align_backward(
     *rest: Any,
 ) -> int:
     ratio = int(rest[2]) if len(rest) > 2 else -1
-    per_bin = _samples(rois, scale, height, width, ratio)
+    per_bin = _count_samples(rois, scale, height, width, ratio)
     return int(
         channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * gradient.shape[0])
     )
 
 
-def _samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: int) -> int:
+def _count_samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: int) -> int:
     """Samples per output bin, summed over all regions; without a ratio as many as the region is large."""
     if ratio > 0:
         return ratio * ratio * int(rois.shape[0])
@@ -180,16 +180,20 @@ def _samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: i
     )
 
 
-def _nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # noqa: ARG001
+def _count_nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # noqa: ARG001
     count = int(boxes.shape[0])
     return FLOPS_PER_PAIR * count * (count - 1) // 2
 
 
-def _own_formulas() -> dict[Any, Callable[..., int]]:
+def _find_own_formulas() -> dict[Any, Callable[..., int]]:
     """Torchvision's operators, where they are loaded."""
     library = getattr(torch.ops, "torchvision", None)
     found: dict[Any, Callable[..., int]] = {}
-    formulas = (("roi_align", _roi_align), ("_roi_align_backward", _roi_align_backward), ("nms", _nms))
+    formulas = (
+        ("roi_align", _count_roi_align),
+        ("_roi_align_backward", _count_roi_backward),
+        ("nms", _count_nms),
+    )
     for name, formula in formulas:
         if library is not None and hasattr(library, name):
             found[getattr(library, name)] = formula

@@ -128,9 +128,9 @@ class TimedCollate:
 
 def count_tensors(batch: Any) -> int:
     """Tensors of a batch as a worker sends it; a packed batch says itself what it sends."""
-    from detscope.record.memory.live import named_tensors
+    from detscope.record.memory.live import find_named_tensors
 
-    return len({id(tensor) for _, tensor in named_tensors(getattr(batch, "tensors", batch), "")})
+    return len({id(tensor) for _, tensor in find_named_tensors(getattr(batch, "tensors", batch), "")})
 
 
 def instrument_iterator(loader: Iterable[Any]) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from torch import nn
 
 from detscope import marks
 from detscope.errors import UsageError
-from detscope.faults import text_of
+from detscope.faults import error_text
 from detscope.machine.facts import gather_facts
 from detscope.record.device.clock import device_clock_for
 from detscope.record.device.telemetry import Telemetry
@@ -156,7 +156,7 @@ class StepRecorder:
         self.writer = RunWriter(out, verb, name, info, config_toml)
         self.begun = True
         if self.level == "ops" or self.memory:
-            self._open_spans.watch()
+            self._open_spans.watch_spans()
         self.tables = StepTables(self.writer, self.nodes, self._traced_steps, self.buffer.device_clock)
         self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
         if self.telemetry:
@@ -173,7 +173,7 @@ class StepRecorder:
         try:
             self.abandon_step()
             self.attach_probes("nothing")
-            self.probes.remove()
+            self.probes.remove_all()
             self._phases.remove()
         finally:
             if self._listening:
@@ -190,14 +190,14 @@ class StepRecorder:
                 status = failure.status
                 self.writer.info["oom"] = self._describe_failure(failure)
             if self.memory:
-                self.memory.close(self.writer, keep_unfinished=failure is not None)
+                self.memory.write_rest(self.writer, keep_unfinished=failure is not None)
             self.writer.info["notes"] = self.notes
             self.writer.close(status, reason)
         except Exception:
             if kind is None:  # never hide the user's own exception behind ours
                 raise
         finally:
-            self._open_spans.forget()
+            self._open_spans.stop_watching()
         return False
 
     @property
@@ -219,7 +219,7 @@ class StepRecorder:
         """Listen to nothing until the next step: what comes between, such as an evaluation, runs bare."""
         self.attach_probes("nothing")
         if self.memory:
-            self.memory.pause()
+            self.memory.pause_session()
 
     def note(self, text: str) -> None:
         """Say something once, in every view of the run."""
@@ -237,7 +237,7 @@ class StepRecorder:
         """Bring the probes into the state the coming step wants; its mode."""
         mode = self.schedule.mode_of(self.index)
         if self.telemetry:
-            self.telemetry.hold(mode == BARE)
+            self.telemetry.hold_samples(mode == BARE)
         if mode == BARE:
             self.attach_probes("nothing")
         elif self.level == "phases":
@@ -318,11 +318,11 @@ class StepRecorder:
         """Listen to nothing, to phases, or to modules too."""
         if what == self.attached:
             return
-        self.probes.detach()
+        self.probes.detach_modules()
         self._phases.detach()
         if what != "nothing":
             self._phases.attach()  # first, so that the forward phase encloses the root module
-            self.probes.attach(modules=what == "modules")
+            self.probes.attach_modules(modules=what == "modules")
         self.attached = what
 
     # ---- marks
@@ -401,7 +401,7 @@ class StepRecorder:
         self.counts[name] = self.counts.get(name, 0) + value
 
     def _drain_telemetry(self) -> list[tuple[Any, ...]]:
-        return [tuple(sample) for sample in self.telemetry.drain()] if self.telemetry else []
+        return [tuple(sample) for sample in self.telemetry.drain_samples()] if self.telemetry else []
 
 
 def _find_last_mark(items: list[int]) -> int | None:
@@ -420,4 +420,4 @@ def _outcome_of(kind: type[BaseException] | None, error: BaseException | None) -
         return "ok", None
     if issubclass(kind, KeyboardInterrupt):
         return "partial", "interrupted"
-    return "failed", f"{kind.__name__}: {error and text_of(error)}".splitlines()[0][:500]
+    return "failed", f"{kind.__name__}: {error and error_text(error)}".splitlines()[0][:500]

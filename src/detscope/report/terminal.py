@@ -28,7 +28,6 @@ from detscope.report.figures import (
 )
 from detscope.report.memory_terminal import render_memory
 from detscope.report.terminal_advice import render_advice
-from detscope.report.terminal_predict import compared_words
 from detscope.report.terminal_ranks import ranks_lines, ranks_table
 from detscope.report.terminal_tables import (
     loader_table,
@@ -38,6 +37,7 @@ from detscope.report.terminal_tables import (
     stages_table,
     telemetry_table,
 )
+from detscope.report.verbs.prediction import write_compared
 
 Summary = Mapping[str, Any]
 
@@ -281,9 +281,10 @@ def _ratio(cost: Mapping[str, Any], index: int) -> str:
 
 
 def _predicted_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:
-    for row in rows(mapping(summary, "predicted"), "compared"):
-        style = "yellow" if row.get("inside") is False else ""
-        yield "predicted", f"{plain(row['name'])}: {compared_words(row)}", style
+    predicted = summary.get("predicted")
+    for row in predicted.compared or () if predicted else ():
+        style = "yellow" if row.inside is False else ""
+        yield "predicted", f"{plain(row.name)}: {plain(write_compared(row))}", style
 
 
 def _note_lines(summary: Summary) -> Iterator[tuple[str, str, str]]:

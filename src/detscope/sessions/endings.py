@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from detscope.errors import DetscopeError, InterruptedRun, MachineError
-from detscope.faults import fault_of, one_line
+from detscope.faults import classify_fault, one_line
 from detscope.runs.atomic import write_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def name_kept_run(recorder: Recorder) -> Iterator[None]:
             f"detscope show {recorder.run}",
         ) from None
     except SystemExit as stop:
-        fault = fault_of(stop)
+        fault = classify_fault(stop)
         if fault is None or not recorder.begun:
             raise
         fault.hint = f"{recorder.steps_done} steps are kept in {recorder.run}; {fault.hint}"
@@ -92,8 +92,8 @@ def raise_with_log(error: Exception, run: Path) -> NoReturn:
     try:
         write_text(log, "".join(traceback.format_exception(error)))
     except DetscopeError:  # the disk that the error may be about
-        raise fault_of(error) or error from None
-    fault = fault_of(error)
+        raise classify_fault(error) or error from None
+    fault = classify_fault(error)
     if fault is None:
         error.detscope_log = log  # type: ignore[attr-defined]
         raise error

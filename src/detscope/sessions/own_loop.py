@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Literal
 
-from detscope.faults import said_by
+from detscope.faults import describe_error
 from detscope.record.recorder import Recorder
 
 
@@ -23,6 +23,6 @@ class PublishingRecorder(Recorder):
             try:
                 publish_run(self.run)
             except Exception as problem:  # the recording is safe: never instead of what the loop did
-                words = f"detscope: the report of {self.run} could not be written: {said_by(problem)}"
+                words = f"detscope: the report of {self.run} could not be written: {describe_error(problem)}"
                 print(words, file=sys.stderr)
         return False

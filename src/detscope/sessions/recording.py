@@ -9,7 +9,7 @@ from detscope.config.load import dump_settings
 from detscope.config.schema import DataSettings, Settings
 from detscope.data.class_names import class_names
 from detscope.data.registry import open_dataset
-from detscope.faults import said_by
+from detscope.faults import describe_error
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import get_family
 
@@ -157,7 +157,7 @@ def add_costs(
             ]
             told = {"images": images, "peak": machine_peak(device, torch.get_num_threads())}
         except Exception as error:  # whatever a model does with an unusual mode, its times are already safe
-            told = {"why": f"counting failed: {said_by(error)}"}
+            told = {"why": f"counting failed: {describe_error(error)}"}
         else:
             frame = pl.DataFrame(rows, schema=polars_schema("costs"), orient="row")
             write_table(writer.folder / "costs.parquet", frame)

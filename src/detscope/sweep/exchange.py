@@ -17,8 +17,6 @@ from detscope.sweep.outcome import Outcome
 from detscope.sweep.settings import STAGES
 from detscope.sweep.store import COLUMNS, SweepStore, make_attempt_row, read_rows
 
-# DOC detscope.sweep.exchange: Results out of a store: CSV and Parquet with every column, or the files of the older toolflow.
-# DOC detscope.sweep.exchange: Stores of several machines become one: every attempt once, one accepted result per trial.
 _TYPES = {"TEXT": "String", "INTEGER": "Int64", "REAL": "Float64"}
 
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from detscope.zoo.networks.network import Batch, Network
 
-# DOC detscope.sweep.measure: When a series of durations is enough: the median's interval, warm-up, steadiness. Plain Python.
-# DOC detscope.sweep.measure: Peak of the bytes that torch's CPU allocator has given out: what is held, and what one step adds.
-# DOC detscope.sweep.measure: Batches from loader workers, for trials whose steps wait for their data.
 LEAST_SECONDS = 0.3  # of quick steps: six of them could all be slow ones
 UNSTABLE_SPREAD = 0.10
 _EXACT = 1000

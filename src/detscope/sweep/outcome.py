@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from detscope.faults import text_of, user_frame
+from detscope.faults import error_text, find_user_frame
 from detscope.machine.limits import host_memory_ran_out
 
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
@@ -77,27 +77,27 @@ def name_signal(number: int) -> str:
 def classify_exception(error: BaseException) -> Outcome:
     """An exception that came out of a trial; looks at what caused it too, for what ran out."""
     chain = _list_causes(error)
-    words = shorten_text(f"{type(error).__name__}: {text_of(error)}")
-    frame = user_frame(error)
+    words = shorten_text(f"{type(error).__name__}: {error_text(error)}")
+    frame = find_user_frame(error)
     if frame is not None:
         words = f"{frame}: {words}"
     for link in chain:
         if isinstance(link, MemoryError):
-            return Outcome("oom_host", "", shorten_text(text_of(link)))
+            return Outcome("oom_host", "", shorten_text(error_text(link)))
         if _device_memory_ran_out(link):
-            return Outcome("oom_device", "", shorten_text(text_of(link)))
+            return Outcome("oom_device", "", shorten_text(error_text(link)))
         from_system = isinstance(link, RuntimeError | OSError)
-        words_of_host = host_memory_ran_out(text_of(link)) if from_system else None
+        words_of_host = host_memory_ran_out(error_text(link)) if from_system else None
         if words_of_host is not None:
             return Outcome("oom_host", "", shorten_text(words_of_host))
     for link in chain:
-        if isinstance(link, RuntimeError) and any(sign in text_of(link) for sign in _WORKER_SIGNS):
-            return Outcome("error", shorten_text(f"lost a loader worker: {text_of(link)}"), words, luck=True)
+        if isinstance(link, RuntimeError) and any(sign in error_text(link) for sign in _WORKER_SIGNS):
+            return Outcome("error", shorten_text(f"lost a loader worker: {error_text(link)}"), words, luck=True)
     return Outcome("error", words[:_DETAIL_LENGTH], words)
 
 
 def _device_memory_ran_out(error: BaseException) -> bool:
-    text = text_of(error)
+    text = error_text(error)
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError") and "out of memory" in text:
         return True
     said = "CUDA out of memory" in text or "CUDA error: out of memory" in text

@@ -18,7 +18,6 @@ from detscope.limits import require_within
 from detscope.machine.limits import parse_size
 from detscope.sweep.settings import AXES, SECTIONS, MeasureRules, TrialLimits, split_device, suggest_closest
 
-# DOC detscope.sweep.plan: What is wrong with a plan, one line each: unknown names with a suggestion, values that do not fit.
 _MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time
 _TABLES = (*SECTIONS, "axes")
 _LISTS = ("trials", "exclude")

@@ -1,4 +1,8 @@
-"""The store of a sweep: one SQLite file, one row per attempt, one accepted result per trial."""
+"""The store of a sweep: one SQLite file, one row per attempt, one accepted result per trial.
+
+The version is raised when an older reader would misread a newer store. Version history:
+1 - environments, plans, planned, attempts.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,6 @@ from detscope.runs.atomic import storage_error
 from detscope.sweep.keys import canonical_json, make_key
 from detscope.sweep.outcome import Outcome
 
-# DOC detscope.sweep.store: The tables of a sweep's store. The version is raised when an older reader would misread a newer store.
-#
-# Version history:
-# 1 - environments, plans, planned, attempts.
-#
-# DOC detscope.sweep.store: One sweep at a time on a store: two would disturb each other's measurements.
 STORE_VERSION = 1
 APPLICATION_ID = 0x64736377  # "dscw", in the header of the file: it is ours
 
@@ -343,10 +341,10 @@ class SweepStore:
         """Rows of a SELECT."""
         found: list[dict[str, Any]] = []
         try:
-            with self._watch.waiting():
+            with self._watch.watch_query():
                 cursor = self._db.execute(text, tuple(values))
             while True:
-                with self._watch.waiting():
+                with self._watch.watch_query():
                     rows = cursor.fetchmany(_ROWS_AT_ONCE)
                 if not rows:
                     return found

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import OwnCodeError, UsageError
-from detscope.faults import said_by, user_frame
+from detscope.faults import describe_error, find_user_frame
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage, WeightsUsed
 from detscope.zoo.family import UNKNOWN, has_target
 from detscope.zoo.outputs import name_kind
@@ -200,10 +200,10 @@ def _import_named(spec: str, source: str, is_file: bool) -> ModuleType:
 
 def _blame_code(spec: str, doing: str, problem: Exception) -> OwnCodeError:
     """What the user's code raised, with its line, where one of theirs was running."""
-    frame = user_frame(problem)
+    frame = find_user_frame(problem)
     place = f" (at {frame})" if frame else ""
     return OwnCodeError(
-        f"model {spec}: {doing} raised {said_by(problem)}{place}",
+        f"model {spec}: {doing} raised {describe_error(problem)}{place}",
         "do the same in Python to see the whole traceback",
     )
 

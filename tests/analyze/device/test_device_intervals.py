@@ -13,9 +13,9 @@ from detscope.analyze.device.intervals import (
     grouped_union,
     intersect_intervals,
     measure_overlap,
+    merge_intervals,
     subtract_intervals,
     unite_sets,
-    merge_intervals,
 )
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)

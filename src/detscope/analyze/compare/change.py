@@ -100,7 +100,9 @@ def compare_steps(
 ) -> Change:
     """The change of a figure that has one value per step."""
     counts = (len(before), len(after))
-    first, second = (float(np.median(list(values.values()))) if values else None for values in (before, after))
+    first, second = (
+        float(np.median(list(values.values()))) if values else None for values in (before, after)
+    )
     if min(counts) < LEAST_STEPS:
         why = f"{min(counts)} steps; {LEAST_STEPS} are the least for an interval"
         difference = None if first is None or second is None else second - first
@@ -129,9 +131,7 @@ def compare_steps(
     )
 
 
-def compare_totals(
-    before: float | None, after: float | None, words: Words = ("slower", "faster")
-) -> Change:
+def compare_totals(before: float | None, after: float | None, words: Words = ("slower", "faster")) -> Change:
     """The change of a figure that a run has once and that is exact, such as a peak of bytes."""
     if before is None or after is None:
         return Change(before=before, after=after, why="known in one of the runs only")

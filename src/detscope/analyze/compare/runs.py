@@ -83,9 +83,7 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def undecided(self) -> list[str]:
         """Gates about changes that cannot be told from noise."""
-        return [
-            gate.gate for one in self.comparisons for gate in one.gates if gate.outcome == "cannot tell"
-        ]
+        return [gate.gate for one in self.comparisons for gate in one.gates if gate.outcome == "cannot tell"]
 
 
 def compare_runs(base: Run, others: Sequence[Run], gates: Sequence[Gate] = ()) -> ComparisonResult:
@@ -95,9 +93,7 @@ def compare_runs(base: Run, others: Sequence[Run], gates: Sequence[Gate] = ()) -
     for other in others:
         one = _compare_pair(base, first, first_totals, other)
         figures = one.name_figures()
-        comparisons.append(
-            msgspec.structs.replace(one, gates=[judge_gate(gate, figures) for gate in gates])
-        )
+        comparisons.append(msgspec.structs.replace(one, gates=[judge_gate(gate, figures) for gate in gates]))
     failed = [gate.gate for one in comparisons for gate in one.gates if gate.outcome == "failed"]
     return ComparisonResult(base=str(base.folder), comparisons=comparisons, failed=failed)
 
@@ -132,10 +128,7 @@ def _compare_named(
 ) -> list[NamedChange]:
     names = [*first, *(name for name in second if name not in first)]
     changes = [compare_steps(first.get(name, {}), second.get(name, {}), same_content=alike) for name in names]
-    return [
-        name_change(name, change)
-        for name, change in zip(names, _without_luck(changes), strict=True)
-    ]
+    return [name_change(name, change) for name, change in zip(names, _without_luck(changes), strict=True)]
 
 
 def _without_luck(changes: Sequence[Change]) -> list[Change]:
@@ -203,10 +196,7 @@ def _compare_speed(first: RunTotals, second: RunTotals, step: Change) -> NamedCh
 
 def _compare_all(first: Mapping[str, float], second: Mapping[str, float], words: Words) -> list[NamedChange]:
     names = [*first, *(name for name in second if name not in first)]
-    return [
-        name_change(name, compare_totals(first.get(name), second.get(name), words))
-        for name in names
-    ]
+    return [name_change(name, compare_totals(first.get(name), second.get(name), words)) for name in names]
 
 
 def _find_differences(base: Run, other: Run) -> list[SettingChange]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -148,9 +149,7 @@ def device_figures(
         kernels=kernel_figures(kernels, count),
         launches=launches,
         cores=core_figures(kernel_metrics, use.kernels),
-        per_step=tuple(
-            row for line, own in zip(lines, pieces, strict=True) for row in measure_steps(line, own)
-        ),
+        per_step=tuple(chain.from_iterable(map(measure_steps, lines, pieces))),
         per=part_figures(lines, pieces, count),
         breakdown=breakdowns[0],
         honesty=count_flaws(lines, device_events, dropped or {}),
@@ -177,7 +176,7 @@ def _figures_of_one(
         events=line.events.height,
         idle_by_cause=pieces.sum_causes(),
         span=measure_span(line),
-        average_step_us=breakdown and breakdown.average_step_us,
+        average_step_us=breakdown.average_step_us if breakdown else None,
         roles=breakdown.roles if breakdown else (),
         sm_efficiency_estimated=estimate_sm_efficiency([line]).value,
         occupancy_estimated=estimate_occupancy(line.kernel_events).value,

@@ -1,4 +1,4 @@
-"""What a file that was recorded elsewhere tells without our own recorder: steps, stages, threads, a verdict."""
+"""What a file that was recorded elsewhere tells without our recorder: steps, stages, threads, a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine around the device: cores that a step kept busy, threads of a recorded file, sampled telemetry."""
+"""The machine around the device: cores that a step kept busy, threads of a file, sampled telemetry."""
 
 from __future__ import annotations
 
@@ -109,11 +109,7 @@ def processor_figures(
     of_steps = joined.filter((pl.col("phase") == "step") & (pl.col("wall_ns") > 0)).sort("step")
     return ProcessorUse(
         cores=cores,
-        cores_busy=whole and whole.cores_busy,
-        utilisation=whole and whole.utilisation,
-        processor_ns=whole and whole.processor_ns,
-        wall_ns=whole and whole.wall_ns,
-        n=whole and whole.n,
+        **{key: getattr(whole, key) for key in PhaseCores.__struct_fields__ if whole and key != "name"},
         phases=tuple(row for row in rows if row.name != "step"),
         per_step=tuple(
             StepCores(

@@ -78,7 +78,9 @@ def count_costs(
         counted.append(module)
     root = by_path.get(ROOT, {})
     done = {way: root.get(f"flops_{way}") for way in DIRECTIONS}
-    busy_ms = sum(phase.ms for phase in phases if done.get(phase.name))  # type: ignore[call-overload]
+    busy_ms = sum(
+        phase.ms for phase in phases if phase.name in DIRECTIONS and root.get(f"flops_{phase.name}")
+    )
     speed = sum(value or 0 for value in done.values()) / busy_ms * 1e3 if busy_ms else None
     roofline = Roofline(
         images=told.get("images"),

@@ -160,11 +160,7 @@ def _timeline(
         window = merge_intervals(windows.starts, windows.ends)
     else:
         starts, ends = event_borders(events)
-        window = (
-            merge_intervals(starts[:1], ends.max(keepdims=True))
-            if len(starts)
-            else merge_intervals(starts, ends)
-        )
+        window = merge_intervals(starts[:1], ends.max(keepdims=True) if len(ends) else ends)
     syncs = rows.filter(pl.col("kind") == "sync")
     return Timeline(rank, device, events, syncs, host, windows, window)
 

@@ -1,4 +1,4 @@
-"""What is not computing: copies, memory sets and communication between devices, and how much of it no kernel hid."""
+"""What is not computing: copies, memory sets, communication between devices; how much no kernel hid."""
 
 from __future__ import annotations
 

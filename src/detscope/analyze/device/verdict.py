@@ -54,10 +54,8 @@ def judge_device(
     losses = _rank_losses(idle, copies.exposed_ns, communication.exposed_ns)
     largest, busy = losses[0], use.compute or 0.0
     much = percent(largest.share)
-    evidence = [
-        f"{loss.name}: {percent(loss.share, 1)} of the window" for loss in losses if loss.share > 0.001
-    ]
-    evidence.insert(0, f"compute kernels: {percent(busy, 1)} of the window")
+    shown = [("compute kernels", busy), *((loss.name, loss.share) for loss in losses if loss.share > 0.001)]
+    evidence = tuple(f"{name}: {percent(share, 1)} of the window" for name, share in shown)
     if largest.share >= WORTH_NAMING and busy < BUSY:
         bound = largest.name
         named = _name_worst(bound, blame)
@@ -74,7 +72,7 @@ def judge_device(
         if efficiency is not None and efficiency < POOR_USE * busy:
             filled = percent(efficiency)
             sentence += f", but they fill only {filled} of its processors (estimated): kernels are small"
-    return DeviceVerdict(bound=bound, sentence=sentence, evidence=tuple(evidence), losses=losses)
+    return DeviceVerdict(bound=bound, sentence=sentence, evidence=evidence, losses=losses)
 
 
 def _rank_losses(idle: IdleTime, copies_ns: int, communication_ns: int) -> tuple[DeviceLoss, ...]:
@@ -85,10 +83,8 @@ def _rank_losses(idle: IdleTime, copies_ns: int, communication_ns: int) -> tuple
     lost_ns = {cause.name: cause.idle_ns for cause in idle.causes}
     lost_ns = {name: lost_ns[name] for name in order}
     lost_ns |= {"copies": copies_ns, "communication": communication_ns}
-    losses = [
-        DeviceLoss(name=name.replace("_", " "), share=ns / idle.window_ns) for name, ns in lost_ns.items()
-    ]
-    return tuple(sorted(losses, key=lambda loss: -loss.share))
+    ranked = sorted(lost_ns.items(), key=lambda item: -item[1])
+    return tuple(DeviceLoss(name=name.replace("_", " "), share=ns / idle.window_ns) for name, ns in ranked)
 
 
 def _name_worst(cause: str, blame: tuple[IdleBlame, ...]) -> str:

@@ -69,9 +69,7 @@ class CollectiveTimes:
 CollectivesByStep = Mapping[tuple[int, int], StepCollectives]  # by rank and step
 
 
-def read_collectives(
-    communication: pl.DataFrame, steps: Sequence[int]
-) -> dict[tuple[int, int], StepCollectives]:
+def read_collectives(communication: pl.DataFrame, steps: Sequence[int]) -> CollectivesByStep:
     """Collectives by rank and step."""
     chosen = communication.filter(pl.col("step").is_in(list(steps)))
     found = {}

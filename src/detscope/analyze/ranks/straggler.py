@@ -119,7 +119,8 @@ def find_straggler(rows: Sequence[RankFigures], work: Mapping[int, Mapping[int, 
     interval = _excess_interval(work, slowest.rank)
     certain_ms = excess_ms if interval is None else interval.low
     even = certain_ms < STRAGGLER_SHARE * step_ms
-    reason, why, phases = None, "ranks are even: no one holds the others up", {}
+    reason, why = None, "ranks are even: no one holds the others up"
+    phases: dict[str, float] = {}
     if not even:
         reason, evidence, phases = _find_reason(slowest, others)
         held = f"rank {slowest.rank} holds the others up by {excess_ms:.1f} ms"

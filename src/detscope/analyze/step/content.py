@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from detscope.analyze.curve import RATE
+from detscope.analyze.curve import RATE, LossPart
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import mean, total
 
@@ -17,13 +17,6 @@ class ContentFigures(Figure, frozen=True, kw_only=True):
     sampled_rois_per_image: float | None
     pixels_per_image: float | None
     padding_share: float | None  # of the pixels in the network's input
-
-
-class LossPart(Figure, frozen=True, kw_only=True):
-    """One of the losses that are added up."""
-
-    name: str
-    value: float
 
 
 class LossFigures(Figure, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.limits import limit
+from detscope.limits import read_limit
 from detscope.run_lengths import unpack_run_lengths
 
 Mask = npt.NDArray[np.uint8]
@@ -118,7 +118,7 @@ def _parse_run_lengths(value: dict[str, Any]) -> Segmentation:
         counts = unpack_run_lengths(text).tolist() if packed and text else [int(count) for count in text]
     except (KeyError, TypeError, ValueError, OverflowError):
         raise BadAnnotationError("run lengths need a size and counts") from None
-    if height * width > limit("image_pixels"):
+    if height * width > read_limit("image_pixels"):
         raise BadAnnotationError(f"mask of {width} x {height} is more than an image may have")
     if height < 1 or width < 1 or any(count < 0 for count in counts) or sum(counts) != height * width:
         raise BadAnnotationError(f"run lengths do not fill their {width} x {height} pixels")

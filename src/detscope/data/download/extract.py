@@ -17,14 +17,13 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from detscope.data.contract import Progress
 from detscope.data.download.folders import build_folder_once, require_free_disk
 from detscope.errors import InputError
-from detscope.limits import limit, raise_hint
+from detscope.limits import raise_hint, read_limit
 
 _CHUNK_BYTES = 2**20
 # Headers of an archive are read in one piece; none that is honest comes near this size.
@@ -36,39 +35,21 @@ _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _DRIVE = re.compile("[A-Za-z]:")
 
 
-@dataclass(frozen=True)
-class ExtractLimits:
-    """How much an archive may unpack to; what is not given is as the table of limits has it."""
-
-    members: int = field(default_factory=lambda: limit("archive_members"))
-    total_bytes: int = field(default_factory=lambda: limit("archive_bytes"))
-
-    def bytes_for(self, archive_bytes: int) -> int:
-        """The most that an archive of this size may unpack to."""
-        return min(self.total_bytes, max(_SMALL_BYTES, limit("archive_ratio") * archive_bytes))
-
-    def members_for(self, archive_bytes: int) -> int:
-        """The most members of an archive of this size: each is worth some of its bytes."""
-        return min(self.members, max(_FEW_MEMBERS, archive_bytes // limit("archive_member_bytes")))
-
-
 def extract_archive(
-    archive: Path,
-    target: Path,
-    *,
-    limits: ExtractLimits | None = None,
-    progress: Progress | None = None,
+    archive: Path, target: Path, *, most_members: int | None = None, progress: Progress | None = None
 ) -> Path:
-    """Unpack a tar (plain, gz, bz2, xz) or zip into the new folder `target`, wholly or not at all."""
-    limits = limits or ExtractLimits()
+    """Unpack a tar (plain, gz, bz2, xz) or zip into the new folder `target`, wholly or not at all.
 
-    def build(partial: Path) -> None:
-        writer = _Writer(archive, partial, limits, progress)
+    `most_members` is for an archive that is known; without it the table of limits counts.
+    """
+
+    def unpack_into(partial: Path) -> None:
+        writer = _ArchiveWriter(archive, partial, most_members or read_limit("archive_members"), progress)
         with _one_line_reasons(archive):
             unpack = _unpack_zip if _starts_with(archive, *_ZIP_STARTS) else _unpack_tar
             unpack(archive, writer)
 
-    build_folder_once(target, build, Path.is_dir, replace_incomplete=False)
+    build_folder_once(target, unpack_into, Path.is_dir, replace_incomplete=False)
     return target
 
 
@@ -78,141 +59,133 @@ def _one_line_reasons(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*damaged, ValueError, NotImplementedError, FileExistsError, NotADirectoryError) as error:
-        raise _refused(archive, f"cannot be unpacked: {str(error).partition(chr(10))[0]}") from error
+        raise _refuse_archive(archive, f"cannot be unpacked: {str(error).partition(chr(10))[0]}") from error
     except OSError as error:
         if error.errno not in (None, errno.ENAMETOOLONG):
             raise  # the disk; the decompressors' own errors have no number
-        raise _refused(archive, f"cannot be unpacked: {error}") from error
+        raise _refuse_archive(archive, f"cannot be unpacked: {error}") from error
     except Exception as error:
         if type(error).__module__ == "zlib":
-            raise _refused(archive, f"cannot be unpacked: {error}") from error
+            raise _refuse_archive(archive, f"cannot be unpacked: {error}") from error
         raise
 
 
-def _refused(archive: Path, reason: str, why: str = "") -> InputError:
+def _refuse_archive(archive: Path, reason: str, why: str = "") -> InputError:
     hint = f"nothing was unpacked; remove {archive} to fetch it again"
     return InputError(f"{archive.name}: {reason}", f"{why}; {hint}" if why else hint)
 
 
-class _Writer:
-    """Writes members below one folder and keeps count of them."""
+class _ArchiveWriter:
+    """Writes members below one folder and keeps count of them: an archive unpacks to so much at most."""
 
-    def __init__(self, archive: Path, folder: Path, limits: ExtractLimits, progress: Progress | None) -> None:
+    def __init__(self, archive: Path, folder: Path, most_members: int, progress: Progress | None) -> None:
         self.archive = archive
-        self.limit_bytes = limits.bytes_for(archive.stat().st_size)
+        self._packed_bytes = archive.stat().st_size
+        largest = max(_SMALL_BYTES, read_limit("archive_ratio") * self._packed_bytes)
+        self.limit_bytes = min(read_limit("archive_bytes"), largest)
+        # each member is worth some bytes of the archive
+        self._most_members = min(
+            most_members, max(_FEW_MEMBERS, self._packed_bytes // read_limit("archive_member_bytes"))
+        )
         self._folder = folder
-        self._most_members = limits.members_for(archive.stat().st_size)
         self._progress = progress
         self._written_bytes = 0
         self._members = 0
 
-    def refuse(self, member: str, reason: str) -> InputError:
+    def refuse_member(self, member: str, reason: str) -> InputError:
         """The error that ends the unpacking."""
-        return _refused(self.archive, f"member {member!r} {reason}")
+        return _refuse_archive(self.archive, f"member {member!r} {reason}")
 
-    def expect(self, unpacked_bytes: int, members: int = 0) -> None:
+    def judge_announced(self, unpacked_bytes: int, members: int = 0) -> None:
         """Judge what the archive itself announces, before anything is written."""
-        self._judge_size(unpacked_bytes)
+        self.judge_bytes(unpacked_bytes, self.limit_bytes)
         self._judge_members(members)
         require_free_disk(self._folder, unpacked_bytes, f"unpacking {self.archive.name}")
 
-    def folder(self, name: str) -> None:
-        self._count()
-        self._place(name).mkdir(parents=True, exist_ok=True)
+    def make_folder(self, name: str) -> None:
+        """A member that is a folder."""
+        self._place_member(name).mkdir(parents=True, exist_ok=True)
 
-    def file(self, name: str, content: IO[bytes]) -> None:
-        self._count()
-        path = self._place(name)
+    def write_file(self, name: str, content: IO[bytes]) -> None:
+        """A member that is a file."""
+        path = self._place_member(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:  # "x": a name that comes twice is refused
             while chunk := content.read(_CHUNK_BYTES):
                 self._written_bytes += len(chunk)
-                self._judge_size(self._written_bytes)
+                self.judge_bytes(self._written_bytes, self.limit_bytes)
                 file.write(chunk)
 
-    def _place(self, name: str) -> Path:
-        parts = PurePosixPath(name).parts
-        if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or _DRIVE.match(name):
-            raise self.refuse(name, "would be written outside the target folder")
-        return self._folder.joinpath(*parts)
+    def judge_bytes(self, unpacked_bytes: int, most_bytes: int) -> None:
+        """Refuse an archive that unpacks to more than it may."""
+        if unpacked_bytes > most_bytes:
+            packed = f"{self._packed_bytes / 1e3:.0f} kB"
+            reason = f"{packed} unpack to more than the limit of {most_bytes / 1e6:.0f} MB"
+            raise _refuse_archive(self.archive, reason, raise_hint("archive_ratio"))
 
-    def _count(self) -> None:
+    def _judge_members(self, members: int) -> None:
+        if members > self._most_members:
+            packed = f"{self._packed_bytes / 1e3:.0f} kB"
+            reason = f"holds more files than the limit of {self._most_members:,} for its {packed}"
+            raise _refuse_archive(self.archive, reason, raise_hint("archive_member_bytes"))
+
+    def _place_member(self, name: str) -> Path:
         self._members += 1
         self._judge_members(self._members)
         if self._progress is not None and self._members % 50 == 0:
             self._progress(f"unpacking {self.archive.name}", self._members, None)
-
-    def _judge_members(self, members: int) -> None:
-        if members <= self._most_members:
-            return
-        packed_bytes = self.archive.stat().st_size
-        raise _refused(
-            self.archive,
-            f"holds more files than the limit of {self._most_members:,} for its {packed_bytes / 1e3:.0f} kB",
-            raise_hint("archive_member_bytes"),
-        )
-
-    def _judge_size(self, unpacked_bytes: int) -> None:
-        if unpacked_bytes > self.limit_bytes:
-            raise too_large(self.archive, self.limit_bytes)
+        parts = PurePosixPath(name).parts
+        if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or _DRIVE.match(name):
+            raise self.refuse_member(name, "would be written outside the target folder")
+        return self._folder.joinpath(*parts)
 
 
-def too_large(archive: Path, limit_bytes: int) -> InputError:
-    """The error for an archive that unpacks to more than it may."""
-    packed_bytes = archive.stat().st_size
-    return _refused(
-        archive,
-        f"{packed_bytes / 1e3:.0f} kB unpack to more than the limit of {limit_bytes / 1e6:.0f} MB",
-        raise_hint("archive_ratio"),
-    )
-
-
-def _unpack_zip(archive: Path, writer: _Writer) -> None:
+def _unpack_zip(archive: Path, writer: _ArchiveWriter) -> None:
     with zipfile.ZipFile(archive) as opened:
         members = opened.infolist()
-        writer.expect(sum(member.file_size for member in members), len(members))
+        writer.judge_announced(sum(member.file_size for member in members), len(members))
         for member in members:
             _judge_mode(writer, member.orig_filename, member.external_attr >> 16)
             if member.flag_bits & _ENCRYPTED:
-                raise writer.refuse(member.filename, "is encrypted")
+                raise writer.refuse_member(member.filename, "is encrypted")
             if member.orig_filename.endswith("/"):
-                writer.folder(member.orig_filename)
+                writer.make_folder(member.orig_filename)
             else:
                 with opened.open(member) as content:
-                    writer.file(member.orig_filename, content)
+                    writer.write_file(member.orig_filename, content)
 
 
-def _judge_mode(writer: _Writer, name: str, mode: int) -> None:
+def _judge_mode(writer: _ArchiveWriter, name: str, mode: int) -> None:
     kind = stat.S_IFMT(mode)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise writer.refuse(name, "is a link or a device")
+        raise writer.refuse_member(name, "is a link or a device")
     if kind != stat.S_IFDIR and mode & (stat.S_ISUID | stat.S_ISGID):
-        raise writer.refuse(name, "has a setuid or setgid bit")
+        raise writer.refuse_member(name, "has a setuid or setgid bit")
 
 
-def _unpack_tar(archive: Path, writer: _Writer) -> None:
-    writer.expect(archive.stat().st_size)  # a tar does not announce its size; it is at least this
-    with _decompressed(archive) as stream:
-        limited = cast(IO[bytes], _LimitedStream(stream, archive, writer.limit_bytes))
+def _unpack_tar(archive: Path, writer: _ArchiveWriter) -> None:
+    writer.judge_announced(archive.stat().st_size)  # a tar does not announce its size; it is at least this
+    with _decompress(archive) as stream:
+        limited = cast(IO[bytes], _LimitedStream(stream, writer))
         with tarfile.open(fileobj=limited, mode="r:") as opened:
             for member in opened:
                 _unpack_tar_member(opened, member, writer)
                 opened.members = []  # type: ignore[attr-defined]  # a million need not stay in memory
 
 
-def _unpack_tar_member(opened: tarfile.TarFile, member: tarfile.TarInfo, writer: _Writer) -> None:
+def _unpack_tar_member(opened: tarfile.TarFile, member: tarfile.TarInfo, writer: _ArchiveWriter) -> None:
     if member.isdir():
-        return writer.folder(member.name)
+        return writer.make_folder(member.name)
     if member.issym() or member.islnk():
-        raise writer.refuse(member.name, "is a link")
+        raise writer.refuse_member(member.name, "is a link")
     if not member.isreg() or member.issparse():
-        raise writer.refuse(member.name, "is neither a plain file nor a folder")
+        raise writer.refuse_member(member.name, "is neither a plain file nor a folder")
     _judge_mode(writer, member.name, member.mode & 0o7777)
     content = opened.extractfile(member)
     if content is None:
-        raise writer.refuse(member.name, "has no content")
+        raise writer.refuse_member(member.name, "has no content")
     with content:
-        return writer.file(member.name, content)
+        return writer.write_file(member.name, content)
 
 
 def _starts_with(archive: Path, *starts: bytes) -> bool:
@@ -220,34 +193,28 @@ def _starts_with(archive: Path, *starts: bytes) -> bool:
         return file.read(8).startswith(starts)
 
 
-def _decompressed(archive: Path) -> IO[bytes]:
-    if _starts_with(archive, b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.open(archive))
-    if _starts_with(archive, b"BZh"):
-        return cast(IO[bytes], bz2.open(archive))
-    if _starts_with(archive, b"\xfd7zXZ\0"):
-        return cast(IO[bytes], lzma.open(archive))
-    return archive.open("rb")
+def _decompress(archive: Path) -> IO[bytes]:
+    packed: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+    opener = next((opener for start, opener in packed.items() if _starts_with(archive, start)), Path.open)
+    return cast(IO[bytes], opener(archive, "rb"))
 
 
 class _LimitedStream:
     """The unpacked bytes of a tar, up to a limit: also headers and skipped parts cost memory or time."""
 
-    def __init__(self, stream: IO[bytes], archive: Path, limit_bytes: int) -> None:
+    def __init__(self, stream: IO[bytes], writer: _ArchiveWriter) -> None:
         self._stream = stream
-        self._archive = archive
-        # Each member takes a header and padding beside its content.
-        self._limit_bytes = 2 * limit_bytes
+        self._writer = writer
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_READ_BYTES:
-            raise _refused(self._archive, "has a header of unreasonable size")
-        self._judge(self._stream.tell() + size)
+            raise _refuse_archive(self._writer.archive, "has a header of unreasonable size")
+        self._judge_position(self._stream.tell() + size)
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         if whence == 0:
-            self._judge(offset)
+            self._judge_position(offset)
         return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
@@ -256,9 +223,8 @@ class _LimitedStream:
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
-    def _judge(self, position: int) -> None:
-        if position > self._limit_bytes:
-            raise too_large(self._archive, self._limit_bytes)
+    def _judge_position(self, position: int) -> None:
+        # Each member takes a header and padding beside its content.
+        self._writer.judge_bytes(position, 2 * self._writer.limit_bytes)

@@ -20,19 +20,19 @@ def build_folder_once(
     is_complete: Callable[[Path], bool],
     *,
     replace_incomplete: bool,
-) -> bool:
-    """Make `target` by `build(partial folder)` and one rename; False when it was complete already.
+) -> None:
+    """Make `target` by `build(partial folder)` and one rename, unless it is complete.
 
     A second process waits for the first and then finds the folder. The lock ends with its process,
     and what a killed one left behind is removed by the next.
     """
     if is_complete(target):
-        return False
+        return
     if target.exists() and not replace_incomplete:
         raise InputError(f"{target} is there but not complete", "move it away, or choose another data.root")
     with report_write_errors(target), lock_path(target):
         if is_complete(target):
-            return False
+            return
         partial = target.with_name(f".{target.name}.partial")
         _remove_path(partial)
         try:
@@ -43,7 +43,6 @@ def build_folder_once(
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-    return True
 
 
 @contextmanager

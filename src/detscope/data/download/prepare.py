@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detscope.data.contract import Progress, track_progress
-from detscope.data.download.extract import ExtractLimits, extract_archive
+from detscope.data.download.extract import extract_archive
 from detscope.data.download.fetch import RemoteFile, fetch_file, recall_first_use, record_first_use
 from detscope.data.download.folders import lock_path, report_write_errors, require_free_disk
 from detscope.errors import InputError
@@ -143,8 +143,7 @@ def _bring_archive(
             path = fetch_file(remote, downloads, progress=progress)
             if trust_mirror:
                 record_first_use(remote, path, downloads)
-            limits = ExtractLimits(members=archive.most_members)
-            extract_archive(path, staging, limits=limits, progress=progress)
+            extract_archive(path, staging, most_members=archive.most_members, progress=progress)
         _place_files(staging, archive, folder, progress)
         shutil.rmtree(staging)
         (downloads / archive.name).unlink(missing_ok=True)

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from detscope.errors import InputError
-from detscope.limits import limit, over_limit
+from detscope.limits import over_limit, read_limit
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from PIL.Image import Image
 
-    Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8]
 
 # Formats that need no outside program to open; EPS, for one, would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -86,7 +87,7 @@ def _require_readable(path: Path) -> int:
         raise ImageError(f"{path}: is not a regular file")
     if status.st_size == 0:
         raise ImageError(f"{path}: is empty (0 bytes)")
-    if status.st_size > limit("image_bytes"):
+    if status.st_size > read_limit("image_bytes"):
         raise _beyond_limit("image_bytes", f"{path}", status.st_size)
     return status.st_size
 
@@ -105,14 +106,15 @@ def inspect_image(path: Path) -> ImageFacts:
             file.seek(max(0, size_bytes - _TAIL_BYTES))
             tail = file.read(_TAIL_BYTES)
             picture = _open_picture(start, str(path), rest=file)
-            file_format = picture.format or ""
             with _one_line_reasons(str(path)):
-                shown = _shown_size(picture)
+                facts = _read_facts(picture)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
-    if not _is_complete_end(tail, file_format):
+    end = tail.rstrip(b"\0")
+    is_jpeg = facts.file_format in ("JPEG", "MPO")
+    if not (end.endswith(b"\xff\xd9") if is_jpeg else facts.file_format == "PNG" and b"IEND" in end):
         decode_image(read_image_file(path), str(path))  # only the decoder can tell: more may follow the end
-    return ImageFacts(*shown, file_format, picture.mode, *picture.size)
+    return facts
 
 
 def decode_image(
@@ -131,7 +133,6 @@ def decode_image(
     Pillow and not torchvision: up to the float tensor torchvision needs 0.83 to 0.92 of the time at
     320-640 px, but its decoders are deprecated since 0.29 and know fewer formats.
     """
-    import numpy as np
     from PIL import ImageOps
 
     picture = _open_picture(raw, name)
@@ -152,7 +153,7 @@ def verify_image(raw: bytes, name: str) -> ImageFacts:
     """Decode everything and keep nothing: a JPEG at an eighth of its size, which reads all its data too."""
     picture = _open_picture(raw, name)
     with _one_line_reasons(name):
-        facts = ImageFacts(*_shown_size(picture), picture.format or "", picture.mode, *picture.size)
+        facts = _read_facts(picture)
         if picture.format == "JPEG":
             picture.draft(None, (max(1, picture.width // 8), max(1, picture.height // 8)))
         _require_known_range(picture, name)
@@ -162,8 +163,6 @@ def verify_image(raw: bytes, name: str) -> ImageFacts:
 
 def read_label_image(path: Path) -> Pixels:
     """A one-channel picture whose values are classes and not colours, [H, W]; no orientation is applied."""
-    import numpy as np
-
     picture = _open_picture(read_image_file(path), str(path))
     if picture.mode not in ("L", "P"):
         raise ImageError(f"{path}: is not a picture of class numbers")
@@ -184,6 +183,10 @@ def _size_differs(name: str, shown: tuple[int, int], annotated: tuple[int | None
     )
 
 
+def _read_facts(picture: Image) -> ImageFacts:
+    return ImageFacts(*_shown_size(picture), picture.format or "", picture.mode, *picture.size)
+
+
 def _shown_size(picture: Image) -> tuple[int, int]:
     turned = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
     return (picture.height, picture.width) if turned else (picture.width, picture.height)
@@ -195,7 +198,6 @@ def _require_known_range(picture: Image, name: str) -> None:
 
 
 def _convert_to_rgb(picture: Image, name: str) -> Image:
-    import numpy as np
     from PIL import Image
 
     _require_known_range(picture, name)
@@ -215,7 +217,7 @@ def _open_picture(raw: bytes, name: str, rest: IO[bytes] | None = None) -> Image
     with _one_line_reasons(name):
         picture = Image.open(rest or io.BytesIO(raw), formats=FORMATS)
     width, height = picture.size
-    if width * height > limit("image_pixels"):
+    if width * height > read_limit("image_pixels"):
         raise _beyond_limit("image_pixels", f"{name}: {width} x {height}", width * height)
     return picture
 
@@ -241,10 +243,3 @@ def _one_line_reasons(name: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ImageError(f"{name}: cannot be decoded: {reason}") from error
-
-
-def _is_complete_end(tail: bytes, file_format: str) -> bool:
-    tail = tail.rstrip(b"\0")
-    if file_format in ("JPEG", "MPO"):
-        return tail.endswith(b"\xff\xd9")
-    return file_format == "PNG" and b"IEND" in tail

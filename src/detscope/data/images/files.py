@@ -44,7 +44,7 @@ class ImageSource(Protocol):
 
 
 @dataclass(frozen=True)
-class SkippedImage:
+class UnusableImage:
     """An image that was asked for and is not measured."""
 
     file: str
@@ -116,54 +116,51 @@ class DatasetImages:
         return self.dataset.image_name(index)
 
 
-def find_images(given: Sequence[str]) -> tuple[list[Path], list[SkippedImage]]:
+def find_images(given: Sequence[str]) -> tuple[list[Path], list[UnusableImage]]:
     """The files that texts of a command line name, in their order, and texts that name none."""
     found: dict[Path, None] = {}
-    skipped: list[SkippedImage] = []
+    skipped: list[UnusableImage] = []
     for text in given:
         paths = list(_expand_pattern(text))
         if not paths:
             what = "holds no image files" if Path(text).is_dir() else "matches no image files"
-            skipped.append(SkippedImage(text, what))
+            skipped.append(UnusableImage(text, what))
         found.update(dict.fromkeys(paths))
     return list(found), skipped
 
 
 def read_images(
     paths: Sequence[Path], limit: int | None = None, progress: Progress | None = None
-) -> tuple[ImageFiles, list[SkippedImage]]:
+) -> tuple[ImageFiles, list[UnusableImage]]:
     """Decode files until `limit` of them were good; the others with the reason why they are not."""
-    good: list[Path] = []
-    sizes: list[tuple[int, int]] = []
-    skipped: list[SkippedImage] = []
+    sizes: dict[Path, tuple[int, int]] = {}
+    skipped: list[UnusableImage] = []
     wanted = min(len(paths), limit or len(paths))
     for path in paths:
-        if len(good) == wanted:
+        if len(sizes) == wanted:
             break
         try:
             height, width, _ = open_image(path).shape
         except ImageError as error:
-            skipped.append(SkippedImage(str(path), error.message.removeprefix(f"{path}: ")))
+            skipped.append(UnusableImage(str(path), error.message.removeprefix(f"{path}: ")))
             continue
-        good.append(path)
-        sizes.append((width, height))
+        sizes[path] = (width, height)
         if progress is not None:
-            progress("reading images", len(good), wanted)
-    return ImageFiles(tuple(good), tuple(sizes)), skipped
+            progress("reading images", len(sizes), wanted)
+    return ImageFiles(tuple(sizes), tuple(sizes.values())), skipped
 
 
 def _expand_pattern(text: str) -> Iterator[Path]:
     path = Path(text)
-    if path.exists() or not _WILDCARDS & set(text):
-        yield from _list_files(path) if _is_plain_folder(path) else (path,)
-        return
-    parts = path.parts
-    first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
-    for match in sorted(Path(*parts[:first]).glob("/".join(parts[first:]))):
-        if _is_plain_folder(match):
-            yield from _list_files(match)
-        else:
-            yield match
+    matches = [path]
+    if _WILDCARDS & set(text) and not path.exists():
+        parts = path.parts
+        first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
+        matches = sorted(Path(*parts[:first]).glob("/".join(parts[first:])))
+    for match in matches:
+        # a folder named like an image stays in the list, so that the reader says what it is
+        is_folder = match.is_dir() and match.suffix.lower() not in SUFFIXES
+        yield from _list_files(match) if is_folder else (match,)
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
@@ -173,8 +170,3 @@ def _list_files(folder: Path) -> Iterator[Path]:
             yield entry
         elif entry.is_dir() and not entry.is_symlink():
             yield from _list_files(entry)
-
-
-def _is_plain_folder(path: Path) -> bool:
-    """A folder named like an image stays in the list, so that the reader says what it is."""
-    return path.is_dir() and path.suffix.lower() not in SUFFIXES

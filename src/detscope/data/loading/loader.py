@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,9 +66,18 @@ def build_loader(
     this rank's number and how many ranks there are: each has batches of its own.
     """
     import torch
+    from torch.utils.data import DataLoader
 
-    notes: list[str] = []
-    workers = training.num_workers
+    class QuietLoader(DataLoader):  # type: ignore[type-arg]
+        """torch warns of more workers than cores, at every pass; here that is a note of the run."""
+
+        def check_worker_number_rationality(self) -> None:
+            return None
+
+    grouped = data is not None and data.group_by_aspect
+    knows_sizes = hasattr(dataset, "image_size")
+    sizes = map(dataset.image_size, range(len(dataset))) if grouped and knows_sizes else None
+    notes = list(_list_ineffective(len(dataset), training, device, grouped and not knows_sizes))
     items = prefer_uint8(dataset)
     image_bytes = sample_item_bytes(items)  # also brings the decoders in before workers are forked
     generator = torch.Generator().manual_seed(seed)
@@ -76,8 +86,8 @@ def build_loader(
         training.batch_size,
         generator,
         shuffle,
-        drop_last=_drop_last(len(dataset), training.batch_size, notes) and not every_image,
-        shapes=_classify_shapes(dataset, notes) if data is not None and data.group_by_aspect else None,
+        drop_last=len(dataset) >= training.batch_size and not every_image,
+        shapes=None if sizes is None else [classify_shape(*size) for size in sizes],
         keys_with_pass=getattr(dataset, "augmentation", None) is not None,
         rank=share[0],
         ranks=share[1],
@@ -88,46 +98,41 @@ def build_loader(
             f" ({share[1]})",
             "use more images, a smaller --batch-size or fewer --ranks",
         )
+    workers = training.num_workers
     need = check_shared_memory(image_bytes, training, shm_path=shm_path, notes=notes) if workers else None
-    options = {
-        "batch_sampler": order,
-        "num_workers": workers,
-        "prefetch_factor": _prefetch_factor(training, notes),
-        "collate_fn": collate_batch,
-        "pin_memory": _pin_memory(training, device, notes),
-        "persistent_workers": workers > 0,
-        "worker_init_fn": _start_worker,
-        "generator": generator,
-    }
-    return LoaderPlan(_make_loader(items, options, notes), tuple(notes), need)
+    loader: DataLoader[Any] = QuietLoader(
+        items,  # map-style by protocol
+        batch_sampler=order,
+        num_workers=workers,
+        prefetch_factor=(training.prefetch_factor or DEFAULT_PREFETCH_FACTOR) if workers else None,
+        collate_fn=collate_batch,
+        pin_memory=device.startswith("cuda") and training.pin_memory is not False,
+        persistent_workers=workers > 0,
+        worker_init_fn=_start_worker,
+        generator=generator,
+    )
+    return LoaderPlan(loader, tuple(notes), need)
 
 
-def _make_loader(dataset: Any, options: dict[str, Any], notes: list[str]) -> DataLoader[Any]:
-    from torch.utils.data import DataLoader
-
-    class QuietLoader(DataLoader):  # type: ignore[type-arg]
-        """torch warns of more workers than cores, at every pass; here that is a note of the run."""
-
-        def check_worker_number_rationality(self) -> None:
-            return None
-
-    loader: DataLoader[Any] = QuietLoader(dataset, **options)  # map-style by protocol
-    cores = count_cores()
-    if options["num_workers"] > cores:
-        notes.append(f"{options['num_workers']} loader workers share {cores} cores")
-    return loader
+def _list_ineffective(
+    images: int, training: TrainingSettings, device: str, without_sizes: bool
+) -> Iterator[str]:
+    """Settings that mean nothing, or something else, for this data set and device."""
+    if images < training.batch_size:
+        yield f"the data set has {images} images: batches of {images} instead of {training.batch_size}"
+    if without_sizes:
+        yield "group_by_aspect has no effect: this data set does not tell the sizes of its images"
+    if not training.num_workers and training.prefetch_factor is not None:
+        yield f"prefetch_factor = {training.prefetch_factor} has no effect with num_workers = 0"
+    if training.pin_memory and not device.startswith("cuda"):
+        yield f"pin_memory = true has no effect on device {device}"
+    if training.num_workers > (cores := count_cores()):
+        yield f"{training.num_workers} loader workers share {cores} cores"
 
 
 def count_cores() -> int:
     """Cores this process may be scheduled on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _classify_shapes(dataset: DetectionDataset, notes: list[str]) -> list[int] | None:
-    if not hasattr(dataset, "image_size"):
-        notes.append("group_by_aspect has no effect: this data set does not tell the sizes of its images")
-        return None
-    return [classify_shape(*dataset.image_size(index)) for index in range(len(dataset))]
 
 
 def sample_item_bytes(dataset: DetectionDataset, samples: int = _SAMPLED_IMAGES) -> int:
@@ -151,63 +156,31 @@ def check_shared_memory(
     batches = (
         training.num_workers * (training.prefetch_factor or DEFAULT_PREFETCH_FACTOR) + _BATCHES_IN_FLIGHT
     )
-    need = SharedMemoryNeed(batches * batch_bytes, _free_bytes(shm_path), batch_bytes, batches)
-    if need.free_bytes is None:
-        if notes is not None:
-            notes.append(f"shared memory: cannot tell, there is no {shm_path}")
-        return need
-    if need.need_bytes > need.free_bytes:
+    free_bytes = None
+    if shm_path.is_dir():
+        status = os.statvfs(shm_path)
+        free_bytes = status.f_bavail * status.f_frsize
+    need = SharedMemoryNeed(batches * batch_bytes, free_bytes, batch_bytes, batches)
+    notes = [] if notes is None else notes
+    if free_bytes is None:
+        notes.append(f"shared memory: cannot tell, there is no {shm_path}")
+    elif need.need_bytes > free_bytes:
+        wanted_gib = math.ceil(1.25 * need.need_bytes / 2**30)
+        fits = free_bytes // batch_bytes - _BATCHES_IN_FLIGHT
+        fewer = f"num_workers = {fits} with prefetch_factor = 1 fits, " if fits >= 1 else ""
         raise MachineError(
             f"loader workers need {_in_mib(need.need_bytes)} of shared memory ({batches} batches of "
-            f"{_in_mib(batch_bytes)}), {shm_path} has {_in_mib(need.free_bytes)}",
-            _shared_memory_hint(need),
+            f"{_in_mib(batch_bytes)}), {shm_path} has {_in_mib(free_bytes)}",
+            f"{fewer}num_workers = 0 needs none; in Docker start with --shm-size={wanted_gib}g",
         )
-    if notes is not None and need.need_bytes > need.free_bytes / 2:
-        notes.append(
-            f"shared memory is tight: {_in_mib(need.need_bytes)} needed, "
-            f"{_in_mib(need.free_bytes)} free in {shm_path}"
-        )
+    elif need.need_bytes > free_bytes / 2:
+        tight = f"{_in_mib(need.need_bytes)} needed, {_in_mib(free_bytes)} free in {shm_path}"
+        notes.append(f"shared memory is tight: {tight}")
     return need
-
-
-def _shared_memory_hint(need: SharedMemoryNeed) -> str:
-    wanted_gib = math.ceil(1.25 * need.need_bytes / 2**30)
-    fits = (need.free_bytes or 0) // need.batch_bytes - _BATCHES_IN_FLIGHT
-    fewer = f"num_workers = {fits} with prefetch_factor = 1 fits, " if fits >= 1 else ""
-    return f"{fewer}num_workers = 0 needs none; in Docker start with --shm-size={wanted_gib}g"
-
-
-def _free_bytes(shm_path: Path) -> int | None:
-    if not shm_path.is_dir():
-        return None
-    status = os.statvfs(shm_path)
-    return status.f_bavail * status.f_frsize
 
 
 def _in_mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
-
-
-def _prefetch_factor(training: TrainingSettings, notes: list[str]) -> int | None:
-    if training.num_workers:
-        return training.prefetch_factor or DEFAULT_PREFETCH_FACTOR
-    if training.prefetch_factor is not None:
-        notes.append(f"prefetch_factor = {training.prefetch_factor} has no effect with num_workers = 0")
-    return None
-
-
-def _pin_memory(training: TrainingSettings, device: str, notes: list[str]) -> bool:
-    on_cuda = device.startswith("cuda")
-    if training.pin_memory and not on_cuda:
-        notes.append(f"pin_memory = true has no effect on device {device}")
-    return on_cuda and training.pin_memory is not False
-
-
-def _drop_last(images: int, batch_size: int, notes: list[str]) -> bool:
-    if images < batch_size:
-        notes.append(f"the data set has {images} images: batches of {images} instead of {batch_size}")
-        return False
-    return True
 
 
 def _start_worker(_worker_id: int) -> None:

@@ -30,7 +30,7 @@ from detscope.ingest.kineto.tables import (
 )
 from detscope.ingest.kineto.trace import sort_events
 from detscope.ingest.sink import Sink
-from detscope.limits import LIMITS, limit, raise_hint
+from detscope.limits import LIMITS, raise_hint, read_limit
 
 _HINT = "record it again with torch.profiler's export_chrome_trace, or copy it again"
 
@@ -132,7 +132,7 @@ def _note_damage(sink: Sink, text: TraceText, events: int) -> None:
         sink.add_note("the file ends before its events do: what was read until there is shown")
         sink.info["cut"] = True
     if text.stopped:
-        reason = f"limit {text.stopped} of {limit(text.stopped):,} {LIMITS[text.stopped].unit}"
+        reason = f"limit {text.stopped} of {read_limit(text.stopped):,} {LIMITS[text.stopped].unit}"
         sink.add_note(
             f"partial: the first {events:,} events alone were read ({reason}: {raise_hint(text.stopped)})"
         )

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from detscope.ingest.files import RecordedFile
-from detscope.limits import limit
+from detscope.limits import read_limit
 
 CHUNK_BYTES = 1 << 19
 MOST_BYTES_OF_METADATA = 1 << 25
@@ -75,7 +75,7 @@ def read_batches(path: Path, text: TraceText) -> Iterator[bytes]:
         cut = _last_border(data, text.border)
         if cut is None:
             carry = data
-            if len(data) >= limit("event_bytes"):
+            if len(data) >= read_limit("event_bytes"):
                 text.skipped_bytes += len(data) - _TAIL_BYTES
                 carry = data[-_TAIL_BYTES:]
             continue

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from detscope.errors import InputError
 from detscope.ingest.files import RecordedFile
-from detscope.limits import limit, over_limit
+from detscope.limits import over_limit, read_limit
 
 PERMISSION = "ERR_NVGPUCTRPERM"
 MAX_LINES_OF_A_ROW = 50
@@ -77,7 +77,7 @@ def _read_lines(path: Path) -> Iterator[str]:
     Of a file that is packed and cut, what came until there counts.
     """
     recorded = RecordedFile(path)
-    most, longest = recorded.most_bytes, limit("listing_line_bytes")
+    most, longest = recorded.most_bytes, read_limit("listing_line_bytes")
     pieces = recorded.read_pieces(1 << 18)
     head = next(pieces, b"")
     if recorded.error and len(head) < _HEAD_BYTES:
@@ -158,7 +158,7 @@ class ListingReader:
 
 def _read_header(line: str) -> tuple[list[str], str] | None:
     """The columns and the delimiter of a header, also where a program's last words stand right before it."""
-    if ("Metric Name" not in line and "Kernel Name" not in line) or len(line) > limit("listing_line_bytes"):
+    if ("Metric Name" not in line and "Kernel Name" not in line) or len(line) > read_limit("listing_line_bytes"):
         return None
     at = max(line.find('"ID"'), 0)
     for delimiter in _DELIMITERS:

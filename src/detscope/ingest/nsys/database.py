@@ -73,7 +73,7 @@ class Database:
         cursor = None
         while True:
             try:
-                with self._watch.waiting():
+                with self._watch.watch_query():
                     cursor = cursor or self._connection.execute(sql)
                     rows = cursor.fetchmany(ROWS_AT_ONCE)
             except _FAILURES as error:

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any
 
 from detscope.errors import InputError
-from detscope.limits import limit, over_limit
+from detscope.limits import over_limit, read_limit
 
 MAX_MARKS = 200  # how deep containers may lie in each other while they are filled
 
@@ -58,7 +58,7 @@ class _PlainReader:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.most = limit("snapshot_values")
+        self.most = read_limit("snapshot_values")
         self.made = 0  # lists, tables and tuples: a byte of the file asks for fifty of memory
         self.actions = self._make_actions()
 

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from detscope.errors import InputError
-from detscope.limits import limit, require_within
+from detscope.limits import read_limit, require_within
 from detscope.predict.device.model import STAGES, DeviceModel, NoReach
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation, Shape
@@ -214,7 +214,7 @@ def _read_forest(data: bytes, training: bool, path: Path) -> Any:
 
     try:
         with ZipFile(BytesIO(data)) as opened:  # it is packed: what it unpacks to is held in memory
-            if sum(member.file_size for member in opened.infolist()) > limit("device_model_bytes"):
+            if sum(member.file_size for member in opened.infolist()) > read_limit("device_model_bytes"):
                 raise ValueError("its forest unpacks to more than a device model may have")
         strange = [name for name in get_untrusted_types(data=data) if name not in _FOREST_TYPES]
         if strange:

@@ -12,7 +12,6 @@ from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import LayerGraph, Operation, SideOperators
 from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, UPDATE
 
-# DOC detscope.predict.layers.calls: Kernel classes of single layers, the terms of their roofline and the features of what it leaves over.
 GRADIENT_SUM = "gradient sum"  # no row of a microbench: an addition, measured as such
 OPTIMIZERS = {"sgd": kinds.PARAMETER, "adam": kinds.ADAM}  # and the kind of their updates
 

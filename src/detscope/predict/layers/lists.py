@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from detscope.errors import InputError
 from detscope.limits import require_within
@@ -24,7 +26,7 @@ VERSION = 1
 _COLUMNS = [
     *("kind", "inputs", "input_shapes", "output", "output_shape"),
     *("parameters", "convolution", "stage", "module"),
-]
+]  # the fields of an `Operation`, in their order
 _KINDS = {
     "conv": kinds.CONVOLUTION,
     "bn": kinds.BATCH_NORM,
@@ -58,8 +60,11 @@ def read_networks(path: Path) -> list[ListedNetwork]:
         require_within("layer_graph_bytes", path.stat().st_size, f"{path}")
         listed = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(listed, dict) and listed.get("format") == FORMAT:
-            return _listed(listed, path)
-        return [ListedNetwork(*_key(name), read_older_rows(name, rows)) for name, rows in listed.items()]
+            return _from_plain(listed, path)
+        return [
+            ListedNetwork(name.rpartition("_")[0], int(name.rpartition("_")[2]), read_older_rows(name, rows))
+            for name, rows in listed.items()
+        ]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", "give a list of layers") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
@@ -81,89 +86,49 @@ def write_networks(path: Path, listed: Iterable[ListedNetwork]) -> None:
 def _network_text(one: ListedNetwork) -> str:
     graph = one.graph
     head: dict[str, Any] = {"network": one.network, "level": one.level}
-    head |= {"name": graph.name, "family": graph.family}
-    head["details"] = dict(graph.details)
+    head |= {"name": graph.name, "family": graph.family, "details": dict(graph.details)}
     if graph.beside:
         head["beside"] = [astuple(part) for part in graph.beside]
-    rows = ",\n".join(json.dumps(_row(operation), separators=(",", ":")) for operation in graph.operations)
+    rows = ",\n".join(json.dumps(astuple(operation), separators=(",", ":")) for operation in graph.operations)
     return f'{json.dumps(head)[:-1]}, "operations": [\n{rows}]}}'
 
 
-def _row(operation: Operation) -> list[Any]:
-    values = [getattr(operation, name) for name in _COLUMNS]
-    if operation.convolution is not None:
-        values[_COLUMNS.index("convolution")] = astuple(operation.convolution)
-    return values
-
-
-def _listed(plain: Mapping[str, Any], path: Path) -> list[ListedNetwork]:
+def _from_plain(plain: Mapping[str, Any], path: Path) -> list[ListedNetwork]:
     if plain["version"] != VERSION or plain["columns"] != _COLUMNS:
         raise InputError(
             f"{path} is a list of layers of version {plain['version']!s:.20}, this detscope reads {VERSION}",
             "make it again, or update detscope",
         )
     return [
-        ListedNetwork(
-            str(one["network"]),
-            int(one["level"]),
-            LayerGraph(
-                str(one["name"]),
-                tuple(_from_row(row) for row in one["operations"]),
-                str(one["family"]),
-                {str(key): str(value) for key, value in one["details"].items()},
-                tuple(_beside(*row) for row in one.get("beside", ())),
-            ),
-        )
+        ListedNetwork(str(one["network"]), int(one["level"]), _graph_from_plain(one))
         for one in plain["networks"]
     ]
 
 
-def _from_row(row: Sequence[Any]) -> Operation:
-    kind, inputs, input_shapes, output, output_shape, parameters, convolution, stage, module = row
-    layer = None
-    if convolution is not None:
-        inside, outside, *pairs, groups = convolution
-        kernel, stride, padding, dilation = (_pair(pair) for pair in pairs)
-        layer = Convolution(int(inside), int(outside), kernel, stride, padding, dilation, int(groups))
-    return Operation(
-        str(kind),
-        _whole(inputs),
-        tuple(_whole(shape) for shape in input_shapes),
-        int(output),
-        _whole(output_shape),
-        _whole(parameters),
-        layer,
-        str(stage),
-        str(module),
+def _graph_from_plain(one: Mapping[str, Any]) -> LayerGraph:
+    """Rows become objects of their columns, which msgspec checks and converts."""
+    operations = [_with_names(row, Operation) for row in one["operations"]]
+    for row in operations:
+        if row["convolution"] is not None:
+            row["convolution"] = _with_names(row["convolution"], Convolution)
+    beside = [_with_names(row, SideOperators) for row in one.get("beside", ())]
+    found: LayerGraph = msgspec.convert(
+        {**one, "operations": operations, "beside": beside},
+        LayerGraph,
+        strict=False,
     )
+    return found
 
 
-def _beside(kind: Any, stage: Any, calls: Sequence[Any], elements: Sequence[Any]) -> SideOperators:
-    (fixed, per_image), (size, size_per_image) = calls, elements
-    return SideOperators(
-        str(kind), str(stage), (float(fixed), float(per_image)), (float(size), float(size_per_image))
-    )
-
-
-def _whole(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
-def _pair(values: Sequence[Any]) -> tuple[int, int]:
-    height, width = values
-    return int(height), int(width)
-
-
-def _key(name: str) -> tuple[str, int]:
-    network, _, level = name.rpartition("_")
-    return network, int(level)
+def _with_names(values: Sequence[Any], kind: type[Operation | Convolution | SideOperators]) -> dict[str, Any]:
+    return dict(zip((one.name for one in fields(kind)), values, strict=True))
 
 
 def read_older_rows(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
     """One network; operands that the list leaves out (it names one input) are put back."""
     operations: list[Operation] = []
     for kind, source, source_shape, output, output_shape, attributes in rows:
-        operation = _operation(
+        operation = _read_older(
             str(kind), source, tuple(source_shape), output, tuple(output_shape), attributes
         )
         if operation.kind == kinds.ADD:
@@ -174,7 +139,7 @@ def read_older_rows(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
     return LayerGraph(name, tuple(operations), family=name.rpartition("_")[0])
 
 
-def _operation(
+def _read_older(
     kind: str, source: int, source_shape: Shape, output: int, output_shape: Shape, more: Mapping[str, int]
 ) -> Operation:
     convolution = None
@@ -205,7 +170,7 @@ def _with_other_operand(operation: Operation, before: list[Operation]) -> Operat
     shape = operation.output_shape
     loose = [one.output for one in before if one.output not in used and one.output != operation.inputs[0]]
     if loose:
-        return _extended(operation, [(loose[-1], shape)])
+        return _add_operands(operation, [(loose[-1], shape)])
     maker = {earlier.output: earlier for earlier in before if not earlier.in_place}
     tensor, dense_convolutions = operation.inputs[0], 0
     while tensor in maker:
@@ -214,7 +179,7 @@ def _with_other_operand(operation: Operation, before: list[Operation]) -> Operat
         tensor = step.inputs[0]
         # a block has two dense convolutions; what lies before them is what it began with
         if dense_convolutions >= 2 and tensor in maker and maker[tensor].output_shape == shape:
-            return _extended(operation, [(tensor, shape)])
+            return _add_operands(operation, [(tensor, shape)])
     raise KeyError(f"no second operand for the addition that makes tensor {operation.output}")
 
 
@@ -225,10 +190,10 @@ def _with_all_parts(operation: Operation, before: list[Operation], count: int) -
     parts = [(tensor, shape) for tensor, shape in loose.items() if tensor != operation.inputs[0]]
     if len(parts) < count - 1:
         raise KeyError(f"the parts of the concatenation that makes tensor {operation.output}")
-    return _extended(operation, parts[-(count - 1) :])
+    return _add_operands(operation, parts[-(count - 1) :])
 
 
-def _extended(operation: Operation, more: list[tuple[int, Shape]]) -> Operation:
+def _add_operands(operation: Operation, more: list[tuple[int, Shape]]) -> Operation:
     return replace(
         operation,
         inputs=(*operation.inputs, *(tensor for tensor, _ in more)),

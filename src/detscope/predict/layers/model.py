@@ -7,6 +7,7 @@ by leaving out networks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,6 +17,7 @@ import numpy as np
 from detscope.predict.layers.calls import list_stand_ins
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.table import LayerTable
+from detscope.predict.models.choice import average_groups, group_samples, leave_out
 from detscope.predict.models.residual import solve_least_squares
 from detscope.predict.samples import Array, StepCase, StepSample
 
@@ -72,11 +74,6 @@ class LayerModel:
             found[call.operation.stage] = found.get(call.operation.stage, 0.0) + ms * self.factor_of(name)
         return found
 
-    def list_unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
-        """Kinds of operations that no microbench has measured: counted by their memory traffic."""
-        return self.table.list_unseen_kinds(graph)
-
-
 @lru_cache(maxsize=20000)
 def _sum_classes(table: LayerTable, case: StepCase) -> dict[str, float]:
     names, times = table.time_calls(table.list_case_calls(case))
@@ -92,9 +89,7 @@ def fit_scales(table: LayerTable, samples: Sequence[StepSample], pull: float) ->
     names = sorted({name for cost in costs for name in cost})
     matrix = np.array([[cost.get(name, 0.0) for name in names] for cost in costs])
     truth = np.log(np.array([one.latency_ms for one in samples], dtype=float))
-    sizes = {one.network: 0 for one in samples}
-    for one in samples:
-        sizes[one.network] += 1
+    sizes = Counter(one.network for one in samples)
     weights = np.array([1 / sizes[one.network] / len(sizes) for one in samples]) ** 0.5
 
     def left_over(logs: Array) -> Array:
@@ -116,21 +111,13 @@ def choose_layers(table: LayerTable, samples: Sequence[StepSample]) -> LayerMode
     known = [one for one in samples if one.latency_ms]
     if not known:
         return LayerModel(table)
-    networks: list[object] = [one.network for one in known]
-    groups = networks if len(set(networks)) > 1 else [one.level for one in known]
+    groups = group_samples(known)
     if len(set(groups)) == 1:
         return fit_scales(table, known, PULLS[-1])
-    return fit_scales(table, known, min(PULLS, key=lambda pull: _left_out_error(table, known, groups, pull)))
 
+    def judge(pull: float) -> float:
+        return average_groups(
+            leave_out(known, groups, "latency_ms", lambda some: fit_scales(table, some, pull)), groups
+        )
 
-def _left_out_error(
-    table: LayerTable, samples: Sequence[StepSample], groups: Sequence[object], pull: float
-) -> float:
-    errors = []
-    for left_out in sorted(set(groups), key=str):
-        kept = [one for one, group in zip(samples, groups, strict=True) if group != left_out]
-        asked = [one for one, group in zip(samples, groups, strict=True) if group == left_out]
-        predicted = fit_scales(table, kept, pull).predict([one.case for one in asked])
-        truth = np.array([one.latency_ms for one in asked], dtype=float)
-        errors.append(float(np.abs(np.log(predicted / truth)).mean()))
-    return float(np.mean(errors))
+    return fit_scales(table, known, min(PULLS, key=judge))

@@ -9,11 +9,10 @@ neighbours. When the device is full, free segments are returned and the request 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# DOC detscope.predict.memory.allocator: The allocation events of an allocator snapshot, replayed through the allocator model.
 MIB = 1 << 20
 ROUNDING = 512
 SMALL_REQUEST = MIB
@@ -36,19 +35,16 @@ class DeviceFullError(Exception):
     """The modelled device has no room for a request, also after free segments were returned."""
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
     """A piece of a segment; neighbours are linked in address order."""
 
-    __slots__ = ("address", "after", "before", "free", "segment", "size", "small")
-
-    def __init__(self, address: int, size: int, small: bool, segment: int) -> None:
-        self.address = address
-        self.size = size
-        self.small = small
-        self.segment = segment
-        self.free = True
-        self.before: _Block | None = None
-        self.after: _Block | None = None
+    address: int
+    size: int
+    small: bool
+    free: bool = True
+    before: _Block | None = None
+    after: _Block | None = None
 
 
 def round_request(request_bytes: int) -> int:
@@ -88,7 +84,7 @@ class CachingAllocator:
         block.free = False
         self._live[key] = block
         self.allocated += block.size
-        if self.allocated > self.peak_allocated:
+        if self.allocated > self.peak_allocated:  # quicker than max, and called very often
             self.peak_allocated = self.allocated
 
     def release_block(self, key: int) -> None:
@@ -138,32 +134,34 @@ class CachingAllocator:
             return self._expand_segment(size, small)
         wanted = size_segment(size)
         self._make_room(wanted)
-        block = _Block(self._next_address, wanted, small, self._next_address)
+        block = _Block(self._next_address, wanted, small)
         self._next_address += wanted
         self._add_reserved(wanted)
         return block
 
     def _expand_segment(self, size: int, small: bool) -> _Block:
         """One segment per pool that grows by pages of 2 or 20 MiB at its end."""
+        self._make_room(self._count_pages(size, small))
+        more = self._count_pages(size, small)  # making room may have taken the free end
         tail = self._tails.get(small)
-        page = SMALL_SEGMENT if small else LARGE_SEGMENT
-        have = tail.size if tail is not None and tail.free else 0
-        more = -(-(size - have) // page) * page
-        self._make_room(more)
-        tail = self._tails.get(small)  # making room may have taken its free end
-        have = tail.size if tail is not None and tail.free else 0
-        more = -(-(size - have) // page) * page
         self._add_reserved(more)
         if tail is not None and tail.free:
             self._forget_free(tail)
             tail.size += more
             return tail
         start = (1 << 60 if small else 1 << 61) if tail is None else tail.address + tail.size
-        block = _Block(start, more, small, 0)
+        block = _Block(start, more, small)
         if tail is not None:
             tail.after, block.before = block, tail
         self._tails[small] = block
         return block
+
+    def _count_pages(self, size: int, small: bool) -> int:
+        """Bytes of the pages that a request needs beyond the free end of its pool's segment."""
+        tail = self._tails.get(small)
+        page = SMALL_SEGMENT if small else LARGE_SEGMENT
+        have = tail.size if tail is not None and tail.free else 0
+        return -(-(size - have) // page) * page
 
     def _unmap_pages(self, block: _Block) -> None:
         """Whole free pages are returned; they keep their addresses, so only the end of a segment shrinks."""
@@ -203,7 +201,7 @@ class CachingAllocator:
             split = rest > SMALL_REQUEST and (limit is None or size < limit)
         if not split:
             return
-        remainder = _Block(block.address + size, rest, block.small, block.segment)
+        remainder = _Block(block.address + size, rest, block.small)
         remainder.before, remainder.after = block, block.after
         if block.after is not None:
             block.after.before = remainder
@@ -286,18 +284,10 @@ def _find_earlier_blocks(
         if entry["action"] == "alloc":
             opened.add(entry["addr"])
         elif entry["action"] == "free_completed":
-            if entry["addr"] in opened:
-                opened.discard(entry["addr"])
-            else:
+            if entry["addr"] not in opened:
                 before[entry["addr"]] = entry["size"]
-    for address, size in _list_alive(segments):
-        if address not in opened:
-            before[address] = size
+            opened.discard(entry["addr"])
+    for block in (block for segment in segments for block in segment["blocks"]):
+        if block["state"] == "active_allocated" and block["address"] not in opened:
+            before[block["address"]] = block["size"]
     return before
-
-
-def _list_alive(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-    for segment in segments:
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                yield block["address"], block["size"]

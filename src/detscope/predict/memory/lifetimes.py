@@ -17,17 +17,17 @@ from typing import NamedTuple
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import LayerGraph, Operation, Shape
 
-# DOC detscope.predict.memory.lifetimes: Allocations and frees in the order of a step: what tensor lifetimes are replayed as.
-# DOC detscope.predict.memory.lifetimes: The scratch memory a convolution asks for: an assumption about which algorithm the library picks.
-CATEGORIES = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "inputs",
-    "activations",
-    "temporary",
-    "workspace",
+FLOAT_BYTES = 4
+INDEX_BYTES = 8
+RULES = ("backward", "both", "none")  # the passes in which Winograd scratch memory is asked for
+_WINOGRAD_OUTPUT = 4  # tiles of 4 x 4 outputs,
+_WINOGRAD_AREA = 36  # transformed as 6 x 6
+_KEEPS_INPUT = frozenset(
+    {kinds.CONVOLUTION, kinds.LINEAR, kinds.BATCH_NORM, kinds.MAX_POOL, kinds.AVERAGE_POOL, kinds.ACTIVATION}
 )
+_KEEPS_OUTPUT = frozenset({kinds.RELU})
+_KEEPS_NOTHING = frozenset({kinds.ADD, kinds.CONCATENATE, kinds.DROPOUT})
+CATEGORIES = ("parameters", "gradients", "optimizer", "inputs", "activations", "temporary", "workspace")
 
 
 class MemoryEvent(NamedTuple):
@@ -67,6 +67,22 @@ class EventLog:
         return taken
 
 
+def count_tensor_bytes(shape: Shape, batch: int) -> int:
+    """Of a tensor whose shape is that of a batch of one."""
+    return batch * prod(shape[1:]) * FLOAT_BYTES
+
+
+def add_network(log: EventLog, graph: LayerGraph, batch: int) -> int:
+    """Parameters, running statistics and the images: there before the first step. The images' block."""
+    for operation in graph.operations:
+        sizes = [elements * FLOAT_BYTES for elements in operation.parameters]
+        if operation.kind == kinds.BATCH_NORM and operation.parameters:  # running mean, variance and count
+            sizes += [sizes[0], sizes[0], INDEX_BYTES]
+        for size in sizes:
+            log.add_block(size, "parameters", operation.stage)
+    return log.add_block(count_tensor_bytes(graph.input_shape, batch), "inputs")
+
+
 def sum_live_categories(events: Iterable[MemoryEvent]) -> dict[str, int]:
     """Bytes that are live after the events, by category, without any rounding."""
     live: dict[int, MemoryEvent] = {}
@@ -81,38 +97,17 @@ def sum_live_categories(events: Iterable[MemoryEvent]) -> dict[str, int]:
     return totals
 
 
-RULES = ("backward", "both", "none")  # the passes in which Winograd scratch memory is asked for
-_FLOAT = 4
-_WINOGRAD_OUTPUT = 4  # tiles of 4 x 4 outputs,
-_WINOGRAD_AREA = 36  # transformed as 6 x 6
-
-
-def count_workspace(rule: str, operation: Operation, batch: int, *, backward: bool) -> int:
-    """Scratch memory of one pass of one operation under a rule."""
-    wanted = rule == "both" or (rule == "backward" and backward)
-    return count_winograd(operation, batch) if wanted else 0
-
-
 def count_winograd(operation: Operation, batch: int) -> int:
     """Transformed input, output and weights of a dense 3 x 3 convolution of stride 1; 0 for any other."""
     layer = operation.convolution
-    if layer is None or layer.kernel != (3, 3) or layer.stride != (1, 1) or layer.groups != 1:
+    if layer is None or layer.kernel != (3, 3) or layer.groups != 1:
         return 0
-    if layer.dilation != (1, 1):
+    if layer.stride != (1, 1) or layer.dilation != (1, 1):
         return 0
     height, width = operation.output_shape[-2:]
     tiles = batch * ceil(height / _WINOGRAD_OUTPUT) * ceil(width / _WINOGRAD_OUTPUT)
     channels = layer.in_channels + layer.out_channels
-    return _FLOAT * _WINOGRAD_AREA * (tiles * channels + layer.in_channels * layer.out_channels)
-
-
-FLOAT_BYTES = 4
-INDEX_BYTES = 8
-_KEEPS_INPUT = frozenset(
-    {kinds.CONVOLUTION, kinds.LINEAR, kinds.BATCH_NORM, kinds.MAX_POOL, kinds.AVERAGE_POOL, kinds.ACTIVATION}
-)
-_KEEPS_OUTPUT = frozenset({kinds.RELU})
-_KEEPS_NOTHING = frozenset({kinds.ADD, kinds.CONCATENATE, kinds.DROPOUT})
+    return FLOAT_BYTES * _WINOGRAD_AREA * (tiles * channels + layer.in_channels * layer.out_channels)
 
 
 @dataclass(frozen=True)
@@ -149,15 +144,9 @@ class TrainingStep:
 
     def build_network(self) -> list[MemoryEvent]:
         """Parameters, running statistics and the batch: there before the first step."""
-        for operation in self._graph.operations:
-            for elements in operation.parameters:
-                self._log.add_block(elements * FLOAT_BYTES, "parameters", operation.stage)
-            if operation.kind == kinds.BATCH_NORM and operation.parameters:
-                for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
-                    self._log.add_block(size, "parameters", operation.stage)
-        first = self._graph.operations[0].inputs[0]
-        self._block_of[first] = self._log.add_block(self._count_bytes(self._graph.input_shape), "inputs")
-        self._holders[self._block_of[first]] = 1
+        images = add_network(self._log, self._graph, self._plan.batch)
+        self._block_of[self._graph.operations[0].inputs[0]] = images
+        self._holders[images] = 1
         self._log.add_block(self._plan.batch * INDEX_BYTES, "inputs")
         return self._log.take_events()
 
@@ -169,7 +158,7 @@ class TrainingStep:
         return self._log.take_events()
 
     def _count_bytes(self, shape: Shape) -> int:
-        return self._plan.batch * prod(shape[1:]) * FLOAT_BYTES
+        return count_tensor_bytes(shape, self._plan.batch)
 
     def _new_block(self, size_bytes: int, category: str, stage: str) -> int:
         block = self._log.add_block(size_bytes, category, stage)
@@ -229,12 +218,12 @@ class TrainingStep:
         self._gradient_of[last.output] = self._new_block(size, "temporary", last.stage)
         for block in (of_probabilities, probabilities, *scalars):
             self._drop_block(block)
-        output = self._block_of.pop(last.output, None)
-        if output is not None:
-            self._drop_block(output)
+        if last.output in self._block_of:
+            self._drop_block(self._block_of.pop(last.output))
 
     def _use_workspace(self, operation: Operation, *, backward: bool) -> None:
-        size = count_workspace(self._plan.workspace, operation, self._plan.batch, backward=backward)
+        wanted = self._plan.workspace == "both" or (self._plan.workspace == "backward" and backward)
+        size = count_winograd(operation, self._plan.batch) if wanted else 0
         if size:
             self._log.end_block(self._log.add_block(size, "workspace", operation.stage))
 
@@ -272,10 +261,8 @@ class TrainingStep:
 
     def _keep_gradients(self, place: int, fresh: list[int]) -> None:
         for index, block in enumerate(fresh):
-            if (place, index) in self._parameter_gradients:
+            if self._parameter_gradients.setdefault((place, index), block) != block:
                 self._drop_block(block)  # added to the one that is there
-            else:
-                self._parameter_gradients[place, index] = block
 
     def _add_gradient(self, tensor: int, block: int, operation: Operation) -> None:
         """The second gradient of a tensor is summed with the first into a new one."""

@@ -1,4 +1,8 @@
-"""Memory of a training step on a device: simulated, with terms fitted from samples where there are some."""
+"""Memory of a training step on a device: simulated, with terms fitted from samples where there are some.
+
+A process holds its context and libraries besides what the allocator reserved; it never holds less than when
+the network was built, and cannot hold more than the device has, where some came up to that.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,6 @@ from detscope.predict.models.older import collect_older_features
 from detscope.predict.models.residual import SmoothResidual, fit_residuals
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured
 
-# DOC detscope.predict.memory.model: From reserved memory to what the process holds: a few numbers fitted from samples.
-#
-# A process holds its context and libraries besides what the allocator reserved; it never holds less than when
-# the network was built, and cannot hold more than the device has, where some came up to that.
 _ROUNDS = 30
 
 

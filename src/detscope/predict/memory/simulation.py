@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
-from detscope.predict.layers import kinds
-from detscope.predict.layers.graph import LayerGraph, Shape
+from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.allocator import AllocatorSettings, CachingAllocator
 from detscope.predict.memory.lifetimes import (
-    FLOAT_BYTES,
-    INDEX_BYTES,
     EventLog,
     MemoryEvent,
     TrainingPlan,
     TrainingStep,
+    add_network,
+    count_tensor_bytes,
     sum_live_categories,
 )
 
 
-# DOC detscope.predict.memory.simulation: Memory of an inference by its layer graph: tensors live from where they are made to their last use.
 @dataclass(frozen=True)
 class StepMemory:
     """Peaks of one step, in bytes, and what the peak of allocated memory was made of."""
@@ -115,25 +112,15 @@ def simulate_inference(
 def list_forward_events(graph: LayerGraph, batch: int) -> list[MemoryEvent]:
     """Parameters and images come first and stay; every other tensor goes after its last use."""
     log = EventLog()
-    for operation in graph.operations:
-        for elements in operation.parameters:
-            log.add_block(elements * FLOAT_BYTES, "parameters", operation.stage)
-        if operation.kind == kinds.BATCH_NORM and operation.parameters:  # running mean, variance and count
-            for size in (operation.parameters[0] * FLOAT_BYTES,) * 2 + (INDEX_BYTES,):
-                log.add_block(size, "parameters", operation.stage)
     first = graph.operations[0].inputs[0]
-    blocks = {first: log.add_block(_count_bytes(graph.input_shape, batch), "inputs")}
+    blocks = {first: add_network(log, graph, batch)}
     last_use = {tensor: place for place, one in enumerate(graph.operations) for tensor in one.inputs}
     for place, operation in enumerate(graph.operations):
         if not operation.in_place:
             blocks[operation.output] = log.add_block(
-                _count_bytes(operation.output_shape, batch), "temporary", operation.stage
+                count_tensor_bytes(operation.output_shape, batch), "temporary", operation.stage
             )
         for tensor in dict.fromkeys(operation.inputs):
             if last_use[tensor] == place and tensor not in (first, operation.output):
                 log.end_block(blocks.pop(tensor))
     return log.take_events()
-
-
-def _count_bytes(shape: Shape, batch: int) -> int:
-    return batch * prod(shape[1:]) * FLOAT_BYTES

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Convolution, Operation
@@ -31,26 +30,23 @@ from detscope.predict.microbench.calls import (
     make_update,
 )
 from detscope.predict.microbench.design import CPU_LIMITS, CUDA_LIMITS, LayerLimits, LayerTrial, draw_rounds
+from detscope.predict.samples import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# DOC detscope.predict.microbench.run: Two reference layers, measured again and again: how much the machine's speed drifts during a microbench.
+_ALIVE_BYTES = 48e6  # what the copies of a layer hold together, so that caches forget between the passes
+_FEWEST, _MOST = 2, 4  # copies
+_LONG_ENOUGH_S = 0.02
+_REPEATS = (3, 7)
+_LEAST = 0.05  # of a backward pass that stays, however short
+_SLOW_S = 0.08  # a layer that takes so long is measured twice, not more often
+_REFERENCE_EVERY_S = 4.0
 _REFERENCE_REPEATS = 5
 _IMAGE = (1, 64, 28, 28)
 _LARGE = (1, 64, 64, 64)
-_COMPUTE = LayerTrial(
-    Operation(
-        kinds.CONVOLUTION,
-        (0,),
-        (_IMAGE,),
-        1,
-        _IMAGE,
-        (64 * 64 * 9,),
-        Convolution(64, 64, (3, 3), padding=(1, 1)),
-    ),
-    4,
-)
+_WINDOW = Convolution(64, 64, (3, 3), padding=(1, 1))
+_COMPUTE = LayerTrial(Operation(kinds.CONVOLUTION, (0,), (_IMAGE,), 1, _IMAGE, (64 * 64 * 9,), _WINDOW), 4)
 _MOVE = LayerTrial(Operation(kinds.ADD, (0, 1), (_LARGE, _LARGE), 2, _LARGE), 8)
 
 
@@ -74,7 +70,7 @@ class MachineDrift:
         return max(float(some.max() / some.min()) for some in usual)
 
 
-def _without_outliers(values: Sequence[float]) -> npt.NDArray[np.float64]:
+def _without_outliers(values: Sequence[float]) -> Array:
     """The median of each and its neighbours: one measurement alone may be an accident."""
     last = max(0, len(values) - 3)
     starts = (min(max(0, place - 1), last) for place in range(len(values)))
@@ -85,9 +81,10 @@ class ReferenceLayers:
     """Measures the reference layers when it is time to."""
 
     def __init__(self, bench: LayerBench) -> None:
-        self._bench = bench
-        self._runs = tuple(_forward(bench, trial) for trial in (_COMPUTE, _MOVE))
+        self._runs = [_time_forward(bench, trial, 1) for trial in (_COMPUTE, _MOVE)]
         self._found: list[tuple[float, float, float]] = []
+        for run in self._runs * _REFERENCE_REPEATS:  # until memory is there and kernels are chosen
+            run()
         self.measure_if_due(0.0)
 
     def measure_if_due(self, every_s: float) -> None:
@@ -102,17 +99,6 @@ class ReferenceLayers:
         """All measurements so far."""
         seconds, compute, move = zip(*self._found, strict=True)
         return MachineDrift(tuple(seconds), tuple(compute), tuple(move))
-
-
-Progress = Callable[[float, str], None]
-
-_ALIVE_BYTES = 48e6  # what the copies of a layer hold together, so that caches forget between the passes
-_FEWEST, _MOST = 2, 4  # copies
-_LONG_ENOUGH_S = 0.02
-_REPEATS = (3, 7)
-_LEAST = 0.05  # of a backward pass that stays, however short
-_SLOW_S = 0.08  # a layer that takes so long is measured twice, not more often
-_REFERENCE_EVERY_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -131,7 +117,7 @@ def measure_layers(
     *,
     seed: int = 0,
     limits: LayerLimits | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[float, str], None] | None = None,
 ) -> Microbench:
     """Measure layers, round after round, until the time is over; the last round may stay unfinished."""
     import torch
@@ -218,7 +204,9 @@ def _time_training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool
             call.clear_gradients()
         backward_ms = clock.total_ms()
         if trial.operation.kind != kinds.STEP:  # the start of the backward pass is a part of it
-            backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * _time_empty_backward(clock, *empty))
+            backward_ms = max(
+                _LEAST * backward_ms, backward_ms - len(calls) * _time_empty_backward(clock, *empty)
+            )
         return (forward_ms + backward_ms) / len(calls)
 
     return run

@@ -8,7 +8,7 @@ distance to what was measured: a line through the errors of levels and of single
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, log
 from typing import Protocol
@@ -20,7 +20,6 @@ from detscope.predict.models.older import collect_older_features
 from detscope.predict.models.residual import solve_non_negative, square_distances
 from detscope.predict.samples import Array, StepCase, StepSample
 
-# DOC detscope.predict.models.choice: Intervals that hold as often as they say: conformal, from errors on what was left out.
 COVERAGE = 0.9
 WIDEST = log(10)  # half of an interval where too little was measured to tell: a factor of ten
 UNTESTED = log(2)  # at least, for other networks where only one was measured: assumed
@@ -201,22 +200,20 @@ def fit_target(
     networks = [one.network for one in samples]
     levels = _level_folds(samples)
     several = len(set(networks)) > 1
-    near = {name: _leave_out(samples, levels, target, fit) for name, fit in trials.items()}
+    near = {name: leave_out(samples, levels, target, fit) for name, fit in trials.items()}
     far = (
-        {name: _leave_out(samples, networks, target, fit) for name, fit in trials.items()}
-        if several
-        else near
+        {name: leave_out(samples, networks, target, fit) for name, fit in trials.items()} if several else near
     )
     inside = _between_levels(samples)
     between = [networks[place] for place in inside]
-    near_means = {name: _average_networks(found[inside], between) for name, found in near.items()}
+    near_means = {name: average_groups(found[inside], between) for name, found in near.items()}
     near_name = min(near_means, key=lambda name: near_means[name])
     far_name = _clear_winner(far, networks, fair) if several else near_name
     fitted = {name: methods[name](samples) for name in {near_name, far_name}}
     reach = fit_reach(samples)
     rows = _row_folds(len(samples))
     beside, growth = conformal_line(
-        np.concatenate([near[near_name][inside], _leave_out(samples, rows, target, trials[near_name])]),
+        np.concatenate([near[near_name][inside], leave_out(samples, rows, target, trials[near_name])]),
         np.concatenate(
             [_distances_between(reach.places, levels)[inside], _distances_between(reach.places, rows)]
         ),
@@ -233,7 +230,7 @@ def fit_target(
         reach,
         {
             "seen networks, levels between": near_means,
-            "unseen networks": {name: _average_networks(found, networks) for name, found in far.items()},
+            "unseen networks": {name: average_groups(found, networks) for name, found in far.items()},
         },
         beside,
     )
@@ -241,7 +238,7 @@ def fit_target(
 
 def _level_folds(samples: Sequence[StepSample]) -> list[str]:
     """Levels in turn; of one level alone, rows."""
-    levels = _list_levels(samples)
+    levels = sorted({one.level for one in samples})
     if len(levels) == 1:
         return _row_folds(len(samples))
     folds = {level: str(place % _LEVEL_FOLDS) for place, level in enumerate(levels)}
@@ -263,13 +260,9 @@ def _distances_between(places: Array, groups: Sequence[str]) -> Array:
     return found
 
 
-def _list_levels(samples: Sequence[StepSample]) -> list[int]:
-    return sorted({one.level for one in samples})
-
-
 def _between_levels(samples: Sequence[StepSample]) -> list[int]:
     """Rows of levels that have others on both sides: near means between what was measured, not beyond it."""
-    levels = _list_levels(samples)
+    levels = sorted({one.level for one in samples})
     ends = {levels[0], levels[-1]} if len(levels) > 2 else set()
     return [place for place, one in enumerate(samples) if one.level not in ends]
 
@@ -290,21 +283,31 @@ def _clear_winner(errors: Mapping[str, Array], networks: Sequence[str], fair: Se
     return first
 
 
-def _average_networks(errors: Array, networks: Sequence[str]) -> float:
-    """Every network weighs the same."""
-    names = np.array(networks)
+def average_groups(errors: Array, groups: Sequence[str]) -> float:
+    """The mean of an error; every group, as a network, weighs the same."""
+    names = np.array(groups)
     return float(np.mean([errors[names == name].mean() for name in np.unique(names)]))
 
 
-def _leave_out(samples: Sequence[StepSample], groups: Sequence[str], target: str, fit: Fit) -> Array:
-    """|log(predicted / measured)| of every sample by a model that has not seen its group."""
-    errors = np.zeros(len(samples))
-    for group in sorted(set(groups)):
+def group_samples(samples: Sequence[StepSample]) -> list[str]:
+    """What is left out to compare settings: networks; of one network, levels."""
+    networks = [one.network for one in samples]
+    return networks if len(set(networks)) > 1 else [str(one.level) for one in samples]
+
+
+def leave_out(
+    samples: Sequence[StepSample], groups: Sequence[str], target: str, fit: Fit, among: Iterable[str] = ()
+) -> Array:
+    """|log(predicted / measured)| of every sample by a model that has not seen its group.
+
+    `among`: the groups that are asked about, all where none is named; others are without a number.
+    """
+    errors = np.full(len(samples), np.nan)
+    for group in sorted(set(among) or set(groups)):
         asked = [place for place, name in enumerate(groups) if name == group]
         kept = [one for one, name in zip(samples, groups, strict=True) if name != group]
-        if not kept:  # one group alone: nothing can be left out
-            kept = list(samples)
-        predicted = fit(kept).predict([samples[place].case for place in asked])
+        # one group alone: nothing can be left out
+        predicted = fit(kept or samples).predict([samples[place].case for place in asked])
         truth = np.array([samples[place].get_value(target) for place in asked], dtype=float)
         errors[asked] = np.abs(np.log(np.maximum(predicted, 1e-9) / truth))
     return errors

@@ -21,8 +21,6 @@ from detscope.predict.models.physical import PhysicalModel, choose_physical, fin
 from detscope.predict.models.residual import SmoothResidual, fit_residuals
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured
 
-# DOC detscope.predict.models.methods: Physical latency plus a learnt residual.
-
 
 @dataclass(frozen=True)
 class HybridModel:

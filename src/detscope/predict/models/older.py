@@ -2,7 +2,8 @@
 
 They describe tensors, im2col, GEMM, FFT and Winograd implementations of a convolution, forward (F), backward
 to the input (X) and to the weights (W). The formulas are kept as they were used, oddities included: this is
-the baseline to beat. A rectangular kernel or image counts by its geometric mean, exact for square ones.
+the baseline to beat. A rectangular kernel or image counts by its geometric mean, exact for square ones. The
+method is unchanged too: 300 extremely randomised trees (scikit-learn's).
 """
 
 from __future__ import annotations
@@ -14,38 +15,28 @@ from math import ceil, log2, sqrt
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
 from detscope.predict.samples import Array, StepCase, StepSample
 
-# DOC detscope.predict.models.older: The older toolflow's method, unchanged: 300 extremely randomised trees on 56 (inference: 15) features.
-# DOC detscope.predict.models.older: What the 56 training features of the older method are about, for people: `extrapolated` names them.
 TRAINING_FEATURES = 56
 INFERENCE_FEATURES = 15
 _TILES = ((4, 3), (3, 2))
+TREES = 300
 
 
-def sum_training_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
-    """All 56, for one batch size."""
-    return _summed(graph, batch, inference=False)
-
-
-def sum_inference_features(graph: LayerGraph, batch: int) -> npt.NDArray[np.float64]:
-    """All 15, for one batch size."""
-    return _summed(graph, batch, inference=True)
-
-
-def _summed(graph: LayerGraph, batch: int, *, inference: bool) -> npt.NDArray[np.float64]:
-    total = np.zeros(INFERENCE_FEATURES if inference else TRAINING_FEATURES)
+@lru_cache(maxsize=20000)
+def sum_older_features(graph: LayerGraph, batch: int, training: bool = True) -> Array:
+    """All 56 of training or all 15 of inference, for one batch size."""
+    total = np.zeros(TRAINING_FEATURES if training else INFERENCE_FEATURES)
     for operation in graph.operations:
         if operation.convolution is not None:
-            layer = _Layer(operation, operation.convolution, batch)
-            total += np.array(layer.inference() if inference else layer.training())
+            layer = _OlderConvolution(operation, operation.convolution, batch)
+            total += np.array(layer.list_training() if training else layer.list_inference())
     return total
 
 
-class _Layer:
+class _OlderConvolution:
     """One convolution in the older toolflow's letters: names of its published formulas, not ours."""
 
     def __init__(self, operation: Operation, convolution: Convolution, batch: int) -> None:
@@ -56,21 +47,20 @@ class _Layer:
         self.ip = sqrt(operation.input_shapes[0][2] * operation.input_shapes[0][3])
         self.op = sqrt(operation.output_shape[2] * operation.output_shape[3])
 
-    def training(self) -> list[float]:
-        tensors = self._tensors(2.0)
+    def list_training(self) -> list[float]:
         return [
-            *tensors,
-            *self._im2col(),
-            *self._gemm(),
+            *self._count_tensors(2.0),
+            *self._count_columns(),
+            *self._count_products(),
             *self._fft_memory(),
             *self._fft_operations(),
             *(value for tile in _TILES for value in self._winograd_memory(*tile)),
             *(value for tile in _TILES for value in self._winograd_operations(*tile)),
         ]
 
-    def inference(self) -> list[float]:
-        weights, _, inputs, outputs, _ = self._tensors(1.0)
-        columns, fft = self._im2col(), self._fft_memory()
+    def list_inference(self) -> list[float]:
+        weights, _, inputs, outputs, _ = self._count_tensors(1.0)
+        columns, fft = self._count_columns(), self._fft_memory()
         return [
             weights,
             inputs,
@@ -78,7 +68,7 @@ class _Layer:
             weights + inputs + outputs,
             columns[0],
             columns[1],
-            self._gemm()[0],
+            self._count_products()[0],
             fft[0],
             fft[1],
             fft[5],
@@ -87,7 +77,7 @@ class _Layer:
             *(self._winograd_operations(*tile)[0] for tile in _TILES),
         ]
 
-    def _tensors(self, copies: float) -> list[float]:
+    def _count_tensors(self, copies: float) -> list[float]:
         weights = self.oc * self.e * self.k**2
         inputs = copies * self.b * self.ic * self.ip**2
         outputs = copies * self.b * self.oc * self.op**2
@@ -99,7 +89,7 @@ class _Layer:
             weights + self.b * weights + inputs + outputs,
         ]
 
-    def _im2col(self) -> list[float]:
+    def _count_columns(self) -> list[float]:
         out_places, in_places, window = self.b * self.op**2, self.b * self.ip**2, self.k**2
         forward = out_places * window * self.ic
         to_input = in_places * window * self.ic
@@ -114,7 +104,7 @@ class _Layer:
             2 * out_places + in_places,
         ]
 
-    def _gemm(self) -> list[float]:
+    def _count_products(self) -> list[float]:
         forward = self.b * self.oc * self.op**2 * self.k**2 * self.e
         to_input = self.b * self.ic * self.ip**2 * self.k**2 * self.oc
         return [forward, to_input, 2 * forward + to_input]
@@ -167,17 +157,9 @@ def _with_sums(forward: float, to_input: float, to_weights: float) -> list[float
     ]
 
 
-TREES = 300
-
-
-@lru_cache(maxsize=20000)
-def _features(graph: LayerGraph, batch: int, training: bool) -> Array:
-    return sum_training_features(graph, batch) if training else sum_inference_features(graph, batch)
-
-
 def collect_older_features(cases: Sequence[StepCase], *, training: bool = True) -> Array:
     """One row of the older features per case."""
-    return np.array([_features(case.graph, case.batch, training) for case in cases])
+    return np.array([sum_older_features(case.graph, case.batch, training) for case in cases])
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,17 @@ Whichever is longer is the step. Coefficients (milliseconds per billion multipli
 kernel class) are non-negative and fitted to relative errors. Where two classes always occur together the data
 cannot tell them apart, and the penalty on each term's share lets them share the time instead of giving all of
 it to one: that is what makes the model usable on a network it has not seen.
+
+Counts are per step: a training step runs forward, the gradient of the input and that of the weights. Matrix
+kernels work in tiles, so channels are rounded up to the tile of their class. Billions of multiplications and of
+elements, so that all terms are of one size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import ceil, prod
 
@@ -18,16 +22,10 @@ import numpy as np
 
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import LayerGraph, Operation
+from detscope.predict.models.choice import average_groups, group_samples, leave_out
 from detscope.predict.models.residual import solve_non_negative
 from detscope.predict.samples import Array, StepCase, StepSample
 
-# DOC detscope.predict.models.physical: What every operation costs a device, as terms of a sum: multiplications and memory traffic by kernel class.
-#
-# Counts are per step: a training step runs forward, the gradient of the input and that of the weights.
-# Matrix kernels work in tiles, so channels are rounded up to the tile of their class. Billions of
-# multiplications and of elements, so that all terms are of one size.
-#
-# DOC detscope.predict.models.physical: A few samples of a new network: how much faster or slower its device part is than the model says.
 GIGA = 1e9
 FEW_IMAGES = 16  # below it, libraries choose other kernels for strided and large windows
 TERMS = (
@@ -205,6 +203,16 @@ class PhysicalModel:
         return dict(zip(TERMS, (terms[0] * np.array(self.device_ms)).tolist(), strict=True))
 
 
+    def sum_by_stage(self, case: StepCase) -> dict[str, float]:
+        """The device's milliseconds by the stages of a network."""
+        found = {}
+        for stage in dict.fromkeys(operation.stage for operation in case.graph.operations):
+            own = tuple(one for one in case.graph.operations if one.stage == stage)
+            part = StepCase(replace(case.graph, operations=own), case.batch)
+            found[stage] = float(self.split_parts([part])[0][0])
+        return found
+
+
 @lru_cache(maxsize=20000)
 def _cost_of(graph: LayerGraph, batch: int, tiles: Tiles, training: bool) -> StepCost:
     return count_step_cost(graph, batch, tiles, training=training)
@@ -251,34 +259,18 @@ def _solve_relative(terms: Array, truth: Array, weights: Array, penalty: float) 
 
 def choose_physical(samples: Sequence[StepSample], *, training: bool = True) -> PhysicalModel:
     """Tiles and penalty by leaving out one network after the other (with one network: one level)."""
-    groups = _group_samples(samples)
-    best = min(
-        product(TILES, PENALTIES),
-        key=lambda choice: _left_out_error(samples, groups, choice[0], choice[1], training),
-    )
-    return fit_physical(samples, *best, training=training)
-
-
-def _group_samples(samples: Sequence[StepSample]) -> list[object]:
-    networks = [one.network for one in samples]
-    return list(networks) if len(set(networks)) > 1 else [one.level for one in samples]
-
-
-def _left_out_error(
-    samples: Sequence[StepSample], groups: list[object], tiles: Tiles, penalty: float, training: bool
-) -> float:
-    errors = []
+    groups = group_samples(samples)
     fair = {groups[place] for place in find_fair_places(samples)}
-    for left_out in sorted(fair, key=str):
-        kept = [one for one, group in zip(samples, groups, strict=True) if group != left_out]
-        asked = [one for one, group in zip(samples, groups, strict=True) if group == left_out]
-        if not kept:
+
+    def judge(choice: tuple[Tiles, float]) -> float:
+        if len(set(groups)) == 1:  # nothing can be left out
             return 0.0
-        model = fit_physical(kept, tiles, penalty, training=training)
-        truth = np.array([one.latency_ms for one in asked], dtype=float)
-        predicted = np.maximum(model.predict([one.case for one in asked]), 1e-9)
-        errors.append(float(np.abs(np.log(predicted / truth)).mean()))
-    return float(np.mean(errors))
+        fit = partial(fit_physical, tiles=choice[0], penalty=choice[1], training=training)
+        errors = leave_out(samples, groups, "latency_ms", fit, fair)
+        known = np.flatnonzero(~np.isnan(errors))
+        return average_groups(errors[known], [groups[place] for place in known])
+
+    return fit_physical(samples, *min(product(TILES, PENALTIES), key=judge), training=training)
 
 
 @dataclass(frozen=True)

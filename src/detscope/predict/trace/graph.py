@@ -1,4 +1,9 @@
-"""From the operators of a traced forward pass to a layer graph: what latency models read."""
+"""From the operators of a traced forward pass to a layer graph: what latency models read.
+
+Operators that are no layers (views, and what detectors do with anchors, boxes and indices) take a few
+microseconds each, most of them the call itself, and a detector's step has hundreds. They are counted at the two
+traced batch sizes, which tells how many there are in every step and how many per image.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,6 @@ from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation, Shape, SideOperators
 from detscope.predict.trace.step import BACKWARD, FORWARD, OperatorCall, TensorRecord, TracedStep
 
-# DOC detscope.predict.trace.graph: Operators that are no layers: views, and what detectors do with anchors, boxes and indices.
-#
-# Each takes a few microseconds, most of them the call itself, and a detector's step has hundreds. They are
-# counted at the two traced batch sizes, which tells how many there are in every step and how many per image.
 _KINDS = {
     "convolution": kinds.CONVOLUTION,
     "addmm": kinds.LINEAR,

@@ -3,6 +3,7 @@
 Detectors choose boxes by their numbers, so tensors must be real. What they compute on feature maps decides
 about no shape, though, and is nearly all of the time: those operators are left out. Their outputs lie in
 memory that the system hands out as zeros and that nobody touches, so it takes no place either.
+Outputs of the operators met most often are known without asking torch, whose own answer takes a millisecond.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ from torch._prims_common import suggest_memory_format
 
 from detscope.predict.trace.step import BACKWARD
 
-# DOC detscope.predict.trace.hollow: Outputs of the operators met most often, known without asking torch, whose own answer takes a millisecond.
-#
-# A network has hundreds of batch norms and sums of its shapes; torch works each out in Python, from parts.
 BATCH_NORM, BATCH_NORM_BACKWARD = "aten.native_batch_norm", "aten.native_batch_norm_backward"
 # one output, like all of their tensors
 LIKE_THEIR_INPUTS = frozenset(

@@ -26,7 +26,6 @@ from detscope.predict.trace.step import BACKWARD, FORWARD, StepLog, StorageBlock
 if TYPE_CHECKING:
     from detscope.zoo.networks.network import Network
 
-# DOC detscope.predict.trace.network: A traced step in a loop that forgets gradients after forward: the last step's are still there in it.
 _FIRST = 2  # batch norm of a single pixel needs two images
 
 

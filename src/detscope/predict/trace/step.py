@@ -1,7 +1,9 @@
 """One step of a network, traced: what its operators allocate and when it goes.
 
 Its work is left out (see `trace_hollow`), so that a step of any network takes a second or two
-and little memory.
+and little memory. The log stands between autograd and the kernels, so it sees every operator of forward and
+backward with its tensors; storages are known by identity, and freed by weak reference. What a kernel allocates
+for itself is not seen here.
 """
 
 from __future__ import annotations
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
 
     from detscope.zoo.networks.network import Network
 
-# DOC detscope.predict.trace.step: What a step's operators allocate and when it goes: storages by identity, freed by weak reference.
-#
-# The log stands between autograd and the kernels, so it sees every operator of forward and backward with its
-# tensors, whether they hold numbers or only shapes. What a kernel allocates for itself is not seen here.
 Shape = tuple[int, ...]
 FORWARD, BACKWARD = "forward", "backward"
 Call = Callable[..., Any]

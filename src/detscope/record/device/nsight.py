@@ -49,12 +49,12 @@ class CudaSwitch:
 
         self._cuda = cuda
 
-    def on(self) -> None:
+    def switch_on(self) -> None:
         """Everything that was queued before the window is done before it begins."""
         self._cuda.synchronize()
         self._cuda.profiler.start()
 
-    def off(self) -> None:
+    def switch_off(self) -> None:
         """Everything that was queued in the window belongs to it."""
         self._cuda.synchronize()
         self._cuda.profiler.stop()
@@ -83,14 +83,14 @@ def watch_window(recorder: StepRecorder, switch: CudaSwitch | None = None) -> No
             chosen.end_step()
         before(steps_done)
         if steps_done == window.end:
-            chosen.off()
+            chosen.switch_off()
             raise SystemExit(0)
         if window.first <= steps_done < window.end:
             if steps_done == window.first:
-                chosen.on()
+                chosen.switch_on()
             chosen.begin_step(steps_done)
 
     recorder.between_steps = switch_at_border
     if window.first == 0:
-        chosen.on()
+        chosen.switch_on()
         chosen.begin_step(0)

@@ -28,7 +28,7 @@ class Reading(NamedTuple):
     unit: str
 
 
-class _Metric(NamedTuple):
+class _NvmlMetric(NamedTuple):
     name: str
     unit: str
     read: Callable[[ModuleType, Any], float]
@@ -55,14 +55,14 @@ def throttle_names(reasons: int) -> list[str]:
     return [name for bit, name in THROTTLE_REASONS.items() if reasons & bit]
 
 
-def _temperature(nvml: ModuleType, handle: Any) -> float:
+def _read_temperature(nvml: ModuleType, handle: Any) -> float:
     try:
         return float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
     except nvml.NVMLError_FunctionNotFound:  # withdrawn by newer drivers for the versioned call
         return float(nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
 
 
-def _throttle_reasons(nvml: ModuleType, handle: Any) -> float:
+def _read_throttling(nvml: ModuleType, handle: Any) -> float:
     try:
         return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError_FunctionNotFound:  # the call's name before driver 535
@@ -70,15 +70,17 @@ def _throttle_reasons(nvml: ModuleType, handle: Any) -> float:
 
 
 _METRICS = (
-    _Metric("utilization_percent", "%", lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).gpu)),
-    _Metric("memory_utilization_percent", "%", lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).memory)),
-    _Metric("memory_used_bytes", "bytes", lambda n, h: float(n.nvmlDeviceGetMemoryInfo(h).used)),
-    _Metric("sm_clock_mhz", "MHz", lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM))),
-    _Metric("memory_clock_mhz", "MHz", lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM))),
-    _Metric("power_watts", "W", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000.0),
-    _Metric("temperature_celsius", "°C", _temperature),
-    _Metric("throttle_reasons", "bits", _throttle_reasons),
-    _Metric("energy_joules", "J", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000.0),
+    _NvmlMetric("utilization_percent", "%", lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).gpu)),
+    _NvmlMetric(
+        "memory_utilization_percent", "%", lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).memory)
+    ),
+    _NvmlMetric("memory_used_bytes", "bytes", lambda n, h: float(n.nvmlDeviceGetMemoryInfo(h).used)),
+    _NvmlMetric("sm_clock_mhz", "MHz", lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM))),
+    _NvmlMetric("memory_clock_mhz", "MHz", lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM))),
+    _NvmlMetric("power_watts", "W", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000.0),
+    _NvmlMetric("temperature_celsius", "°C", _read_temperature),
+    _NvmlMetric("throttle_reasons", "bits", _read_throttling),
+    _NvmlMetric("energy_joules", "J", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000.0),
 )
 
 
@@ -229,7 +231,7 @@ class NvmlSampler(Source):
 
     def __init__(self) -> None:
         super().__init__()
-        self._metrics: dict[int, list[_Metric]] = {}
+        self._metrics: dict[int, list[_NvmlMetric]] = {}
         self._handles: dict[int, Any] = {}
         self._nvml, reason = open_nvml()
         if self._nvml is None:
@@ -333,7 +335,7 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run_thread, name="detscope-telemetry", daemon=True)
         self._thread.start()
 
-    def hold(self, quiet: bool) -> None:
+    def hold_samples(self, quiet: bool) -> None:
         """A step begins that nothing may disturb, or one that may be; samples wait one period at most."""
         if quiet:
             self._free.clear()
@@ -358,7 +360,7 @@ class Telemetry:
     ) -> None:
         self.stop()
 
-    def drain(self) -> list[Sample]:
+    def drain_samples(self) -> list[Sample]:
         """What was sampled since the last call, in order of time; may be called from any thread."""
         with self._lock:
             rows, self._rows = self._rows, []

@@ -31,12 +31,12 @@ WHAT = (
 
 
 @dataclass
-class _Sum:
+class _ByteSums:
     allocated: int = 0
     freed: int = 0
     peak: int = 0
 
-    def add(self, size: int, live: int) -> None:
+    def add_change(self, size: int, live: int) -> None:
         if size > 0:
             self.allocated += size
         else:
@@ -45,15 +45,15 @@ class _Sum:
 
 
 @dataclass
-class _Passes:
+class _PassSums:
     """Sums over all passes, and the single allocations of the first."""
 
     count: int = 0
     peak: int = 0
     peak_at: tuple[str, str, str] = ("", "", "")
-    whole: _Sum = field(default_factory=_Sum)
-    stages: dict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    modules: dict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    whole: _ByteSums = field(default_factory=_ByteSums)
+    stages: dict[str, _ByteSums] = field(default_factory=lambda: defaultdict(_ByteSums))
+    modules: dict[str, _ByteSums] = field(default_factory=lambda: defaultdict(_ByteSums))
     single: list[tuple[int, str, str, str]] = field(default_factory=list)
 
 
@@ -70,17 +70,17 @@ def measure_allocations(
     probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
     for node in nodes:
         scribe.find_mark(node.number)  # made now, so that their few bytes are not part of a pass
-    probes.attach(modules=True)
+    probes.attach_modules(modules=True)
     scribe.record_functions = True
     try:
-        events = _profiled(passes, device.startswith("cuda"))
+        events = _profile_passes(passes, device.startswith("cuda"))
     finally:
-        probes.remove()
+        probes.remove_all()
     with no_garbage_collection():
-        return _as_figures(_account(events, nodes, device), device)
+        return _make_figures(_sum_events(events, nodes, device), device)
 
 
-def _profiled(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[Any]:
+def _profile_passes(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[Any]:
     with make_session(cuda, profile_memory=True) as session:
         for one_pass in passes:
             with record_function(PASS_NAME):
@@ -89,11 +89,11 @@ def _profiled(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[An
     return events
 
 
-def _account(events: Sequence[Any], nodes: NodeTable, device: str) -> _Passes:
+def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSums:
     wanted = "CUDA" if device.startswith("cuda") else "CPU"
     host = [event for event in events if event.name() == MEMORY or event.device_type().name == "CPU"]
     spans = sorted(host, key=lambda event: (event.start_ns(), -event.duration_ns()))
-    found = _Passes()
+    found = _PassSums()
     open_spans: list[tuple[int, str]] = []  # end, name; outermost first
     live = 0
     thread: int | None = None
@@ -112,11 +112,11 @@ def _account(events: Sequence[Any], nodes: NodeTable, device: str) -> _Passes:
                 open_spans.append((event.end_ns(), name))
         elif event.device_type().name == wanted:
             live += event.nbytes()
-            _add(found, event.nbytes(), live, _owners([name for _, name in open_spans], nodes))
+            _add_change(found, event.nbytes(), live, _find_owners([name for _, name in open_spans], nodes))
     return found
 
 
-def _owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]:
+def _find_owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]:
     """Stage, module and operator of an open stack: the operator is the outermost below the module."""
     stack: list[Node] = []
     operator = ""
@@ -131,20 +131,20 @@ def _owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]:
     return stage, module or "(model)", operator or "(outside operators)"
 
 
-def _add(found: _Passes, size: int, live: int, owners: tuple[str, str, str]) -> None:
+def _add_change(found: _PassSums, size: int, live: int, owners: tuple[str, str, str]) -> None:
     stage, module, operator = owners
-    found.whole.add(size, live)
-    found.modules[module].add(size, live)
+    found.whole.add_change(size, live)
+    found.modules[module].add_change(size, live)
     parts = stage.split(".") if stage else ["(rest of the model)"]
     for depth in range(len(parts)):
-        found.stages[".".join(parts[: depth + 1])].add(size, live)
+        found.stages[".".join(parts[: depth + 1])].add_change(size, live)
     if live > found.peak:
         found.peak, found.peak_at = live, owners
     if size > 0 and found.count == 1:
         found.single.append((size, operator, module, stage))
 
 
-def _as_figures(found: _Passes, device: str) -> dict[str, Any]:
+def _make_figures(found: _PassSums, device: str) -> dict[str, Any]:
     if not found.count:
         return {"what": WHAT.format(device=device), "passes": 0, "peak_bytes": None, "why": "no pass ran"}
     largest = sorted(found.single, key=lambda item: -item[0])[:LARGEST]
@@ -155,13 +155,13 @@ def _as_figures(found: _Passes, device: str) -> dict[str, Any]:
         "passes": found.count,
         "peak_bytes": found.peak,
         "peak_at": {"stage": stage, "module": module, "operator": operator},
-        **_sums(found.whole, found.count),
+        **_mean_sums(found.whole, found.count),
         "stages": [
-            {"name": name, "depth": name.count("."), "peak_bytes": own.peak, **_sums(own, found.count)}
+            {"name": name, "depth": name.count("."), "peak_bytes": own.peak, **_mean_sums(own, found.count)}
             for name, own in found.stages.items()
         ],
         "modules": [
-            {"path": path, "peak_bytes": own.peak, **_sums(own, found.count)} for path, own in modules
+            {"path": path, "peak_bytes": own.peak, **_mean_sums(own, found.count)} for path, own in modules
         ],
         "largest": [
             {"bytes": size, "operator": operator, "module": module, "stage": stage or None}
@@ -170,5 +170,5 @@ def _as_figures(found: _Passes, device: str) -> dict[str, Any]:
     }
 
 
-def _sums(own: _Sum, passes: int) -> dict[str, float]:
+def _mean_sums(own: _ByteSums, passes: int) -> dict[str, float]:
     return {"allocated_bytes": own.allocated / passes, "freed_bytes": own.freed / passes}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from detscope.faults import text_of
+from detscope.faults import error_text
 from detscope.machine.limits import host_memory_ran_out
 from detscope.record.steps.events import ENTER, MARK, decode_events
 from detscope.record.steps.nodes import NodeTable
@@ -54,7 +54,7 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 def _read_error(error: BaseException) -> tuple[str, str] | None:
     """Which memory ran out and the words that say so."""
-    text = text_of(error)
+    text = error_text(error)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "oom_host", text
     if not isinstance(error, RuntimeError):

@@ -35,7 +35,7 @@ _OPTIMIZED = inspect.CO_OPTIMIZED  # variables of such code live outside of a di
 
 
 @dataclass(frozen=True)
-class Holder:
+class GrowingVariable:
     """A variable or attribute that keeps more each step."""
 
     name: str
@@ -47,7 +47,7 @@ class Holder:
 
 
 @dataclass
-class Added:
+class Addition:
     """What came into a container."""
 
     bytes: int = 0
@@ -55,21 +55,21 @@ class Added:
     kind: str = "objects"
 
 
-def added_bytes(container: Any, items: int) -> Added:
+def weigh_added(container: Any, items: int) -> Addition:
     """Of the last items; the order of a set is anybody's guess."""
     values = container.values() if isinstance(container, dict) else container
     last: Iterator[Any] = iter(values)
     if not isinstance(container, set):
         last = reversed(values) if hasattr(values, "__reversed__") else last
-    added = Added()
+    added = Addition()
     for item in islice(last, min(items, _MOST_ITEMS)):
-        _weigh(item, added, _DEPTH)
+        _weigh_item(item, added, _DEPTH)
         if added.kind == "objects":
             added.kind = "tensors" if isinstance(item, torch.Tensor) else type(item).__name__
     return added
 
 
-def _weigh(item: Any, added: Added, depth: int) -> None:
+def _weigh_item(item: Any, added: Addition, depth: int) -> None:
     if isinstance(item, torch.Tensor):
         added.graphs = added.graphs or item.grad_fn is not None
         if item.layout is torch.strided and item.device.type != "meta":
@@ -77,14 +77,16 @@ def _weigh(item: Any, added: Added, depth: int) -> None:
     elif type(item) in _CONTAINERS and depth:
         inner = item.values() if isinstance(item, dict) else item
         for one in islice(inner, _MOST_ITEMS):
-            _weigh(one, added, depth - 1)
+            _weigh_item(one, added, depth - 1)
     elif isinstance(getattr(item, "nbytes", None), int):
         added.bytes += item.nbytes
     else:
         added.bytes += sys.getsizeof(item, 0)
 
 
-def find_holder(container: Any, frame: FrameType | None, items: int, added: Added) -> Holder | None:
+def find_holder(
+    container: Any, frame: FrameType | None, items: int, added: Addition
+) -> GrowingVariable | None:
     """The variable of a running function, of a module, or the attribute through which it is kept."""
     frames = _script_frames(frame)
     level = [container]
@@ -92,7 +94,9 @@ def find_holder(container: Any, frame: FrameType | None, items: int, added: Adde
         for one in level:
             place = _find_scope(one, frames)
             if place is not None:
-                return Holder(place[0], added.kind, items, added.bytes, added.graphs, _line_of(place))
+                return GrowingVariable(
+                    place[0], added.kind, items, added.bytes, added.graphs, _line_of(place)
+                )
         above = [one for part in level for one in gc.get_referrers(part) if type(one) in _CONTAINERS]
         level = [one for one in above if one is not level][:_MOST_ITEMS]
     return None
@@ -101,7 +105,7 @@ def find_holder(container: Any, frame: FrameType | None, items: int, added: Adde
 VariableScope = tuple[str, str, int, int]  # name, file, first and last line in which it can be used
 
 
-def graph_sizes(frame: FrameType | None) -> dict[VariableScope, int]:
+def measure_graphs(frame: FrameType | None) -> dict[VariableScope, int]:
     """Variables and attributes that keep a tensor with its graph, and how many nodes that graph has."""
     frames, found = _script_frames(frame), {}
     kept = [
@@ -126,7 +130,7 @@ def _count_nodes(node: Any) -> int:
 
 def find_graph_holder(
     first: dict[VariableScope, int], second: dict[VariableScope, int], third: dict[VariableScope, int]
-) -> Holder | None:
+) -> GrowingVariable | None:
     """Of the graphs that grew between three neighbouring steps, the one that grew by most."""
     grown = {
         place: (size - first[place]) // 2
@@ -136,12 +140,12 @@ def find_graph_holder(
     if not grown:
         return None
     place = max(grown, key=lambda one: grown[one])
-    return Holder(place[0], GRAPH, grown[place], 0, True, _line_of(place))
+    return GrowingVariable(place[0], GRAPH, grown[place], 0, True, _line_of(place))
 
 
 def _line_of(place: VariableScope) -> str | None:
     name, file, first, last = place
-    return growing_line(file, name.rpartition(".")[2], first, last)
+    return find_growing_line(file, name.rpartition(".")[2], first, last)
 
 
 def _script_frames(frame: FrameType | None) -> list[FrameType]:
@@ -205,7 +209,7 @@ def _find_in_instances(value: Any) -> VariableScope | None:
     return None
 
 
-def growing_line(file: str, name: str, first: int = 0, last: int = sys.maxsize) -> str | None:
+def find_growing_line(file: str, name: str, first: int = 0, last: int = sys.maxsize) -> str | None:
     """Where the source makes a variable or attribute longer, as file:line; up to three places."""
     try:
         tree = ast.parse(Path(file).read_bytes())
@@ -220,17 +224,17 @@ def growing_line(file: str, name: str, first: int = 0, last: int = sys.maxsize) 
 
 def _makes_longer(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in _GROWING and _root(node.func.value) == name
+        return node.func.attr in _GROWING and _find_root_name(node.func.value) == name
     if isinstance(node, ast.AugAssign):
-        return _root(node.target) == name
+        return _find_root_name(node.target) == name
     if isinstance(node, ast.Assign):
-        targets = [target for target in node.targets if _root(target) == name]
-        again = any(_root(part) == name for part in ast.walk(node.value))  # total = total + loss
+        targets = [target for target in node.targets if _find_root_name(target) == name]
+        again = any(_find_root_name(part) == name for part in ast.walk(node.value))  # total = total + loss
         return any(isinstance(target, ast.Subscript) for target in targets) or bool(targets and again)
     return False
 
 
-def _root(node: ast.AST) -> str | None:
+def _find_root_name(node: ast.AST) -> str | None:
     """The variable or attribute that an expression goes through: `history` of `self.history[key]`."""
     while isinstance(node, (ast.Subscript, ast.Call)):
         node = node.value if isinstance(node, ast.Subscript) else node.func
@@ -264,7 +268,7 @@ class Growth:
     n: int
 
 
-def growth_of(readings: Sequence[tuple[int, int]], least: int = LEAST_READINGS) -> Growth | None:
+def find_growth(readings: Sequence[tuple[int, int]], least: int = LEAST_READINGS) -> Growth | None:
     """Whether (step, bytes) grow steadily: in every quarter, and at the end as at the beginning."""
     if len(readings) < least:
         return None
@@ -292,11 +296,11 @@ class GrowthWatch:
             dict[VariableScope, int]
         ] = []  # of tensors kept beyond their step, at these borders
         self._looks = 0
-        self._holder: Holder | None = None
+        self._holder: GrowingVariable | None = None
 
     def end_step(self, step: int) -> None:
         """A step has ended in which nothing of ours took memory."""
-        used = resident_bytes()
+        used = read_resident_bytes()
         if used is None:
             return
         self._readings.append((step, used))
@@ -304,7 +308,7 @@ class GrowthWatch:
             del self._readings[::2]
         if self._holder is None and self._looks < _MOST_LOOKS:
             try:
-                self._look()
+                self._look_for_cause()
             except Exception:  # objects of others answer as they like: then nobody is named
                 self._looks = _MOST_LOOKS
 
@@ -314,38 +318,38 @@ class GrowthWatch:
         self._lengths = self._grown = None
         self._graphs = []
 
-    def _look(self) -> None:
+    def _look_for_cause(self) -> None:
         if self._lengths is None:
             recent = self._readings[-2 * SUSPICIOUS_READINGS :]
-            if len(self._readings) % 4 == 0 and growth_of(recent, SUSPICIOUS_READINGS):
-                self._lengths = _lengths()
-                self._graphs = [graph_sizes(sys._getframe())]
+            if len(self._readings) % 4 == 0 and find_growth(recent, SUSPICIOUS_READINGS):
+                self._lengths = _measure_lengths()
+                self._graphs = [measure_graphs(sys._getframe())]
             return
         if self._grown is None:
-            now, before = _lengths(), self._lengths
+            now, before = _measure_lengths(), self._lengths
             self._grown = {one: size for one, size in now.items() if before.get(one, size) < size}
-            self._graphs.append(graph_sizes(sys._getframe()))
+            self._graphs.append(measure_graphs(sys._getframe()))
             return
         before, self._lengths, self._grown = self._grown, None, None
         (first, second), self._graphs = self._graphs, []
         self._looks += 1
-        growth = growth_of(self._readings[-2 * SUSPICIOUS_READINGS :], SUSPICIOUS_READINGS)
+        growth = find_growth(self._readings[-2 * SUSPICIOUS_READINGS :], SUSPICIOUS_READINGS)
         if growth is not None:
-            self._holder = _largest(before, growth.bytes_per_step)
+            self._holder = _find_largest(before, growth.bytes_per_step)
         if growth is not None and self._holder is None:
-            self._holder = find_graph_holder(first, second, graph_sizes(sys._getframe()))
+            self._holder = find_graph_holder(first, second, measure_graphs(sys._getframe()))
 
     def describe_growth(self) -> dict[str, Any] | None:
         """For `run.json`; None where memory does not grow."""
         half = self._readings[len(self._readings) // 2 :]
-        found = growth_of(self._readings) or growth_of(half)
+        found = find_growth(self._readings) or find_growth(half)
         if found is None:
             return None
         held = None if self._holder is None else asdict(self._holder)
-        return {**asdict(found), "held_by": held, "note": sentence(found, self._holder)}
+        return {**asdict(found), "held_by": held, "note": describe_in_words(found, self._holder)}
 
 
-def sentence(growth: Growth, holder: Holder | None) -> str:
+def describe_in_words(growth: Growth, holder: GrowingVariable | None) -> str:
     """What is said of it in every view."""
     steps = f"steps {growth.first_step} to {growth.last_step}, n {growth.n}"
     size = f"memory grows by {growth.bytes_per_step / 1e6:.1f} MB per step ({steps})"
@@ -359,7 +363,7 @@ def sentence(growth: Growth, holder: Holder | None) -> str:
     return f"{size}: {holder.name} keeps {what}, {holder.items} more each step, {where}"
 
 
-def resident_bytes() -> int | None:
+def read_resident_bytes() -> int | None:
     """What the process has of the machine's memory; None where the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE
@@ -367,18 +371,18 @@ def resident_bytes() -> int | None:
         return None
 
 
-def _lengths() -> dict[int, int]:
+def _measure_lengths() -> dict[int, int]:
     return {id(one): len(one) for one in gc.get_objects() if type(one) in _LOOKED_AT}
 
 
-def _largest(before: dict[int, int], wanted: float) -> Holder | None:
+def _find_largest(before: dict[int, int], wanted: float) -> GrowingVariable | None:
     """Of the containers that got longer twice, the one that got larger by most."""
     best: tuple[float, Any, int, Any] | None = None
     for one in gc.get_objects():
         items = len(one) - before.get(id(one), len(one)) if type(one) in _LOOKED_AT else 0
         if items <= 0:
             continue
-        added = added_bytes(one, items)
+        added = weigh_added(one, items)
         # what a graph keeps is not seen from Python: a tensor that has one may be all of it
         much = max(added.bytes, wanted if added.graphs else 0.0)
         if much >= wanted / 4 and (best is None or much > best[0]):

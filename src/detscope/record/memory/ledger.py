@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from detscope.record.memory.live import INPUTS, Held, dtype_text, shape_text
+from detscope.record.memory.live import INPUTS, HeldTensor, format_dtype, format_shape
 from detscope.record.memory.spans import SeenTensor
-from detscope.record.memory.trace import NO_OPERATOR, NOWHERE, Change, OperatorContext, Trace
+from detscope.record.memory.trace import NO_OPERATOR, NOWHERE, Change, MemoryTrace, OperatorContext
 from detscope.record.operators.attribution import NOBODY
 from detscope.record.steps.nodes import NodeTable
 
@@ -19,7 +19,7 @@ ALLOCATED_BEFORE = -1  # as a step
 
 
 @dataclass(slots=True)
-class Block:
+class MemoryBlock:
     """A block of memory from its allocation on; without slots thousands of them would be slow."""
 
     number: int
@@ -40,7 +40,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Release:
+class BlockRelease:
     """When and where a block was let go, or until when it was seen alive."""
 
     time_ns: int
@@ -51,7 +51,7 @@ class Release:
     last_step: bool  # recording ended before it was let go
 
 
-def category_of(block: Block, release: Release, backward_operators_ns: Sequence[int]) -> str:
+def find_category(block: MemoryBlock, release: BlockRelease, backward_operators_ns: Sequence[int]) -> str:
     """The category of a block whose life is known."""
     if block.category is not None:
         return block.category
@@ -67,10 +67,10 @@ def category_of(block: Block, release: Release, backward_operators_ns: Sequence[
         return ACTIVATIONS if used or not same_step else TEMPORARY
     if block.phase in ("backward", "optimizer"):
         return TEMPORARY if same_step and not release.last_step else UNKNOWN
-    return _of_forward(block, release, same_step)
+    return _find_forward_category(block, release, same_step)
 
 
-def _of_forward(block: Block, release: Release, same_step: bool) -> str:
+def _find_forward_category(block: MemoryBlock, release: BlockRelease, same_step: bool) -> str:
     """Made before the backward pass: kept for it, an input, or neither."""
     if block.phase == "transfer" and release.phase != "transfer":
         return "inputs"
@@ -88,10 +88,10 @@ Row = tuple[Any, ...]
 
 
 @dataclass
-class Holders:
+class TensorHolders:
     """Who held which blocks at a moment."""
 
-    held: list[Held]
+    held: list[HeldTensor]
     complete: tuple[str, ...] = ()  # of these categories there are no others
 
 
@@ -101,8 +101,8 @@ class StepObservations:
 
     step: int
     offset_ns: int  # the profiler's clock less ours
-    holders: dict[int, Holders] = field(default_factory=dict)  # by the number of their mark
-    at_end: Holders = field(default_factory=lambda: Holders([]))
+    holders: dict[int, TensorHolders] = field(default_factory=dict)  # by the number of their mark
+    at_end: TensorHolders = field(default_factory=lambda: TensorHolders([]))
     seen: Sequence[SeenTensor] = ()
     gone: Sequence[tuple[int, int]] = ()  # time (our clock) and address of inputs that were let go
     begin_mark: int | None = None  # what was allocated before it came between steps
@@ -113,11 +113,11 @@ class MemoryLedger:
     """Blocks that are alive, and rows of those that were."""
 
     def __init__(
-        self, nodes: NodeTable, block_bytes: Callable[[Held], int] = lambda held: held.bytes
+        self, nodes: NodeTable, block_bytes: Callable[[HeldTensor], int] = lambda held: held.bytes
     ) -> None:
         self._nodes = nodes
         self._block_bytes = block_bytes
-        self.live: dict[int, Block] = {}
+        self.live: dict[int, MemoryBlock] = {}
         self.rows: list[Row] = []
         self.unknown_frees = self.unknown_free_bytes = self.unseen_frees = 0
         self.first_step = 0  # blocks from before it count as alive before recording began
@@ -134,26 +134,26 @@ class MemoryLedger:
             tuple[int, int], tuple[str, str]
         ] = {}  # by module and bytes: what passed its border
 
-    def take(self, trace: Trace, observed: StepObservations) -> None:
+    def add_step(self, trace: MemoryTrace, observed: StepObservations) -> None:
         """Account for one step."""
         offset_ns = observed.offset_ns
         self._step = observed.step
         self._shapes.clear()
         self._backward_operators_ns = [time_ns - offset_ns for time_ns in trace.backward_operators_ns]
-        others = _in_order(trace, observed)
+        others = _order_others(trace, observed)
         self._phases.clear()
         begin_ns = trace.marks.get(observed.begin_mark or 0, 0) - offset_ns
         for change in trace.changes:
             time_ns = change[0] - offset_ns
             while others and others[-1][0] <= time_ns:
-                self._other(*others.pop())
-            self._change(change, self._later(time_ns), time_ns < begin_ns)
+                self._apply_other(*others.pop())
+            self._apply_change(change, self._next_time(time_ns), time_ns < begin_ns)
         while others:
-            self._other(*others.pop())
-        self.identify(observed.at_end, self._later(observed.end_ns), "other")
+            self._apply_other(*others.pop())
+        self.identify_blocks(observed.at_end, self._next_time(observed.end_ns), "other")
         self._backwards_after[observed.step] = self._backwards
 
-    def _other(self, time_ns: int, what: int, item: Any) -> None:
+    def _apply_other(self, time_ns: int, what: int, item: Any) -> None:
         """Something that is no change of a block the allocator reported."""
         phases = self._phases
         if what == _BEGIN:
@@ -163,17 +163,17 @@ class MemoryLedger:
             if item in phases:
                 del phases[len(phases) - 1 - phases[::-1].index(item)]
         elif what == _HOLDERS:
-            self.identify(item, time_ns, self._phase)
+            self.identify_blocks(item, time_ns, self._open_phase)
         elif what == _SEEN:
-            self._see(item)
+            self._apply_seen(item)
         else:
-            self._let_go(item, self._later(time_ns), self._phase)
+            self._close_unreported(item, self._next_time(time_ns), self._open_phase)
 
     @property
-    def _phase(self) -> str:
+    def _open_phase(self) -> str:
         return self._phases[-1] if self._phases else "other"
 
-    def identify(self, holders: Holders, time_ns: int, phase: str) -> None:
+    def identify_blocks(self, holders: TensorHolders, time_ns: int, phase: str) -> None:
         """Blocks that somebody holds get their category and name; those not seen before appear."""
         holding: set[int] = set()
         for item in holders.held:
@@ -182,10 +182,12 @@ class MemoryLedger:
             holding.add(item.address)
             block = self.live.get(item.address)
             if block is not None and not block.reported and block.bytes != self._block_bytes(item):
-                self._close(block, self._later(time_ns), phase, NO_OPERATOR)  # another one took its place
+                self._close_block(
+                    block, self._next_time(time_ns), phase, NO_OPERATOR
+                )  # another one took its place
                 block = None
             if block is None:
-                block = self._appear(item, time_ns)
+                block = self._add_unreported(item, time_ns)
             block.category, block.name = item.category, item.name
             block.shape, block.dtype = item.shape, item.dtype
         if holders.complete:
@@ -194,22 +196,24 @@ class MemoryLedger:
                     if block.reported:  # still allocated, by somebody else: known by its life alone
                         block.category = block.name = None
                     else:
-                        self._close(block, self._later(time_ns), phase, NO_OPERATOR)
+                        self._close_block(block, self._next_time(time_ns), phase, NO_OPERATOR)
 
-    def resume(self, holders: Holders, time_ns: int) -> None:
+    def resume_after_gap(self, holders: TensorHolders, time_ns: int) -> None:
         """After a gap without events: what nobody holds is taken as released in it."""
         holding = {item.address for item in holders.held}
         for block in list(self.live.values()):
             if block.address not in holding:
-                self._close(block, self._later(time_ns), "other", NO_OPERATOR)
-        self.identify(holders, time_ns, "other")
+                self._close_block(block, self._next_time(time_ns), "other", NO_OPERATOR)
+        self.identify_blocks(holders, time_ns, "other")
 
-    def finish(self, without_step: int | None = None) -> None:
+    def write_alive(self, without_step: int | None = None) -> None:
         """Rows of what is still alive; but not of a step that is not part of the run."""
         for block in self.live.values():
             if block.step != without_step:
                 backwards = self._backwards_since(block)
-                self._write(block, Release(self._last_ns + 1, self._step, None, NO_OPERATOR, backwards, True))
+                self._write_row(
+                    block, BlockRelease(self._last_ns + 1, self._step, None, NO_OPERATOR, backwards, True)
+                )
         self.live.clear()
 
     def forget_before(self, step: int) -> None:
@@ -222,56 +226,56 @@ class MemoryLedger:
         rows, self.rows = self.rows, []
         return rows
 
-    def _later(self, time_ns: int) -> int:
+    def _next_time(self, time_ns: int) -> int:
         """Times of changes never repeat: their order is the account's order."""
         self._last_ns = max(time_ns, self._last_ns + 1)
         return self._last_ns
 
-    def _change(self, change: Change, time_ns: int, between_steps: bool) -> None:
+    def _apply_change(self, change: Change, time_ns: int, between_steps: bool) -> None:
         _, address, size, device, place = change
-        phase = self._phase
+        phase = self._open_phase
         block = self.live.get(address)
         if size < 0:
             if block is None:
                 self.unknown_frees += 1
                 self.unknown_free_bytes -= size
             else:
-                self._close(block, time_ns, phase, place.run)
+                self._close_block(block, time_ns, phase, place.run)
             return
         if block is not None:  # its release was not reported: it was allocated before recording began
             self.unseen_frees += 1
-            self._close(block, time_ns, phase, NO_OPERATOR)
-            time_ns = self._later(time_ns)
+            self._close_block(block, time_ns, phase, NO_OPERATOR)
+            time_ns = self._next_time(time_ns)
         self._numbers += 1
-        block = Block(self._numbers, address, size, device, time_ns, self._step, phase)
+        block = MemoryBlock(self._numbers, address, size, device, time_ns, self._step, phase)
         block.place, block.backwards, block.own = place, self._backwards, between_steps
         self.live[address] = block
 
-    def _appear(self, item: Held, time_ns: int) -> Block:
+    def _add_unreported(self, item: HeldTensor, time_ns: int) -> MemoryBlock:
         """A block nobody reported: from before recording, or an input that is not the allocator's."""
         self._numbers += 1
         size = self._block_bytes(item)
-        block = Block(self._numbers, item.address, size, item.device, 0, ALLOCATED_BEFORE, None)
+        block = MemoryBlock(self._numbers, item.address, size, item.device, 0, ALLOCATED_BEFORE, None)
         if item.category == INPUTS and item.outside:
-            block.alloc_ns, block.step, block.phase = self._later(time_ns), self._step, "data"
+            block.alloc_ns, block.step, block.phase = self._next_time(time_ns), self._step, "data"
         block.reported = False
         self.live[item.address] = block
         return block
 
-    def _let_go(self, address: int, time_ns: int, phase: str) -> None:
+    def _close_unreported(self, address: int, time_ns: int, phase: str) -> None:
         block = self.live.get(address)
         if block is not None and not block.reported:
-            self._close(block, time_ns, phase, NO_OPERATOR)
+            self._close_block(block, time_ns, phase, NO_OPERATOR)
 
-    def _see(self, seen: SeenTensor) -> None:
+    def _apply_seen(self, seen: SeenTensor) -> None:
         size = seen.shape.numel() * seen.dtype.itemsize
-        texts = shape_text(seen.shape), dtype_text(seen.dtype)
+        texts = format_shape(seen.shape), format_dtype(seen.dtype)
         self._shapes[seen.owner, size] = texts
         block = self.live.get(seen.address)
         if block is not None and block.name is None and block.bytes == size:
             block.shape, block.dtype = texts
 
-    def _describe(self, block: Block, category: str) -> None:
+    def _find_shape(self, block: MemoryBlock, category: str) -> None:
         """A gradient, and what a module makes inside, has the shape of what passes the module's border."""
         if block.name is not None or category not in (TEMPORARY, ACTIVATIONS):
             return
@@ -287,24 +291,24 @@ class MemoryLedger:
         if found is not None:
             block.shape, block.dtype = found
 
-    def _close(self, block: Block, time_ns: int, phase: str, run: int) -> None:
+    def _close_block(self, block: MemoryBlock, time_ns: int, phase: str, run: int) -> None:
         del self.live[block.address]
         backwards = self._backwards_since(block)
-        self._write(block, Release(time_ns, self._step, phase, run, backwards, False))
+        self._write_row(block, BlockRelease(time_ns, self._step, phase, run, backwards, False))
 
-    def _backwards_since(self, block: Block) -> int:
+    def _backwards_since(self, block: MemoryBlock) -> int:
         """Backward passes until now; only those of its own step for what was made outside of the model."""
         if block.phase == "forward" or block.step == self._step:
             return self._backwards
         return self._backwards_after.get(block.step, self._backwards)
 
-    def _write(self, block: Block, release: Release) -> None:
+    def _write_row(self, block: MemoryBlock, release: BlockRelease) -> None:
         if block.own and block.category is None:
             return
         place, known = block.place, block.step >= self.first_step
         freed = not release.last_step
-        category = category_of(block, release, self._backward_operators_ns)
-        self._describe(block, category)
+        category = find_category(block, release, self._backward_operators_ns)
+        self._find_shape(block, category)
         self.rows.append(
             (
                 block.number,
@@ -333,7 +337,7 @@ class MemoryLedger:
 _END, _BEGIN, _HOLDERS, _SEEN, _GONE = range(5)
 
 
-def _in_order(trace: Trace, observed: StepObservations) -> list[tuple[int, int, Any]]:
+def _order_others(trace: MemoryTrace, observed: StepObservations) -> list[tuple[int, int, Any]]:
     """Everything of a step but the allocator's changes, by our clock, the last first."""
     offset_ns = observed.offset_ns
     items: list[tuple[int, int, Any]] = []

@@ -20,7 +20,7 @@ PARAMETERS, GRADIENTS, OPTIMIZER, INPUTS = "parameters", "gradients", "optimizer
 _DEEPEST = 6  # nesting of a batch or an optimizer's state that is followed
 
 
-class Held(NamedTuple):
+class HeldTensor(NamedTuple):
     """A tensor that some object holds; tensors of one storage have one address."""
 
     address: int
@@ -33,17 +33,17 @@ class Held(NamedTuple):
     outside: bool  # in memory that is not the allocator's: pinned, shared with workers, numpy's
 
 
-def shape_text(shape: Sequence[int]) -> str:
+def format_shape(shape: Sequence[int]) -> str:
     """`2x3x64`; a scalar is `scalar`."""
     return "x".join(map(str, shape)) or "scalar"
 
 
-def dtype_text(dtype: torch.dtype) -> str:
+def format_dtype(dtype: torch.dtype) -> str:
     """`float32`."""
     return str(dtype).removeprefix("torch.")
 
 
-def held(tensor: torch.Tensor, category: str, name: str) -> Held | None:
+def describe_tensor(tensor: torch.Tensor, category: str, name: str) -> HeldTensor | None:
     """What a tensor holds; None where it has no memory of its own."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
@@ -55,13 +55,15 @@ def held(tensor: torch.Tensor, category: str, name: str) -> Held | None:
     outside = on_host and (
         not storage.resizable() or storage.is_shared() or (torch.cuda.is_initialized() and tensor.is_pinned())
     )
-    shape, dtype = shape_text(tensor.shape), dtype_text(tensor.dtype)
-    return Held(address, size, str(tensor.device), category, name, shape, dtype, outside)
+    shape, dtype = format_shape(tensor.shape), format_dtype(tensor.dtype)
+    return HeldTensor(address, size, str(tensor.device), category, name, shape, dtype, outside)
 
 
-def held_inputs(batch: Any) -> list[tuple[torch.Tensor, Held]]:
+def describe_inputs(batch: Any) -> list[tuple[torch.Tensor, HeldTensor]]:
     """A batch's tensors; a storage that is more than its first tensor is shown as the bytes it is."""
-    found = [(tensor, held(tensor, INPUTS, name)) for name, tensor in named_tensors(batch, "batch")]
+    found = [
+        (tensor, describe_tensor(tensor, INPUTS, name)) for name, tensor in find_named_tensors(batch, "batch")
+    ]
     inside = Counter(item.address for _, item in found if item is not None)
     result = []
     for tensor, item in found:
@@ -70,7 +72,7 @@ def held_inputs(batch: Any) -> list[tuple[torch.Tensor, Held]]:
         if others := inside[item.address] - 1:
             item = item._replace(name=f"{item.name} and {others} more")
         if others or tensor.nbytes < item.bytes:
-            item = item._replace(shape=shape_text([item.bytes]), dtype="uint8")
+            item = item._replace(shape=format_shape([item.bytes]), dtype="uint8")
         result.append((tensor, item))
     return result
 
@@ -83,17 +85,17 @@ class LiveObjects:
         self._optimizers = optimizers
         self._known: list[tuple[str, weakref.ref[torch.Tensor]]] = []
 
-    def refresh(self) -> None:
+    def find_parameters(self) -> None:
         """Look which parameters there are; walking over the modules is for between steps."""
-        self._known = [(name, weakref.ref(one)) for name, one in self._find_parameters()]
+        self._known = [(name, weakref.ref(one)) for name, one in self._list_parameters()]
 
     @property
-    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+    def _live_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Those that were there when it was looked, and still are."""
         found = [(name, reference()) for name, reference in self._known]
         return [(name, parameter) for name, parameter in found if parameter is not None]
 
-    def _find_parameters(self) -> list[tuple[str, torch.Tensor]]:
+    def _list_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Parameters of the model, and of optimizers where they train others."""
         model = self._model()
         named: list[tuple[str, torch.Tensor]] = [] if model is None else list(model.named_parameters())
@@ -106,39 +108,39 @@ class LiveObjects:
                         named.append((f"(optimizer).group{number}_{position}", parameter))
         return named
 
-    def weights(self) -> list[Held]:
+    def list_weights(self) -> list[HeldTensor]:
         """Parameters and buffers."""
         model = self._model()
         buffers = () if model is None else model.named_buffers()
-        tensors: list[tuple[str, torch.Tensor]] = [*self._parameters, *buffers]
-        return _all(held(tensor, PARAMETERS, name) for name, tensor in tensors)
+        tensors: list[tuple[str, torch.Tensor]] = [*self._live_parameters, *buffers]
+        return _without_none(describe_tensor(tensor, PARAMETERS, name) for name, tensor in tensors)
 
-    def gradients(self) -> list[Held]:
+    def list_gradients(self) -> list[HeldTensor]:
         """Gradients of the parameters, as far as there are any."""
-        return _all(
-            held(parameter.grad, GRADIENTS, name)
-            for name, parameter in self._parameters
+        return _without_none(
+            describe_tensor(parameter.grad, GRADIENTS, name)
+            for name, parameter in self._live_parameters
             if parameter.grad is not None
         )
 
-    def optimizer_state(self) -> list[Held]:
+    def list_optimizer_state(self) -> list[HeldTensor]:
         """Tensors in the optimizers' states, by parameter and key: `head.weight exp_avg`."""
-        names = {id(parameter): name for name, parameter in self._parameters}
+        names = {id(parameter): name for name, parameter in self._live_parameters}
         found = []
         for optimizer in self._optimizers:
             for parameter, state in optimizer.state.items():
                 owner = names.get(id(parameter), "(optimizer)")
-                for key, tensor in named_tensors(state, ""):
-                    found.append(held(tensor, OPTIMIZER, f"{owner} {key.strip('.')}"))
-        return _all(found)
+                for key, tensor in find_named_tensors(state, ""):
+                    found.append(describe_tensor(tensor, OPTIMIZER, f"{owner} {key.strip('.')}"))
+        return _without_none(found)
 
-    def everything(self) -> list[Held]:
+    def list_everything(self) -> list[HeldTensor]:
         """All of them; a storage that is both, such as a parameter's, counts as what comes first."""
-        self.refresh()
-        return [*self.weights(), *self.gradients(), *self.optimizer_state()]
+        self.find_parameters()
+        return [*self.list_weights(), *self.list_gradients(), *self.list_optimizer_state()]
 
 
-def bytes_by_category(everything: Sequence[Held]) -> dict[str, int]:
+def sum_by_category(everything: Sequence[HeldTensor]) -> dict[str, int]:
     """Sizes counted from the live tensors, each storage once."""
     sizes = dict.fromkeys((PARAMETERS, GRADIENTS, OPTIMIZER), 0)
     counted: set[int] = set()
@@ -149,7 +151,7 @@ def bytes_by_category(everything: Sequence[Held]) -> dict[str, int]:
     return sizes
 
 
-def named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+def find_named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors inside nested containers, each with where it was found: `batch[1][0].boxes`."""
     kind = type(value)
     if issubclass(kind, torch.Tensor):
@@ -157,18 +159,18 @@ def named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, 
     elif depth < _DEEPEST:
         if issubclass(kind, dict):
             for key, item in dict.items(value):
-                yield from named_tensors(item, f"{path}.{key}", depth + 1)
+                yield from find_named_tensors(item, f"{path}.{key}", depth + 1)
         elif issubclass(kind, UserDict):
-            yield from named_tensors(attributes_of(value, kind).get("data"), path, depth + 1)
+            yield from find_named_tensors(attributes_of(value, kind).get("data"), path, depth + 1)
         elif issubclass(kind, (list, tuple)):
             for position, item in enumerate(items_of(value, kind)):
-                yield from named_tensors(item, f"{path}[{position}]", depth + 1)
+                yield from find_named_tensors(item, f"{path}[{position}]", depth + 1)
         else:
             for item in items_of(value, kind):
                 yield f"{path}.tensors", item
 
 
-def _all(items: Any) -> list[Held]:
+def _without_none(items: Any) -> list[HeldTensor]:
     return [item for item in items if item is not None]
 
 
@@ -180,18 +182,18 @@ Level = tuple[int, int, str, str, int]  # a row of `memory_levels`
 def read_levels(step: int, workers: Iterable[int], device: str) -> list[Level]:
     """All levels of this moment."""
     time_ns = perf_counter_ns()
-    found = [(level, size) for level, size in process_levels("self").items()]
+    found = [(level, size) for level, size in read_process_levels("self").items()]
     for worker in sorted(workers):
-        resident = process_levels(str(worker)).get("process")
+        resident = read_process_levels(str(worker)).get("process")
         if resident is not None:  # else it has ended
             found.append((f"worker {worker}", resident))
     rows: list[Level] = [(time_ns, step, "cpu", level, size) for level, size in found]
     if device.startswith("cuda"):
-        rows += [(time_ns, step, device, level, size) for level, size in _cuda_levels(device)]
+        rows += [(time_ns, step, device, level, size) for level, size in _read_cuda_levels(device)]
     return rows
 
 
-def process_levels(pid: str) -> dict[str, int]:
+def read_process_levels(pid: str) -> dict[str, int]:
     """Resident bytes of a process, now and at most; empty where they cannot be read."""
     levels = {}
     with suppress(OSError):
@@ -200,11 +202,11 @@ def process_levels(pid: str) -> dict[str, int]:
             if key in _STATUS:
                 levels[_STATUS[key]] = int(rest.split()[0]) * 1024
     if not levels:
-        levels = _by_psutil(pid)
+        levels = _read_by_psutil(pid)
     return levels
 
 
-def _by_psutil(pid: str) -> dict[str, int]:
+def _read_by_psutil(pid: str) -> dict[str, int]:
     """Where there is no /proc."""
     import psutil
 
@@ -214,17 +216,17 @@ def _by_psutil(pid: str) -> dict[str, int]:
         return {}
 
 
-def _cuda_levels(device: str) -> list[tuple[str, int]]:
+def _read_cuda_levels(device: str) -> list[tuple[str, int]]:
     """Reserved by the caching allocator, and its largest free blocks."""
     import torch
 
     levels = [("reserved", torch.cuda.memory_reserved(device))]
-    blocks = _blocks(device)
+    blocks = _list_blocks(device)
     free = sorted((block["size"] for block in blocks if block["state"] == "inactive"), reverse=True)
     return levels + [("largest_free", size) for size in free[:LARGEST_FREE]]
 
 
-def _blocks(device: str) -> list[dict[str, Any]]:
+def _list_blocks(device: str) -> list[dict[str, Any]]:
     import torch
 
     index = torch.device(device).index
@@ -237,11 +239,11 @@ def _blocks(device: str) -> list[dict[str, Any]]:
     ]
 
 
-def block_sizes(device: str) -> Callable[[Held], int]:
+def find_block_sizes(device: str) -> Callable[[HeldTensor], int]:
     """How many bytes a tensor's block takes: on CUDA more than its storage, for sizes are rounded up."""
     if not device.startswith("cuda"):
         return lambda held: held.bytes
-    sizes = {block["address"]: int(block["size"]) for block in _blocks(device)}
+    sizes = {block["address"]: int(block["size"]) for block in _list_blocks(device)}
     return lambda held: (
         sizes.get(held.address, -(-held.bytes // 512) * 512) if held.device != "cpu" else held.bytes
     )

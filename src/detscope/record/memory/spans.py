@@ -109,13 +109,13 @@ class ShapeScribe(BorderScribe):
         seen = self._seen
         if seen is None:
             return run(*args, **kwargs)
-        _note(seen, args, number)
+        _note_shapes(seen, args, number)
         output = run(*args, **kwargs)
-        _note(seen, output, number)
+        _note_shapes(seen, output, number)
         return output
 
 
-def _note(seen: list[SeenTensor], value: Any, owner: int) -> None:
+def _note_shapes(seen: list[SeenTensor], value: Any, owner: int) -> None:
     for tensor in (value,) if type(value) is torch.Tensor else tensors_in(value):
         if tensor.layout is torch.strided and type(tensor) in _WITH_MEMORY:
             address = tensor.untyped_storage().data_ptr()

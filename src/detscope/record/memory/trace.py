@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Size
 from torch._C._profiler import _ExperimentalConfig, _TensorMetadata
 
-from detscope.record.memory.live import process_levels
+from detscope.record.memory.live import read_process_levels
 from detscope.record.memory.spans import MARK_PREFIX, SeenTensor, ShapeScribe, SpanBuffer, write_mark
 from detscope.record.operators.attribution import (
     ACCUMULATE,
@@ -51,7 +51,7 @@ Change = tuple[int, int, int, str, OperatorContext]
 
 
 @dataclass
-class Trace:
+class MemoryTrace:
     """All of one profiler session, times in the profiler's clock."""
 
     changes: list[Change] = field(default_factory=list)
@@ -62,10 +62,10 @@ class Trace:
     last_operator: tuple[int, OperatorContext] | None = None  # begin and place of the one that began last
 
 
-def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: bool) -> Trace:
+def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: bool) -> MemoryTrace:
     """Walk over the tree, outer before inner; this loop sees every operator and is kept lean."""
-    trace = Trace()
-    walk = _Walk(trace, nodes, owners)
+    trace = MemoryTrace()
+    walk = _TraceWalk(trace, nodes, owners)
     changes, kinds = trace.changes, walk.kinds
     stack = [(root, NOWHERE) for root in reversed(roots)]
     while stack:
@@ -80,7 +80,7 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
             kind = kinds.get(name)
             if kind is None:
                 kind = kinds[name] = _classify_event(name)
-            place = walk.inside(event, name, kind, place)
+            place = walk.enter_event(event, name, kind, place)
         children = event.children
         if children:
             children.reverse()
@@ -91,10 +91,10 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
     return trace
 
 
-class _Walk:
+class _TraceWalk:
     """What the walk remembers."""
 
-    def __init__(self, trace: Trace, nodes: NodeTable, owners: Ownership) -> None:
+    def __init__(self, trace: MemoryTrace, nodes: NodeTable, owners: Ownership) -> None:
         self.trace = trace
         self.nodes = nodes
         self.owners = owners
@@ -102,22 +102,22 @@ class _Walk:
         self.kinds: dict[str, int] = {}
         self.last_owner: dict[int, tuple[int, str]] = {}  # of the backward pass, per thread
 
-    def inside(self, event: Any, name: str, kind: int, place: OperatorContext) -> OperatorContext:
+    def enter_event(self, event: Any, name: str, kind: int, place: OperatorContext) -> OperatorContext:
         """Where code is inside this event."""
         if kind == OPERATOR:
-            return self._operator(event, name, place)
+            return self._enter_operator(event, name, place)
         if kind == SPAN:
-            return self._span(event, name, place)
+            return self._enter_span(event, name, place)
         if kind == _MARK:
             self.trace.marks[int(name[len(MARK_PREFIX) :])] = event.start_time_ns
             return place
         if kind in (NODE, ACCUMULATE):
-            return self._autograd(event, kind)
+            return self._enter_autograd(event, kind)
         if kind == OPTIMIZER_STEP:
             return place
         return place if place.operator else place._replace(operator=name)
 
-    def _operator(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
+    def _enter_operator(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
         """The outermost operator: everything inside belongs to this run of it."""
         extra = event.extra_fields
         self.runs += 1
@@ -141,7 +141,7 @@ class _Walk:
             self.trace.last_operator = (start_ns, inside)
         return inside
 
-    def _span(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
+    def _enter_span(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
         node = self.nodes[int(name[len(SPAN_PREFIX) :])]
         if node.kind == "phase":
             self.trace.phases.append((event.start_time_ns, event.end_time_ns, node.path))
@@ -153,7 +153,7 @@ class _Walk:
         direction = "recompute" if again else "forward"
         return OperatorContext(node.number, node.stage_within(place.stage) or "", direction)
 
-    def _autograd(self, event: Any, kind: int) -> OperatorContext:
+    def _enter_autograd(self, event: Any, kind: int) -> OperatorContext:
         """A node of the backward pass; `AccumulateGrad` belongs to the node that ran before it."""
         thread = event.start_tid
         sequence = event.extra_fields.sequence_number
@@ -175,7 +175,7 @@ _CLOCK_MARKS = 3  # moments written to compare clocks; the quickest is believed
 
 
 @dataclass
-class Recorded:
+class SessionResult:
     """What a session heard."""
 
     results: Any  # kept as a whole: the tree below goes with it
@@ -183,12 +183,12 @@ class Recorded:
     clock: list[tuple[int, int, int]]  # mark, our time before it, how long it took
 
     @property
-    def roots(self) -> Sequence[Any]:
+    def event_roots(self) -> Sequence[Any]:
         """The outermost events of all threads."""
         roots: Sequence[Any] = self.results.experimental_event_tree()
         return roots
 
-    def offset_ns(self, trace: Trace) -> int:
+    def find_offset(self, trace: MemoryTrace) -> int:
         """The profiler's clock less ours."""
         known = [mark for mark in self.clock if mark[0] in trace.marks]
         if not known:
@@ -210,7 +210,7 @@ class MemorySession:
         self.own_bytes = 0  # the most that the process grew by while a session's events were collected
 
     @property
-    def on(self) -> bool:
+    def is_on(self) -> bool:
         """Whether the profiler is running."""
         return self._profile is not None
 
@@ -220,7 +220,7 @@ class MemorySession:
         self._profile = make_session(
             cuda=False, profile_memory=True, record_shapes=shapes, experimental_config=config
         )
-        with self._spans.closed():
+        with self._spans.close_for_a_moment():
             self._profile.start()
         self._buffer.spanning = True
         self._scribe.record_functions = True
@@ -228,25 +228,25 @@ class MemorySession:
         self._clock = []
         for _ in range(_CLOCK_MARKS):
             before_ns = perf_counter_ns()
-            number = self.mark()
+            number = self.write_moment()
             self._clock.append((number, before_ns, perf_counter_ns() - before_ns))
 
-    def mark(self) -> int:
+    def write_moment(self) -> int:
         """Write a moment; returns its number."""
         self._marks += 1
         write_mark(self._marks)
         return self._marks
 
-    def stop(self) -> Recorded:
+    def stop(self) -> SessionResult:
         """End the session."""
         session, self._profile = self._profile, None
         self._buffer.spanning = False
         self._scribe.record_functions = False
         seen, self._scribe.seen = self._scribe.seen or [], None
-        before = process_levels("self").get("process")
-        with self._spans.closed():
+        before = read_process_levels("self").get("process")
+        with self._spans.close_for_a_moment():
             session.stop()
-        after = process_levels("self").get("process")
+        after = read_process_levels("self").get("process")
         if before is not None and after is not None:
             self.own_bytes = max(self.own_bytes, after - before)
-        return Recorded(session.profiler.kineto_results, seen, self._clock)
+        return SessionResult(session.profiler.kineto_results, seen, self._clock)

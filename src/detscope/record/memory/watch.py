@@ -18,20 +18,20 @@ import torch
 from torch import nn
 
 from detscope.record.foreign import WeakObjects
-from detscope.record.memory.ledger import Holders, MemoryLedger, Row, StepObservations
+from detscope.record.memory.ledger import MemoryLedger, Row, StepObservations, TensorHolders
 from detscope.record.memory.live import (
     GRADIENTS,
     OPTIMIZER,
     PARAMETERS,
     Level,
     LiveObjects,
-    block_sizes,
-    bytes_by_category,
-    held_inputs,
+    describe_inputs,
+    find_block_sizes,
     read_levels,
+    sum_by_category,
 )
 from detscope.record.memory.spans import ShapeScribe, SpanBuffer, close_span, open_span
-from detscope.record.memory.trace import MemorySession, Recorded, Trace, read_trace
+from detscope.record.memory.trace import MemorySession, MemoryTrace, SessionResult, read_trace
 from detscope.record.operators.attribution import NOBODY, find_owners
 from detscope.record.operators.profiler import OpenSpans, no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX
@@ -42,14 +42,14 @@ from detscope.runs.writer import RunWriter
 RESERVE_BYTES = 128 << 20
 
 
-class Reserve:
+class AddressReserve:
     """Address space kept back while steps run. Its pages are never touched: they cost addresses alone."""
 
     def __init__(self) -> None:
         self._kept: mmap.mmap | None = None
         self._threads_started = False
 
-    def keep(self) -> None:
+    def keep_room(self) -> None:
         """From now on there is room to come back to; nothing where even that does not fit."""
         if not self._threads_started:
             start_table_threads()
@@ -60,7 +60,7 @@ class Reserve:
             except OSError:
                 self._kept = None
 
-    def give_up(self) -> None:
+    def give_room_up(self) -> None:
         """A step has failed, or the run ends: the room is needed now."""
         if self._kept is not None:
             self._kept.close()
@@ -89,7 +89,7 @@ _OWNED = (PARAMETERS, GRADIENTS, OPTIMIZER)
 
 
 @dataclass
-class Unfinished:
+class UnfinishedStep:
     """A step that did not end: its blocks that were released, and the operator that began last."""
 
     step: int
@@ -116,9 +116,9 @@ class MemoryWatch:
         self._scribe = scribe
         self._device = device
         self._session = MemorySession(buffer, scribe, spans)
-        self._reserve = Reserve()
+        self._reserve = AddressReserve()
         self._ledger: MemoryLedger | None = None
-        self._holders: dict[int, Holders] = {}
+        self._holders: dict[int, TensorHolders] = {}
         self._gone: list[tuple[int, int]] = []
         self._references: dict[int, weakref.ref[torch.Tensor]] = {}
         self._living: dict[int, set[int]] = {}  # by address: inputs that lie in it
@@ -126,7 +126,7 @@ class MemoryWatch:
         self._data_span: Any = None
         self._begin_mark: int | None = None
         self._first = True  # nothing is known yet of gradients that are there already
-        self.unfinished: Unfinished | None = None
+        self.unfinished: UnfinishedStep | None = None
         self.steps: list[int] = []
         self.levels: list[Level] = []
         self.live_bytes: dict[str, int] = {}
@@ -137,35 +137,35 @@ class MemoryWatch:
 
     def begin_step(self, step: int, shapes: bool) -> None:
         """A step is about to begin; the session that began when the one before ended goes on."""
-        self._reserve.keep()
-        if not self._session.on:
-            everything = Holders(self._live.everything(), _OWNED)
+        self._reserve.keep_room()
+        if not self._session.is_on:
+            everything = TensorHolders(self._live.list_everything(), _OWNED)
             if self._ledger is None:
                 for node in self._nodes:
                     self._scribe.find_mark(node.number)  # made now: their few bytes are not part of a step
-                self._ledger = MemoryLedger(self._nodes, block_sizes(self._device))
+                self._ledger = MemoryLedger(self._nodes, find_block_sizes(self._device))
                 self._ledger.first_step = step
-                self._ledger.identify(everything, perf_counter_ns(), "other")
+                self._ledger.identify_blocks(everything, perf_counter_ns(), "other")
             else:
-                self._ledger.resume(everything, perf_counter_ns())
+                self._ledger.resume_after_gap(everything, perf_counter_ns())
             self._session.start(shapes)
         self.levels += read_levels(step, self._workers, self._device)
         if self._begin_mark is None:
-            self._begin_mark = self._session.mark()
+            self._begin_mark = self._session.write_moment()
         self._end_data()
         self._data_span = open_span(f"{SPAN_PREFIX}{self._nodes.phase_node('data').number}")
 
     def add_inputs(self, batch: Any, worker_pid: int | None) -> None:
         """The batch is there: its tensors are the step's inputs."""
         self._end_data()
-        if not self._session.on:
+        if not self._session.is_on:
             return
         if worker_pid is not None:
             self._workers.add(worker_pid)
-        found = held_inputs(batch)
+        found = describe_inputs(batch)
         for tensor, item in found:
             self._watch_life(tensor, item.address)
-        self._holders[self._session.mark()] = Holders([item for _, item in found])
+        self._holders[self._session.write_moment()] = TensorHolders([item for _, item in found])
 
     def end_step(self, step: OpenStep, measured: bool, next_with_shapes: bool | None) -> list[Row]:
         """Account for a step that has ended; the next session begins first, so that nothing is missed.
@@ -173,14 +173,14 @@ class MemoryWatch:
         Shapes of everything are recorded in warm-up steps only; None: there is no next session.
         """
         self._end_data()
-        if not self._session.on:
+        if not self._session.is_on:
             return []
         recorded = self._session.stop()
-        observed = self._observations(step.index, step.end_ns)
-        self.live_bytes = bytes_by_category(observed.at_end.held)
+        observed = self._take_observations(step.index, step.end_ns)
+        self.live_bytes = sum_by_category(observed.at_end.held)
         if next_with_shapes is not None:
             self._session.start(next_with_shapes)
-        self._account(recorded, step.events, observed)
+        self._add_step(recorded, step.events, observed)
         self.levels += read_levels(step.index, self._workers, self._device)
         ledger = self._opened()
         rows = ledger.take_rows()
@@ -194,39 +194,41 @@ class MemoryWatch:
     def abandon_step(self, step: int, events: Sequence[int]) -> None:
         """Account for a step that did not end; without room for it, what was recorded of the step is lost."""
         self._end_data()
-        self._reserve.give_up()
-        if not self._session.on:
+        self._reserve.give_room_up()
+        if not self._session.is_on:
             return
         try:
             recorded = self._session.stop()
-            trace, observed = self._account(recorded, events, self._observations(step, perf_counter_ns()))
+            trace, observed = self._add_step(
+                recorded, events, self._take_observations(step, perf_counter_ns())
+            )
         except MemoryError:
-            self.unfinished = Unfinished(step, lost=True)
+            self.unfinished = UnfinishedStep(step, lost=True)
             return
-        place = self._last_place(trace, observed.offset_ns)
-        self.unfinished = Unfinished(step, self._opened().take_rows(), place)
+        place = self._locate_last_operator(trace, observed.offset_ns)
+        self.unfinished = UnfinishedStep(step, self._opened().take_rows(), place)
 
-    def pause(self) -> None:
+    def pause_session(self) -> None:
         """Something else is going to run; what it allocates is not recorded."""
         self._end_data()
-        if self._session.on:
+        if self._session.is_on:
             self._session.stop()
-            self._observations(-1, 0)
+            self._take_observations(-1, 0)
 
-    def close(self, writer: RunWriter, keep_unfinished: bool) -> None:
+    def write_rest(self, writer: RunWriter, keep_unfinished: bool) -> None:
         """Write what is alive in the end; a step without an end counts only where memory ran out in it."""
-        self._reserve.give_up()
-        self.pause()
+        self._reserve.give_room_up()
+        self.pause_session()
         unfinished = self.unfinished
         if unfinished and keep_unfinished:
             writer.append("memory", unfinished.rows)
         if self._ledger is not None and (self.steps or keep_unfinished):
-            self._ledger.finish(unfinished.step if unfinished and not keep_unfinished else None)
+            self._ledger.write_alive(unfinished.step if unfinished and not keep_unfinished else None)
             writer.append("memory", self._ledger.take_rows())
         writer.append("memory_levels", self.levels)
-        writer.info["memory"] = self._info()
+        writer.info["memory"] = self._describe_account()
 
-    def _info(self) -> dict[str, Any]:
+    def _describe_account(self) -> dict[str, Any]:
         """What the run says about this account."""
         ledger = self._ledger
         return {
@@ -245,13 +247,15 @@ class MemoryWatch:
 
     def _read_gradients(self) -> None:
         """A backward pass has ended: these are the gradients, until somebody clears them."""
-        if self._session.on:
-            self._holders[self._session.mark()] = Holders(self._live.gradients())
+        if self._session.is_on:
+            self._holders[self._session.write_moment()] = TensorHolders(self._live.list_gradients())
 
     def _read_first_gradients(self) -> None:
         """Gradients from before recording go without an event: look once more after the first clearing."""
-        if self._first and self._session.on:
-            self._holders[self._session.mark()] = Holders(self._live.gradients(), (GRADIENTS,))
+        if self._first and self._session.is_on:
+            self._holders[self._session.write_moment()] = TensorHolders(
+                self._live.list_gradients(), (GRADIENTS,)
+            )
 
     def _watch_life(self, tensor: torch.Tensor, address: int) -> None:
         """Memory that workers share is released without an event; the tensor itself tells."""
@@ -281,29 +285,29 @@ class MemoryWatch:
         assert self._ledger is not None
         return self._ledger
 
-    def _observations(self, step: int, end_ns: int) -> StepObservations:
+    def _take_observations(self, step: int, end_ns: int) -> StepObservations:
         gone, self._gone[:] = self._gone[:], []
         holders, self._holders = self._holders, {}
         mark, self._begin_mark = self._begin_mark, None
-        at_end = Holders(self._live.everything(), _OWNED)
+        at_end = TensorHolders(self._live.list_everything(), _OWNED)
         return StepObservations(step, 0, holders, at_end, gone=gone, begin_mark=mark, end_ns=end_ns)
 
-    def _account(
-        self, recorded: Recorded, events: Sequence[int], observed: StepObservations
-    ) -> tuple[Trace, StepObservations]:
+    def _add_step(
+        self, recorded: SessionResult, events: Sequence[int], observed: StepObservations
+    ) -> tuple[MemoryTrace, StepObservations]:
         ledger = self._opened()
         cuda = self._device.startswith("cuda")
         with no_garbage_collection():
             owners = find_owners(events, self._nodes)
-            trace = read_trace(recorded.roots, self._nodes, owners, cuda)
-            offset_ns = observed.offset_ns = recorded.offset_ns(trace)
+            trace = read_trace(recorded.event_roots, self._nodes, owners, cuda)
+            offset_ns = observed.offset_ns = recorded.find_offset(trace)
             observed.seen = recorded.seen + [
                 seen._replace(time_ns=seen.time_ns - offset_ns) for seen in trace.inputs
             ]
-            ledger.take(trace, observed)
+            ledger.add_step(trace, observed)
         return trace, observed
 
-    def _last_place(self, trace: Trace, offset_ns: int) -> dict[str, Any]:
+    def _locate_last_operator(self, trace: MemoryTrace, offset_ns: int) -> dict[str, Any]:
         """The operator that began last: where memory ran out, that is the one that asked for it."""
         if trace.last_operator is None:
             return {}

@@ -128,12 +128,12 @@ class BorderScribe:
         extend, now, code = self.buffer.items.extend, self.buffer.now, encode_event(number, MARK)
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
 
-        def reached(gradient: Any) -> None:  # noqa: ARG001
+        def reach_node(gradient: Any) -> None:  # noqa: ARG001
             extend((code, now(), NO_SEQUENCE))
             if device_clock is not None:
                 handles.append(device_clock.record())
 
-        return reached
+        return reach_node
 
     def border_pair(self, number: int) -> Pair:
         """The two functions called around a target: before(target, args), after(target, args, output)."""

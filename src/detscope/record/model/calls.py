@@ -40,7 +40,7 @@ class CallTarget:
     pair: Pair | None
     reads: tuple[Callable[[Any], None], ...]
 
-    def call(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_target(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it."""
         if self.pair is None:
             output = plain(*args, **kwargs)
@@ -57,7 +57,7 @@ class CallTarget:
         return output
 
 
-class MethodStandIn:
+class MethodReplacement:
     """On a class, in the place of a method."""
 
     def __init__(self, plain: Any, calls: CallState) -> None:
@@ -69,7 +69,7 @@ class MethodStandIn:
         def method(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             bound = plain.__get__(self_, type(self_))
             target = targets.get(id(self_))
-            return bound(*args, **kwargs) if target is None else target.call(bound, args, kwargs)
+            return bound(*args, **kwargs) if target is None else target.call_target(bound, args, kwargs)
 
         self._method = functools.wraps(plain, updated=())(method)
         functools.update_wrapper(self, plain, updated=())  # type: ignore[arg-type]
@@ -79,10 +79,10 @@ class MethodStandIn:
             return self._plain.__get__(owner, kind)
         if not _recorded_here(self._calls):
             return self._plain.__get__(owner, kind)
-        if isinstance(self._plain, (FunctionType, MethodStandIn)):
+        if isinstance(self._plain, (FunctionType, MethodReplacement)):
             return MethodType(self._method, owner)
         plain, target = self._plain.__get__(owner, kind), self.targets[id(owner)]
-        return _around(plain, target, self._calls)  # a static method or the like
+        return _make_around(plain, target, self._calls)  # a static method or the like
 
 
 class _ReplacedFunction:
@@ -104,7 +104,7 @@ class _ReplacedFunction:
             return
         if plain is not self._plain or target is not self._made_for:  # else made before
             self._plain, self._made_for = plain, target
-            self._stand_in = _around(plain, target, self._calls)
+            self._stand_in = _make_around(plain, target, self._calls)
         vars(owner)[self._name] = self._stand_in
 
     def take_out(self) -> None:
@@ -113,19 +113,19 @@ class _ReplacedFunction:
             vars(owner)[self._name] = self._plain
 
 
-class StandIns:
+class CallReplacements:
     """All stand-ins of one recording; which of them do something follows from `show`."""
 
     def __init__(self, calls: CallState) -> None:
         self._calls = calls
         self._patches = Patches()
-        self._methods: dict[tuple[type, str], MethodStandIn] = {}
+        self._methods: dict[tuple[type, str], MethodReplacement] = {}
         self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
         self._open = 0
 
-    def show(self, owner: Any, name: str, target: CallTarget) -> None:
+    def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
         """From now on do this around calls of a method (or of a function, of its library module)."""
-        kind = None if name in vars(owner) else _class_with(owner, name)
+        kind = None if name in vars(owner) else _find_class(owner, name)
         if kind is None:
             replaced = self._replaced.setdefault(
                 (id(owner), name), _ReplacedFunction(owner, name, self._calls)
@@ -134,39 +134,39 @@ class StandIns:
             return
         stand_in = self._methods.get((kind, name))
         if stand_in is None:
-            stand_in = self._methods[kind, name] = MethodStandIn(vars(kind)[name], self._calls)
+            stand_in = self._methods[kind, name] = MethodReplacement(vars(kind)[name], self._calls)
             self._patches.put(kind, name, stand_in)
         stand_in.targets[id(owner)] = target
 
-    def hide(self) -> None:
+    def hide_targets(self) -> None:
         """Do nothing from now on."""
         for stand_in in self._methods.values():
             stand_in.targets.clear()
         for replaced in self._replaced.values():
             replaced.target = None
 
-    def forget(self, key: int) -> None:
+    def forget_object(self, key: int) -> None:
         """An object is gone, and its id may become another's."""
         for stand_in in self._methods.values():
             stand_in.targets.pop(key, None)
 
-    def remove(self) -> None:
+    def remove_all(self) -> None:
         """Take everything off for good."""
-        self.hide()
+        self.hide_targets()
         for replaced in self._replaced.values():
             replaced.take_out()
         self._patches.undo()
         self._methods.clear()
         self._replaced.clear()
 
-    def put_in(self) -> None:
+    def put_functions_in(self) -> None:
         """A recorded call begins."""
         self._open += 1
         if self._open == 1:
             for replaced in self._replaced.values():
                 replaced.put_in()
 
-    def take_out(self) -> None:
+    def take_functions_out(self) -> None:
         """It has ended."""
         self._open -= 1
         if not self._open:
@@ -179,17 +179,17 @@ def _recorded_here(calls: CallState) -> bool:
     return bool(here and is_traced() is None)
 
 
-def _around(plain: Callable[..., Any], target: CallTarget, calls: CallState) -> Callable[..., Any]:
+def _make_around(plain: Callable[..., Any], target: CallTarget, calls: CallState) -> Callable[..., Any]:
     @functools.wraps(plain)
     def function(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or not _recorded_here(calls):
             return plain(*args, **kwargs)
-        return target.call(plain, args, kwargs)
+        return target.call_target(plain, args, kwargs)
 
     return function
 
 
-def _class_with(owner: Any, name: str) -> type | None:
+def _find_class(owner: Any, name: str) -> type | None:
     """The class whose attribute an object finds under a name."""
     return next((kind for kind in type(owner).__mro__ if name in vars(kind)), None)
 
@@ -253,11 +253,11 @@ class ModuleCalls:
         self._alone = Lock()
         self._call: Callable[..., Any] = nn.Module.__call__
         self._plain: Callable[..., Any] = nn.Module.__call__
-        self.stand_ins = StandIns(listener.calls)
+        self.stand_ins = CallReplacements(listener.calls)
         self.numbers: dict[int, int] = {}  # by id; negative: not in one piece, see `BorderScribe.targets`
         self.installed = False
 
-    def install(self) -> None:
+    def install_call(self) -> None:
         """Replace `nn.Module.__call__`; a listener may handle calls that come while none is under way."""
         if self.installed:
             return
@@ -269,11 +269,11 @@ class ModuleCalls:
         self._patches.put(nn.Module, "__call__", self._call)
         self.installed = True
 
-    def remove(self) -> None:
+    def remove_call(self) -> None:
         """Put everything back for good."""
         self.numbers.clear()
         self._patches.undo()
-        self.stand_ins.remove()
+        self.stand_ins.remove_all()
         self.installed = False
 
     def _make_outermost(self) -> Callable[..., Any]:
@@ -306,8 +306,8 @@ class ModuleCalls:
     def _call_inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """The outermost call that is recorded."""
         stand_ins = self.stand_ins
-        stand_ins.put_in()
+        stand_ins.put_functions_in()
         try:
             return self._call(module, *args, **kwargs)
         finally:
-            stand_ins.take_out()
+            stand_ins.take_functions_out()

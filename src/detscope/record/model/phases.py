@@ -45,7 +45,7 @@ class PhaseProbes(CallListener):
     def attach(self) -> None:
         """Begin to watch."""
         if not self._handles:
-            self._install()
+            self._install_hooks()
         self._on = True
 
     def detach(self) -> None:
@@ -68,8 +68,8 @@ class PhaseProbes(CallListener):
         buffer.enter_node(number)
         return lambda: buffer.exit_node(number)
 
-    def _install(self) -> None:
-        self._patches.put(torch.autograd, "_engine_run_backward", self._engine())
+    def _install_hooks(self) -> None:
+        self._patches.put(torch.autograd, "_engine_run_backward", self._make_engine())
         buffer, number = self._buffer, self._optimizer
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -89,9 +89,9 @@ class PhaseProbes(CallListener):
             for optimizer in self._optimizers
         }
         for kind in classes:
-            self._patches.put(kind, "zero_grad", self._zero_grad(vars(kind)["zero_grad"]))
+            self._patches.put(kind, "zero_grad", self._make_zero_grad(vars(kind)["zero_grad"]))
 
-    def _engine(self) -> Callable[..., Any]:
+    def _make_engine(self) -> Callable[..., Any]:
         plain: Callable[..., Any] = vars(torch.autograd)["_engine_run_backward"]
         buffer, number, calls = self._buffer, self._backward, self.calls
 
@@ -109,7 +109,7 @@ class PhaseProbes(CallListener):
 
         return run_backward
 
-    def _zero_grad(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_zero_grad(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         buffer, number = self._buffer, self._optimizer
 
         @functools.wraps(plain)

@@ -58,7 +58,7 @@ class _ProbeTable:
         self.numbers: dict[int, int] = {}
         self.targets: dict[int, Callable[..., Any]] = {}
 
-    def forget(self, key: int) -> None:
+    def forget_module(self, key: int) -> None:
         self.numbers.pop(key, None)
         self.targets.pop(key, None)
 
@@ -86,14 +86,14 @@ class ModelProbes:
         self._module_calls = ModuleCalls(scribe, self._listener)
         self._whole, self._sparse, self._shown = _ProbeTable(), _ProbeTable(), _ProbeTable()
         self._shown.numbers, self._shown.targets = self._module_calls.numbers, scribe.targets
-        self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget)
+        self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget_module)
         stage_of = {stage.target: stage.name for stage in stages}
-        reads = self._readers(root, observers)
-        self._add_modules(self._module_nodes(root, nodes, which, stage_of), reads, root)
-        self._functions = self._function_targets(self._call_nodes(root, nodes, stages), reads)
+        reads = self._make_readers(root, observers)
+        self._add_modules(self._add_module_nodes(root, nodes, which, stage_of), reads, root)
+        self._functions = self._make_function_targets(self._add_call_nodes(root, nodes, stages), reads)
 
     @staticmethod
-    def _module_nodes(
+    def _add_module_nodes(
         root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str]
     ) -> list[tuple[nn.Module, Node]]:
         selected = dict(select_modules(root, which))
@@ -110,7 +110,7 @@ class ModelProbes:
         ]
 
     @staticmethod
-    def _call_nodes(
+    def _add_call_nodes(
         root: nn.Module, nodes: NodeTable, stages: Sequence[Stage]
     ) -> list[tuple[Any, str, Node]]:
         calls = []
@@ -121,7 +121,7 @@ class ModelProbes:
                 calls.append((owner, name, nodes.add_node(kind, path, kind, stage.name)))
         return calls
 
-    def _readers(
+    def _make_readers(
         self, root: nn.Module, observers: Sequence[Observer]
     ) -> dict[tuple[int, str], tuple[Any, list[Reader]]]:
         """By owner and name (modules: none): the owner and who reads its outputs."""
@@ -129,7 +129,7 @@ class ModelProbes:
         for observer in observers:
             kind, owner, name = resolve_target(root, observer.target)
             key = (id(owner), "" if kind == "module" else name)
-            found.setdefault(key, (owner, []))[1].append(self._reader(observer))
+            found.setdefault(key, (owner, []))[1].append(self._make_reader(observer))
         return found
 
     def _add_modules(
@@ -149,12 +149,12 @@ class ModelProbes:
         for key, (owner, readers) in observed.items():
             self._alive.add(owner)
             self._sparse.numbers[key] = -1
-            self._sparse.targets[key] = _observed(None, self._scribe, readers)
+            self._sparse.targets[key] = _make_observed_call(None, self._scribe, readers)
             if readers:
                 self._whole.numbers[key] = -1
-                self._whole.targets[key] = _observed(numbers.get(key), self._scribe, readers)
+                self._whole.targets[key] = _make_observed_call(numbers.get(key), self._scribe, readers)
 
-    def _function_targets(
+    def _make_function_targets(
         self,
         nodes: Sequence[tuple[Any, str, Node]],
         reads: Mapping[tuple[int, str], tuple[Any, list[Reader]]],
@@ -175,45 +175,45 @@ class ModelProbes:
             found.append((weakref.ref(owner), name, whole, sparse))
         return found
 
-    def _forget(self, key: int) -> None:
+    def _forget_module(self, key: int) -> None:
         """A module is gone, and its id may become another's."""
         for table in (self._whole, self._sparse, self._shown):
-            table.forget(key)
-        self._module_calls.stand_ins.forget(key)
+            table.forget_module(key)
+        self._module_calls.stand_ins.forget_object(key)
 
     def knows_module(self, module: nn.Module) -> bool:
         """Whether it is recorded."""
         return id(module) in self._whole.numbers
 
-    def attach(self, modules: bool) -> None:
+    def attach_modules(self, modules: bool) -> None:
         """Let the readers of counts and, if wanted, all other probes do their work."""
-        self.detach()
-        self._module_calls.install()
+        self.detach_modules()
+        self._module_calls.install_call()
         table = self._whole if modules else self._sparse
         self._shown.numbers.update(table.numbers)
         self._shown.targets.update(table.targets)
         for reference, name, whole, sparse in self._functions:
             owner, target = reference(), whole if modules else sparse
             if owner is not None and (target.pair or target.reads):
-                self._module_calls.stand_ins.show(owner, name, target)
+                self._module_calls.stand_ins.show_target(owner, name, target)
         if self._listener.outside is None:
             self._listener.calls.active = True
 
-    def detach(self) -> None:
+    def detach_modules(self) -> None:
         """Let no probe do anything; the stand-ins stay."""
         if self._listener.outside is None:
             self._listener.calls.active = False
-        self._module_calls.stand_ins.hide()
+        self._module_calls.stand_ins.hide_targets()
         self._shown.numbers.clear()
         self._shown.targets.clear()
         self._scribe.forget_open()
 
-    def remove(self) -> None:
+    def remove_all(self) -> None:
         """Put everything back for good."""
-        self.detach()
-        self._module_calls.remove()
+        self.detach_modules()
+        self._module_calls.remove_call()
 
-    def _reader(self, observer: Observer) -> Reader:
+    def _make_reader(self, observer: Observer) -> Reader:
         def read(output: Any) -> None:
             try:
                 for name, value in observer.read(output).items():
@@ -224,7 +224,9 @@ class ModelProbes:
         return read
 
 
-def _observed(number: int | None, scribe: BorderScribe, readers: tuple[Reader, ...]) -> Callable[..., Any]:
+def _make_observed_call(
+    number: int | None, scribe: BorderScribe, readers: tuple[Reader, ...]
+) -> Callable[..., Any]:
     """How a module is called whose outputs are read; `number`: None where it is not recorded."""
 
     def call(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -84,14 +84,14 @@ def attribute_operators(raw: OperatorEvents, nodes: NodeTable, events: Sequence[
     waits = np.zeros(len(raw), bool) if raw.device is None else np.asarray(raw.device.kinds) == "sync"
     order = np.lexsort((-durations, starts, np.asarray(raw.threads)))
     order = order[~(on_device | waits)[order]]
-    sweep = _Sweep(raw, nodes, find_owners(events, nodes))
-    sweep.run(order.tolist())
-    offset_ns = _clock_offset(raw, sweep.span_indices, events)
-    table = _operator_table(raw, sweep, nodes, on_device)
+    sweep = _EventSweep(raw, nodes, find_owners(events, nodes))
+    sweep.run_events(order.tolist())
+    offset_ns = _find_clock_offset(raw, sweep.span_indices, events)
+    table = _make_operator_table(raw, sweep, nodes, on_device)
     return Attribution(
         table.drop("index"),
-        _intervals(raw, table["index"].explode().to_numpy(), starts - offset_ns, durations),
-        _intervals(raw, np.flatnonzero(on_device), starts - offset_ns, durations),
+        _make_intervals(raw, table["index"].explode().to_numpy(), starts - offset_ns, durations),
+        _make_intervals(raw, np.flatnonzero(on_device), starts - offset_ns, durations),
         sweep.backward_ns,
         sweep.backward_in_modules_ns,
         sweep.kernels_unlinked,
@@ -101,7 +101,7 @@ def attribute_operators(raw: OperatorEvents, nodes: NodeTable, events: Sequence[
     )
 
 
-class _Sweep:
+class _EventSweep:
     """One pass over the host events of all threads, outer before inner."""
 
     def __init__(self, raw: OperatorEvents, nodes: NodeTable, owners: Ownership) -> None:
@@ -115,14 +115,14 @@ class _Sweep:
         self.span_indices: list[int] = []
         self.backward_ns = self.backward_in_modules_ns = self.kernels_unlinked = 0
 
-    def _number(self, context: Context) -> int:
+    def _number_context(self, context: Context) -> int:
         number = self._numbers.get(context)
         if number is None:
             number = self._numbers[context] = len(self.contexts)
             self.contexts.append(context)
         return number
 
-    def run(self, order: list[int]) -> None:
+    def run_events(self, order: list[int]) -> None:
         """Walk over the events; this loop sees every operator and is kept lean."""
         raw, context_of, below_ns = self.raw, self.context_of, self.below_ns
         names, starts, durations, threads = raw.names, raw.starts_ns, raw.durations_ns, raw.threads
@@ -145,7 +145,7 @@ class _Sweep:
             kind = kinds[names[index]]
             duration = durations[index]
             if kind != OPERATOR:
-                context, last_owner = self._special(index, kind, context, last_owner)
+                context, last_owner = self._enter_special(index, kind, context, last_owner)
             ends.append(start + duration)
             contexts.append(context)
             if kind == SPAN:
@@ -156,7 +156,7 @@ class _Sweep:
             if above >= 0:
                 below_ns[above] += duration
 
-    def _special(
+    def _enter_special(
         self, index: int, kind: int, context: int, last_owner: tuple[int, str]
     ) -> tuple[int, tuple[int, str]]:
         """The context inside a module span, an autograd node or an optimizer step."""
@@ -166,16 +166,16 @@ class _Sweep:
             node = self.nodes[int(self.raw.names[index][len(SPAN_PREFIX) :])]
             again = phase == "backward"
             inside = ("backward", "recompute") if again else ("forward", "forward")
-            return self._number((node.number, node.stage_within(stage) or "", *inside)), last_owner
+            return self._number_context((node.number, node.stage_within(stage) or "", *inside)), last_owner
         if kind == OPTIMIZER_STEP:
-            return self._number((owner, stage, "optimizer", direction)), last_owner
+            return self._number_context((owner, stage, "optimizer", direction)), last_owner
         sequence = self.raw.sequences[index]
         if kind == NODE and sequence >= 0:
             last_owner = self.owners.owner_at(sequence)
         self.backward_ns += self.raw.durations_ns[index]
         if last_owner[0] != NOBODY:
             self.backward_in_modules_ns += self.raw.durations_ns[index]
-        return self._number((*last_owner, "backward", "backward")), last_owner
+        return self._number_context((*last_owner, "backward", "backward")), last_owner
 
 
 def classify_name(name: str) -> int:
@@ -187,11 +187,11 @@ def classify_name(name: str) -> int:
     return OPTIMIZER_STEP if name.startswith(OPTIMIZER) else OPERATOR
 
 
-def _operator_table(
-    raw: OperatorEvents, sweep: _Sweep, nodes: NodeTable, on_device: np.typing.NDArray[np.bool_]
+def _make_operator_table(
+    raw: OperatorEvents, sweep: _EventSweep, nodes: NodeTable, on_device: np.typing.NDArray[np.bool_]
 ) -> pl.DataFrame:
     """Operators of one name, place and shape as one row; `index` lists which events they were."""
-    device_ns, kernels = _device_times(raw, sweep, on_device)
+    device_ns, kernels = _sum_device_times(raw, sweep, on_device)
     shapes = [""] * len(raw)
     for index, text in raw.shapes.items():
         shapes[index] = text
@@ -241,8 +241,8 @@ def _operator_table(
     )
 
 
-def _device_times(
-    raw: OperatorEvents, sweep: _Sweep, on_device: np.typing.NDArray[np.bool_]
+def _sum_device_times(
+    raw: OperatorEvents, sweep: _EventSweep, on_device: np.typing.NDArray[np.bool_]
 ) -> tuple[list[int], list[int]]:
     """Kernel time by the host event that launched it; kernels without one are counted."""
     device_ns, kernels = [0] * len(raw), [0] * len(raw)
@@ -260,7 +260,7 @@ def _device_times(
     return device_ns, kernels
 
 
-def _intervals(
+def _make_intervals(
     raw: OperatorEvents,
     indices: np.typing.NDArray[np.integer],
     starts: np.typing.NDArray[np.int64],
@@ -277,7 +277,7 @@ def _intervals(
     )
 
 
-def _clock_offset(raw: OperatorEvents, spans: list[int], events: Sequence[int]) -> int:
+def _find_clock_offset(raw: OperatorEvents, spans: list[int], events: Sequence[int]) -> int:
     """The profiler's clock less ours, from the module spans that both wrote."""
     ours = [
         time_ns for _, what, time_ns, sequence in decode_events(events) if what == ENTER and sequence >= 0

@@ -48,8 +48,8 @@ def make_device_tables(
     if raw.device is None or raw.correlations is None:
         return None
     phases = find_phase_spans(events, nodes)
-    device = _device_rows(raw, raw.device, raw.correlations, found, nodes, phases, steps)
-    host = [*_step_rows(steps), *_host_rows(raw, raw.device, found, nodes)]
+    device = _make_device_rows(raw, raw.device, raw.correlations, found, nodes, phases, steps)
+    host = [*_make_step_rows(steps), *_make_host_rows(raw, raw.device, found, nodes)]
     return (
         pl.DataFrame([{"rank": rank, **row} for row in device], schema=polars_schema("device_events")),
         pl.DataFrame([{"rank": rank, **row} for row in host], schema=polars_schema("host_events")),
@@ -70,7 +70,7 @@ def find_phase_spans(events: Sequence[int], nodes: NodeTable) -> list[tuple[int,
     return spans
 
 
-def _device_rows(
+def _make_device_rows(
     raw: OperatorEvents,
     side: DeviceSide,
     correlations: list[int],
@@ -107,13 +107,15 @@ def _device_rows(
             "step": next((step.index for step in steps if step.start_ns <= moment < step.end_ns), None),
             "copy": copied.group() if copied else None,
             "communication": kind == "kernel" and bool(COMMUNICATION.search(name)),
-            **_numbers(side.metadata.get(index, "")),
+            **_read_numbers(side.metadata.get(index, "")),
         }
-        rows.append(row | _place(operators.get(correlations[index]), raw, found, nodes, phases, moment))
+        rows.append(
+            row | _locate_launch(operators.get(correlations[index]), raw, found, nodes, phases, moment)
+        )
     return rows
 
 
-def _place(
+def _locate_launch(
     operator: int | None,
     raw: OperatorEvents,
     found: Attribution,
@@ -136,7 +138,7 @@ def _place(
     }
 
 
-def _numbers(metadata: str) -> Row:
+def _read_numbers(metadata: str) -> Row:
     found: Row = {}
     for name, pattern in _NUMBERS.items():
         match = pattern.search(metadata)
@@ -145,7 +147,7 @@ def _numbers(metadata: str) -> Row:
     return found
 
 
-def _step_rows(steps: Sequence[StepSpan]) -> list[Row]:
+def _make_step_rows(steps: Sequence[StepSpan]) -> list[Row]:
     rows: list[Row] = []
     for step in steps:
         whole = {"start_ns": step.start_ns, "wall_ns": step.end_ns - step.start_ns}
@@ -155,7 +157,7 @@ def _step_rows(steps: Sequence[StepSpan]) -> list[Row]:
     return rows
 
 
-def _host_rows(raw: OperatorEvents, side: DeviceSide, found: Attribution, nodes: NodeTable) -> list[Row]:
+def _make_host_rows(raw: OperatorEvents, side: DeviceSide, found: Attribution, nodes: NodeTable) -> list[Row]:
     rows: list[Row] = []
     for index, kind in enumerate(side.kinds):
         if kind in DEVICE_KINDS:

@@ -55,7 +55,7 @@ class OpenSpans:
         self._patches = Patches()
         self._watching = False
 
-    def watch(self) -> None:
+    def watch_spans(self) -> None:
         """Before the first session: what is open by then was heard by none."""
         if self._watching:
             return
@@ -78,13 +78,13 @@ class OpenSpans:
         self._patches.put(record_function, "__enter__", enter)
         self._patches.put(record_function, "__exit__", leave)
 
-    def forget(self) -> None:
+    def stop_watching(self) -> None:
         """After the last session."""
         self._patches.undo()
         self._watching = False
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def close_for_a_moment(self) -> Iterator[None]:
         """Around the end or the beginning of a session."""
         for close in self._close_own:
             close()
@@ -190,17 +190,17 @@ class OperatorWindow:
     def start(self) -> None:
         """Begin to record operators."""
         self._profile = make_session(self._cuda, record_shapes=self._shapes)
-        with self._spans.closed():
+        with self._spans.close_for_a_moment():
             self._profile.start()
         self._began_bytes = status_bytes("VmRSS")
 
     def stop(self) -> OperatorEvents:
         """End the session and hand over its events."""
         session, self._profile = self._profile, None
-        with self._spans.closed():
+        with self._spans.close_for_a_moment():
             session.stop()
         with no_garbage_collection():
-            return read_events(session.profiler.kineto_results.events(), self._cuda, self._shapes)
+            return read_profiler_events(session.profiler.kineto_results.events(), self._cuda, self._shapes)
 
 
 @contextmanager
@@ -215,11 +215,11 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def read_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEvents:
+def read_profiler_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEvents:
     """Raw profiler events, attribute by attribute; device attributes only where a device was recorded."""
     kinds: list[str] = []
     if device:
-        known = [(event, kind_of(event)) for event in events]
+        known = [(event, find_event_kind(event)) for event in events]
         events = [event for event, kind in known if kind != IGNORED]
         kinds = [kind for _, kind in known if kind != IGNORED]
     names = [event.name() for event in events]
@@ -238,7 +238,7 @@ def read_events(events: Sequence[Any], device: bool, shapes: bool) -> OperatorEv
         _read_device(result, events, kinds)
     if shapes:
         result.shapes = {
-            index: _shape_text(event.shapes())
+            index: _format_shapes(event.shapes())
             for index, event in enumerate(events)
             if durations_ns[index] >= _SHAPES_FROM_NS
         }
@@ -272,7 +272,7 @@ def _read_device(result: OperatorEvents, events: Sequence[Any], kinds: list[str]
     )
 
 
-def kind_of(event: Any) -> str:
+def find_event_kind(event: Any) -> str:
     """What an event is, by the profiler's own word; older versions give a number, then names decide."""
     activity = event.activity_type()
     if isinstance(activity, str):
@@ -287,5 +287,5 @@ def kind_of(event: Any) -> str:
     return "runtime" if event.linked_correlation_id() > 0 and name.startswith(RUNTIMES) else ""
 
 
-def _shape_text(shapes: list[Any]) -> str:
+def _format_shapes(shapes: list[Any]) -> str:
     return " ".join(["x".join(map(str, shape)) if shape else "-" for shape in shapes])

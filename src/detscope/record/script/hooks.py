@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 from detscope.record.foreign import Patches
 from detscope.record.model.calls import torch_captures
 from detscope.record.script.loading import watch_loaders
-from detscope.record.script.tracker import Tracker
+from detscope.record.script.tracker import ScriptTracker
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -29,7 +29,7 @@ _PACKAGE = __name__.partition(".")[0]
 class Hooks:
     """Everything that is put on torch while a script is recorded."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: ScriptTracker) -> None:
         self._tracker = tracker
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -63,7 +63,7 @@ class Hooks:
             tracker.recording.make_way()
         watch_loaders(patches, tracker.batches)
         hide_from_compiler()
-        tracker.recording.ranks.attach(patches.put, tracker.find_phase)
+        tracker.recording.ranks.attach_watch(patches.put, tracker.find_phase)
         if torch.cuda.is_available():  # elsewhere nothing has to travel
             for name in ("to", "cuda"):
                 patches.put(torch.Tensor, name, _make_copy(getattr(torch.Tensor, name), tracker))
@@ -137,7 +137,7 @@ def _count_optimizers() -> int:
     return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
 
 
-def _make_module_call(tracker: Tracker) -> Callable[..., Any]:
+def _make_module_call(tracker: ScriptTracker) -> Callable[..., Any]:
     """Calls of modules while no model is known yet; then its probes do this too."""
     plain: Callable[..., Any] = nn.Module.__call__
 
@@ -150,7 +150,7 @@ def _make_module_call(tracker: Tracker) -> Callable[..., Any]:
     return call_module
 
 
-def _make_copy(plain: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+def _make_copy(plain: Callable[..., Any], tracker: ScriptTracker) -> Callable[..., Any]:
     """Copies of a host's tensor by the loop itself; inside of a model they are the model's work."""
 
     @functools.wraps(plain)

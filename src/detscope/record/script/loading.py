@@ -29,7 +29,7 @@ from detscope.record.script.pacing import StepEnd
 from detscope.record.steps.nodes import PHASES
 
 if TYPE_CHECKING:
-    from detscope.record.script.tracker import Tracker
+    from detscope.record.script.tracker import ScriptTracker
 
 DATA = PHASES.index("data")
 _FRAMES = 12  # to look at for a constructor
@@ -97,7 +97,7 @@ class WorkerStart:
             self._own(worker)
 
 
-def watch_loaders(patches: Patches, batches: Batches) -> None:
+def watch_loaders(patches: Patches, batches: StepBatches) -> None:
     """Listen to all loaders of this process."""
     for fetcher in _FETCHERS:
         patches.put(fetcher, "fetch", make_timed_fetch(vars(fetcher)["fetch"], batches.add_made))
@@ -108,7 +108,7 @@ def watch_loaders(patches: Patches, batches: Batches) -> None:
         patches.put(DataLoader, name, _make_iter(name, batches))
 
 
-def _unwrap_batches(iterator: Any, batches: Batches) -> None:
+def _unwrap_batches(iterator: Any, batches: StepBatches) -> None:
     """Stays when listening ends: workers that live on go on sending times."""
     plain = vars(iterator)["_next_data"]
     plain = getattr(plain, "__wrapped__", plain)
@@ -125,7 +125,7 @@ def _unwrap_batches(iterator: Any, batches: Batches) -> None:
     iterator._next_data = next_data
 
 
-def _make_next(batches: Batches) -> Callable[[Any], Any]:
+def _make_next(batches: StepBatches) -> Callable[[Any], Any]:
     plain = vars(dataloader._BaseDataLoaderIter)["__next__"]
 
     @functools.wraps(plain)
@@ -150,7 +150,7 @@ def _make_next(batches: Batches) -> Callable[[Any], Any]:
     return next_batch
 
 
-def _make_iter(name: str, batches: Batches) -> Callable[[Any], Any]:
+def _make_iter(name: str, batches: StepBatches) -> Callable[[Any], Any]:
     plain = vars(DataLoader)[name]
 
     @functools.wraps(plain)
@@ -206,10 +206,10 @@ def _is_being_made(loader: Any) -> bool:
     return False
 
 
-class Batches:
+class StepBatches:
     """What a step's batches were; told by loaders on behalf of the tracker, emptied at every border."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: ScriptTracker) -> None:
         self._tracker = tracker
         self._contents: list[BatchContent] = []
         self._timings: list[tuple[BatchTiming, int]] = []

@@ -28,7 +28,7 @@ class StepEnd(Enum):
 
 
 @dataclass
-class _Since:
+class _EventCounts:
     """What happened since a border."""
 
     batches: int = 0
@@ -38,7 +38,7 @@ class _Since:
     roots: dict[int, int] = field(default_factory=dict)  # calls
 
 
-class Pacer:
+class StepPacer:
     """Told of every event outside of others; a border is answered before the event itself is counted."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class Pacer:
         self.steps_in_backward = False  # optimizers step from hooks of gradients, inside of backward
         self._alone = False  # optimizers were made, none of them steps
         self._made = self._met = 0  # optimizers that were made, and those of them that have stepped
-        self._whole = _Since()  # since the last border
-        self._latest = _Since()  # since the last batch was asked for
+        self._whole = _EventCounts()  # since the last border
+        self._latest = _EventCounts()  # since the last batch was asked for
         self._evaluated: set[int] = set()  # roots that were called in evaluation steps
         self._known: dict[int, int] = {}  # optimizers, and steps of others since their last
         self._by_loader = True  # the same optimizer never stepped twice on one batch
@@ -83,14 +83,14 @@ class Pacer:
                 self.trained = True
                 return self._end_step(StepEnd.TRAINING)
             self.accumulated += 1
-            self._latest = _Since()
+            self._latest = _EventCounts()
             self._alone = self._alone or (self.accumulated >= _LONE and not self.trained)
             return StepEnd.NOTHING
         if not latest.forwards:
             return StepEnd.NOTHING  # several loaders, or batches that are passed over
         if latest.training_forwards and self.trained:
             self.skipped += 1
-            self._latest = _Since()
+            self._latest = _EventCounts()
             return StepEnd.NOTHING if self.accumulated else self._end_step(StepEnd.DROPPED)
         if self.accumulated:
             self.unfinished += self.accumulated
@@ -245,7 +245,7 @@ class Pacer:
             self._most_fetched = max(self._most_fetched, fetched)
         self.accumulated = self._iterations = self._iterations_stepped = 0
         self._forward_open = False
-        self._whole, self._latest = _Since(), _Since()
+        self._whole, self._latest = _EventCounts(), _EventCounts()
         self.stepped = {}
         self._quiet_since_step = self._called_since_step = False
         return what

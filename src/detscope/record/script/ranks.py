@@ -24,7 +24,7 @@ class ScriptRanks:
         self.group_seen: Callable[[int, int, Any], None] = lambda _rank, _ranks, _store: None
         self.look: Callable[[], None] = lambda: None  # called between steps
 
-    def attach(self, put: Put, phase_now: Callable[[], str | None]) -> None:
+    def attach_watch(self, put: Put, phase_now: Callable[[], str | None]) -> None:
         """Time collectives, should this be or become one of several ranks."""
         if torch.distributed.is_available():
             from detscope.record.communication import CommunicationWatch
@@ -56,9 +56,9 @@ class ScriptRanks:
             recorder.writer.info["rank"] = {"rank": self._options.rank, "ranks": self._options.ranks}
         self.look()
         if self._watch is not None:
-            recorder.writer.append("communication", self._watch.take(step))
+            recorder.writer.append("communication", self._watch.take_step(step))
 
     def skip_step(self) -> None:
         """What was noted belongs to no step that counts."""
         if self._watch is not None:
-            self._watch.skip()
+            self._watch.skip_step()

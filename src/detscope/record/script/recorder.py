@@ -22,7 +22,7 @@ from detscope.record.script.roots import NO_PARTS, ModelParts
 from detscope.record.step_recorder import StepRecorder
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS
 from detscope.record.steps.replay import replay_events
-from detscope.record.steps.rows import loader_rows, step_rows
+from detscope.record.steps.rows import make_loader_rows, make_step_rows
 from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import write_table
@@ -129,7 +129,7 @@ class ScriptRecorder(StepRecorder):
         if done.num_workers is not None:
             self.writer.info["num_workers"] = done.num_workers
         for timing, waited_ns in done.timings:
-            self.writer.append("loader", loader_rows(step.index, timing, waited_ns))
+            self.writer.append("loader", make_loader_rows(step.index, timing, waited_ns))
         self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1))
         self._keep_losses(self._late.put_losses(step.index, done.losses))
         return step.mode
@@ -154,7 +154,7 @@ class ScriptRecorder(StepRecorder):
         account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
         self.first_step += 1
-        self.writer.append("steps", step_rows(number, max(0, self.epoch), EVALUATION, account, None))
+        self.writer.append("steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None))
         seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns)
         seen.content = add_contents(done.contents)
         self.writer.append("content", [seen.content_row()])
@@ -189,7 +189,7 @@ class ScriptRecorder(StepRecorder):
         if self.window.is_open:
             self._take_operators()
         if self.memory:
-            self.memory.pause()
+            self.memory.pause_session()
         self.attach_probes("phases")
 
     def resume_training(self) -> None:
@@ -211,7 +211,7 @@ class ScriptRecorder(StepRecorder):
             self.window.stop()
             self.tables.forget_operators()
         if self.memory:
-            self.memory.pause()
+            self.memory.pause_session()
         self.schedule = schedule
         self.skip_deep_looks(why)
         if self.step is not None and self.step.mode in (OPERATORS, MEMORY):
@@ -252,12 +252,12 @@ class ScriptRecorder(StepRecorder):
             about = {"name": name, "family": parts.family, "source": "script", "parameters": parameters}
             self.writer.info["model"] = about
         if self.memory:
-            self.memory.pause()
+            self.memory.pause_session()
             self.memory = self.make_memory(model)
 
     def _replace_probes(self, parts: ModelParts) -> None:
         self.attach_probes("nothing")
-        self.probes.remove()
+        self.probes.remove_all()
         model = self._model()
         if model is not None:
             which = "none" if self.level == "phases" else "all"

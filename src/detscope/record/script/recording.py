@@ -21,23 +21,23 @@ from detscope.record.script.closing import (
     NO_MODULE,
     OWN_PROFILER,
     SCRIPTED,
-    empty_run,
-    other_notes,
-    outcome,
-    part_notes,
-    script_facts,
-    step_figures,
+    describe_script,
+    find_outcome,
+    note_other,
+    note_parts,
+    read_step_figures,
+    write_empty_run,
 )
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
-from detscope.record.script.pacing import Pacer
+from detscope.record.script.pacing import StepPacer
 from detscope.record.script.ranks import ScriptRanks
 from detscope.record.script.recorder import FinishedStep, ScriptRecorder
 from detscope.record.script.roots import (
     NO_PARTS,
     ModelParts,
-    Root,
-    Roots,
+    RootModel,
+    RootModels,
     count_compiled_frames,
     find_parts,
     has_compiled_parts,
@@ -48,7 +48,7 @@ from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
 
 
-class Part:
+class ScriptPart:
     """Training or evaluation: how many steps, how long."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Part:
         self.wall_ns: list[int] = []
         self.phases_ns: dict[str, int] = dict.fromkeys(PHASES, 0)
 
-    def add(self, done: FinishedStep, phases_ns: dict[str, int] | None = None) -> None:
+    def add_step(self, done: FinishedStep, phases_ns: dict[str, int] | None = None) -> None:
         """Take a step in."""
         self.steps += 1
         self.batches += done.batches
@@ -65,7 +65,7 @@ class Part:
         for phase, spent_ns in (phases_ns or {}).items():
             self.phases_ns[phase] += spent_ns
 
-    def describe(self) -> dict[str, Any]:
+    def describe_part(self) -> dict[str, Any]:
         """For `run.json`."""
         return {
             "steps": self.steps,
@@ -75,13 +75,13 @@ class Part:
         }
 
 
-class Recording:
+class ScriptRecording:
     """Owned by the tracker."""
 
     def __init__(
         self,
         options: ScriptOptions,
-        roots: Roots,
+        roots: RootModels,
         make_listener: Callable[[], CallListener],
         sampler: OtherSampler,
     ) -> None:
@@ -90,7 +90,7 @@ class Recording:
         self._make_listener = make_listener
         self._sampler = sampler
         self._recorder: ScriptRecorder | None = None
-        self._model: Root | None = None
+        self._model: RootModel | None = None
         self._notes: list[str] = []
         self._optimizers: WeakObjects[Any] = WeakObjects()
         self.optimizer_names: list[str] = []  # classes of those that stepped
@@ -102,7 +102,7 @@ class Recording:
         self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
         self._next_look = 0  # evaluation steps until it is asked again which model does the work
         self._compiled_before = count_compiled_frames()
-        self.training, self.evaluation = Part(), Part()
+        self.training, self.evaluation = ScriptPart(), ScriptPart()
         self.optimizers_built = 0
         self.optimizer_steps = self.optimizer_steps_skipped = 0
         self.precision: str | None = None
@@ -130,7 +130,7 @@ class Recording:
         """Whether phases are written now."""
         return not self._after_window and (self._recorder is None or self._recorder.is_writing)
 
-    def find_pair(self, root: Root) -> Pair | None:
+    def find_pair(self, root: RootModel) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
         recorder, model = self._recorder, self._model
         if recorder is None or model is None or recorder.attached != "modules":
@@ -145,7 +145,7 @@ class Recording:
             pair = self._pairs[root.number] = recorder.scribe.border_pair(node.number)
         return pair
 
-    def prepare_root(self, root: Root, gradients: bool) -> None:
+    def prepare_root(self, root: RootModel, gradients: bool) -> None:
         """A model is about to be called: evaluation beside a training is looked at less closely."""
         recorder = self._recorder
         if recorder is None or not recorder.trained:
@@ -191,40 +191,40 @@ class Recording:
         number = self._steps_so_far(trains)
         if trains and done.fresh_pass:
             self._training_loaders.add(loader)
-        if self._stopped or self._after_window or number < self._first:
-            self._count(done, trains)
+        if self._stopped or self._after_window or number < self._first_step:
+            self._count_step(done, trains)
             self.ranks.skip_step()
             self._sampler.take_step(counts=False)
-            if number == self._first - 1:
-                self._open(trains)
+            if number == self._first_step - 1:
+                self._open_run(trains)
             return self._stopped
-        mode = self._record(done, trains, buffer)
+        mode = self._record_step(done, trains, buffer)
         self._sampler.take_step(counts=mode == RECORDED)
         self._check_end()
         return self._stopped
 
-    def _record(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
+    def _record_step(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
         recorder = self._recorder
         if recorder is None:
-            recorder = self._open(trains)
+            recorder = self._open_run(trains)
             recorder.add_first_step(buffer.items, done)
-            self._count(done, trains)
+            self._count_step(done, trains)
             return ""
         if trains and not recorder.trained:
-            recorder.begin_training(*self._choose(self._roots.choose_model(trained=True)))
-            self._sampler.forget()
+            recorder.begin_training(*self._choose_parts(self._roots.choose_model(trained=True)))
+            self._sampler.forget_looks()
         if trains or not recorder.trained:
-            self._count(done, trains)
+            self._count_step(done, trains)
             mode = recorder.end_step(done)
             if not trains:
-                self._reconsider(recorder)
+                self._reconsider_model(recorder)
             return mode
         self.ranks.skip_step()
         phases = recorder.end_evaluation(done)
-        self.evaluation.add(done, phases)
+        self.evaluation.add_step(done, phases)
         return ""
 
-    def _reconsider(self, recorder: ScriptRecorder) -> None:
+    def _reconsider_model(self, recorder: ScriptRecorder) -> None:
         """Without a training the model is the one that did most; which that is may turn out late."""
         steps = self.evaluation.steps
         if steps < self._next_look:
@@ -234,10 +234,10 @@ class Recording:
         root = self._roots.choose_model(trained=False, so_far=before)
         if root is None or before is None or root is before or root.inner is before.inner:
             return
-        model, parts, name = self._choose(root)
+        model, parts, name = self._choose_parts(root)
         if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
             recorder.record_phases_only(SCRIPTED)
-        self._sampler.forget()
+        self._sampler.forget_looks()
         self._steps_before_model = steps
         for one in self._roots.all:
             one.calls_in_evaluation_steps = 0
@@ -248,8 +248,8 @@ class Recording:
                 f" {steps} before that count as warm-up"
             )
 
-    def _count(self, done: FinishedStep, trains: bool) -> None:
-        (self.training if trains else self.evaluation).add(done)
+    def _count_step(self, done: FinishedStep, trains: bool) -> None:
+        (self.training if trains else self.evaluation).add_step(done)
 
     def begin_step(self, buffer: EventBuffer) -> EventBuffer:
         """The next step begins; where its events go."""
@@ -267,13 +267,13 @@ class Recording:
         if not recorder.trained and self.optimizers_built:
             recorder.postpone_deep_looks()
         recorder.open_step()
-        self._sampler.hold(asleep=not recorder.is_writing)
+        self._sampler.hold_looks(asleep=not recorder.is_writing)
         return recorder.buffer
 
     # ---- window and limit
 
     @property
-    def _first(self) -> int:
+    def _first_step(self) -> int:
         return self._options.window.first if self._options.window else 0
 
     @property
@@ -298,7 +298,7 @@ class Recording:
 
     # ---- opening and closing
 
-    def _choose(self, root: Root | None) -> tuple[torch.nn.Module, ModelParts, str]:
+    def _choose_parts(self, root: RootModel | None) -> tuple[torch.nn.Module, ModelParts, str]:
         if root is None or root.inner is None:
             self.note(NO_MODULE)
             return torch.nn.Module(), NO_PARTS, "no_module"
@@ -306,10 +306,10 @@ class Recording:
         parts = NO_PARTS if self._options.level == "phases" else find_parts(root.inner)
         return root.inner, parts, root.label
 
-    def _open(self, trains: bool) -> ScriptRecorder:
+    def _open_run(self, trains: bool) -> ScriptRecorder:
         """The first step has ended: now it is known what the script is about."""
         self._options = self.ranks.notice_group()
-        model, parts, name = self._choose(self._roots.choose_model(trains))
+        model, parts, name = self._choose_parts(self._roots.choose_model(trains))
         outermost = self._model.module if self._model else None
         compiled = count_compiled_frames() > self._compiled_before or (
             outermost is not None and has_compiled_parts(outermost)
@@ -322,7 +322,7 @@ class Recording:
             "source": "script",
             "parameters": sum(p.numel() for p in model.parameters()),
         }
-        recorder = self._make(model, NO_PARTS if compiled else parts, name, info)
+        recorder = self._make_recorder(model, NO_PARTS if compiled else parts, name, info)
         recorder.__enter__()
         recorder.between_steps = lambda _done: self.ranks.keep_step(recorder, recorder.next_step - 1)
         recorder.trained = trains
@@ -337,7 +337,7 @@ class Recording:
         self._sampler.start()
         return recorder
 
-    def _make(
+    def _make_recorder(
         self, model: torch.nn.Module, parts: ModelParts, name: str, info: dict[str, Any]
     ) -> ScriptRecorder:
         """A recorder; where the model cannot be taken apart, one that records phases."""
@@ -360,12 +360,12 @@ class Recording:
         return self._failure
 
     @property
-    def model(self) -> Root | None:
+    def model(self) -> RootModel | None:
         """The model that is taken apart."""
         return self._model
 
     @property
-    def other_models(self) -> list[Root]:
+    def other_models(self) -> list[RootModel]:
         """Further models that were trained; without a training, that were evaluated."""
         trains = self.training.steps > 0
         return [
@@ -385,21 +385,21 @@ class Recording:
         """The models that the script called."""
         return self._roots.describe_roots(self._model)
 
-    def close_run(self, error: BaseException | None, pacer: Pacer) -> Path:
+    def close_run(self, error: BaseException | None, pacer: StepPacer) -> Path:
         """The script has ended: close the run and say what happened."""
         self._sampler.stop()
         recorder = self._recorder
         if recorder is None:
-            writer = empty_run(self._options, self._notes, self.no_step)
+            writer = write_empty_run(self._options, self._notes, self.no_step)
         else:
             if recorder.has_new_modules:
                 recorder.note(NEW_MODULES)
             recorder.__exit__(None if error is None else type(error), error, None)
             recorder.relabel_steps()
             writer = recorder.writer
-        figures = step_figures(writer.folder)
-        other = self._sampler.rows(figures.other_ms)
-        status, reason, code = outcome(error, self._failure)
+        figures = read_step_figures(writer.folder)
+        other = self._sampler.make_rows(figures.other_ms)
+        status, reason, code = find_outcome(error, self._failure)
         if recorder is None and self.no_step is not None and status == "ok":
             status, reason = "partial", self.no_step
         info = writer.info
@@ -407,15 +407,15 @@ class Recording:
             info["status"], info["reason"] = status, reason
         facts: dict[str, Any] = {"name": self._options.script, "exit_code": code}
         facts |= {"command": list(self._options.command), "folder": self._options.folder}
-        info["script"] = facts | script_facts(self, pacer, other)
+        info["script"] = facts | describe_script(self, pacer, other)
         info["precision"] = self.precision
         per_batch = info["script"]["batches_per_step"] or 1
         info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)
         looks = self._sampler.looks.total()
         info["notes"] = [
             *info["notes"],
-            *part_notes(self, pacer),
-            *other_notes(other, figures, looks),
+            *note_parts(self, pacer),
+            *note_other(other, figures, looks),
         ]
         writer.save_info()
         if self._failure_text:

@@ -29,7 +29,7 @@ _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one
 _FRAMES = 12  # to look at for somebody who called a model
 
 
-class Root:
+class RootModel:
     """A module that is called by no other module."""
 
     def __init__(self, module: nn.Module, number: int) -> None:
@@ -46,12 +46,12 @@ class Root:
         self.repeated_ns = 0  # without the first call, which makes what later ones find ready
         self.called_by: str | None = None  # a module whose forward ran when this was called last looked at
 
-    def is_part_of(self, other: Root) -> bool:
+    def is_part_of(self, other: RootModel) -> bool:
         """Whether it is the same model, or lies inside of the other."""
         inner, outer = self.inner, other.inner
         return inner is not None and outer is not None and any(part is inner for part in outer.modules())
 
-    def lies_inside(self, other: Root) -> bool:
+    def lies_inside(self, other: RootModel) -> bool:
         """Whether it is a part of the other and not the whole of it."""
         return self.inner is not other.inner and self.is_part_of(other)
 
@@ -92,24 +92,24 @@ class Root:
             self.parameters = 0 if module is None else sum(p.numel() for p in module.parameters())
 
 
-class Roots:
+class RootModels:
     """All roots by identity; one that is gone does not lend its number to another."""
 
     def __init__(self) -> None:
-        self._roots: dict[int, Root] = {}
-        self.all: list[Root] = []
+        self._roots: dict[int, RootModel] = {}
+        self.all: list[RootModel] = []
 
-    def find_root(self, module: nn.Module) -> Root:
+    def find_root(self, module: nn.Module) -> RootModel:
         """The root of this module, made at its first call."""
         root = self._roots.get(id(module))
         if root is None or root.module is not module:
-            root = self._roots[id(module)] = Root(module, len(self.all))
+            root = self._roots[id(module)] = RootModel(module, len(self.all))
             self.all.append(root)
         if root.calls & (root.calls - 1) == 0:  # now and then: a constructor may call what nobody calls later
             root.called_by = _find_forward_above(sys._getframe(1))
         return root
 
-    def choose_model(self, trained: bool, so_far: Root | None = None) -> Root | None:
+    def choose_model(self, trained: bool, so_far: RootModel | None = None) -> RootModel | None:
         """The root whose forward spans most, of those that are trained if any is.
 
         Without a training, `so_far` stays the model until another has clearly done more: two that do about
@@ -127,7 +127,7 @@ class Roots:
         wholes = [root for root in alive if root.work_ns >= most.repeated_ns and most.lies_inside(root)]
         return max(wholes, key=lambda root: root.work_ns, default=most)
 
-    def describe_roots(self, model: Root | None) -> list[dict[str, Any]]:
+    def describe_roots(self, model: RootModel | None) -> list[dict[str, Any]]:
         """What the script called, most expensive first, for `run.json`."""
         ordered = sorted(self.all, key=lambda root: -root.forward_ns)
         return [
@@ -144,7 +144,7 @@ class Roots:
         ]
 
 
-def name_role(root: Root, model: Root | None) -> str:
+def name_role(root: RootModel, model: RootModel | None) -> str:
     """What a root is to the script, as far as its calls tell."""
     if root is model:
         return "model"

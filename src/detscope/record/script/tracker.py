@@ -18,14 +18,14 @@ from torch import nn
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
 from detscope.record.script.endings import ScriptStopped
-from detscope.record.script.loading import Batches
+from detscope.record.script.loading import StepBatches
 from detscope.record.script.losses import LossKeeper, StepLosses
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.other import OtherSampler
-from detscope.record.script.pacing import Pacer, StepEnd
+from detscope.record.script.pacing import StepEnd, StepPacer
 from detscope.record.script.recorder import FinishedStep
-from detscope.record.script.recording import Recording
-from detscope.record.script.roots import Root, Roots, find_precision
+from detscope.record.script.recording import ScriptRecording
+from detscope.record.script.roots import RootModel, RootModels, find_precision
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import PHASES
 
@@ -38,17 +38,17 @@ def _nothing() -> None:
     """The end of something that is not timed."""
 
 
-class Tracker(CallState):
+class ScriptTracker(CallState):
     """State of one script while it runs."""
 
     def __init__(self, options: ScriptOptions) -> None:
         super().__init__(active=True)
         self.options = options
-        self.pacer = Pacer()
-        self.roots = Roots()
+        self.pacer = StepPacer()
+        self.roots = RootModels()
         self.losses = LossKeeper()
-        self.batches = Batches(self)
-        self.recording = Recording(
+        self.batches = StepBatches(self)
+        self.recording = ScriptRecording(
             options, self.roots, self._make_listener, OtherSampler(self._thread_outside_phases)
         )
         self.writing = True  # phases are written; not in bare steps
@@ -59,8 +59,8 @@ class Tracker(CallState):
         self._optimizer_frame: Any = None
         self._split: tuple[int, int] | None = None  # where a model was called after an optimizer step
         # where models were first called, until a step has ended; None: by something that is no module
-        self._beginnings: dict[Root | None, tuple[int, int]] | None = {}
-        self._called: set[Root] = set()
+        self._beginnings: dict[RootModel | None, tuple[int, int]] | None = {}
+        self._called: set[RootModel] = set()
         self._models_called = False  # by the thread that is recorded
         self._last_ns = 0  # when something ended last
         self.crossing = False  # our own work is under way
@@ -159,9 +159,9 @@ class Tracker(CallState):
             if losses:
                 self.recording.note(f"cannot tell all losses: {type(error).__name__}: {error}"[:200])
             else:
-                self.fail(error)
+                self.fail_with(error)
 
-    def _mark_beginning(self, root: Root | None) -> None:
+    def _mark_beginning(self, root: RootModel | None) -> None:
         """The first step begins where its work does: until then the script has imported, read and built."""
         if self._beginnings is not None and root not in self._beginnings:
             self._beginnings[root] = (len(self.buffer.items), perf_counter_ns())
@@ -188,7 +188,7 @@ class Tracker(CallState):
         if self.pacer.stepped and self._split is None:
             self._split = (len(self.buffer.items), perf_counter_ns())
 
-    def _prepare_call(self, root: Root, gradients: bool) -> None:
+    def _prepare_call(self, root: RootModel, gradients: bool) -> None:
         if self.active:
             self.crossing = True
             self.look_safely(lambda: self.recording.prepare_root(root, gradients))
@@ -196,7 +196,7 @@ class Tracker(CallState):
             self.writing = self.active and self.recording.is_writing
 
     def _call_forward(
-        self, plain: Call, root: Root, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
+        self, plain: Call, root: RootModel, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
     ) -> Any:
         recording, writing = self.recording, self.writing
         pair = recording.find_pair(root) if writing else None
@@ -329,7 +329,7 @@ class Tracker(CallState):
         try:
             stop = self._cross_to_next(ended, perf_counter_ns())
         except Exception as error:  # our failure must not become the script's
-            self.fail(error)
+            self.fail_with(error)
             return
         goes_on = ended is not StepEnd.DROPPED and (ended is not StepEnd.EVALUATION or not self.pacer.trained)
         if stop and (goes_on or not self._refused):  # an evaluation in a `finally` block may end
@@ -382,12 +382,12 @@ class Tracker(CallState):
             batches.num_workers if batches.has_batch else None,
         )
 
-    def fail(self, error: Exception) -> None:
+    def fail_with(self, error: Exception) -> None:
         """The recording is over, the script goes on."""
         self.active = self.writing = False
         self.recording.fail_with(error)
 
-    def close(self, error: BaseException | None) -> Any:
+    def close_run(self, error: BaseException | None) -> Any:
         """The script has ended; the run folder, or None where nothing was recorded."""
         if self.active and not isinstance(error, ScriptStopped):
             open_phase = self.inside or self.in_optimizer
@@ -397,6 +397,6 @@ class Tracker(CallState):
                 try:
                     self._cross_to_next(ended, end_ns)
                 except Exception as failure:
-                    self.fail(failure)
+                    self.fail_with(failure)
         self.active = self.writing = False
         return self.recording.close_run(error, self.pacer)

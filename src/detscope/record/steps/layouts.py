@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from detscope.record.steps.events import CODE, NO_SEQUENCE, TIME, WIDTH
 from detscope.record.steps.nodes import PHASES, NodeTable
-from detscope.record.steps.replay import BACKWARD, FORWARD, Structure, replay_codes
+from detscope.record.steps.replay import BACKWARD, FORWARD, EventStructure, replay_codes
 
 Matrix = NDArray[np.int64]
 Places = NDArray[np.intp]
@@ -26,7 +26,7 @@ _NAMES = pl.String
 
 
 @dataclass(frozen=True)
-class Groups:
+class ColumnGroups:
     """Sums over sets of columns; a column may be in several sets."""
 
     members: Places  # columns, set after set
@@ -39,11 +39,11 @@ class Groups:
         return np.asarray(np.add.reduceat(values[:, self.members], self.begins, axis=1))
 
 
-def make_groups(sets: Sequence[Sequence[int]]) -> Groups:
+def make_groups(sets: Sequence[Sequence[int]]) -> ColumnGroups:
     """Groups of sets, none of which is empty."""
     sizes = [len(members) for members in sets]
     begins = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0)
-    return Groups(np.array([m for members in sets for m in members], np.intp), begins.astype(np.intp))
+    return ColumnGroups(np.array([m for members in sets for m in members], np.intp), begins.astype(np.intp))
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class SpanRows:
         return len(self.kinds)
 
 
-class Layout:
+class StepLayout:
     """One sequence of events; `sum_figures` of many steps at once, and the rows made of them."""
 
     def __init__(self, codes: Sequence[int], nodes: NodeTable) -> None:
         self.codes = tuple(codes)
         found = replay_codes(self.codes, nodes)
-        self._owners, quantities = _owners_and_quantities(found)
+        self._owners, quantities = _group_intervals(found)
         self._quantities = make_groups(list(quantities.values()))
         calls: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
         for key, begin, end in found.calls:
@@ -82,7 +82,7 @@ class Layout:
         self._place |= {("calls", *key): len(quantities) + place for place, key in enumerate(calls)}
         self._nothing = len(self._place)  # a last column of zeros
         self.phases = np.array([self._column_of("phase", phase) for phase in PHASES], np.intp)
-        self.spans = self._span_rows(found, nodes)
+        self.spans = self._make_span_rows(found, nodes)
 
     def _column_of(self, *key: object) -> int:
         return self._place.get(key, self._nothing)
@@ -99,7 +99,7 @@ class Layout:
         """Steps whose rows are these: a node that took no time at all would have none."""
         return np.asarray((figures[:, self.spans.positive] > 0).all(axis=1))
 
-    def _span_rows(self, found: Structure, nodes: NodeTable) -> SpanRows:
+    def _make_span_rows(self, found: EventStructure, nodes: NodeTable) -> SpanRows:
         account = found.account
         rows: list[tuple[str, str, str, int, int, int]] = []
         positive: list[int] = []
@@ -133,7 +133,7 @@ class Layout:
         )
 
 
-def _owners_and_quantities(found: Structure) -> tuple[Groups, Mapping[Any, list[int]]]:
+def _group_intervals(found: EventStructure) -> tuple[ColumnGroups, Mapping[Any, list[int]]]:
     """Intervals by owner, and owners by what they add to: `_share_time` of a replay as sets."""
     intervals: dict[Any, list[int]] = defaultdict(list)
     for place, piece in enumerate(found.account.slices):
@@ -153,7 +153,7 @@ def _owners_and_quantities(found: Structure) -> tuple[Groups, Mapping[Any, list[
 
 
 def make_span_frame(
-    layout: Layout, steps: Sequence[int], host: Matrix, device: Matrix | None
+    layout: StepLayout, steps: Sequence[int], host: Matrix, device: Matrix | None
 ) -> pl.DataFrame:
     """Rows of table `spans` for steps with these figures."""
     rows = layout.spans
@@ -195,11 +195,11 @@ class RepeatedSteps:
 
     def __init__(self, nodes: NodeTable) -> None:
         self._nodes = nodes
-        self._layouts: OrderedDict[tuple[int, ...], Layout] = OrderedDict()
+        self._layouts: OrderedDict[tuple[int, ...], StepLayout] = OrderedDict()
         self._seen: set[int] = set()
-        self._kept: dict[int, tuple[Layout, list[KeptStep]]] = {}
+        self._kept: dict[int, tuple[StepLayout, list[KeptStep]]] = {}
 
-    def find_layout(self, events: Sequence[int]) -> Layout | None:
+    def find_layout(self, events: Sequence[int]) -> StepLayout | None:
         """The layout of a sequence of events; None at its first appearance, which may be its only one."""
         codes = tuple(events[CODE::WIDTH])
         found = self._layouts.get(codes)
@@ -212,19 +212,19 @@ class RepeatedSteps:
                 self._seen.clear()
             self._seen.add(key)
             return None
-        found = self._layouts[codes] = Layout(codes, self._nodes)
+        found = self._layouts[codes] = StepLayout(codes, self._nodes)
         if len(self._layouts) > _MOST_LAYOUTS:
             self._layouts.popitem(last=False)
         return found
 
-    def keep_step(self, layout: Layout, step: KeptStep) -> None:
+    def keep_step(self, layout: StepLayout, step: KeptStep) -> None:
         """Take a step; its rows come with the next `take_frames`."""
         self._kept.setdefault(id(layout), (layout, []))[1].append(step)
 
-    def take_frames(self) -> tuple[list[tuple[str, pl.DataFrame]], list[tuple[Layout, KeptStep]]]:
+    def take_frames(self) -> tuple[list[tuple[str, pl.DataFrame]], list[tuple[StepLayout, KeptStep]]]:
         """Frames of the tables `steps` and `spans`, and steps that must be replayed: they do not fit."""
         frames: list[tuple[str, pl.DataFrame]] = []
-        odd: list[tuple[Layout, KeptStep]] = []
+        odd: list[tuple[StepLayout, KeptStep]] = []
         kept, self._kept = self._kept, {}
         for layout, all_steps in kept.values():
             for on_device in (False, True):
@@ -253,7 +253,7 @@ def moments_of(events: Sequence[int], start_ns: int, end_ns: int) -> Matrix:
     return np.array([start_ns, *events[TIME::WIDTH], end_ns], np.int64)
 
 
-def join_events(layout: Layout, moments: Matrix) -> list[int]:
+def join_events(layout: StepLayout, moments: Matrix) -> list[int]:
     """The events again."""
     inner = moments[1:-1].tolist()
     return [number for pair in zip(layout.codes, inner, strict=True) for number in (*pair, NO_SEQUENCE)]
@@ -264,7 +264,7 @@ def _device_moments(steps: Sequence[KeptStep]) -> list[Matrix]:
 
 
 def _make_step_frame(
-    layout: Layout, steps: Sequence[KeptStep], host: Matrix, device: Matrix | None
+    layout: StepLayout, steps: Sequence[KeptStep], host: Matrix, device: Matrix | None
 ) -> pl.DataFrame:
     """Rows of table `steps`: the whole step and each of its phases."""
     width = 1 + len(PHASES)

@@ -70,20 +70,20 @@ def replay_events(
 
 
 @dataclass(frozen=True)
-class Structure:
+class EventStructure:
     """What a sequence of events says whatever its times are; moments are numbered, the step's begin is 0."""
 
     account: StepAccount  # with one slice between any two neighbouring moments
     calls: list[tuple[tuple[int, str], int, int]]  # node and direction, moments of begin and end
 
 
-def replay_codes(codes: Sequence[int], nodes: NodeTable) -> Structure:
+def replay_codes(codes: Sequence[int], nodes: NodeTable) -> EventStructure:
     """Replay events by their codes alone: every moment comes one unit after the one before."""
     events = [number for code in codes for number in (code, 0, NO_SEQUENCE)]
     walk = _Replay(nodes, StepAccount(0, len(codes) + 1), keep_slices=True)
     walk.closed = []
     account = walk.run_events(events, range(1, len(codes) + 1))
-    return Structure(account, walk.closed)
+    return EventStructure(account, walk.closed)
 
 
 class _Replay:

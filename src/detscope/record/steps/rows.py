@@ -21,7 +21,7 @@ from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
 Row = tuple[Any, ...]
 
 
-def step_rows(
+def make_step_rows(
     step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None
 ) -> list[Row]:
     """The whole step and each of its phases."""
@@ -35,7 +35,9 @@ def step_rows(
     return rows
 
 
-def span_rows(step: int, nodes: NodeTable, account: StepAccount, device: StepAccount | None) -> list[Row]:
+def make_span_rows(
+    step: int, nodes: NodeTable, account: StepAccount, device: StepAccount | None
+) -> list[Row]:
     """Modules, methods, functions, regions, stages, and what lies outside of all of them."""
     rows: list[Row] = []
     for number, direction in sorted(set(account.total_ns) | set(account.self_ns)):
@@ -64,7 +66,7 @@ def span_rows(step: int, nodes: NodeTable, account: StepAccount, device: StepAcc
     return rows
 
 
-def loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
+def make_loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
     """One batch's making, by region, and the wait for it."""
     wait = (wait_ns, timing.receive_ns(wait_ns), timing.tensors)
     whole = (timing.start_ns, timing.end_ns - timing.start_ns, timing.images, *wait)
@@ -76,13 +78,13 @@ def loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
     return rows
 
 
-def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
+def make_timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
     """Intervals for the trace: phases, stages and modules, nested as they ran."""
     slices = account.slices
     rows: list[Row] = [(step, "steps", f"step {step}", "", account.start_ns, account.wall_ns)]
     for phase, start_ns, end_ns in _join_slices((s, s.phase) for s in slices):
         rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
-    rows += _module_intervals(step, nodes, slices)
+    rows += _make_module_rows(step, nodes, slices)
     stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
     for piece in slices:
         if piece.ancestors not in stages:
@@ -94,7 +96,7 @@ def timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row
     return rows
 
 
-def _module_intervals(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> list[Row]:
+def _make_module_rows(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> list[Row]:
     """Modules as they nest, outermost first; one pass, since it is done between two steps."""
     levels: list[list[Row]] = []  # by depth
     since: list[int] = []  # when the open ones began
@@ -173,7 +175,7 @@ def sum_processor_time(marks: Sequence[int], nodes: NodeTable) -> dict[str, int]
     return spent if "step" in spent else {}
 
 
-def processor_rows(start_ns: int, marks: Sequence[int], nodes: NodeTable) -> list[tuple[Any, ...]]:
+def make_processor_rows(start_ns: int, marks: Sequence[int], nodes: NodeTable) -> list[tuple[Any, ...]]:
     """Rows of `telemetry` that belong to the step which began at `start_ns`."""
     return [
         (start_ns, SOURCE, f"{METRIC} {phase}", float(spent), "ns")

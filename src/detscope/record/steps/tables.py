@@ -24,7 +24,13 @@ from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.record.steps.replay import StepAccount, replay_events
-from detscope.record.steps.rows import loader_rows, processor_rows, span_rows, step_rows, timeline_rows
+from detscope.record.steps.rows import (
+    make_loader_rows,
+    make_processor_rows,
+    make_span_rows,
+    make_step_rows,
+    make_timeline_rows,
+)
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
 
@@ -137,12 +143,12 @@ class StepTables:
                 self._traced_left -= 1
                 if step.mode == OPERATORS and not self._drawn_until_ns:
                     self._drawn_until_ns = step.end_ns
-                self._writer.append("timeline", timeline_rows(step.index, self._nodes, account))
+                self._writer.append("timeline", make_timeline_rows(step.index, self._nodes, account))
         writer = self._writer
         if step.timing is not None:
-            writer.append("loader", loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
+            writer.append("loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
         if step.mode != BARE:
-            writer.append("telemetry", processor_rows(step.start_ns, step.processor, self._nodes))
+            writer.append("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
         writer.append("content", [step.content_row()])
         new = self._nodes.in_order[self._nodes_written :]
         self._nodes_written = len(self._nodes)
@@ -166,9 +172,9 @@ class StepTables:
         device = None
         if device_times is not None:
             device = replay_events(events, self._nodes, 0, device_times[-1], times=device_times)
-        self._writer.append("steps", step_rows(*about, account, device))
+        self._writer.append("steps", make_step_rows(*about, account, device))
         if step.mode != WARMUP and account.self_ns:
-            self._writer.append("spans", span_rows(step.index, self._nodes, account, device))
+            self._writer.append("spans", make_span_rows(step.index, self._nodes, account, device))
 
     def _write_repeated(self) -> None:
         """Rows of steps that were kept as arrays."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,14 +43,16 @@ def draw_charts(charts: Sequence[Chart], *, title: str = "", note: str = "", for
     extra = 0.8 if title else 0.0
     figure = Figure((WIDTH_INCHES, sum(heights) + extra), dpi=DOTS_PER_INCH, layout="constrained")
     if title:
-        figure.suptitle(_literal(title) + f"\n{_literal(note)}", x=0.01, ha="left", fontsize=15)
+        figure.suptitle(f"{_wrap(title, 110)}\n{_wrap(note, 110)}", x=0.01, ha="left", fontsize=13)
     target = io.BytesIO()
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none"}):
         warnings.simplefilter("ignore")  # a letter that no font has is drawn as a box
         panels = figure.subfigures(len(heights), columns, squeeze=False, height_ratios=heights).flat
         for chart, panel in zip(charts, panels, strict=False):
             axes = panel.add_subplot()
-            axes.set_title(_literal(chart.label), loc="left", fontsize=14 if columns == 1 else 12)
+            axes.set_title(
+                _wrap(chart.label, 110 // columns), loc="left", fontsize=14 if columns == 1 else 12
+            )
             if isinstance(chart.content, Tree):
                 _draw_tree(axes, chart.content)
             else:
@@ -102,7 +105,8 @@ def _draw_series(axes: Axes, chart: Chart, content: Sequence[Series]) -> None:
             _draw_line(other if series.on_right else axes, series)
     for mark in chart.marks:
         axes.axvline(mark.at, color="#8A97A6", linestyle=":", linewidth=1)
-        axes.annotate(_literal(mark.text), (mark.at, 1), xycoords=("data", "axes fraction"), va="bottom")
+        place, above = (mark.at, 1), ("data", "axes fraction")
+        axes.annotate(_literal(mark.text), place, (4, -4), above, "offset points", va="top", fontsize=9)
     _set_axis(axes, chart.x, "x")
     _set_axis(axes, chart.y, "y")
     if chart.right is not None:
@@ -123,14 +127,15 @@ def _draw_line(axes: Axes, series: Series) -> None:
     marker = "" if series.look == "lines" else _MARKERS[series.symbol]
     line = "" if series.look == "points" else _DASHES[series.dash]
     x, y = list(series.x), [float("nan") if value is None else value for value in series.y]
-    for text, *place in zip(series.texts, x, y, strict=False):
+    for text, across, up in zip(series.texts, x, y, strict=False):
         axes.annotate(
-            _literal(text), place, xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8
+            _literal(text), (across, up), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8
         )
     if not isinstance(series.colour, str):  # one per point
         hollow_ones = series.hollow or [False] * len(x)
         faces = ["white" if open_ else own for own, open_ in zip(series.colour, hollow_ones, strict=True)]
-        axes.scatter(x, y, 42, faces, marker, edgecolors=list(series.colour), label=_literal(series.name), zorder=3)
+        label, edges = _literal(series.name), list(series.colour)
+        axes.scatter(x, y, 42, faces, marker=marker, edgecolors=edges, label=label, zorder=3)
         return
     style = "steps-post" if series.steps else "default"
     axes.plot(
@@ -164,7 +169,8 @@ def _draw_bars(axes: Axes, bars: Sequence[Series], together: str) -> None:
             places_at, values, thick, left=begin, color=series.colour, label=_literal(series.name)
         )
         if series.texts:
-            axes.bar_label(drawn, [_literal(text) for text in series.texts], label_type="center")
+            texts = [_literal(text) for text in series.texts]
+            axes.bar_label(drawn, texts, label_type="center" if len(bars) > 1 else "edge", padding=3)
         for name, value in zip(series.y, values, strict=True):
             left[str(name)] += value
     if names:
@@ -246,7 +252,11 @@ def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
     )
     set_label(_literal(axis.title))
     if axis.scale == "log":
+        from matplotlib.ticker import LogFormatter
+
         set_scale("log")
+        own.set_major_formatter(LogFormatter())
+        own.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     if axis.hidden:
         own.set_visible(False)
     if axis.lowest is not None or axis.highest is not None:
@@ -256,6 +266,10 @@ def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
         own.set_ticks([], minor=True)
     if axis.falling:
         own.set_inverted(True)
+
+
+def _wrap(text: str, letters: int) -> str:
+    return "\n".join(textwrap.wrap(_literal(text), letters))
 
 
 def _literal(text: str) -> str:

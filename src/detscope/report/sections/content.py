@@ -9,7 +9,6 @@ import polars as pl
 from detscope.analyze.drawing import MOST_POINTS, ReportData
 from detscope.analyze.step.content import ContentFigures
 from detscope.analyze.step.cost_content import ContentCost, fit_cost
-from detscope.report.sections import SectionPart
 from detscope.report.colours import BLUE
 from detscope.report.figures import count, number, percent
 from detscope.report.model import (
@@ -25,6 +24,7 @@ from detscope.report.model import (
     Table,
     Value,
 )
+from detscope.report.sections import SectionPart
 
 # column of the content table, how many of it the slope is for, what they are called
 _MEASURES = (

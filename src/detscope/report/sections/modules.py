@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from detscope.analyze.drawing import ReportData, tree_of
 from detscope.analyze.step.modules import OUTSIDE, ROOT, ModuleFigures
-from detscope.report.sections import SectionPart
 from detscope.report.colours import PALETTE, paler
 from detscope.report.figures import percent, with_unit
 from detscope.report.model import BRIEF_ROWS, Absent, Chart, Column, Kind, Section, Table, Tree, Value
+from detscope.report.sections import SectionPart
 
 # An ancestor whose own code takes less than this share of its time only repeats its children.
 USEFUL_SELF_SHARE = 0.05

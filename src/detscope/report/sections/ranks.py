@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from detscope.analyze.drawing import ReportData
-from detscope.report.sections import SectionPart
 from detscope.report.colours import PHASE_COLOURS
 from detscope.report.figures import is_number, mapping, number, percent, plain, rows, sentences, with_unit
 from detscope.report.model import Card, Cards, Chart, Column, Notes, Section, Table
+from detscope.report.sections import SectionPart
 
 _FIGURES = (
     ("step ms", "step_ms", "ms"),

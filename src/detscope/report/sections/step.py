@@ -8,7 +8,6 @@ import polars as pl
 
 from detscope.analyze.drawing import ReportData, binned_steps, thinned
 from detscope.analyze.step.steps import Outlier
-from detscope.report.sections import SectionPart
 from detscope.report.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
 from detscope.report.figures import CANNOT_TELL, interval, number, percent, with_unit
 from detscope.report.model import (
@@ -24,6 +23,7 @@ from detscope.report.model import (
     Table,
     Value,
 )
+from detscope.report.sections import SectionPart
 
 MOST_OUTLIERS, BRIEF_OUTLIERS = 50, 5
 _MODES = (

@@ -61,7 +61,8 @@ def _run_section(number: int, base: str, one: RunComparison) -> Section:
     for title, rows, kind in parts:
         if rows:
             brief = brief_modules if rows is one.modules else len(rows)
-            blocks.append(_change_table(f"{title.split()[0].lower().rstrip(',')}-{number}", title, rows, kind, brief))
+            name = f"{title.partition(' ')[0].lower().rstrip(',')}-{number}"
+            blocks.append(_change_table(name, title, rows, kind, brief))
     title = one.verdict[:1].upper() + one.verdict[1:]
     return Section(f"run-{number}", PurePath(one.run).name, title, "", blocks, brief_title=True)
 

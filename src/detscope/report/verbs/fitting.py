@@ -7,7 +7,7 @@ from math import exp
 
 from detscope.analyze.fitting import FitResult, FittedTarget, PruneResult, ScoreResult
 from detscope.report.figures import count, percent
-from detscope.report.model import Block, Column, Fact, Facts, Section, Table
+from detscope.report.model import Block, Column, Fact, Facts, Section, Table, Value
 
 
 def fit_sections(found: FitResult) -> list[Section]:
@@ -52,7 +52,7 @@ def score_sections(found: ScoreResult) -> list[Section]:
     shares = ("MAPE", "median", "p90", "in 10 %", "held", "width")
     columns = [Column("target"), Column("protocol"), Column("method"), Column("rows", "count")]
     columns += [Column(name, "share") for name in shares]
-    body = [
+    body: list[list[Value]] = [
         [
             *(row.target, row.protocol, row.method, row.rows),
             *(row.mean, row.median, row.p90, row.within_10_percent, row.coverage, row.width),
@@ -74,8 +74,8 @@ def score_sections(found: ScoreResult) -> list[Section]:
         facts.append(
             Fact(
                 "fits or not",
-                f"{percent(made.right)} right of {made.rows}; {made.too_close} too close to call, plain answers "
-                f"{percent(made.plain_right)} right, {made.false_fits} said to fit and did not",
+                f"{percent(made.right)} right of {made.rows}; {made.too_close} too close to call, plain "
+                f"answers {percent(made.plain_right)} right, {made.false_fits} said to fit and did not",
             )
         )
     if found.picture:
@@ -98,7 +98,7 @@ def prune_sections(found: PruneResult) -> list[Section]:
     """Networks that were made, what could not be made, and the next command."""
     columns = [Column("network", "code"), Column("asked", "number"), Column("reached", "number")]
     columns += [Column("parameters", "number"), Column("GFLOPs", "number"), Column("widths", "number")]
-    body = [
+    body: list[list[Value]] = [
         [
             row.network,
             f"{row.level_asked:g} %",

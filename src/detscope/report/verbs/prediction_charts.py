@@ -140,7 +140,9 @@ def _part_charts(found: Prediction) -> list[Chart]:
         shares = [(part.name, part.share) for part in found.latency_by_stage]
         texts = [percent(share) for _, share in _largest_parts(shares)]
         title = f"Where the time goes, batch {row.batch}"
-        charts.append(_bar_chart("time-parts", title, _largest_parts(shares), texts, BLUE, "share of the step"))
+        charts.append(
+            _bar_chart("time-parts", title, _largest_parts(shares), texts, BLUE, "share of the step")
+        )
     here = row.cpu_categories if row.needed_bytes is None else []
     parts = [(category_name(part.name), part.bytes) for part in here or row.categories if part.bytes]
     where = " on this CPU" if here else ""
@@ -178,7 +180,9 @@ def _bar_chart(
 def draw_scores(points: Sequence[PredictionPoint], path: Path) -> Path:
     """Draw how wrong a predictor is into a .png or .svg: one chart per target, protocol and method."""
     charts = score_charts(points)
-    note = "every point was hidden from the model that predicted it; dotted: within 10 %; both axes logarithmic"
+    note = (
+        "every point was hidden from the model that predicted it; dotted: within 10 %; both axes logarithmic"
+    )
     if not charts:
         note = "nothing to draw: no point has both figures"
     return write_picture(path, charts, title="Predicted against measured", note=note)
@@ -219,7 +223,9 @@ def _score_chart(number_of: int, panel: ScorePanel, names: Sequence[str]) -> Cha
                 PALETTE[index % len(PALETTE)],
                 "points",
                 hollow=[index >= len(PALETTE)] * len(own),
-                details=[f"{row.network}: predicted {number(y)}, measured {number(x)} {unit}" for x, y in own],
+                details=[
+                    f"{row.network}: predicted {number(y)}, measured {number(x)} {unit}" for x, y in own
+                ],
             )
         )
     words = [word.replace("-", " ") for word in (panel.target, panel.protocol, panel.method) if word]

@@ -23,6 +23,7 @@ from detscope.report.model import (
     Section,
     Series,
     Table,
+    Value,
 )
 from detscope.report.progress import duration_text
 from detscope.report.render.page import render_page
@@ -79,7 +80,12 @@ def _overview(summary: SweepSummary) -> Section:
     done = summary.done
     cards = [
         Card("Measured", count(done), f"{len(summary.networks)} networks", "good" if done else ""),
-        Card("Failed", count(summary.failed), "see below" if summary.failed else "", "bad" if summary.failed else ""),
+        Card(
+            "Failed",
+            count(summary.failed),
+            "see below" if summary.failed else "",
+            "bad" if summary.failed else "",
+        ),
         Card("Skipped", count(summary.skipped)),
     ]
     if summary.left:
@@ -90,8 +96,16 @@ def _overview(summary: SweepSummary) -> Section:
     numbers = ("measured", "failed", "skipped", "largest batch")
     columns = [Column("Network", "code"), Column("parameters", "count")]
     columns += [*(Column(name, "count") for name in numbers), Column("best images/s", "number")]
-    body = [
-        [row.name, row.parameters, row.measured, row.failed, row.skipped, row.largest_batch, row.best_images_per_s]
+    body: list[list[Value]] = [
+        [
+            row.name,
+            row.parameters,
+            row.measured,
+            row.failed,
+            row.skipped,
+            row.largest_batch,
+            row.best_images_per_s,
+        ]
         for row in summary.networks
     ]
     endings = [[row.name, row.trials] for row in summary.endings]
@@ -110,7 +124,7 @@ def _overview(summary: SweepSummary) -> Section:
 def _device_table(summary: SweepSummary) -> Table:
     names = ("done", "failed", "skipped", "left")
     columns = [Column("device"), *(Column(name, "count") for name in names)]
-    body = [[row.device, row.done, row.failed, row.skipped, row.left] for row in summary.devices]
+    body: list[list[Value]] = [[row.device, row.done, row.failed, row.skipped, row.left] for row in summary.devices]
     return Table("devices", "How far every device is", columns, body, brief_rows=len(body))
 
 
@@ -155,7 +169,9 @@ def _latency(groups: Sequence[SweepGroup]) -> Section | Absent:
         return Absent("Latency", "no trial measured it: variables = latency")
     series = [_line(place, *curve, "ms", ends=True) for place, curve in enumerate(curves)]
     blocks: list[Block] = [_chart("latency", "Time of a step against batch size", series, "ms, median")]
-    unstable = {group.name: [point.batch_size for point in group.points if point.unstable] for group, _ in curves}
+    unstable = {
+        group.name: [point.batch_size for point in group.points if point.unstable] for group, _ in curves
+    }
     marked = sum(len(batches) for batches in unstable.values())
     if marked:
         text = f"{marked} points are open circles: unsteady, or a limit ended them with a wide interval"
@@ -281,7 +297,9 @@ def _read_curves(groups: Sequence[SweepGroup], read: Reader) -> list[Curve]:
     """The points of every group that have a figure; groups without any are left out."""
     found = []
     for group in groups:
-        points = [(point, value) for point in group.points if (value := read(point)) is not None and value > 0]
+        points = [
+            (point, value) for point in group.points if (value := read(point)) is not None and value > 0
+        ]
         if points:
             found.append((group, points))
     return found
@@ -387,7 +405,7 @@ def _results(rows: Sequence[SweepRow]) -> Section:
         Column("steadiness", brief=False),
         Column("status", "sentence"),
     ]
-    body = [
+    body: list[list[Value]] = [
         [
             row.name,
             row.stage,

@@ -12,7 +12,13 @@ def tuning_sections(result: TuneResult) -> list[Section]:
     columns = [Column("change", "sentence"), Column("estimated", "change"), Column("measured", "change")]
     columns += [Column("95 % interval"), Column("verdict", "sentence")]
     body = [
-        [row.title, row.estimated_gain, row.measured_gain, signed_interval(row.measured_ci95), _verdict_of(row)]
+        [
+            row.title,
+            row.estimated_gain,
+            row.measured_gain,
+            signed_interval(row.measured_ci95),
+            _verdict_of(row),
+        ]
         for row in result.tried
     ]
     caption = "Gain: share of the time per image that a change saves"

@@ -11,7 +11,7 @@ import numpy as np
 
 from detscope.accuracy.measures import MeasuredAccuracy
 from detscope.accuracy.records import Integers, RunLengths
-from detscope.accuracy.verdicts import ImageVerdict, OperatingPoint, find_operating_point, find_worst_images
+from detscope.accuracy.verdicts import ImageVerdict, ScoreThreshold, find_operating_point, find_worst_images
 
 if TYPE_CHECKING:
     from detscope.data.contract import DetectionDataset
@@ -56,7 +56,7 @@ def _compare_image(
     measured: MeasuredAccuracy,
     dataset: DetectionDataset,
     index: int,
-    point: OperatingPoint | None,
+    point: ScoreThreshold | None,
 ) -> Comparison:
     from detscope.report.worst_images import ASIDE, BAD, GOOD, Comparison
 
@@ -83,7 +83,7 @@ def _compare_image(
     )
 
 
-def _tell_verdict(verdict: ImageVerdict, predicted: int, shown: int, point: OperatingPoint | None) -> str:
+def _tell_verdict(verdict: ImageVerdict, predicted: int, shown: int, point: ScoreThreshold | None) -> str:
     if not predicted:
         return "nothing"
     words = [f"{len(verdict.right)} right, {len(verdict.wrong)} wrong"]

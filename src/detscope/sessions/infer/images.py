@@ -11,7 +11,7 @@ from detscope.data.images.files import (
     DatasetImages,
     ImageFiles,
     ImageSource,
-    SkippedImage,
+    UnusableImage,
     find_images,
     read_images,
 )
@@ -33,7 +33,7 @@ ODD_RATIO = 8
 ODD_SIDE = 16
 
 
-def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[SkippedImage]]:
+def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[UnusableImage]]:
     """The images to measure, and those that cannot be read."""
     inference, data = settings.inference, settings.data
     given = inference.images
@@ -72,13 +72,13 @@ def names_images(text: str) -> bool:
 
 def without_unfit(
     source: ImageSource, model: nn.Module, plan: InferPlan
-) -> tuple[ImageSource, list[SkippedImage]]:
+) -> tuple[ImageSource, list[UnusableImage]]:
     """Try images of odd sizes once; those the model cannot take are left out with its reason."""
     from detscope.loops.infer import detect_objects
 
     if not isinstance(source, ImageFiles):
         return source, []
-    unfit: dict[int, SkippedImage] = {}
+    unfit: dict[int, UnusableImage] = {}
     for number, (width, height) in enumerate(source.sizes):
         if max(width, height) <= ODD_RATIO * min(width, height) and min(width, height) >= ODD_SIDE:
             continue
@@ -87,14 +87,14 @@ def without_unfit(
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             what = f"{width} x {height} pixels: the model cannot take it: {reason}"[:300]
-            unfit[number] = SkippedImage(source.image_name(number), what)
+            unfit[number] = UnusableImage(source.image_name(number), what)
     kept = source.leave_out(list(unfit))
     if not len(kept):
         _refuse_all(list(unfit.values()))
     return kept, list(unfit.values())
 
 
-def _refuse_all(skipped: Sequence[SkippedImage]) -> NoReturn:
+def _refuse_all(skipped: Sequence[UnusableImage]) -> NoReturn:
     lines = [f"{item.file}: {item.reason}" for item in skipped]
     raise InputError(
         "\n".join([*lines, "none of the images can be measured"]), "give at least one image file"

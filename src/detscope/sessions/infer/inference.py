@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.config.schema import Settings
-from detscope.data.images.files import ImageSource, SkippedImage
+from detscope.data.images.files import ImageSource, UnusableImage
 from detscope.errors import DetscopeError, OwnCodeError, UsageError
-from detscope.faults import frames_of, said_by, user_frame
+from detscope.faults import describe_error, find_user_frame, list_frames
 from detscope.machine.devices import resolve_device
 from detscope.sessions.endings import name_kept_run
 from detscope.sessions.infer.images import (
@@ -125,7 +125,7 @@ def _build_model(
 
 
 def _describe_inference(
-    settings: Settings, device: str, source: ImageSource, built: BuiltModel, skipped: Sequence[SkippedImage]
+    settings: Settings, device: str, source: ImageSource, built: BuiltModel, skipped: Sequence[UnusableImage]
 ) -> dict[str, Any]:
     inference = settings.inference
     return {
@@ -178,11 +178,11 @@ def _run_loop(
             raise
         except Exception as error:
             # what our own lines raised is ours; running out says enough of itself
-            if frames_of(error)[-1].is_ours or find_out_of_memory(error, plan.device):
+            if list_frames(error)[-1].is_ours or find_out_of_memory(error, plan.device):
                 raise
             names = ", ".join(source.image_name(number) for number in order[recorder.steps_done])
-            frame = user_frame(error)
-            what = f"{names}: the model failed{f' at {frame}' if frame else ''}: {said_by(error)}"
+            frame = find_user_frame(error)
+            what = f"{names}: the model failed{f' at {frame}' if frame else ''}: {describe_error(error)}"
             raise OwnCodeError(what[:500], "correct the model") from error
         if not keeper.understood:
             recorder.note("the model's output is not a list of detections: no counts and no pictures")

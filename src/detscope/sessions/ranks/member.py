@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from detscope.errors import DetscopeError
-from detscope.faults import text_of
+from detscope.faults import error_text
 
 if TYPE_CHECKING:
     from detscope.sessions.ranks.exchange import RankPlace
@@ -78,7 +78,7 @@ def _train_rank(folder: Path, place: RankPlace) -> Path:
 def _describe_error(error: BaseException) -> dict[str, Any]:
     """An error as plain data."""
     known = isinstance(error, DetscopeError)
-    words = " ".join(text_of(error).split())
+    words = " ".join(error_text(error).split())
     return {
         "kind": type(error).__name__,
         "message": error.message if known else words[:500],  # type: ignore[attr-defined]

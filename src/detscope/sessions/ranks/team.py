@@ -90,7 +90,7 @@ class Team:
             device_ids=[torch.device(self.device).index] if on_device else None,
             find_unused_parameters=training.find_unused_parameters,
         )
-        self.watch.attach(wrapped)
+        self.watch.attach_to_wrapper(wrapped)
         torch.manual_seed(training.seed + self.place.rank)
         return wrapped
 
@@ -109,7 +109,7 @@ class Team:
     def keep_collectives(self, recorder: Recorder, step: int) -> None:
         """Between two steps: keep what was noted of the collectives."""
         self._last_loss = recorder.last_loss
-        recorder.writer.append("communication", self.watch.take(step))
+        recorder.writer.append("communication", self.watch.take_step(step))
 
     def wait_for_evaluation(self) -> None:
         """Nobody begins the next pass while rank 0 evaluates."""
@@ -124,7 +124,7 @@ class Team:
         self._patches.undo()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
-        recorder.writer.append("communication", self.watch.finish())
+        recorder.writer.append("communication", self.watch.take_rest())
         found = compare_ranks(model, batch, self.device, seed)
         recorder.writer.info["agreement"] = found
         if not found["weights_equal"] or not found["loss_equal"]:

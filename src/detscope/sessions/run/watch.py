@@ -24,7 +24,7 @@ from detscope.sessions.run.script import ScriptTarget, execute_script
 
 if TYPE_CHECKING:
     from detscope.record.script.hooks import Hooks
-    from detscope.record.script.tracker import Tracker
+    from detscope.record.script.tracker import ScriptTracker
     from detscope.sessions.ranks.meeting import Meeting
 
 _PREFIX = "detscope: "
@@ -38,7 +38,7 @@ class Watch:
         self._options = options
         self._quiet = quiet
         self._json_file = json_file
-        self._tracker: Tracker | None = None
+        self._tracker: ScriptTracker | None = None
         self._hooks: Hooks | None = None
         self._finder: _TorchImport | None = None
         self._children: ChildProcesses | None = None
@@ -72,9 +72,9 @@ class Watch:
 
     def _attach_hooks(self, torch_is_new: bool = False) -> None:
         from detscope.record.script.hooks import Hooks
-        from detscope.record.script.tracker import Tracker
+        from detscope.record.script.tracker import ScriptTracker
 
-        self._tracker = Tracker(self._options)
+        self._tracker = ScriptTracker(self._options)
         if self._options.rank is None:
             from detscope.sessions.ranks.meeting import Meeting
 
@@ -111,7 +111,7 @@ class Watch:
             return self.run
         try:
             self._tracker.recording.no_step = reason
-            self.run = self._tracker.close(error)
+            self.run = self._tracker.close_run(error)
             self.run = self._join_ranks(self.run, error)
             if self.run is not None:
                 self._publish(self.run, error)

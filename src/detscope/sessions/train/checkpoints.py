@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError
-from detscope.faults import said_by
+from detscope.faults import describe_error
 from detscope.runs.atomic import storage_error, write_atomically, write_text
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def restore_parts(checkpoint: Checkpoint, parts: TrainingParts) -> None:
         _restore_random(checkpoint.state["random"], _select_under(tensors, "random"))
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
         raise InputError(
-            f"checkpoint {checkpoint.folder} does not fit this training: {said_by(error)}",
+            f"checkpoint {checkpoint.folder} does not fit this training: {describe_error(error)}",
             "resume with the settings it was made with",
         ) from error
 

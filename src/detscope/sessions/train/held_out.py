@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from detscope.accuracy.coco_format import import_truth
-from detscope.accuracy.measures import AccuracyRow, make_table_rows
+from detscope.accuracy.measures import AccuracyRow, make_table_rows, measure_accuracy
 from detscope.accuracy.records import Detections, GroundTruth, find_positions
 from detscope.config.schema import Settings
 from detscope.sessions.recording import open_data

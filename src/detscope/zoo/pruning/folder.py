@@ -143,11 +143,15 @@ def fill_weights(module: nn.Module, stored: StoredNetwork) -> None:
             names = set(file.keys())
             if names != set(wanted):
                 odd = sorted(names ^ set(wanted))
-                raise _report_damage(path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}")
+                raise _report_damage(
+                    path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}"
+                )
             for name, tensor in wanted.items():
                 found = file.get_tensor(name)
                 if found.shape != tensor.shape or found.dtype != tensor.dtype:
-                    raise _report_damage(path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}")
+                    raise _report_damage(
+                        path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}"
+                    )
                 tensor.copy_(found)
     except (SafetensorError, OSError) as problem:
         raise _report_damage(path, str(problem)) from problem

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Indices = npt.NDArray[np.int64]
-SIDES = ("out", "in")
+# Attributes in which layers count the channels of a side, whichever a layer has.
+_COUNTERS = {
+    "out": ("out_channels", "out_features", "num_features", "num_channels", "num_parameters", "embed_dim"),
+    "in": ("in_channels", "in_features"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,45 +74,36 @@ def list_sides(module: Any, axis: int | None = None) -> dict[str, Side]:
         return _describe_convolution(module)
     if isinstance(module, nn.Linear):
         outputs, inputs = module.out_features, module.in_features
-        axes = (ChannelAxis("weight", 0, outputs), *_if_there(module, ("bias",), outputs))
+        axes = (ChannelAxis("weight", 0, outputs), *_list_present(module, ("bias",), outputs))
         return {"out": Side(outputs, axes), "in": Side(inputs, (ChannelAxis("weight", 1, inputs),))}
     if isinstance(module, nn.MultiheadAttention):
         return _describe_attention(module)
-    channels = _normalised(module)
+    channels = _count_normalised(module)
     if channels is None:
         return {}
     groups = module.num_groups if isinstance(module, nn.GroupNorm) else 1
     tensors = ("weight", "bias", "running_mean", "running_var")
-    return {"out": Side(channels, _if_there(module, tensors, channels), groups)}
+    return {"out": Side(channels, _list_present(module, tensors, channels), groups)}
 
 
 def set_widths(module: Any, removed: dict[str, int]) -> None:
     """Tell the layer how many channels it has left, after its tensors were cut."""
     from torch import nn
 
-    gone_out, gone_in = removed.get("out", 0), removed.get("in", 0)
-    if isinstance(module, nn.modules.conv._ConvNd):
-        if is_depthwise(module):
-            module.groups -= gone_out
-            gone_in = gone_out
-        module.out_channels -= gone_out
-        module.in_channels -= gone_in
-    elif isinstance(module, nn.Linear):
-        module.out_features -= gone_out
-        module.in_features -= gone_in
-    elif isinstance(module, nn.MultiheadAttention):
-        module.embed_dim -= gone_out
+    gone = {"out": removed.get("out", 0), "in": removed.get("in", 0)}
+    if isinstance(module, nn.modules.conv._ConvNd) and is_depthwise(module):
+        module.groups -= gone["out"]
+        gone["in"] = gone["out"]
+    for side, counters in _COUNTERS.items():
+        for name in counters:
+            if hasattr(module, name):
+                setattr(module, name, getattr(module, name) - gone[side])
+    if isinstance(module, nn.MultiheadAttention):
         module.kdim = module.vdim = module.embed_dim
         module.head_dim = module.embed_dim // module.num_heads
         module.out_proj.in_features = module.out_proj.out_features = module.embed_dim
     elif isinstance(module, nn.LayerNorm):
-        module.normalized_shape = (module.normalized_shape[0] - gone_out,)
-    elif isinstance(module, nn.GroupNorm):
-        module.num_channels -= gone_out
-    elif isinstance(module, nn.PReLU):
-        module.num_parameters -= gone_out
-    elif hasattr(module, "num_features"):
-        module.num_features -= gone_out
+        module.normalized_shape = (module.normalized_shape[0] - gone["out"],)
 
 
 def is_depthwise(module: Any) -> bool:
@@ -131,7 +126,7 @@ def list_widths(module: nn.Module) -> dict[str, list[int]]:
 
 def _describe_convolution(module: Any) -> dict[str, Side]:
     outputs, inputs, groups = module.out_channels, module.in_channels, module.groups
-    bias = _if_there(module, ("bias",), outputs)
+    bias = _list_present(module, ("bias",), outputs)
     if is_depthwise(module):
         return {"out": Side(outputs, (ChannelAxis("weight", 0, outputs), *bias))}
     out_dim, in_dim = (1, 0) if module.transposed else (0, 1)
@@ -154,7 +149,7 @@ def _describe_attention(module: Any) -> dict[str, Side]:
     return {"out": Side(size, tuple(axes), module.num_heads)}
 
 
-def _normalised(module: Any) -> int | None:
+def _count_normalised(module: Any) -> int | None:
     from torch import nn
     from torchvision.ops import FrozenBatchNorm2d
 
@@ -164,14 +159,12 @@ def _normalised(module: Any) -> int | None:
         return module.normalized_shape[0] if len(module.normalized_shape) == 1 else None
     if isinstance(module, nn.GroupNorm):
         return int(module.num_channels)
-    if isinstance(module, nn.PReLU):
-        return int(module.num_parameters) if module.num_parameters > 1 else None
-    if isinstance(module, FrozenBatchNorm2d):
+    if isinstance(module, FrozenBatchNorm2d) or (isinstance(module, nn.PReLU) and module.num_parameters > 1):
         return len(module.weight)
     return None
 
 
-def _if_there(module: Any, tensors: Sequence[str], channels: int) -> tuple[ChannelAxis, ...]:
+def _list_present(module: Any, tensors: Sequence[str], channels: int) -> tuple[ChannelAxis, ...]:
     there = [name for name in tensors if getattr(module, name, None) is not None]
     return tuple(ChannelAxis(name, 0, channels) for name in there)
 
@@ -186,7 +179,9 @@ def find_layer(module: nn.Module, name: str) -> Any:
     return found
 
 
-def cut_layers(module: nn.Module, plan: Mapping[str, LayerCut], tensors: Mapping[str, Tensor] | None = None) -> None:
+def cut_layers(
+    module: nn.Module, plan: Mapping[str, LayerCut], tensors: Mapping[str, Tensor] | None = None
+) -> None:
     """Remove the plan's channels in place.
 
     With `tensors` (those of the uncut network, by name) the new tensors are slices of them; without,
@@ -194,13 +189,9 @@ def cut_layers(module: nn.Module, plan: Mapping[str, LayerCut], tensors: Mapping
     """
     for name, layer_cut in plan.items():
         _cut_layer(module, name, layer_cut, tensors)
-    _tell_root(module)
-
-
-def _tell_root(module: Any) -> None:
-    """torchvision's ViT reshapes by a width that it keeps beside its layers."""
-    if hasattr(module, "conv_proj") and hasattr(module, "hidden_dim"):
-        module.hidden_dim = module.conv_proj.out_channels
+    root: Any = module
+    if hasattr(root, "conv_proj") and hasattr(root, "hidden_dim"):
+        root.hidden_dim = root.conv_proj.out_channels  # torchvision's ViT keeps a width beside its layers
 
 
 def _cut_layer(

@@ -10,6 +10,7 @@ The ranking depends on the seed and not on the level: a network at 50 % is one a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -44,7 +45,9 @@ def score_bundles(mode: Mode, bundles: Bundles, seed: int, strength: Scores) -> 
     """A score per bundle; the lowest go first. `strength` is the bundles' mean absolute weight."""
     generator = np.random.default_rng(seed)
     if mode == "l1":
-        return _rank_in_group(strength, bundles.group)
+        place, size = _rank_in_group(strength, bundles.group)
+        ranks: Scores = (place + 0.5) / size
+        return ranks
     drawn = generator.random(bundles.count)
     if mode == "random":
         return drawn
@@ -56,12 +59,8 @@ def score_bundles(mode: Mode, bundles: Bundles, seed: int, strength: Scores) -> 
 def order_removal(score: Scores, bundles: Bundles) -> Indices:
     """Bundles in the order they go; the last few of every group are not among them, they stay."""
     order = np.argsort(score, kind="stable")
-    sizes = np.bincount(bundles.group, minlength=len(bundles.depth))
-    place_in_group = np.empty(bundles.count, dtype=np.int64)
-    by_group = order[np.argsort(bundles.group[order], kind="stable")]
-    firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    place_in_group[by_group] = np.arange(bundles.count) - np.repeat(firsts, sizes)
-    may_go = place_in_group < np.maximum(sizes - KEPT_AT_LEAST, 0)[bundles.group]
+    place, size = _rank_in_group(score, bundles.group)
+    may_go = place < np.maximum(size - KEPT_AT_LEAST, 0)
     goes: Indices = order[may_go[order]]
     return goes
 
@@ -70,7 +69,7 @@ def make_plan(
     level: float, order: Indices, bundles: Bundles, layers: Mapping[str, Layer], count: ParameterCount
 ) -> Plan:
     """Remove bundles in order until the level is met as closely as it can be."""
-    number = _best_number(level, order, bundles, count)
+    number = _find_number(level, order, bundles, count)
     removed = np.zeros(bundles.count, dtype=bool)
     removed[order[:number]] = True
     left = count.count_left(removed)
@@ -81,20 +80,15 @@ def make_plan(
     return Plan(_list_cuts(removed, bundles, layers), level, reached, left, number, why_not)
 
 
-def _best_number(level: float, order: Indices, bundles: Bundles, count: ParameterCount) -> int:
-    def share(number: int) -> float:
+def _find_number(level: float, order: Indices, bundles: Bundles, count: ParameterCount) -> int:
+    def share_of(number: int) -> float:
         removed = np.zeros(bundles.count, dtype=bool)
         removed[order[:number]] = True
         return _share_removed(count.count_left(removed), count)
 
-    low, high = 0, len(order)  # the share grows with the number: the first that is enough, and the one before
-    while low < high:
-        middle = (low + high) // 2
-        if share(middle) < level:
-            low = middle + 1
-        else:
-            high = middle
-    return min({low, max(low - 1, 0)}, key=lambda number: abs(share(number) - level))
+    # the share grows with the number: the first that is enough, or the one before
+    enough = min(bisect_left(range(len(order) + 1), level, key=share_of), len(order))
+    return min({enough, max(enough - 1, 0)}, key=lambda number: abs(share_of(number) - level))
 
 
 def _share_removed(left: int, count: ParameterCount) -> float:
@@ -110,13 +104,12 @@ def _why_not(level: float, reached: float, number: int, order: Indices, bundles:
     return f"{reached:.1f} % is the nearest: the next channel to go takes too many parameters with it"
 
 
-def _rank_in_group(strength: Scores, group: Indices) -> Scores:
-    ranks = np.empty(len(strength))
-    for number in np.unique(group):
-        members = np.flatnonzero(group == number)
-        order = np.argsort(np.argsort(strength[members], kind="stable"), kind="stable")
-        ranks[members] = (order + 0.5) / len(members)
-    return ranks
+def _rank_in_group(score: Scores, group: Indices) -> tuple[Indices, Indices]:
+    """The place of each bundle among those of its group, the lowest score first, and their number."""
+    order, sizes = np.lexsort((score, group)), np.bincount(group)
+    place = np.empty(len(group), dtype=np.int64)
+    place[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return place, sizes[group]
 
 
 def _list_cuts(

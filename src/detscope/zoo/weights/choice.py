@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.zoo.contract import BuildOptions, WeightsUsed
-from detscope.zoo.weights.download import DownloadFailed, Published, cache_folder, check_hash, download_weights
+from detscope.zoo.weights.download import (
+    DownloadFailed,
+    Published,
+    cache_folder,
+    check_hash,
+    download_weights,
+)
 from detscope.zoo.weights.files import read_state_dict
 
 if TYPE_CHECKING:
