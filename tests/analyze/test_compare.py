@@ -95,8 +95,7 @@ def test_two_equal_runs_differ_in_at_most_one_of_twenty_pairs():
 
 def test_a_real_change_of_eight_per_cent_is_seen_nearly_always():
     found = [
-        compare_steps(noisy(100, 60, 2 * pair), noisy(108, 60, 2 * pair + 1)).verdict
-        for pair in range(100)
+        compare_steps(noisy(100, 60, 2 * pair), noisy(108, 60, 2 * pair + 1)).verdict for pair in range(100)
     ]
     assert found.count("slower") >= 90
 

@@ -95,7 +95,7 @@ def desk(browser: Any, report: Path) -> tuple[Any, list[str]]:
 
 def test_the_page_of_a_sweep_opens_without_an_error_or_a_request(desk: tuple[Any, list[str]]) -> None:
     page, complaints = desk
-    assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() == 4
+    assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() == 5
     assert complaints == []
 
 

@@ -154,8 +154,8 @@ def test_a_damaged_run_json_is_named_and_the_other_runs_are_listed(tmp_path, dam
     with pytest.raises(InputError, match=r"run\.json is damaged: ."):
         load_run(bad)
     rows = {row.name: row for row in list_runs(tmp_path)}
-    assert rows[good.name]["status"] == "ok"
-    assert rows[bad.name]["status"] == "damaged"
+    assert rows[good.name].status == "ok"
+    assert rows[bad.name].status == "damaged"
     found = MeasuredSamples()
     assert len(list(_read_path(tmp_path, found))) + sum(found.left_out.values()) == 2
     assert any("is damaged" in why for why in found.left_out)

@@ -78,16 +78,16 @@ def test_a_slow_data_set_is_found_and_tuning_tries_the_workers_it_was_told_to() 
     """Two images of 100 ms each: most of the time is waiting. bench/comparing.py holds the gain."""
     wanted = settings("tiny_ssd", {"name": "slow"}, steps=6)
     result = run_tuning(wanted, budget_s=0.01, progress=Silence())  # the least that tuning does
-    base = summarize(result["base"])
+    base = summarize(result.base)
     assert base["verdict"].startswith("waiting for data")
     assert base["advice"][0]["rule"] == "workers"
-    workers = next(row for row in result["tried"] if row["rule"] == "workers")
-    assert workers["settings"]["training.num_workers"] >= 1
-    assert workers["measured_gain"] is not None
-    assert workers["ms_per_image"]["n"][1] >= 6
-    assert workers["verdict"] == "faster"
-    tuned = Path(result["config"]).read_text()
-    assert f"num_workers = {workers['settings']['training.num_workers']}" in tuned
+    workers = next(row for row in result.tried if row.rule == "workers")
+    number = workers.settings["training.num_workers"]
+    assert isinstance(number, int) and number >= 1
+    assert workers.measured_gain is not None
+    assert workers.ms_per_image is not None and workers.ms_per_image.n[1] >= 6
+    assert workers.verdict == "faster"
+    assert result.config is not None and f"num_workers = {number}" in Path(result.config).read_text()
 
 
 def test_a_huge_batch_norm_is_the_first_finding() -> None:

@@ -55,7 +55,9 @@ def samples() -> list[StepSample]:
                 allocated, reserved = (float(part[0]) for part in simulate_bytes([case]))
                 process = 5e8 + reserved
                 found.append(
-                    StepSample(case, network, level, allocated, reserved, process, 2.0 + 1e-8 * allocated * batch)
+                    StepSample(
+                        case, network, level, allocated, reserved, process, 2.0 + 1e-8 * allocated * batch
+                    )
                 )
     return found
 

@@ -124,7 +124,9 @@ def _overview(summary: SweepSummary) -> Section:
 def _device_table(summary: SweepSummary) -> Table:
     names = ("done", "failed", "skipped", "left")
     columns = [Column("device"), *(Column(name, "count") for name in names)]
-    body: list[list[Value]] = [[row.device, row.done, row.failed, row.skipped, row.left] for row in summary.devices]
+    body: list[list[Value]] = [
+        [row.device, row.done, row.failed, row.skipped, row.left] for row in summary.devices
+    ]
     return Table("devices", "How far every device is", columns, body, brief_rows=len(body))
 
 
