@@ -18,7 +18,7 @@ from detscope.data.registry import open_dataset
 from detscope.loops.infer import InferHooks, InferPlan, infer_batches
 from detscope.record.recorder import Recorder
 from detscope.runs.reader import load_run
-from detscope.sessions.infer.images import make_loader
+from detscope.sessions.infer.inference import make_loader
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import build_model
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.class_names import class_names
 from detscope.data.loading.loader import build_loader
-from detscope.data.registry import open_dataset
-from detscope.loops.train import LearningRate
-from detscope.loops.train import TrainHooks, TrainPlan, train_model
+from detscope.data.registry import class_names, open_dataset
+from detscope.loops.train import LearningRate, TrainHooks, TrainPlan, train_model
 from detscope.report.drawing import Picture, save_pictures
 from detscope.zoo.contract import BuildOptions
 from detscope.zoo.registry import build_model
@@ -47,7 +45,9 @@ with tempfile.TemporaryDirectory() as root:
     model = build_model("tiny_maskrcnn", BuildOptions(num_classes=len(names), weights="none")).module
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plan = TrainPlan(max_steps=steps, repeat_until_max=True)
-    train_model(model, loader, optimizer, plan, LearningRate(warmup_steps=20), TrainHooks(on_losses=show_progress))
+    train_model(
+        model, loader, optimizer, plan, LearningRate(warmup_steps=20), TrainHooks(on_losses=show_progress)
+    )
     fresh = open_dataset(settings.model_copy(update={"images": 6}), need_masks=True, split="val")
     model.eval()
     with torch.inference_mode():

@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from detscope.data.check.dataset import CheckReport, check_dataset
+from detscope.data.check.dataset import CheckReport, check_dataset, check_images
 from detscope.data.check.figures import measure_padding
-from detscope.data.check.images import check_images
 from detscope.errors import InputError
 from detscope.report.data_check import render_check
 from detscope.report.histograms import draw_histograms

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.data.class_names import class_names
+from detscope.data.registry import class_names
 
 
 def test_coco_by_id_has_80_names_under_91_ids() -> None:
@@ -88,5 +88,5 @@ def test_names_of_weight_files_and_versions_are_understood() -> None:
 
 
 def test_names_need_no_torch() -> None:
-    code = "import sys; from detscope.data.class_names import class_names; sys.exit('torch' in sys.modules)"
+    code = "import sys; from detscope.data.registry import class_names; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

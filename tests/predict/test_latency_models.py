@@ -14,7 +14,7 @@ from detscope.predict.models.physical import (
     count_step_cost,
     find_fair_places,
     fit_physical,
-    spread_samples,
+    choose_spread,
 )
 from detscope.predict.models.residual import fit_residual
 from detscope.predict.samples import StepCase, StepSample
@@ -96,10 +96,10 @@ def test_a_few_samples_scale_the_device_and_leave_the_host() -> None:
         for one in made_samples()
         if one.network == "net0" and one.level == 0
     ]
-    scaled, how = calibrate_latency(model, spread_samples(slow, 3))
+    scaled, how = calibrate_latency(model, choose_spread(slow, 3))
     assert how.factor == pytest.approx(1.5)
     assert scaled.call_ms == model.call_ms
-    assert [one.case.batch for one in spread_samples(slow, 3)] == [2, 16, 64]
+    assert [one.case.batch for one in choose_spread(slow, 3)] == [2, 16, 64]
 
 
 def test_leaving_out_the_only_network_with_a_kernel_class_is_not_fair() -> None:

@@ -54,7 +54,7 @@ def forward_events(nodes: NodeTable) -> list[int]:
 def test_every_sequence_number_belongs_to_the_innermost_module_that_created_it(table):
     owners = find_owners(forward_events(table), table)
     paths = {
-        s: table[o].path if (o := owners.at(s)[0]) != NOBODY else None for s in (9, 10, 11, 12, 13, 14, 15)
+        s: table[o].path if (o := owners.owner_at(s)[0]) != NOBODY else None for s in (9, 10, 11, 12, 13, 14, 15)
     }
     assert paths == {9: None, 10: "", 11: "conv", 12: "conv", 13: "", 14: "head", 15: None}
 

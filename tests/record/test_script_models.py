@@ -53,7 +53,7 @@ class Big(Net):
 def planted_ms(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     """How long calls of a class take, one after the other, the last one for ever: the clock is the test's."""
     planted: dict[str, list[float]] = {}
-    plain = RootModel.add
+    plain = RootModel.add_call
 
     def add(self: RootModel, spent_ns: int, trains: bool) -> None:
         times = planted.get(self.label)
@@ -61,7 +61,7 @@ def planted_ms(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
             spent_ns = round(1e6 * (times.pop(0) if len(times) > 1 else times[0]))
         plain(self, spent_ns, trains)
 
-    monkeypatch.setattr(RootModel, "add", add)
+    monkeypatch.setattr(RootModel, "add_call", add)
     return planted
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detscope.data.class_names import class_names
+from detscope.data.registry import class_names
 from detscope.report.drawing import Picture, draw, save_pictures
 
 PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg")

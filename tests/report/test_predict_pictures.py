@@ -72,7 +72,7 @@ def colours_of(path: Path) -> set[str]:
     pixels = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
     found = pixels.getcolors(1 << 24)
     assert found is not None
-    return {"#%02X%02X%02X" % colour for _, colour in found if isinstance(colour, tuple)}
+    return {"#{:02X}{:02X}{:02X}".format(*colour) for _, colour in found if isinstance(colour, tuple)}
 
 
 def test_the_picture_tells_the_limit_the_largest_batch_the_best_batch_and_where_both_go(

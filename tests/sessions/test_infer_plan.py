@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.record.steps.schedule import Schedule
-from detscope.sessions.infer.images import order_steps, split_batches
+from detscope.sessions.infer.inference import order_steps, split_batches
 
 
 def test_a_pass_holds_every_image_once_and_the_last_batch_may_be_smaller():

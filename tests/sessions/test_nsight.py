@@ -253,10 +253,10 @@ class Listener:
         self.heard: list[str] = []
         self.between_steps: Callable[[int], None] = lambda done: self.heard.append(f"border {done}")
 
-    def on(self) -> None:
+    def switch_on(self) -> None:
         self.heard.append("on")
 
-    def off(self) -> None:
+    def switch_off(self) -> None:
         self.heard.append("off")
 
     def begin_step(self, index: int) -> None:

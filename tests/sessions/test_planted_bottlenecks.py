@@ -15,7 +15,7 @@ from detscope.analyze.summary import summarize
 from detscope.cli.main import app
 from detscope.config.schema import Settings
 from detscope.data.registry import register_dataset
-from detscope.record import loader, recorder
+from detscope.record import loader, recorder, step_recorder
 from detscope.record.steps.events import EventBuffer
 from detscope.sessions.train.training import run_training
 from detscope.sessions.tune import run_tuning
@@ -59,6 +59,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(time, "sleep", clock.sleep)
     monkeypatch.setattr(recorder, "perf_counter_ns", clock)
+    monkeypatch.setattr(step_recorder, "perf_counter_ns", clock)
     monkeypatch.setattr(loader, "perf_counter_ns", clock)
     monkeypatch.setattr(EventBuffer.__init__, "__defaults__", (None, clock))
 

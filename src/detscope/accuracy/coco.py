@@ -11,15 +11,17 @@ from typing import Literal
 
 import numpy as np
 
-from detscope.accuracy.matching import Matches, match_detections, sort_detections
-from detscope.accuracy.overlaps import (
+from detscope.accuracy.matching import (
     KEYPOINT_COUNT,
+    Matches,
     Overlap,
     compare_boxes,
     compare_keypoints,
     compare_masks,
+    match_detections,
     measure_keypoint_areas,
     measure_mask_areas,
+    sort_detections,
 )
 from detscope.accuracy.records import Detections, Flags, Floats, GroundTruth
 

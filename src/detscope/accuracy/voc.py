@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.accuracy.overlaps import measure_box_overlaps
+from detscope.accuracy.matching import measure_box_overlaps
 from detscope.accuracy.records import Detections, Flags, GroundTruth, Integers
 
 LEAST_OVERLAP = 0.5

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from detscope.analyze.step.series import step_points
-from detscope.analyze.summary import summarize
+from detscope.analyze.summary import RunSummary, summarize
 from detscope.runs.reader import Run
 
 MOST_POINTS = 1500
@@ -23,7 +22,7 @@ class ReportData:
     """A run as the report reads it."""
 
     run: Run
-    summary: dict[str, Any]
+    summary: RunSummary
     just_ended: bool = False  # the next useful command is another one then
 
     @cached_property

@@ -1,4 +1,4 @@
-"""JSON Schema of what `--json` prints: made from the figures' types, described by the comments behind fields."""
+"""JSON Schema of what `--json` prints, from the figures' types and the comments behind their fields."""
 
 from __future__ import annotations
 

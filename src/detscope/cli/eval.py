@@ -69,11 +69,11 @@ def evaluate(
     }
     loaded = load_settings(config or settings_file_of(run_given), overrides or (), flags)
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
-    data = read_finished(run)
+    found = read_finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(data, as_json=json)
+        present(found, as_json=json)
 
 
 def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) -> Path:

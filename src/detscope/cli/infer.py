@@ -108,11 +108,11 @@ def infer(
         measure_nsight(loaded, "infer", (nsight, window, batch_sizes), quiet=quiet, as_json=json)
         return
     run = _measure(loaded, quiet=quiet, keep_stdout_clean=json or quiet)
-    data = read_finished(run)
+    found = read_finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(data, as_json=json)
+        present(found, as_json=json)
 
 
 def _split(model: str | None, images: list[str], named: str | None) -> tuple[str | None, list[str]]:
@@ -121,7 +121,7 @@ def _split(model: str | None, images: list[str], named: str | None) -> tuple[str
         return named, images
     if named is not None:
         return named, [model, *images]
-    from detscope.sessions.infer.images import names_images
+    from detscope.sessions.infer.inference import names_images
 
     return (None, [model, *images]) if names_images(model) else (model, images)
 

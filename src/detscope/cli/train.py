@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,6 +33,7 @@ from detscope.cli.output import JsonFlag, present, read_finished, say_settings, 
 from detscope.errors import MachineError, UnstableError, UsageError
 
 if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
     from detscope.config.load import LoadedSettings
 
 
@@ -123,14 +123,14 @@ def train(
     if run is None:
         print("done: rank 0 ran on another node and has the run", file=sys.stderr)
         return
-    data = read_finished(run)
+    found = read_finished(run)
     if quiet and not json:
         print(run)
     else:
-        present(data, as_json=json)
-    _check_memory(data.summary)
+        present(found, as_json=json)
+    _check_memory(found.summary)
     if strict:
-        _check_stable(data.summary)
+        _check_stable(found.summary)
 
 
 def _earlier_run(name: str, config: Path | None, out: str | None) -> tuple[str, Path]:
@@ -177,20 +177,20 @@ def _one_process(loaded: LoadedSettings, flag: str) -> None:
         raise UsageError(f"{flag} measures one process, not ranks", "leave --ranks out")
 
 
-def _check_memory(summary: Mapping[str, Any]) -> None:
+def _check_memory(summary: RunSummary) -> None:
     """A run that ran out of memory was shown like any other; its exit code still says so."""
-    out = (summary.get("memory") or {}).get("oom")
-    if not out:
+    out = summary.memory.oom if summary.memory else None
+    if out is None:
         return
-    place = ", ".join(str(out[key]) for key in ("phase", "module") if out.get(key))
+    place = ", ".join(part for part in (out.phase, out.module) if part)
     raise MachineError(
-        f"out of memory{' in ' + place if place else ''}; what was recorded is in {summary['run']}",
-        out.get("command") or out.get("why") or "use a smaller --batch-size or --image-size",
+        f"out of memory{' in ' + place if place else ''}; what was recorded is in {summary.run}",
+        out.command or out.why or "use a smaller --batch-size or --image-size",
     )
 
 
-def _check_stable(summary: Mapping[str, Any]) -> None:
-    verdict, reason = summary["stability"].verdict, summary["stability"].reason
+def _check_stable(summary: RunSummary) -> None:
+    verdict, reason = summary.stability.verdict, summary.stability.reason
     if verdict in ("unstable", "error"):
         raise UnstableError(
             f"step times are {'unusable' if verdict == 'error' else 'unstable'}: {reason}",

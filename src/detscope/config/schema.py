@@ -6,6 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+DeviceName = Annotated[
+    str,
+    Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description='"auto", "cpu", "cuda" or "cuda:0"'),
+]
+Precision = Literal["fp32", "bf16", "fp16"]
+
 
 class SettingsSection(BaseModel):
     """Settings are strict: unknown keys and wrong types are errors."""
@@ -22,12 +28,8 @@ class TrainingSettings(SettingsSection):
     batch_size: int = Field(default=2, ge=1, description="images per step")
     prefetch_factor: int | None = Field(default=None, ge=1, description="batches each worker prepares ahead")
     num_workers: int = Field(default=2, ge=0, description="loader processes; 0 loads in the loop itself")
-    device: str = Field(
-        default="auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description='"auto", "cpu", "cuda" or "cuda:0"',
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: DeviceName = "auto"
+    precision: Precision = "fp32"
     channels_last: bool = False
     pin_memory: bool | None = Field(default=None, description="None: pinned when the device is CUDA")
     threads: int | None = Field(
@@ -149,12 +151,8 @@ class InferenceSettings(SettingsSection):
     repeat: int = Field(default=1, ge=1, description="passes over the images")
     batch_size: int = Field(default=1, ge=1, description="images per forward pass")
     warmup_steps: int = Field(default=3, ge=0, description="passes before measuring begins, kept apart")
-    device: str = Field(
-        default="auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description='"auto", "cpu", "cuda" or "cuda:0"',
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: DeviceName = "auto"
+    precision: Precision = "fp32"
     threads: int | None = Field(default=None, ge=1, description="CPU threads; None: torch decides")
     score: float = Field(default=0.7, ge=0, le=1, description="detections below it are not drawn")
     stages: list[str] = Field(default=[], description='stages of one\'s own: "NAME=module.path"')

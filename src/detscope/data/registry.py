@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from detscope.config.schema import DataSettings
 from detscope.data.contract import DatasetFormat, DetectionDataset, OpenRequest, Progress, Split
@@ -83,6 +84,25 @@ def recognise_folder(folder: Path) -> DatasetFormat:
         f"{folder}: neither annotations nor images found",
         "known are COCO JSON, VOC folders, YOLO labels with data.yaml or classes.txt, and plain images",
     )
+
+
+def class_names(dataset_or_weights: str, num_classes: int) -> tuple[str, ...]:
+    """What labels mean, by data set or by the weights of a model: `class_names("coco", 91)[18]` is "dog".
+
+    "class 7" where nothing is known; 0 is the background. `num_classes` counts the background as everywhere in the zoo; for the known sets the count
+    without it (effdet's 90) is understood too, and the answer has the background all the same.
+    torchvision's detectors keep COCO's ids with their gaps, and so does effdet, whose first output is id 1;
+    the zoo's adapter gives labels from 1 again.
+    """
+    # of a path only the file speaks: a folder called coco says nothing about the weights in it
+    words = re.split(r"[^a-z0-9]+", PurePath(dataset_or_weights).name.lower())
+    for dataset in reversed(list_datasets()):
+        beginning = dataset.name.removesuffix("s")  # weights may be called "pet37"
+        if any(word.startswith(beginning) for word in words):
+            for names in dataset.class_lists:
+                if num_classes == len(names) + 1 or (num_classes == len(names) > 1):
+                    return ("background", *names)
+    return ("background", *(f"class {label}" for label in range(1, num_classes)))
 
 
 def _suggest_name(name: str, known: Iterable[str]) -> str:

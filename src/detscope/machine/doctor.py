@@ -169,35 +169,35 @@ def _judge_cores(torch: TorchCheck) -> MachineFinding:
     value = f"{usable} of {total} usable, {cpu_model() or 'unknown processor'}"
     if torch.threads:
         value += f"; torch uses {torch.threads} threads"
-    if quota is not None and quota < usable:
-        cost = "threads beyond the quota are paused in bursts: unsteady times"
-        remedy = f"set training.threads to {max(1, int(quota))} or raise the container's CPU limit"
-        return MachineFinding("cores", "warning", f"{value}; quota {quota:g}", cost, remedy)
-    return MachineFinding("cores", "ok", value)
+    if quota is None or quota >= usable:
+        return MachineFinding("cores", "ok", value)
+    cost = "threads beyond the quota are paused in bursts: unsteady times"
+    remedy = f"set training.threads to {max(1, int(quota))} or raise the container's CPU limit"
+    return MachineFinding("cores", "warning", f"{value}; quota {quota:g}", cost, remedy)
 
 
 def _judge_clock() -> MachineFinding:
     clock = cpu_clock()
     governor = clock["governor"]
     value = f"{clock['clock_mhz']:.0f} MHz" if clock["clock_mhz"] else "clock not readable"
-    if governor in {"powersave", "ondemand", "conservative"}:
-        remedy = "for measuring: cpupower frequency-set -g performance"
-        return MachineFinding(
-            "CPU clock", "warning", f"{value}, {governor}", "the clock moves with the load", remedy
-        )
-    return MachineFinding("CPU clock", "ok", f"{value}, governor {governor or 'not readable'}")
+    if governor not in {"powersave", "ondemand", "conservative"}:
+        return MachineFinding("CPU clock", "ok", f"{value}, governor {governor or 'not readable'}")
+    remedy = "for measuring: cpupower frequency-set -g performance"
+    return MachineFinding(
+        "CPU clock", "warning", f"{value}, {governor}", "the clock moves with the load", remedy
+    )
 
 
 def _judge_memory() -> MachineFinding:
-    memory = psutil.virtual_memory()
-    limit = memory_limit_bytes()
-    value = f"{_in_gib(memory.available)} available of {_in_gib(memory.total)}"
-    if limit is not None:
-        value += f", container limit {_in_gib(limit)}"
-    if min(memory.available, limit or memory.available) < 4 * GIB:
-        cost = "full-size detectors at batch 2 need about 4 GiB on a CPU"
-        return MachineFinding("memory", "warning", value, cost, "use tiny_* models or a smaller batch")
-    return MachineFinding("memory", "ok", value)
+    memory, limit = psutil.virtual_memory(), memory_limit_bytes()
+    return _judge_room(
+        "memory",
+        f"{_in_gib(memory.available)} available of {_in_gib(memory.total)}"
+        + (f", container limit {_in_gib(limit)}" if limit is not None else ""),
+        min(memory.available, limit or memory.available) < 4 * GIB,
+        "full-size detectors at batch 2 need about 4 GiB on a CPU",
+        "use tiny_* models or a smaller batch",
+    )
 
 
 def _judge_shared_memory() -> MachineFinding:
@@ -206,22 +206,25 @@ def _judge_shared_memory() -> MachineFinding:
     if shared is None:
         return MachineFinding("/dev/shm", "missing", "no such file system", cost, "use --num-workers 0")
     total, free = shared
-    value = f"{_in_gib(free)} free of {_in_gib(total)}"
-    if free < GIB // 2:
-        remedy = "in a container: docker run --shm-size 2g; else --num-workers 0"
-        return MachineFinding("/dev/shm", "warning", value, cost, remedy)
-    return MachineFinding("/dev/shm", "ok", value)
+    value, remedy = f"{_in_gib(free)} free of {_in_gib(total)}", "in a container: docker run --shm-size 2g"
+    return _judge_room("/dev/shm", value, free < GIB // 2, cost, f"{remedy}; else --num-workers 0")
 
 
 def _judge_disk() -> MachineFinding:
     free = disk_free_bytes(Path())
-    value = f"{_in_gib(free)} free in the current folder"
-    if free < 2 * GIB:
-        cost = "weights, data sets and traces may not fit"
-        return MachineFinding(
-            "disk", "warning", value, cost, "free space, or set output.runs and data.root elsewhere"
-        )
-    return MachineFinding("disk", "ok", value)
+    return _judge_room(
+        "disk",
+        f"{_in_gib(free)} free in the current folder",
+        free < 2 * GIB,
+        "weights, data sets and traces may not fit",
+        "free space, or set output.runs and data.root elsewhere",
+    )
+
+
+def _judge_room(topic: str, value: str, is_tight: bool, cost: str, remedy: str) -> MachineFinding:
+    if is_tight:
+        return MachineFinding(topic, "warning", value, cost, remedy)
+    return MachineFinding(topic, "ok", value)
 
 
 def _in_gib(count: int) -> str:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -64,8 +64,15 @@ def run_tool(
     command: Sequence[str], log: Path, timeout_s: float, extra: Mapping[str, str]
 ) -> tuple[int, str]:
     """Exit code and the last words of both outputs. However this ends, the process group is gone."""
-    with log.open("wb") as output, _exit_on_termination():
-        with _keep_signals() as kept:
+    kept: list[int] = []
+
+    def leave_process(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    # While the tool runs, SIGTERM unwinds the stack like Ctrl-C does, so that the tool is ended too; while it
+    # is started, signals are kept: an exception of theirs would leave nobody who knows of the process.
+    with log.open("wb") as output, _signal_handlers(leave_process, signal.SIGTERM):
+        with _signal_handlers(lambda heard, _frame: kept.append(heard), signal.SIGINT, signal.SIGTERM):
             try:
                 process = subprocess.Popen(
                     list(command),
@@ -109,36 +116,17 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _exit_on_termination() -> Iterator[None]:
-    """While a tool runs, SIGTERM unwinds the stack like Ctrl-C does, so that the tool is ended too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
+def _signal_handlers(
+    handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
+) -> Iterator[None]:
+    """Another handler for some signals; only the main thread may set one."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if main}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _keep_signals() -> Iterator[list[int]]:
-    """While a process is started: an exception of a signal's would leave nobody who knows of the process."""
-    kept: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield kept
-        return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda heard, _frame: kept.append(heard)) for number in signals}
-    try:
-        yield kept
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _read_tail(log: Path) -> str:

@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -14,20 +16,27 @@ from detscope.errors import InputError
 from detscope.predict.device.transfer import transfer_target
 from detscope.predict.layers.table import LayerTable
 from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide_fit, lean_towards, learn_limit
-from detscope.predict.memory.model import MemoryModel, fit_memory
-from detscope.predict.models.choice import Estimate
+from detscope.predict.memory.model import fit_memory
+from detscope.predict.models.choice import COVERAGE, Estimate
 from detscope.predict.models.methods import TARGETS, fit_method
 from detscope.predict.samples import Array, StepSample, choose_spread, keep_measured
 
+SEEN_LEVELS = (0, 30, 50, 70, 90)
+UNSEEN_DEVICE = "unseen-device"
+CLOSE = 0.1
+_GIVEN = 5  # samples of a new device
+_SEED = 0
+
 
 def measure_noise(samples: Sequence[StepSample], target: str) -> float | None:
-    """Median relative difference of cases that were measured more than once; None where none was."""
+    """Median relative difference of cases that were measured more than once; None where none was.
+
+    That is how well the data itself is known: no predictor can be expected to do better.
+    """
     seen: dict[tuple[str, str, int, str, int], list[float]] = {}
     for one in keep_measured(samples, TARGETS[target]):
-        value = one.get_value(TARGETS[target])
-        if value is not None:
-            key = (one.device, one.network, one.level, one.case.graph.name, one.case.batch)
-            seen.setdefault(key, []).append(value)
+        key = (one.device, one.network, one.level, one.case.graph.name, one.case.batch)
+        seen.setdefault(key, []).append(one.get_value(TARGETS[target]) or 0.0)
     spread = [(max(found) - min(found)) / float(np.mean(found)) for found in seen.values() if len(found) > 1]
     return float(np.median(spread)) if spread else None
 
@@ -37,20 +46,12 @@ def measure_interval(samples: Sequence[StepSample], target: str) -> float | None
 
     Only latencies have one: it tells how well a median is known, not how it differs from day to day.
     """
-    if target != "latency":
-        return None
     halves = [
         (one.latency_high_ms - one.latency_low_ms) / 2 / one.latency_ms
         for one in keep_measured(samples, "latency_ms")
         if one.latency_ms and one.latency_low_ms is not None and one.latency_high_ms is not None
     ]
-    return float(np.median(halves)) if halves else None
-
-
-SEEN_LEVELS = (0, 30, 50, 70, 90)
-UNSEEN_DEVICE = "unseen-device"
-_GIVEN = 5  # samples of a new device
-_SEED = 0
+    return float(np.median(halves)) if halves and target == "latency" else None
 
 
 @dataclass(frozen=True)
@@ -63,40 +64,37 @@ class SampleSplit:
     given: list[StepSample] = field(default_factory=list)
 
 
-def split_random_rows(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
+def _split_by_mask(name: str, samples: Sequence[StepSample], asked: Sequence[bool]) -> SampleSplit:
+    seen = [not one for one in asked]
+    return SampleSplit(name, list(compress(samples, seen)), list(compress(samples, asked)))
+
+
+def _split_rows(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """A fifth of the rows, drawn at random: what most reported errors are."""
     places = list(range(len(samples)))
     random.Random(_SEED).shuffle(places)
     asked = set(places[: max(1, len(places) // 5)])
-    yield SampleSplit(
-        "a fifth of the rows",
-        [one for place, one in enumerate(samples) if place not in asked],
-        [samples[place] for place in sorted(asked)],
-    )
+    mask = [place in asked for place in range(len(samples))]
+    yield _split_by_mask("a fifth of the rows", samples, mask)
 
 
-def split_levels(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
+def _split_levels(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """Levels 0, 30, 50, 70 and 90 are seen, all others asked; of other levels the ends and every other."""
     levels = sorted({one.level for one in samples})
     seen = set(SEEN_LEVELS) if set(SEEN_LEVELS) <= set(levels) else {*levels[::2], *levels[-1:]}
-    yield SampleSplit(
-        "levels between",
-        [one for one in samples if one.level in seen],
-        [one for one in samples if one.level not in seen],
-    )
+    yield _split_by_mask("levels between", samples, [one.level not in seen for one in samples])
 
 
-def split_networks(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
-    """Every network once asked and not seen."""
-    yield from _split_by(samples, lambda one: one.network)
+def _split_names(
+    samples: Sequence[StepSample], *, name_of: Callable[[StepSample], str]
+) -> Iterator[SampleSplit]:
+    """Everything of one name once asked and not seen."""
+    names = [name_of(one) for one in samples]
+    for name in sorted(set(names)):
+        yield _split_by_mask(name, samples, [own == name for own in names])
 
 
-def split_families(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
-    """Every family once asked and not seen; a network without one is its own."""
-    yield from _split_by(samples, lambda one: one.case.graph.family or one.network)
-
-
-def split_devices(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
+def _split_devices(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
     """Every device once new: the model of the one with the most rows, transferred by a few samples."""
     names = Counter(one.device for one in samples)
     if len(names) < 2:
@@ -107,43 +105,28 @@ def split_devices(samples: Sequence[StepSample]) -> Iterator[SampleSplit]:
         source = max((other for other in names if other != name), key=lambda other: (names[other], other))
         own = [one for one in samples if one.device == name]
         given = choose_spread(own, _GIVEN)
-        yield SampleSplit(
-            name,
-            [one for one in samples if one.device == source],
-            [one for one in own if not any(one is other for other in given)],
-            given,
-        )
-
-
-def _split_by(samples: Sequence[StepSample], name_of: Callable[[StepSample], str]) -> Iterator[SampleSplit]:
-    for name in sorted({name_of(one) for one in samples}):
-        yield SampleSplit(
-            name,
-            [one for one in samples if name_of(one) != name],
-            [one for one in samples if name_of(one) == name],
-        )
+        asked = [one for one in own if not any(one is other for other in given)]
+        yield SampleSplit(name, [one for one in samples if one.device == source], asked, given)
 
 
 PROTOCOLS: dict[str, Callable[[Sequence[StepSample]], Iterator[SampleSplit]]] = {
-    "random-rows": split_random_rows,
-    "unseen-levels": split_levels,
-    "unseen-networks": split_networks,
-    "unseen-families": split_families,
-    UNSEEN_DEVICE: split_devices,
+    "random-rows": _split_rows,
+    "unseen-levels": _split_levels,
+    "unseen-networks": partial(_split_names, name_of=lambda one: one.network),
+    # a network without a family is its own
+    "unseen-families": partial(_split_names, name_of=lambda one: one.case.graph.family or one.network),
+    UNSEEN_DEVICE: _split_devices,
 }
 
 
 def split_samples(samples: Sequence[StepSample], protocol: str) -> list[SampleSplit]:
-    """The splits of a protocol; InputError where the samples cannot be split so."""
+    """What a model sees and what it is asked; InputError where the samples cannot be split so."""
     found = list(PROTOCOLS[protocol](samples))
     if any(not split.seen or not split.asked for split in found):
         raise InputError(
             f"too few networks or levels for {protocol}", "add samples, or choose another --protocol"
         )
     return found
-
-
-CLOSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -270,7 +253,18 @@ def score_decisions(measured: Sequence[StepSample], outcomes: Sequence[StepSampl
     for split in split_samples(outcomes, "unseen-networks"):
         seen = [one for one in measured if one.network != split.name]
         model = fit_memory(keep_measured(seen, "process_bytes"), hybrid=False)
-        found = _decide_asked(model, split, _measure_width(model, seen))
+        known = keep_measured(seen, "process_bytes")
+        truth = np.array([one.process_bytes for one in known], dtype=float)
+        errors = np.abs(np.log(model.predict([one.case for one in known]) / truth))
+        width = float(np.quantile(errors, COVERAGE))
+        limit = learn_limit(
+            model.predict_unbounded([one.case for one in split.seen]), [one.passed for one in split.seen]
+        )
+        predicted = model.predict_unbounded([one.case for one in split.asked])
+        found = [
+            (one, decide_fit(value, limit, width), lean_towards(value, limit), value / limit)
+            for one, value in zip(split.asked, predicted.tolist(), strict=True)
+        ]
         by_network[split.name] = float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in found]))
         answers += found
     plain = [(one, word) for one, word, _, _ in answers if word != TOO_CLOSE]
@@ -284,23 +278,3 @@ def score_decisions(measured: Sequence[StepSample], outcomes: Sequence[StepSampl
         sum(word == TOO_CLOSE for _, word, _, _ in answers),
         by_network,
     )
-
-
-def _decide_asked(
-    model: MemoryModel, split: SampleSplit, width: float
-) -> list[tuple[StepSample, str, str, float]]:
-    limit = learn_limit(
-        model.predict_unbounded([one.case for one in split.seen]), [one.passed for one in split.seen]
-    )
-    predicted = model.predict_unbounded([one.case for one in split.asked])
-    return [
-        (one, decide_fit(value, limit, width), lean_towards(value, limit), value / limit)
-        for one, value in zip(split.asked, predicted.tolist(), strict=True)
-    ]
-
-
-def _measure_width(model: MemoryModel, seen: Sequence[StepSample]) -> float:
-    """The 90 % quantile of the errors of the networks that were seen."""
-    known = keep_measured(seen, "process_bytes")
-    truth = np.array([one.process_bytes for one in known], dtype=float)
-    return float(np.quantile(np.abs(np.log(model.predict([one.case for one in known]) / truth)), 0.9))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -22,8 +22,9 @@ from torch._C._distributed_c10d import GradBucket, ProcessGroup, Work
 from torch.nn.parallel import DistributedDataParallel
 
 from detscope import marks
-
-Put = Callable[[Any, str, Any], None]
+from detscope.record.foreign import Patches
+from detscope.record.model.borders import tensors_in
+from detscope.record.model.calls import put_around
 
 # methods of a group -> what they are called in the run; those that a version of torch lacks are passed over
 KINDS = {
@@ -78,151 +79,86 @@ class OwnCollectives:
         self._works: WeakKeyDictionary[Any, HostInterval] = WeakKeyDictionary()
         self._results: dict[int, HostInterval] = {}  # of functional collectives, by the result's address
 
-    def attach_to_groups(self, put: Put) -> None:
-        """Listen; `put` replaces an attribute."""
-        for name, kind in KINDS.items():
-            plain = getattr(ProcessGroup, name, None)
-            if plain is not None:
-                put(ProcessGroup, name, self._make_noted_call(plain, kind))
-        put(Work, "wait", self._make_noted_wait(Work.wait))
-        put(Work, "get_future", self._make_noted_future(Work.get_future))
-        self._attach_functional(put)
-
-    def _make_noted_call(self, plain: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        watch = self._watch
-
-        @functools.wraps(plain)
-        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if not watch.is_listening or group.size() < 2:
-                return plain(group, *args, **kwargs)
-            tensors = list(_tensors((*args, *kwargs.values())))
-            noted = watch.begin_collective(kind, *self._number_call(group, kind, args), tensors)
-            if noted is None:
-                return plain(group, *args, **kwargs)
-            try:
-                work = plain(group, *args, **kwargs)
-            except BaseException:
-                watch.forget_collective(noted)
-                raise
-            if isinstance(work, Work):
-                watch.end_call(noted)
-                self._works[work] = noted
-            else:
-                watch.end_collective(noted)
-            return work
-
-        return call
-
-    def _make_noted_wait(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            noted = self._works.pop(work, None)
-            if noted is None:
-                return plain(work, *args, **kwargs)
-            return self._watch.wait_for(noted, lambda: plain(work, *args, **kwargs))
-
-        return wait
-
-    def _make_noted_future(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """A hook on gradients hands its future to torch, which waits where nobody sees: it tells the end."""
-
-        @functools.wraps(plain)
-        def get_future(work: Any, *args: Any, **kwargs: Any) -> Any:
-            future = plain(work, *args, **kwargs)
-            noted = self._works.get(work)
-            if noted is not None and noted.phase == "backward":
-                del self._works[work]
-                self._watch.take_for_bucket(noted)
-                future.add_done_callback(lambda _: noted.finish())
-            return future
-
-        return get_future
-
-    def _attach_functional(self, put: Put) -> None:
+    def attach_to_groups(self, patches: Patches) -> None:
+        """Listen to all groups of this process."""
         from torch.distributed import _functional_collectives as functional
 
-        for name, kind in _FUNCTIONAL.items():
-            plain = getattr(functional, name, None)
-            if plain is not None:
-                put(functional, name, self._make_noted_function(plain, kind))
-        put(functional, "wait_tensor", self._make_tensor_wait(functional.wait_tensor))
+        for owner, kinds, around in (
+            (ProcessGroup, KINDS, self._call_collective),
+            (functional, _FUNCTIONAL, self._call_function),
+        ):
+            for name, kind in kinds.items():
+                if hasattr(owner, name):
+                    put_around(patches, owner, name, functools.partial(around, kind))
+        put_around(patches, Work, "wait", self._wait_for_work)
+        put_around(patches, Work, "get_future", self._get_future)
+        put_around(patches, functional, "wait_tensor", self._wait_for_tensor)
 
-    def _make_noted_function(self, plain: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        watch = self._watch
+    def _call_collective(
+        self, kind: str, plain: Callable[..., Any], group: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._watch.is_listening or group.size() < 2:
+            return plain(group, *args, **kwargs)
+        about = (kind, *self._number_call(group, kind, args), (*args, *kwargs.values()))
+        noted, work = self._watch.call_noted(about, lambda: plain(group, *args, **kwargs))
+        if noted is not None:
+            if isinstance(work, Work):
+                self._works[work] = noted
+            else:
+                noted.finish()
+        return work
 
-        @functools.wraps(plain)
-        def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                torch.compiler.is_compiling()
-                or not watch.is_listening
-                or not torch.distributed.is_initialized()
-            ):
-                return plain(tensor, *args, **kwargs)
-            if torch.distributed.get_world_size() < 2:
-                return plain(tensor, *args, **kwargs)
-            number = self._numbers["functional"] = self._numbers.get("functional", -1) + 1
-            noted = watch.begin_collective(kind, "functional", number, list(_tensors((tensor,))))
-            if noted is None:
-                return plain(tensor, *args, **kwargs)
-            try:
-                result = plain(tensor, *args, **kwargs)
-            except BaseException:
-                watch.forget_collective(noted)
-                raise
+    def _wait_for_work(self, plain: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._watch.wait_for(self._works.pop(work, None), lambda: plain(work, *args, **kwargs))
+
+    def _get_future(self, plain: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+        """A hook on gradients hands its future to torch, which waits where nobody sees: it tells the end."""
+        future = plain(work, *args, **kwargs)
+        noted = self._works.get(work)
+        if noted is not None and noted.phase == "backward":
+            del self._works[work]
+            self._watch.take_for_bucket(noted)
+            future.add_done_callback(lambda _: noted.finish())
+        return future
+
+    def _call_function(
+        self, kind: str, plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._watch.is_listening or not dist.is_initialized() or dist.get_world_size() < 2:
+            return plain(tensor, *args, **kwargs)
+        about = (kind, "functional", self._count_call("functional"), (tensor,))
+        noted, result = self._watch.call_noted(about, lambda: plain(tensor, *args, **kwargs))
+        if noted is not None:
             held = getattr(result, "elem", None)
             if held is None:  # nobody is asked to wait
-                watch.end_collective(noted)
+                noted.finish()
             else:
-                watch.end_call(noted)
                 self._results[held.data_ptr()] = noted
-            return result
+        return result
 
-        return call
-
-    def _make_tensor_wait(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def wait_tensor(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self._results:
-                return plain(tensor, *args, **kwargs)
-            noted = self._results.pop(tensor.data_ptr(), None)
-            if noted is None:
-                return plain(tensor, *args, **kwargs)
-            return self._watch.wait_for(noted, lambda: plain(tensor, *args, **kwargs))
-
-        return wait_tensor
+    def _wait_for_tensor(self, plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = self._results.pop(tensor.data_ptr(), None) if self._results else None
+        return self._watch.wait_for(noted, lambda: plain(tensor, *args, **kwargs))
 
     def _number_call(self, group: Any, kind: str, args: tuple[Any, ...]) -> tuple[str | None, int]:
         """The group's name, and the how-manieth call of it this is; a pair of ranks counts for itself."""
         name = str(group.group_name)
         if kind in _BETWEEN_TWO:
-            if len(args) < 2 or not isinstance(args[1], int) or len(args) < 3:
+            if len(args) < 3 or not isinstance(args[1], int):
                 return None, 0  # from anybody: who it was is known afterwards
             ends = (group.rank(), args[1]) if kind == "send" else (args[1], group.rank())
             name = f"{name}:{ends[0]}>{ends[1]}"
+        return name, self._count_call(name)
+
+    def _count_call(self, name: str) -> int:
         number = self._numbers[name] = self._numbers.get(name, -1) + 1
-        return name, number
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+        return number
 
 
 Result = TypeVar("Result")
 Row = tuple[Any, ...]  # as in the table `communication`
 GRADIENTS, BUFFERS = "gradients", "buffers"
 _LONGEST_CARRIED = 8  # steps after which a collective that nobody waited for is given up
-
-
-def _nothing() -> None:
-    """The end of something that nobody wrote down."""
-
-
-def _set_nothing_aside(_phase: str) -> Callable[[], None]:
-    return _nothing
 
 
 class HostInterval:
@@ -275,10 +211,8 @@ class HostInterval:
 class DeviceInterval(HostInterval):
     """A collective on a CUDA device: marks in its queues, because the host runs ahead of it."""
 
-    def __init__(
-        self, kind: str, bucket: int, size_bytes: int, phase: str | None = None, group: str | None = None
-    ) -> None:
-        super().__init__(kind, bucket, size_bytes, phase, group)
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
         self._begin, self._wait, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self._begin.record()
         self._waited = self._marked = False
@@ -324,8 +258,8 @@ class CommunicationWatch:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.phase_now: Callable[[], str | None] = lambda: None  # None: this thread is not recorded
-        self.set_aside: Callable[[str], Callable[[], object]] = _set_nothing_aside  # begins, gives the end
-        self._asides: dict[HostInterval, Callable[[], object]] = {}
+        # begins time that is no module's, gives what ends it
+        self.set_aside: Callable[[str], Callable[[], object]] = lambda _phase: lambda: None
         self._in_hook = 0  # collectives of ours, or of one that is noted as a whole
         self._current: list[HostInterval] = []
         self._waiting: deque[tuple[int, list[HostInterval]]] = deque()
@@ -337,17 +271,15 @@ class CommunicationWatch:
         wrapped.register_comm_hook(None, self._make_reduce_hook(wrapped))
         self._watch_buffers(wrapped)
 
-    def attach_to_all(self, put: Put) -> None:
-        """Hook into every wrapper that a script makes, when it is first called; `put` replaces an attribute.
+    def attach_to_all(self, patches: Patches) -> None:
+        """Hook into every wrapper that a script makes, when it is first called.
 
         Nothing is left on the script's own modules, which it may want to copy or save. A script that has a
         hook of its own keeps it, and its gradients are not timed.
         """
-        plain: Any = DistributedDataParallel.forward
         known: WeakSet[Any] = WeakSet()
-        prepare = getattr(DistributedDataParallel, "_pre_forward", None)
 
-        def forward(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        def call_forward(plain: Callable[..., Any], wrapped: Any, *args: Any, **kwargs: Any) -> Any:
             if wrapped not in known:
                 known.add(wrapped)
                 if not wrapped._comm_hooks and dist.get_world_size(wrapped.process_group) > 1:
@@ -355,66 +287,61 @@ class CommunicationWatch:
                     wrapped._comm_hooks.clear()  # only a list for people; the hook itself is the reducer's
             return plain(wrapped, *args, **kwargs)
 
-        def timed(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        def prepare_forward(plain: Callable[..., Any], wrapped: Any, *args: Any, **kwargs: Any) -> Any:
             size_bytes = sum(buffer.nbytes for buffer in wrapped.modules_buffers)
             if not (size_bytes and wrapped.broadcast_buffers):
-                return prepare(wrapped, *args, **kwargs)  # type: ignore[misc]
+                return plain(wrapped, *args, **kwargs)
             noted = HostInterval(BUFFERS, 0, size_bytes)
-            result = prepare(wrapped, *args, **kwargs)  # type: ignore[misc]
+            result = plain(wrapped, *args, **kwargs)
             noted.finish()
             self._current.append(noted)
             return result
 
-        put(DistributedDataParallel, "forward", forward)
-        if prepare is not None:
-            put(DistributedDataParallel, "_pre_forward", timed)
+        put_around(patches, DistributedDataParallel, "forward", call_forward)
+        if hasattr(DistributedDataParallel, "_pre_forward"):
+            put_around(patches, DistributedDataParallel, "_pre_forward", prepare_forward)
 
     # ---- a program's own collectives
 
-    def attach_to_calls(self, put: Put, phase_now: Callable[[], str | None]) -> None:
+    def attach_to_calls(self, patches: Patches, phase_now: Callable[[], str | None]) -> None:
         """Note collectives that the program calls itself; `phase_now` says in which phase it is."""
         self.phase_now = phase_now
-        OwnCollectives(self).attach_to_groups(put)
+        OwnCollectives(self).attach_to_groups(patches)
 
     @property
     def is_listening(self) -> bool:
         """Whether a collective that is called now is one to be noted."""
         return not self._in_hook
 
-    def begin_collective(
-        self, kind: str, group: str | None, number: int, tensors: Sequence[torch.Tensor]
-    ) -> HostInterval | None:
-        """A collective is called."""
-        phase = self.phase_now()
+    def call_noted(
+        self, about: tuple[str, str | None, int, tuple[Any, ...]], plain: Callable[[], Result]
+    ) -> tuple[HostInterval | None, Result]:
+        """A collective is called: its kind, group, number and arguments; None where it is not noted."""
+        kind, group, number, arguments = about
+        phase, tensors = self.phase_now(), list(tensors_in(arguments))
         on_device = bool(tensors) and tensors[0].is_cuda
         if phase is None or (on_device and torch.cuda.is_current_stream_capturing()):
-            return None
+            return None, plain()
         size_bytes = max((tensor.nbytes for tensor in tensors), default=0)
         self._in_hook += 1
-        aside = self.set_aside(phase)
+        end_aside = self.set_aside(phase)
         noted = (DeviceInterval if on_device else HostInterval)(kind, number, size_bytes, phase, group)
-        self._asides[noted] = aside
         self._current.append(noted)
-        return noted
+        try:
+            result = plain()
+        except BaseException:
+            self._current.remove(noted)
+            raise
+        finally:
+            noted.end_call()
+            self._in_hook -= 1
+            end_aside()
+        return noted, result
 
-    def end_call(self, noted: HostInterval) -> None:
-        """The call has returned."""
-        noted.end_call()
-        self._in_hook -= 1
-        self._asides.pop(noted, _nothing)()
-
-    def end_collective(self, noted: HostInterval) -> None:
-        """The call has returned, and nothing is to be waited for."""
-        self.end_call(noted)
-        noted.finish()
-
-    def forget_collective(self, noted: HostInterval) -> None:
-        """The call has raised."""
-        self.end_call(noted)
-        self._current.remove(noted)
-
-    def wait_for(self, noted: HostInterval, plain: Callable[[], Result]) -> Result:
-        """The program waits for a collective."""
+    def wait_for(self, noted: HostInterval | None, plain: Callable[[], Result]) -> Result:
+        """The program waits for a collective; None: for one that is not noted."""
+        if noted is None:
+            return plain()
         noted.phase = self.phase_now() or noted.phase
         back = self.set_aside(noted.phase or "other")
         noted.begin_waiting()
@@ -459,16 +386,8 @@ class CommunicationWatch:
 
     def _make_row(self, step: int, one: HostInterval, intervals: list[HostInterval]) -> Row:
         first = next(other for other in intervals if type(other) is type(one))
-        told = (
-            one.kind,
-            one.bucket,
-            one.size_bytes,
-            *one.read_times(first),
-            one.phase,
-            one.group,
-            *one.find_blocked(),
-        )
-        return (self.rank, step, *told)
+        about = (one.kind, one.bucket, one.size_bytes, *one.read_times(first))
+        return (self.rank, step, *about, one.phase, one.group, *one.find_blocked())
 
     def _make_reduce_hook(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
         group = wrapped.process_group
@@ -476,7 +395,7 @@ class CommunicationWatch:
         on_device = next(wrapped.parameters()).is_cuda
         interval = DeviceInterval if on_device else HostInterval
 
-        def reduce(_state: Any, bucket: GradBucket) -> Any:
+        def reduce_bucket(_state: Any, bucket: GradBucket) -> Any:
             gradients = bucket.buffer()
             gradients.mul_(1.0 / ranks)  # as without a hook, to the last bit
             noted = interval(GRADIENTS, bucket.index(), gradients.nbytes)
@@ -490,15 +409,15 @@ class CommunicationWatch:
             if bucket.is_last():  # backward has computed all: what is left of it is waiting
                 self.set_aside("backward")
 
-            def done(future: Any) -> torch.Tensor:
+            def end_reduce(future: Any) -> torch.Tensor:
                 noted.finish()
                 result: torch.Tensor = future.value()[0]
                 return result
 
-            return work.get_future().then(done)
+            return work.get_future().then(end_reduce)
 
-        reduce.__annotations__.clear()  # torch compares them with types, and here they are texts
-        return reduce
+        reduce_bucket.__annotations__.clear()  # torch compares them with types, and here they are texts
+        return reduce_bucket
 
     def _watch_buffers(self, wrapped: DistributedDataParallel) -> None:
         """From the wrapper's forward to the model's own: rank 0's buffers go to all; part of `forward`."""
@@ -506,13 +425,13 @@ class CommunicationWatch:
         size_bytes = sum(buffer.nbytes for buffer in inner.buffers())
         exchanged = size_bytes > 0 and wrapped.broadcast_buffers
 
-        def begin(_module: nn.Module, _arguments: Any) -> None:
+        def begin_exchange(_module: nn.Module, _arguments: Any) -> None:
             self._phase = ExitStack()
             self._phase.enter_context(marks.phase("forward"))
             self._phase.enter_context(marks.region("exchange of buffers"))
             self._before_forward = HostInterval(BUFFERS, 0, size_bytes)
 
-        def end(_module: nn.Module, _arguments: Any) -> None:
+        def end_exchange(_module: nn.Module, _arguments: Any) -> None:
             phase, self._phase = self._phase, None
             if phase is None:  # the model was called without its wrapper
                 return
@@ -521,8 +440,8 @@ class CommunicationWatch:
                 self._before_forward.finish()
                 self._current.append(self._before_forward)
 
-        wrapped.register_forward_pre_hook(begin)
-        inner.register_forward_pre_hook(end)
+        wrapped.register_forward_pre_hook(begin_exchange)
+        inner.register_forward_pre_hook(end_exchange)
 
 
 def _find_carried(intervals: Sequence[HostInterval]) -> list[HostInterval]:

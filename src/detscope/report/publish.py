@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
     from detscope.report.drawing import Picture
     from detscope.runs.reader import Run
 
@@ -17,7 +18,7 @@ _RECORDED_HERE = ("train", "infer", "run", "record")
 _SECTIONS = {"train": "training", "infer": "inference"}
 
 
-def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> dict[str, Any]:
+def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> RunSummary:
     """Make every view of a run that has just been closed; gives its figures."""
     from detscope.runs.reader import load_run
 
@@ -47,7 +48,7 @@ def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> dict[str, Any
     return publish_page(folder)
 
 
-def publish_page(folder: Path) -> dict[str, Any]:
+def publish_page(folder: Path) -> RunSummary:
     """Write report.html anew from what the run says now; gives its figures."""
     from detscope.analyze.summary import summarize
     from detscope.report.pages.run import report_of

@@ -40,11 +40,7 @@ def write_part(path: Path, frame: pl.DataFrame) -> None:
     """Write a part of a table aside, as an Arrow stream: a tenth of Parquet's time, between steps."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compression="lz4")
-
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(buffer.getbuffer())
-
-    write_aside(path, write)
+    write_aside(path, lambda temporary: temporary.write_bytes(buffer.getbuffer()))
 
 
 def read_part(path: Path) -> pl.DataFrame:
@@ -124,24 +120,24 @@ class RunWriter:
         Without `wait` the disk is waited for in a thread, which needs no processor: a step may run
         meanwhile. What went wrong there is raised by the next call.
         """
-        self._settle()
+        self._wait_for_disk()
         self._part += 1
         paths: list[Path] = []
         try:
             for table in TABLES:
-                frame = self._pending(table)
+                frame = self._take_pending(table)
                 if frame is not None:
                     path = self.folder / "parts" / f"{table}-{self._part:06d}.arrow"
                     write_part(path, frame)
                     paths.append(path)
         finally:  # a full disk ends the run; what found room is kept
-            self._naming = Thread(target=self._name, args=(paths,), name="detscope writes")
+            self._naming = Thread(target=self._name_parts, args=(paths,), name="detscope writes")
             self._naming.start()
         if wait:
-            self._settle()
+            self._wait_for_disk()
         self._flushed_at = monotonic()
 
-    def _name(self, paths: Sequence[Path]) -> None:
+    def _name_parts(self, paths: Sequence[Path]) -> None:
         """Make what was written aside the run's; runs in a thread."""
         try:
             for path in paths:
@@ -149,7 +145,7 @@ class RunWriter:
         except DetscopeError as error:
             self._failed = error
 
-    def _settle(self) -> None:
+    def _wait_for_disk(self) -> None:
         """Wait until the last flush is on disk, and say if it could not be."""
         if self._naming is not None:
             self._naming.join()
@@ -158,7 +154,7 @@ class RunWriter:
             error, self._failed = self._failed, None
             raise error
 
-    def _pending(self, table: str) -> pl.DataFrame | None:
+    def _take_pending(self, table: str) -> pl.DataFrame | None:
         """Rows that are not on disk yet; they count as handed over."""
         columns, schema = self._columns[table], polars_schema(table)
         pieces = [frame.select(list(schema)) for frame in self._frames[table]]
@@ -173,18 +169,18 @@ class RunWriter:
 
     def forget_rows(self, table: str) -> None:
         """What came for a table so far is not part of the run."""
-        self._settle()  # a part that is still being named would come back
-        self._pending(table)
+        self._wait_for_disk()  # a part that is still being named would come back
+        self._take_pending(table)
         for part in (self.folder / "parts").glob(f"{table}-*.arrow"):
             part.unlink()
 
     def close(self, status: str, reason: str | None = None) -> None:
         """Join the parts and what is pending into one file per table, and say how the run ended."""
-        self._settle()
+        self._wait_for_disk()
         parts = self.folder / "parts"
         for table in TABLES:
             pieces = [read_part(piece) for piece in sorted(parts.glob(f"{table}-*.arrow"))]
-            pending = self._pending(table)
+            pending = self._take_pending(table)
             if pending is not None:
                 pieces.append(pending)
             if pieces:

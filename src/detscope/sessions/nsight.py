@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from detscope.analyze.device.cores import CoreUse
+from detscope.analyze.device.figures import DeviceUse
 from detscope.analyze.summary import summarize
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
@@ -233,23 +237,20 @@ def make_trial_rows(trials: Sequence[NsightTrial]) -> list[dict[str, Any]]:
             rows.append({**row, "run": None, "status": "failed", "why": why})
             continue
         summary = summarize(trial.run)
-        device = summary["device"] if isinstance(summary.get("device"), Mapping) else {}
-        rows.append({**row, "run": str(trial.run), "status": summary["status"], **_select_figures(device)})
+        use = summary.device_use or DeviceUse()
+        rows.append({**row, "run": str(trial.run), "status": summary.status, **_select_figures(use)})
     return rows
 
 
-def _select_figures(device: Mapping[str, Any]) -> dict[str, Any]:
-    use = device.get("utilisation") or {}
-    cores = device.get("cores") or {}
+def _select_figures(device: DeviceUse) -> dict[str, Any]:
+    use, cores = msgspec.to_builtins(device.utilisation) or {}, device.cores or CoreUse()
+    names = ("kernels", "with_copies", "kernels_ns", "window_ns", "with_copies_ns", "window")
     return {
-        "steps": device.get("steps"),
-        "utilisation": {
-            key: use.get(key)
-            for key in ("kernels", "with_copies", "kernels_ns", "window_ns", "with_copies_ns", "window")
-        },
-        "kernels": cores.get("kernels"),
-        "cycles": cores.get("cycles"),
-        "pipes": cores.get("pipes") or {},
-        "counters": cores.get("counters") or {},
-        "definition": cores.get("definition"),
+        "steps": device.steps,
+        "utilisation": {name: use.get(name) for name in names},
+        "kernels": cores.kernels,
+        "cycles": cores.cycles,
+        "pipes": msgspec.to_builtins(cores.pipes),
+        "counters": msgspec.to_builtins(cores.counters),
+        "definition": cores.definition,
     }

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.load import dump_settings
 from detscope.config.schema import DataSettings, Settings
-from detscope.data.class_names import class_names
-from detscope.data.registry import open_dataset
+from detscope.data.registry import class_names, open_dataset
 from detscope.faults import describe_error
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import get_family

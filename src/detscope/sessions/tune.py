@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from detscope.analyze.advice import advice_for
+from detscope.analyze.advice import advise_on_time
+from detscope.analyze.advice.case import SettingValue
 from detscope.analyze.compare.change import compare_steps
 from detscope.analyze.summary import summarize
 from detscope.analyze.sweep.tuning import (
@@ -51,7 +52,7 @@ def run_tuning(
     begin = time.monotonic()
     first = _measure(settings, progress, notes)
     each_s = time.monotonic() - begin
-    advice = [row for row in advice_for(summarize(first), settings.model_dump()) if row["settings"]]
+    advice = [row for row in advise_on_time(summarize(first), settings.model_dump()) if row.settings]
     if not advice:
         verdict = "no change of settings is worth trying by this run's figures"
         return TuneResult(base=str(first.folder), budget_s=budget_s, verdict=verdict)
@@ -72,7 +73,7 @@ def run_tuning(
             if index in failures:
                 continue
             try:
-                changed[index].append(_measure(with_changes(settings, advice[index]["settings"]), progress))
+                changed[index].append(_measure(with_changes(settings, advice[index].settings), progress))
             except DetscopeError as error:  # a change that cannot run here is an answer, too
                 failures[index] = error.message
     tried = []
@@ -83,10 +84,10 @@ def run_tuning(
             gain = _measure_change(base, changed[index])
         tried.append(
             TriedChange(
-                rule=row["rule"],
-                title=row["title"],
-                settings=dict(row["settings"]),
-                estimated_gain=row["gain_share"],
+                rule=row.rule,
+                title=row.title,
+                settings=row.settings,
+                estimated_gain=row.gain_share,
                 runs=[str(run.folder) for run in changed[index]],
                 **msgspec.structs.asdict(gain),
             )
@@ -99,12 +100,12 @@ def _measure_change(base: Sequence[Run], changed: Sequence[Run]) -> Gain:
     return measure_gain(compare_steps(list_image_times(base), list_image_times(changed)))
 
 
-def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+def with_changes(settings: Settings, changes: Sequence[SettingValue]) -> Settings:
     """Settings with some keys changed; checked as those of a file."""
     content = settings.model_dump()
-    for dotted, value in changes.items():
-        section, _, key = dotted.partition(".")
-        content[section][key] = value
+    for change in changes:
+        section, _, key = change.key.partition(".")
+        content[section][key] = change.value
     return Settings.model_validate(content)
 
 

@@ -39,8 +39,7 @@ def describe_spec(spec: str) -> ModelCard:
 
 def build_own(spec: str, options: BuildOptions) -> BuiltModel:
     """Import, call the factory, and describe what it gave."""
-    from detscope.zoo.seeding import seed_weights
-    from detscope.zoo.weights.choice import check_choice
+    from detscope.zoo.weights.choice import check_choice, seed_weights
 
     card = describe_spec(spec)
     _check_options(spec, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
@@ -17,11 +17,14 @@ from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
 from detscope.parts import parts_of
 from detscope.runs.reader import Run
 
+if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
+
 LEAST_GAIN = 0.01  # of the step; less is not worth a change
 WORTH_SAYING = 0.005  # of the peak
 
 
-def advise_on_time(summary: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> list[Advice]:
+def advise_on_time(summary: RunSummary, settings: Mapping[str, Any] | None = None) -> list[Advice]:
     """What would make the step shorter, largest estimated gain first."""
     case = Case(summary, settings or {})
     if not case.step_ms:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -15,8 +15,10 @@ from detscope.analyze.figure import Figure
 from detscope.analyze.memory.figures import MemorySlope
 from detscope.analyze.memory.replay import Booleans, Replay, peak_of
 from detscope.analyze.rerun import MADE_BY_SETTINGS
-from detscope.analyze.step.modules import ModuleFigures, StageFigures
-from detscope.analyze.step.operators import OperatorFigures
+from detscope.analyze.step.modules import ModuleFigures
+
+if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
 
 Setting = bool | int | float | str
 
@@ -67,13 +69,13 @@ class AdviceRule:
 class Case:
     """A run's summary and settings, asked by name; what is not known is None or 0 shares."""
 
-    summary: Mapping[str, Any]
+    summary: RunSummary
     settings: Mapping[str, Any]
 
     @property
     def step_ms(self) -> float:
         """The median step."""
-        return self.summary["step_ms"].p50 or 0.0
+        return self.summary.step_ms.p50 or 0.0
 
     @property
     def is_training(self) -> bool:
@@ -83,24 +85,22 @@ class Case:
     @property
     def by_settings(self) -> bool:
         """Whether settings of ours made this run, so that others can change it."""
-        return self.summary["verb"] in MADE_BY_SETTINGS and bool(self.summary["rerun"])
+        return self.summary.verb in MADE_BY_SETTINGS and bool(self.summary.rerun)
 
     @property
     def own_loader(self) -> bool:
         """Whether a loader fed the loop that can be given workers; our inference reads by itself."""
-        return self.summary["verb"] not in ("infer", "eval")
+        return self.summary.verb not in ("infer", "eval")
 
     @property
     def on_cuda(self) -> bool:
         """Whether the model ran on a CUDA device."""
-        return self.summary.get("device_use") is not None or str(self.summary["device"] or "").startswith(
-            "cuda"
-        )
+        return self.summary.device_use is not None or str(self.summary.device or "").startswith("cuda")
 
     @cached_property
     def phases(self) -> dict[str, float]:
         """Share of each phase."""
-        return {phase.name: phase.share for phase in self.summary["phases"]}
+        return {phase.name: phase.share for phase in self.summary.phases}
 
     def read_setting(self, dotted: str, default: Any = None) -> Any:
         """A setting of the run."""
@@ -110,15 +110,15 @@ class Case:
 
     def stage_share(self, *names: str) -> float:
         """Share of the step in stages of these names, parts included, wherever they hang."""
-        stages: list[StageFigures] = self.summary["stages"]
-        chosen = [row for row in stages if row.name in names or row.name.rpartition(".")[2] in names]
+        chosen = [
+            row for row in self.summary.stages if row.name in names or row.name.rpartition(".")[2] in names
+        ]
         inner = {row.name for row in chosen for other in chosen if row.name.startswith(f"{other.name}.")}
         return sum(row.share for row in chosen if row.name not in inner)
 
     def modules_of_type(self, *parts: str) -> list[ModuleFigures]:
         """Modules whose class name holds one of these words."""
-        modules: list[ModuleFigures] = self.summary["modules"]
-        return [row for row in modules if any(part in row.type for part in parts)]
+        return [row for row in self.summary.modules if any(part in row.type for part in parts)]
 
     def self_share(self, modules: Sequence[ModuleFigures]) -> float:
         """Share of the step in these modules' own time."""
@@ -126,7 +126,7 @@ class Case:
 
     def operator_share(self, *words: str) -> float | None:
         """Share of operator time in operators whose name holds one of these words; None without operators."""
-        operators: list[OperatorFigures] = self.summary["operators"]
+        operators = self.summary.operators
         whole = sum(row.self_ms for row in operators)
         if not whole:
             return None
@@ -156,7 +156,7 @@ class Case:
 
     def rerun_with(self, settings: Mapping[str, Setting]) -> str:
         """What to type: the run again with these settings, or the changed script; empty: there is nothing."""
-        rerun = self.summary["rerun"]
+        rerun = self.summary.rerun
         if not rerun or (self.by_settings and not settings):
             return ""
         changes = (f" --set {shlex.quote(f'{key}={_toml_value(value)}')}" for key, value in settings.items())

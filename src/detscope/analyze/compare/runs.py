@@ -170,19 +170,15 @@ class RunTotals(msgspec.Struct, frozen=True):
 
 def _read_totals(run: Run) -> RunTotals:
     summary = summarize(run)
-    memory = summary.get("memory") or {}
-    sizes = {"peak": memory["peak_bytes"]} if memory.get("peak_bytes") is not None else {}
-    categories = memory.get("categories")
-    if isinstance(categories, Mapping):
-        sizes |= {name: value for name, value in categories.items() if isinstance(value, int | float)}
-    accuracy = summary.get("accuracy") or {}
-    figures = accuracy.get("figures", accuracy)
-    scores = {
-        name: float(value)
-        for name, value in (figures.items() if isinstance(figures, Mapping) else ())
-        if isinstance(value, int | float) and not isinstance(value, bool) and name.startswith(("A", "m", "v"))
-    }
-    return RunTotals(summary.get("images_per_s"), sizes, scores)
+    memory, accuracy = summary.memory, summary.accuracy
+    sizes: dict[str, float] = {}
+    if memory is not None:
+        sizes = {"peak": memory.peak_bytes} | {one.name: one.bytes for one in memory.categories}
+    elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
+        sizes = {"peak": summary.pass_memory.peak_bytes}
+    named = {"AP": accuracy.ap, "AP50": accuracy.ap50} if accuracy is not None else {}
+    scores = {name: value for name, value in named.items() if value is not None}
+    return RunTotals(summary.images_per_s, sizes, scores)
 
 
 def _compare_speed(first: RunTotals, second: RunTotals, step: Change) -> NamedChange | None:

@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.device.cores import CoreUse
-from detscope.analyze.device.figures import HOST_COLUMNS, read_device_use
-from detscope.analyze.device.processor import ThreadUse, processor_figures, thread_figures
+from detscope.analyze.device.processor import ThreadUse, thread_figures
 from detscope.analyze.figure import Figure
+from detscope.analyze.memory.figures import MemoryAccount
 from detscope.analyze.stats import percent
 from detscope.runs.reader import Run
 
@@ -56,34 +56,29 @@ class ImportedFigures(Figure, frozen=True, kw_only=True):
     threads: tuple[ThreadUse, ...]  # the busiest first
 
 
-def add_device(summary: dict[str, Any], run: Run) -> None:
-    """Put device use, cores and what an imported file tells into the summary."""
-    hosts = run.table("host_events", HOST_COLUMNS)
-    use = summary["device_use"] = read_device_use(run, hosts)
-    summary["processor"] = processor_figures(run.table("telemetry"), run.table("steps"), run.info)
-    summary["imported"] = None
-    if run.info.get("verb") != "import" or use is None:
-        return
-    measured = summary["step_ms"].n
+def imported_figures(
+    run: Run, hosts: pl.DataFrame, use: DeviceUse, measured: int, known_stages: bool
+) -> ImportedFigures:
+    """What the files tell; stages of their own marks where they are not known step by step."""
     marks = hosts.filter(pl.col("kind") == "step").height
-    stages = () if summary["stages"] else _sum_stages(hosts)
-    summary["imported"] = ImportedFigures(
+    return ImportedFigures(
         sources=read_sources(run.info),
         steps=use.steps or marks or measured or None,
-        stages=stages,
+        stages=() if known_stages else _sum_stages(hosts),
         threads=thread_figures(hosts),
     )
+
+
+def judge_import(use: DeviceUse, memory: MemoryAccount | None, measured: int) -> tuple[str | None, list[str]]:
+    """The verdict on files recorded elsewhere, and what they cannot tell."""
+    unknown = [f"device use: {use.why}"] if use.why else []
     if use.verdict is not None:
-        summary["verdict"] = use.verdict.sentence
-    elif use.cores is not None:
-        summary["verdict"] = _judge_counters(use.cores)
-    elif memory := summary.get("memory"):
-        summary["verdict"] = _judge_memory(memory)
-        return  # a file about memory is not asked how busy the device was
-    elif not measured:
-        summary["verdict"] = f"cannot tell how the device was used: {use.why}"
-    if use.why:
-        summary["cannot_tell"] = [*summary.get("cannot_tell", []), f"device use: {use.why}"]
+        return use.verdict.sentence, unknown
+    if use.cores is not None:
+        return _judge_counters(use.cores), unknown
+    if memory is not None:  # a file about memory is not asked how busy the device was
+        return _judge_memory(memory), []
+    return None if measured else f"cannot tell how the device was used: {use.why}", unknown
 
 
 def _sum_stages(hosts: pl.DataFrame) -> tuple[RecordedStage, ...]:
@@ -92,20 +87,19 @@ def _sum_stages(hosts: pl.DataFrame) -> tuple[RecordedStage, ...]:
     return tuple(RecordedStage(name=name, total_ms=ns / 1e6) for name, ns in grouped.iter_rows())
 
 
-def _judge_memory(memory: dict[str, Any]) -> str:
+def _judge_memory(memory: MemoryAccount) -> str:
     """The peak in one sentence: at least how much, where the file began late."""
-    peak = memory.get("peak_bytes")
+    peak = memory.peak_bytes
     if not peak:
         return "cannot tell the peak of memory from this file"
     size = f"{peak / 1e9:.2f} GB" if peak >= 1e9 else f"{peak / 1e6:.1f} MB"
-    if str(memory.get("peak_is", "measured")).startswith("a lower bound"):
+    if memory.lower_bound_why is not None:
         return f"the peak is at least {size}; the true one cannot be known: recording began late"
-    categories = memory.get("categories") or {}
-    known = {name: value for name, value in categories.items() if name != "unknown" and value}
+    known = [category for category in memory.categories if category.name != "unknown" and category.bytes]
     if not known:
         return f"the peak of allocated memory is {size}"
-    top = max(known, key=lambda name: known[name])
-    return f"the peak of allocated memory is {size}, {percent(known[top] / peak)} of it {top}"
+    top = max(known, key=lambda category: category.bytes)
+    return f"the peak of allocated memory is {size}, {percent(top.bytes / peak)} of it {top.name}"
 
 
 def _judge_counters(cores: CoreUse) -> str:

@@ -153,18 +153,12 @@ def read_ranks(run: Run, typical: TypicalSteps) -> Ranks | None:
     )
 
 
-def add_ranks(summary: dict[str, Any], run: Run, typical: TypicalSteps) -> None:
-    """Put the figures of several ranks into the summary, and what they change in it."""
-    ranks = summary["ranks"] = read_ranks(run, typical)
-    if ranks is None:
-        return
-    if ranks.scaling.images_per_s is not None:
-        summary["images_per_s"] = ranks.scaling.images_per_s
-    if ranks.straggler.rank is not None and summary.get("verdict"):
-        own = _tell_collectives(ranks.rows[0]) or f"on rank 0 {summary['verdict']}"
-        summary["verdict"] = f"{ranks.straggler.why}; {own}"
-    missing = [f"rank {rank} delivered nothing: figures are without it" for rank in ranks.missing]
-    summary["notes"] = [*summary.get("notes", []), *missing]
+def tell_straggler(ranks: Ranks, verdict: str) -> str:
+    """The verdict on all ranks: who holds the others up comes first."""
+    if ranks.straggler.rank is None:
+        return verdict
+    own = _tell_collectives(ranks.rows[0]) or f"on rank 0 {verdict}"
+    return f"{ranks.straggler.why}; {own}"
 
 
 def _recorded_elsewhere(run: Run, steps: pl.DataFrame) -> dict[str, Any]:

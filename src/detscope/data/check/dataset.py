@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from detscope.config.schema import DataSettings
-from detscope.data.annotations.records import ImageRecord
+from detscope.data.annotations.records import ImageRecord, Size
 from detscope.data.check.figures import describe_images
-from detscope.data.check.images import ImageCheck, check_images
-from detscope.data.contract import OpenRequest, Progress, Split
+from detscope.data.contract import OpenRequest, Progress, Split, track_progress
 from detscope.data.dataset import FolderDataset
 from detscope.data.download.prepare import find_prepared
+from detscope.data.images.decoding import ImageError, read_image_file, require_annotated_size, verify_image
+from detscope.data.loading.loader import count_cores
 from detscope.data.registry import list_collections, list_datasets, open_request, recognise_folder
 from detscope.errors import InputError
 
 ERROR, NOTE = "error", "note"
+_CHUNK = 32  # images that a process takes at a time
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,21 @@ class CheckReport:
         return sum(finding.kind == ERROR for finding in self.findings)
 
 
+@dataclass(frozen=True)
+class ImageCheck:
+    """What an image file turned out to be."""
+
+    file_name: str
+    problem: str | None = None
+    width: int | None = None
+    height: int | None = None
+    file_format: str = ""
+    mode: str = ""
+    turned: bool = False  # by its EXIF orientation
+    size_bytes: int = 0
+    digest: str = ""
+
+
 class CheckedImage(NamedTuple):
     """An image of a split with its annotations, its path and what its file turned out to be."""
 
@@ -77,7 +100,7 @@ def check_dataset(
         )
         for split in splits
     }
-    images = _check_images(opened, workers, progress)
+    images = _check_files(opened, workers, progress)
     findings = [
         *(finding for split in splits for finding in _judge_annotations(split, opened[split])),
         *(finding for split in splits for finding in _judge_files(split, opened[split], images)),
@@ -104,7 +127,7 @@ def _find_layout(name: str, root: str) -> str:
     return recognise_folder(Path(name)).name if name not in known and Path(name).exists() else name
 
 
-def _check_images(
+def _check_files(
     opened: dict[Split, FolderDataset], workers: int | None, progress: Progress | None
 ) -> list[CheckedImage]:
     """A look at every image, once, though it may be in both splits."""
@@ -206,3 +229,49 @@ def _compute_figures(images: Sequence[CheckedImage], classes: Sequence[str]) -> 
         "formats": dict(modes.most_common()),
         **describe_images([image.record for image in usable], sizes, classes),
     }
+
+
+def check_image(folder: str, image: tuple[str, Size]) -> ImageCheck:
+    """Read, hash and decode one image; given are its name and the size its annotations were made for."""
+    name, annotated = image
+    path = Path(folder) / name
+    digest, size_bytes = "", 0
+    try:
+        raw = read_image_file(path)
+        digest, size_bytes = hashlib.blake2b(raw, digest_size=16).hexdigest(), len(raw)
+        facts = verify_image(raw, str(path))
+        require_annotated_size(facts, str(path), *annotated)
+    except ImageError as error:
+        reason = error.message.removeprefix(f"{path}: ")
+        return ImageCheck(name, reason, size_bytes=size_bytes, digest=digest)
+    turned = (facts.width, facts.height) != (facts.stored_width, facts.stored_height)
+    return ImageCheck(
+        name, None, facts.width, facts.height, facts.file_format, facts.mode, turned, size_bytes, digest
+    )
+
+
+def check_images(
+    folder: Path,
+    images: Sequence[tuple[str, Size]],
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[ImageCheck]:
+    """Check every image; a few are looked at in this process, many in several."""
+    checks = _run_checks(str(folder), images, count_cores() if workers is None else workers)
+    return list(track_progress(checks, len(images), "opening images", progress))
+
+
+def _run_checks(folder: str, images: Sequence[tuple[str, Size]], workers: int) -> Iterator[ImageCheck]:
+    work = partial(check_image, folder)
+    if workers < 2 or len(images) < 4 * _CHUNK:
+        yield from map(work, images)
+        return
+    # forking is quick, but not beside torch's threads
+    quick = "torch" not in sys.modules and "fork" in multiprocessing.get_all_start_methods()
+    try:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork" if quick else "spawn")) as pool:
+            yield from pool.map(work, images, chunksize=_CHUNK)
+    except BrokenProcessPool:
+        raise InputError(
+            "a process that decoded images died", "some image crashes the decoder or fills the memory"
+        ) from None

@@ -186,21 +186,16 @@ class _PackingPlan:
 
     def fill_files(self) -> list[torch.Tensor]:
         """Shared memory with all the tensors in it, images first: their only copy on the way."""
+        import torch
+
         apart = self.image_bytes and any(packed.stays_shared for _, packed in self._packed.values())
         sizes = [self.image_bytes, self.rest_bytes] if apart else [self.image_bytes + self.rest_bytes]
-        files = [_make_shared(size) for size in sizes]
+        shared = [torch.UntypedStorage._new_shared(max(1, size), device="cpu") for size in sizes]
+        files = [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in shared]
         parts = _find_parts(files, self.image_bytes)
         for tensor, packed in self._packed.values():
             packed.view_in(parts).copy_(tensor)
         return files
-
-
-def _make_shared(size: int) -> torch.Tensor:
-    """Bytes in a new file of shared memory."""
-    import torch
-
-    storage = torch.UntypedStorage._new_shared(max(1, size), device="cpu")
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 def _is_packable(tensor: torch.Tensor) -> bool:

@@ -72,12 +72,14 @@ def _read_raw(data: bytes, sink: Sink) -> list[Change]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         rows = [tuple(map(int, match)) for match in _ROW.findall(data)]  # type: ignore[misc]
         sink.add_note(f"the file is damaged or cut: {len(rows)} changes could be read")
-    kept = [row for row in rows if row[1] in _ACTIONS and 0 <= row[3] < len(CATEGORIES) and _fits(row)]
+    kept = [
+        row for row in rows if row[1] in _ACTIONS and 0 <= row[3] < len(CATEGORIES) and _is_plausible(row)
+    ]
     sink.add_count("changes with an unknown action or category", len(rows) - len(kept))
     return kept
 
 
-def _fits(row: Change) -> bool:
+def _is_plausible(row: Change) -> bool:
     return -(2**62) < row[0] < 2**62 and -(2**56) < row[2] < 2**56
 
 
@@ -97,7 +99,7 @@ def _read_moments(path: Path, data: bytes) -> list[Change]:
         for time_us, earlier, later in zip(times, [[0] * width, *sizes], sizes, strict=False)
         for category, (before, now) in enumerate(zip(earlier[1:], later[1:], strict=True))
     ]
-    return [row for row in rows if row[2] and _fits(row)]
+    return [row for row in rows if row[2] and _is_plausible(row)]
 
 
 PART = Format("memory timeline", recognize_head, read_timeline, order=30)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detscope.ingest.kineto import naming
 from detscope.ingest.kineto.columns import Flags
 from detscope.ingest.kineto.modules import ModuleIntervals, find_modules, find_stages
-from detscope.ingest.kineto.names import BACKWARD_OPERATOR, DEVICE_ROLES, copy_direction
 from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, Numbers, find_by_key, take_values
 from detscope.ingest.kineto.steps import (
     BACKWARD,
@@ -26,7 +26,7 @@ _MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda")
 
 
 @dataclass(frozen=True)
-class Attribution:
+class TraceAttribution:
     """Everything that was found out about the events of a trace."""
 
     trace: TraceEvents
@@ -61,7 +61,7 @@ class Attribution:
     def is_kernel(self) -> Flags:
         """Events of the device that are kernels of a known operator."""
         kind = self.trace.device.get_extra("kind")
-        return np.asarray((kind == DEVICE_ROLES.index("kernel")) & (self.launch_operator >= 0))
+        return np.asarray((kind == naming.DEVICE_ROLES.index("kernel")) & (self.launch_operator >= 0))
 
     @property
     def is_top_backward(self) -> Flags:
@@ -69,7 +69,7 @@ class Attribution:
         return np.asarray((self.nest.depth == 0) & (self.direction == IN_BACKWARD))
 
 
-def attribute_events(trace: TraceEvents, offset_ns: int = 0) -> Attribution:
+def attribute_events(trace: TraceEvents, offset_ns: int = 0) -> TraceAttribution:
     """Find steps, phases, modules and stages, and link the device's work to them."""
     operators = trace.operators
     thread = find_main_thread(trace) if not trace.own else 0
@@ -77,7 +77,7 @@ def attribute_events(trace: TraceEvents, offset_ns: int = 0) -> Attribution:
     steps, modules = find_steps(trace, thread), find_modules(trace)
     stages = find_stages(trace, modules)
     call, operator = _link_launches(trace, nest)
-    autograd = trace.check_names(operators, BACKWARD_OPERATOR.search)
+    autograd = trace.check_names(operators, naming.BACKWARD_OPERATOR.search)
     direction, module, stage = _place_operators(trace, nest, autograd, modules, stages)
     transfers = _find_transfers(trace, nest, operator, modules, stages)
     phases = find_phases(trace, thread, nest, autograd, transfers, (modules, stages))
@@ -86,15 +86,17 @@ def attribute_events(trace: TraceEvents, offset_ns: int = 0) -> Attribution:
     engine = np.isin(operators.thread, np.setdiff1d(operators.thread[autograd], [thread]))
     direction[(phase == BACKWARD) & (direction == IN_FORWARD) & engine] = IN_BACKWARD
     launches, places = (call, operator), (direction, module, stage, phase)
-    return Attribution(trace, nest, steps, phases, modules, stages, *launches, *places, offset_ns=offset_ns)
+    return TraceAttribution(
+        trace, nest, steps, phases, modules, stages, *launches, *places, offset_ns=offset_ns
+    )
 
 
 def _link_launches(trace: TraceEvents, nest: NestedIntervals) -> tuple[Numbers, Numbers]:
     """By correlation to the call; by time on its thread to the operator, else by the external id."""
     runtime, device, operators = trace.runtime, trace.device, trace.operators
-    calls = find_by_key(runtime.get_extra("correlation"), _positive(device.get_extra("correlation")))
+    calls = find_by_key(runtime.get_extra("correlation"), _keep_positive(device.get_extra("correlation")))
     operator = take_values(_find_operators(trace, nest), calls)
-    known = find_by_key(operators.get_extra("external"), _positive(device.get_extra("external")))
+    known = find_by_key(operators.get_extra("external"), _keep_positive(device.get_extra("external")))
     # without a launch record the external id may still name the operator, unless it only repeats
     # the correlation, as some versions write it
     repeated = device.get_extra("external") == device.get_extra("correlation")
@@ -109,7 +111,7 @@ def _find_operators(trace: TraceEvents, nest: NestedIntervals) -> Numbers:
     if lost.any():
         operators = trace.operators
         by_id = find_by_key(
-            operators.get_extra("external"), _positive(trace.runtime.get_extra("external")[lost])
+            operators.get_extra("external"), _keep_positive(trace.runtime.get_extra("external")[lost])
         )
         same_thread = take_values(operators.thread, by_id) == threads[lost]
         # times rounded to microseconds put a call at the very end of its operator
@@ -118,7 +120,7 @@ def _find_operators(trace: TraceEvents, nest: NestedIntervals) -> Numbers:
     return found
 
 
-def _positive(keys: Numbers) -> Numbers:
+def _keep_positive(keys: Numbers) -> Numbers:
     return np.where(keys > 0, keys, NOBODY)
 
 
@@ -196,8 +198,8 @@ def _find_transfers(
 ) -> Flags:
     """Operators that are no part of the model and copy from the host to the device."""
     operators, device = trace.operators, trace.device
-    copies = device.get_extra("kind") == DEVICE_ROLES.index("copy")
-    copies &= trace.check_names(device, lambda name: copy_direction(name) == "HtoD")
+    copies = device.get_extra("kind") == naming.DEVICE_ROLES.index("copy")
+    copies &= trace.check_names(device, lambda name: naming.copy_direction(name) == "HtoD")
     users = launch_operator[copies]
     users = users[users >= 0]
     found = trace.check_names(operators, lambda name: name in _MOVES)

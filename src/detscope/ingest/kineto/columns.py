@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detscope.ingest.kineto.events import NO_ARGUMENTS, AnyEvent, Arguments, ExactEvent
-from detscope.ingest.kineto.names import MEMORY_EVENT, ROLES
+from detscope.ingest.kineto.naming import MEMORY_EVENT, ROLES
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -218,8 +218,10 @@ class EventCollector:
             return _to_integers(_find_streams(arguments, events))
         if name == "device":
             return _to_integers(_find_devices(arguments, events))
-        values = _COLUMNS[name](arguments) if name in _COLUMNS else list(map(attrgetter(name), arguments))
-        return np.array(values, np.float32) if name in _FLOATS else _to_integers(values)
+        values = list(map(attrgetter(name), arguments))
+        return (
+            np.array(values, np.float32) if name in ("blocks_per_sm", "occupancy") else _to_integers(values)
+        )
 
     def finish_columns(self) -> dict[str, EventColumns]:
         """All columns by role; what is still open is counted."""
@@ -251,17 +253,6 @@ def _to_integers(values: list[int]) -> Numbers:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array([value if abs(value) < _LARGEST else -1 for value in values], np.int64)
-
-
-_FLOATS = ("blocks_per_sm", "occupancy")
-# written out, since a loop over a fixed attribute is the fastest that Python has
-_COLUMNS: dict[str, Callable[[list[Arguments]], list[Any]]] = {
-    "correlation": lambda arguments: [a.correlation for a in arguments],
-    "bytes": lambda arguments: [a.bytes for a in arguments],
-    "blocks_per_sm": lambda arguments: [a.blocks_per_sm for a in arguments],
-    "occupancy": lambda arguments: [a.occupancy for a in arguments],
-    "sequence": lambda arguments: [a.sequence for a in arguments],
-}
 
 
 def _find_streams(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:

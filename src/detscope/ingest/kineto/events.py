@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -159,52 +160,21 @@ def _decode_event(piece: bytes, exact: bool) -> AnyEvent | None:
 def _coerce_event(value: object, exact: bool) -> AnyEvent | None:
     if not isinstance(value, dict):
         return None
-    parts: dict[str, Any] = {key: _to_text(value.get(key)) for key in ("ph", "cat", "name")}
-    parts |= {key: _to_place(value.get(key)) for key in ("pid", "tid")}
+    found = _convert_fields(value, TraceEvent)
     if isinstance(given := value.get("args"), dict):
-        parts["args"] = _coerce_arguments(given)
-    parts["dur"] = _to_float(value.get("dur"))
-    time_us = _to_float(value.get("ts"))
+        found["args"] = Arguments(**_convert_fields(given, Arguments))
+    time_us = _convert_fields(value, FloatEvent).get("ts")
     if not exact:
-        return FloatEvent(ts=time_us, **parts)
-    return ExactEvent(ts=NO_TEXT if time_us is None else msgspec.Raw(repr(time_us).encode()), **parts)
+        return FloatEvent(ts=time_us, **found)
+    return ExactEvent(ts=NO_TEXT if time_us is None else msgspec.Raw(repr(time_us).encode()), **found)
 
 
-def _coerce_arguments(given: dict[Any, Any]) -> Arguments:
-    found: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Arguments):
-        value = given.get(field.encode_name)
-        if field.name == "stack":
-            found[field.name] = _to_text(value) or ""
-        elif field.name == "stream":
-            place = _to_place(value)
-            found[field.name] = -1 if place is None else place
-        elif field.name != "shapes" and (number := _to_float(value)) is not None:
-            if field.name not in ("blocks_per_sm", "occupancy"):
-                whole = value if isinstance(value, int) else int(number)
-                found[field.name] = whole if -_LARGEST < whole < _LARGEST else -1
-            else:
-                found[field.name] = number
-    return Arguments(**found)
-
-
-def _to_text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _to_place(value: object) -> int | str | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value if -_LARGEST < value < _LARGEST else None
-    return _to_text(value)
-
-
-def _to_float(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+def _convert_fields(value: dict[Any, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Every field that can be what it should be; shapes are no text any more."""
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        given = value.get(field.encode_name)
+        if given is not None and field.type is not msgspec.Raw and field.name != "args":
+            with suppress(*_DECODE_ERRORS):
+                found[field.name] = msgspec.convert(given, field.type, strict=False)
+    return found

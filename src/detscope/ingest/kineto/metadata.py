@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from detscope.ingest.kineto.names import has_home
+from detscope.ingest.kineto.naming import has_home
 from detscope.ingest.kineto.stream import TraceText
 
 _PRIVATE_KEY = re.compile(

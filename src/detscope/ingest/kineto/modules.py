@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detscope.ingest.kineto import naming
 from detscope.ingest.kineto.columns import EventColumns, Flags, ValueNumbers, no_columns
-from detscope.ingest.kineto.names import MODULE_EVENT, module_path, stage_name, without_direction
 from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, Numbers, take_values
 from detscope.ingest.kineto.trace import TraceEvents
 
@@ -40,11 +40,11 @@ def find_modules(trace: TraceEvents) -> ModuleIntervals:
     """Modules by Python events, by detscope's own trace, or by annotations that spell a path."""
     if "own module" in trace.own:
         return _read_own(trace, "own module")
-    python = trace.python.take_rows(trace.check_names(trace.python, MODULE_EVENT.search))
+    python = trace.python.take_rows(trace.check_names(trace.python, naming.MODULE_EVENT.search))
     if len(python):
         return _read_python(trace, python)
-    spelled = trace.annotations.take_rows(trace.check_names(trace.annotations, module_path))
-    names = trace.map_names(spelled, lambda name: module_path(name) or (ROOT, ""))
+    spelled = trace.annotations.take_rows(trace.check_names(trace.annotations, naming.module_path))
+    names = trace.map_names(spelled, lambda name: naming.module_path(name) or (ROOT, ""))
     made_of = "annotations" if names else ""
     return _make_intervals(trace, spelled, [path for path, _ in names], dict(names), made_of)
 
@@ -53,9 +53,9 @@ def find_stages(trace: TraceEvents, modules: ModuleIntervals) -> ModuleIntervals
     """Stages by detscope's own trace, by annotations that name one, else the root's direct children."""
     if "own stage" in trace.own:
         return _read_own(trace, "own stage")
-    found = trace.annotations.take_rows(trace.check_names(trace.annotations, stage_name))
+    found = trace.annotations.take_rows(trace.check_names(trace.annotations, naming.stage_name))
     if len(found):
-        names = trace.map_names(found, stage_name)
+        names = trace.map_names(found, naming.stage_name)
         paths: dict[int, str] = {}
         for index, parent in _walk_down(trace.nest_events(found)):
             # a stage inside another is a part of it: its path begins with the other's
@@ -96,7 +96,7 @@ def _read_python(trace: TraceEvents, found: EventColumns) -> ModuleIntervals:
 
 def _read_own(trace: TraceEvents, role: str) -> ModuleIntervals:
     found = trace.own[role]
-    parted = trace.map_names(found, without_direction)
+    parted = trace.map_names(found, naming.without_direction)
     # the root is drawn with its type for a name; attributes do not begin with a capital
     paths = [ROOT if name[:1].isupper() and "." not in name else name for name, _ in parted]
     backward = np.array([direction != "forward" for _, direction in parted], bool)

@@ -8,7 +8,7 @@ import numpy as np
 
 from detscope.errors import InputError
 from detscope.ingest.files import RecordedFile
-from detscope.ingest.kineto.attribution import Attribution, attribute_events
+from detscope.ingest.kineto.attribution import TraceAttribution, attribute_events
 from detscope.ingest.kineto.columns import EventCollector
 from detscope.ingest.kineto.events import CounterEvent, decode_counters, decode_events
 from detscope.ingest.kineto.metadata import (
@@ -18,7 +18,7 @@ from detscope.ingest.kineto.metadata import (
     read_metadata,
     select_facts,
 )
-from detscope.ingest.kineto.names import DEVICE_ROLES
+from detscope.ingest.kineto.naming import DEVICE_ROLES
 from detscope.ingest.kineto.spans import make_node_frame, make_span_frame, make_step_frame
 from detscope.ingest.kineto.stream import TraceText, read_batches
 from detscope.ingest.kineto.tables import (
@@ -77,7 +77,7 @@ def read_trace(path: Path, sink: Sink) -> None:
     _note_missing(sink, found, bool(counters))
 
 
-def _note_missing(sink: Sink, found: Attribution, has_counters: bool) -> None:
+def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> None:
     """Counts, and what this file cannot tell."""
     trace, steps, stages = found.trace, found.steps, found.stages
     work = trace.device.get_extra("kind") != DEVICE_ROLES.index("sync")
@@ -106,7 +106,7 @@ def _note_missing(sink: Sink, found: Attribution, has_counters: bool) -> None:
         sink.cannot_tell("modules: the file names none (record with with_stack=True or with_modules=True)")
 
 
-def _find_backward_share(found: Attribution) -> float | None:
+def _find_backward_share(found: TraceAttribution) -> float | None:
     """Share of the autograd engine's time that belongs to modules; None where there is neither."""
     if not found.modules.made_of or found.has_own_backward:
         return None

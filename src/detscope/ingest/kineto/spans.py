@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from detscope.ingest.kineto.attribution import DIRECTIONS, Attribution
+from detscope.ingest.kineto.attribution import DIRECTIONS, TraceAttribution
 from detscope.ingest.kineto.modules import ModuleIntervals
 from detscope.ingest.kineto.nesting import NOBODY, Numbers, self_times, take_values
 from detscope.ingest.kineto.steps import BACKWARD, FORWARD, PHASES
@@ -20,7 +20,7 @@ _FIGURES = ("calls", "total_ns", "self_ns", "device_total_ns", "device_self_ns")
 _TYPES = dict.fromkeys(_KEYS, pl.String) | dict.fromkeys(("step", *_FIGURES), pl.Int64)
 
 
-def make_step_frame(found: Attribution) -> pl.DataFrame:
+def make_step_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `steps`: each step whole, and its phases, which add up to it."""
     rows = [
         (number, "recorded", phase, start + found.offset_ns, wall, 0)
@@ -33,12 +33,12 @@ def make_step_frame(found: Attribution) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=types | {"mode": pl.String, "phase": pl.String}, orient="row")
 
 
-def _walk_steps(found: Attribution) -> Iterator[tuple[int, int, int]]:
+def _walk_steps(found: TraceAttribution) -> Iterator[tuple[int, int, int]]:
     steps = found.steps
     return zip(steps.numbers.tolist(), steps.starts_ns.tolist(), steps.ends_ns.tolist(), strict=True)
 
 
-def make_node_frame(found: Attribution) -> pl.DataFrame:
+def make_node_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `nodes`: what the paths of `spans` are."""
     modules, stages = found.modules, found.stages
     inside = stages.find_path(modules.intervals.thread, modules.intervals.start_ns)
@@ -52,7 +52,7 @@ def make_node_frame(found: Attribution) -> pl.DataFrame:
     )
 
 
-def make_span_frame(found: Attribution) -> pl.DataFrame:
+def make_span_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `spans`; self times of modules, stages' own code and the rest add up to the phase."""
     sums: Sums = defaultdict(lambda: [0] * 5)
     if len(found.modules) or len(found.stages):
@@ -69,7 +69,7 @@ def make_span_frame(found: Attribution) -> pl.DataFrame:
     return frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in _FIGURES[3:])
 
 
-def _add_intervals(sums: Sums, found: Attribution, places: ModuleIntervals, kind: str) -> None:
+def _add_intervals(sums: Sums, found: TraceAttribution, places: ModuleIntervals, kind: str) -> None:
     intervals = places.intervals
     frame = pl.DataFrame(
         {
@@ -87,7 +87,7 @@ def _add_intervals(sums: Sums, found: Attribution, places: ModuleIntervals, kind
         sums[step, kind, path, "backward" if backward else "forward"][:3] = [calls, total, own]
 
 
-def _add_backward(sums: Sums, found: Attribution) -> None:
+def _add_backward(sums: Sums, found: TraceAttribution) -> None:
     """Backward has no intervals of its own: it is what the autograd engine ran for a module's nodes."""
     operators, top = found.trace.operators, found.is_top_backward
     step = found.steps.find_number(operators.start_ns[top])
@@ -99,7 +99,7 @@ def _add_backward(sums: Sums, found: Attribution) -> None:
                 sums[number, kind, above, "backward"][1] += total
 
 
-def _add_device(sums: Sums, found: Attribution) -> None:
+def _add_device(sums: Sums, found: TraceAttribution) -> None:
     """Kernel time by the place that launched it."""
     kernels = found.is_kernel
     operator, walls = found.launch_operator[kernels], found.trace.device.wall_ns[kernels]
@@ -115,7 +115,7 @@ def _add_device(sums: Sums, found: Attribution) -> None:
                     sums[number, kind, above, name][3] += total
 
 
-def _places_of(found: Attribution) -> tuple[tuple[str, Numbers, list[str]], ...]:
+def _places_of(found: TraceAttribution) -> tuple[tuple[str, Numbers, list[str]], ...]:
     """Module and stage of each operator."""
     return ("module", found.module, found.modules.paths), ("stage", found.stage, found.stages.paths)
 
@@ -139,7 +139,7 @@ def _with_ancestors(path: str) -> list[str]:
     return ["", *(".".join(parts[: depth + 1]) for depth in range(len(parts)))]
 
 
-def _add_rest(sums: Sums, found: Attribution) -> None:
+def _add_rest(sums: Sums, found: TraceAttribution) -> None:
     """What no module owns: a stage's own code as a region, modules without a stage, the rest of a phase."""
     module_self = _sum_module_self(found)
     spans: dict[tuple[int, str], list[tuple[str, str, int]]] = defaultdict(list)
@@ -162,7 +162,7 @@ def _add_rest(sums: Sums, found: Attribution) -> None:
                 sums[step, "outside", "", direction][1:3] = [left, left]
 
 
-def _sum_module_self(found: Attribution) -> dict[tuple[int, str, str], int]:
+def _sum_module_self(found: TraceAttribution) -> dict[tuple[int, str, str], int]:
     """Self time of modules by step, stage and direction; "" is no stage."""
     modules, operators = found.modules, found.trace.operators
     intervals = modules.intervals

@@ -7,18 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detscope.ingest.kineto import naming
 from detscope.ingest.kineto.columns import EventColumns, Flags, join_columns
 from detscope.ingest.kineto.modules import ModuleIntervals
-from detscope.ingest.kineto.names import (
-    BACKWARD_MARK,
-    FORWARD_MARK,
-    LOADER_MARK,
-    OPTIMIZER_MARK,
-    OPTIMIZER_STEP,
-    OWN_STEP,
-    STEP_MARK,
-    stage_name,
-)
 from detscope.ingest.kineto.nesting import (
     NOBODY,
     NestedIntervals,
@@ -32,10 +23,10 @@ from detscope.ingest.kineto.trace import TraceEvents
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
 _PHASE_MARKS = (
-    (DATA, LOADER_MARK),
-    (OPTIMIZER, OPTIMIZER_MARK),
-    (FORWARD, FORWARD_MARK),
-    (BACKWARD, BACKWARD_MARK),
+    (DATA, naming.LOADER_MARK),
+    (OPTIMIZER, naming.OPTIMIZER_MARK),
+    (FORWARD, naming.FORWARD_MARK),
+    (BACKWARD, naming.BACKWARD_MARK),
 )
 _NOTHING = np.empty(0, np.int64)
 
@@ -89,7 +80,7 @@ class TracePhases:
 def find_main_thread(trace: TraceEvents) -> int:
     """The thread that runs the loop: it has the steps, else the optimizer, else most launches or work."""
     annotations = trace.annotations
-    marks = (STEP_MARK, OPTIMIZER_MARK, LOADER_MARK)
+    marks = (naming.STEP_MARK, naming.OPTIMIZER_MARK, naming.LOADER_MARK)
     marked = (annotations.thread[trace.check_names(annotations, mark.search)] for mark in marks)
     for threads in (*marked, trace.runtime.thread, trace.operators.thread, annotations.thread):
         if len(threads):
@@ -102,13 +93,13 @@ def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
     """Steps by profiler marks, else by the optimizer, the loader, or what encloses the stages."""
     own = trace.own.get("own step")
     if own is not None and len(own):
-        return _read_marks(trace, own, OWN_STEP, "steps of a detscope trace")
-    marks = _take_named(trace, trace.annotations, STEP_MARK)
+        return _read_marks(trace, own, naming.OWN_STEP, "steps of a detscope trace")
+    marks = _take_named(trace, trace.annotations, naming.STEP_MARK)
     if len(marks):
-        return _read_marks(trace, marks, STEP_MARK, "ProfilerStep marks")
+        return _read_marks(trace, marks, naming.STEP_MARK, "ProfilerStep marks")
     annotations = _take_thread(trace.annotations, thread)
-    optimizer = _take_named(trace, annotations, OPTIMIZER_STEP)
-    loader = _take_named(trace, annotations, LOADER_MARK)
+    optimizer = _take_named(trace, annotations, naming.OPTIMIZER_STEP)
+    loader = _take_named(trace, annotations, naming.LOADER_MARK)
     hosts = [_take_thread(part, thread) for part in (annotations, trace.operators, trace.runtime)]
     if len(optimizer) and not len(optimizer) > len(loader) > 0:
         ends = np.sort(optimizer.end_ns)
@@ -150,7 +141,7 @@ def _number_steps(starts: Numbers, ends: Numbers, made_of: str) -> TraceSteps:
 
 def _find_passes(trace: TraceEvents, annotations: EventColumns) -> TraceSteps:
     """Inference: the outermost annotation around a detector's stages is one pass."""
-    stages = trace.check_names(annotations, stage_name)
+    stages = trace.check_names(annotations, naming.stage_name)
     if stages.any():
         nest = trace.nest_events(annotations)
         parents = nest.find_parents()

@@ -8,22 +8,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from detscope.ingest.kineto.attribution import DIRECTIONS, Attribution
+from detscope.ingest.kineto import naming
+from detscope.ingest.kineto.attribution import DIRECTIONS, TraceAttribution
 from detscope.ingest.kineto.columns import EventColumns
 from detscope.ingest.kineto.events import CounterEvent
 from detscope.ingest.kineto.modules import ModuleIntervals
-from detscope.ingest.kineto.names import (
-    COMMUNICATION,
-    DEVICE_ROLES,
-    LOADER_MARK,
-    STEP_MARK,
-    copy_direction,
-    innermost_user_line,
-    module_path,
-    scrub_homes,
-    stage_name,
-    user_line,
-)
 from detscope.ingest.kineto.nesting import NOBODY, Numbers, self_times, take_values
 from detscope.ingest.kineto.steps import BACKWARD, PHASES, TracePhases, TraceSteps
 from detscope.ingest.kineto.trace import TraceEvents
@@ -48,7 +37,7 @@ def _make_numbers(values: NDArray[np.generic]) -> pl.Series:
     return column.set(column < 0, None) if (whole < 0).any() else column
 
 
-def make_device_frame(found: Attribution) -> pl.DataFrame:
+def make_device_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `device_events`."""
     trace, device = found.trace, found.trace.device
     call, operator = found.launch_call, found.launch_operator
@@ -63,14 +52,14 @@ def make_device_frame(found: Attribution) -> pl.DataFrame:
         module[alone] = found.modules.find_path(threads, times)
         stage[alone] = found.stages.find_path(threads, times)
         direction[alone] = np.where(phase[alone] == BACKWARD, 1, 0)
-    copies = [copy_direction(name) if name.startswith("Mem") else None for name in trace.names]
-    is_copy = device.get_extra("kind") == DEVICE_ROLES.index("copy")
+    copies = [naming.copy_direction(name) if name.startswith("Mem") else None for name in trace.names]
+    is_copy = device.get_extra("kind") == naming.DEVICE_ROLES.index("copy")
     numbers = {name: device.get_extra(name) for name in ("device", "stream", "correlation", "bytes")}
     numbers |= {"launch_wall_ns": take_values(trace.runtime.wall_ns, call)}
     numbers |= {"launch_thread": _thread_numbers(trace, launch_thread)}
     numbers |= {"step": found.steps.find_number(moment)}
     texts: dict[str, tuple[list[Any], NDArray[np.integer]]] = {
-        "kind": (list(DEVICE_ROLES), device.get_extra("kind")),
+        "kind": (list(naming.DEVICE_ROLES), device.get_extra("kind")),
         "name": (trace.names, device.name),
         "operator": (trace.names, take_values(trace.operators.name, operator)),
         "module": (found.modules.paths, module),
@@ -83,7 +72,7 @@ def make_device_frame(found: Attribution) -> pl.DataFrame:
         "start_ns": device.start_ns + found.offset_ns,
         "wall_ns": device.wall_ns,
         "launch_ns": pl.Series(moment + found.offset_ns).set(pl.Series(call == NOBODY), None),
-        "communication": trace.check_names(device, COMMUNICATION.search),
+        "communication": trace.check_names(device, naming.COMMUNICATION.search),
     }
     columns |= {name: _make_numbers(values) for name, values in numbers.items()}
     columns |= {name: make_texts(values, codes) for name, (values, codes) in texts.items()}
@@ -105,12 +94,12 @@ def _to_number(value: object) -> int:
     return value if isinstance(value, int) and abs(value) < 1 << 62 else NOBODY
 
 
-def make_host_frames(found: Attribution) -> list[pl.DataFrame]:
+def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
     """Table `host_events`, kind by kind."""
     trace, annotations, steps, phases = found.trace, found.trace.annotations, found.steps, found.phases
-    loader = trace.check_names(annotations, LOADER_MARK.search)
+    loader = trace.check_names(annotations, naming.LOADER_MARK.search)
     plain = ~loader
-    for test in (STEP_MARK.search, stage_name, module_path):
+    for test in (naming.STEP_MARK.search, naming.stage_name, naming.module_path):
         plain &= ~trace.check_names(annotations, test)
     operator_stack = _operator_stacks(trace)
     operators = _make_frame(found, trace.operators, "operator").with_columns(
@@ -121,13 +110,13 @@ def make_host_frames(found: Attribution) -> list[pl.DataFrame]:
     )
     stack_lines: list[str | None] = []
     if (operator_stack >= 0).any():
-        stack_lines = [innermost_user_line(stack) for stack in trace.stacks]
+        stack_lines = [naming.innermost_user_line(stack) for stack in trace.stacks]
         operators = operators.with_columns(make_texts(stack_lines, operator_stack).alias("stack"))
     # the user's own line around each runtime call: from Python events, else from its operator
     if len(trace.python):
-        own = trace.python.take_rows(trace.check_names(trace.python, user_line))
+        own = trace.python.take_rows(trace.check_names(trace.python, naming.user_line))
         around = trace.nest_events(own).find_innermost(trace.runtime.thread, trace.runtime.start_ns)
-        stack_lines, stack = [user_line(name) for name in trace.names], take_values(own.name, around)
+        stack_lines, stack = [naming.user_line(name) for name in trace.names], take_values(own.name, around)
     elif stack_lines:
         around = found.nest.find_innermost(trace.runtime.thread, trace.runtime.start_ns)
         stack = take_values(operator_stack, around)
@@ -157,7 +146,7 @@ def _operator_stacks(trace: TraceEvents) -> Numbers:
     return np.where(known[np.maximum(codes, 0)] & (codes >= 0), codes, NOBODY).astype(np.int64)
 
 
-def _make_frame(found: Attribution, columns: EventColumns, kind: str) -> pl.DataFrame:
+def _make_frame(found: TraceAttribution, columns: EventColumns, kind: str) -> pl.DataFrame:
     frame = pl.DataFrame(
         {
             "process": _make_numbers(_thread_numbers(found.trace, columns.thread, part=0)),
@@ -170,7 +159,7 @@ def _make_frame(found: Attribution, columns: EventColumns, kind: str) -> pl.Data
     return frame.with_columns(kind=pl.lit(kind))
 
 
-def _make_interval_frame(found: Attribution, places: ModuleIntervals, kind: str) -> pl.DataFrame:
+def _make_interval_frame(found: TraceAttribution, places: ModuleIntervals, kind: str) -> pl.DataFrame:
     names = make_texts(places.paths, places.path)
     return _make_frame(found, places.intervals, kind).with_columns(names.alias("name"))
 
@@ -183,7 +172,7 @@ def _make_stretches(
     return frame.with_columns(kind=pl.lit(kind))
 
 
-def make_operator_frame(found: Attribution) -> pl.DataFrame:
+def make_operator_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `ops`: operators inside steps, or all where there are no steps."""
     trace, operators, device = found.trace, found.trace.operators, found.trace.device
     kernels = found.is_kernel
@@ -232,7 +221,7 @@ def write_counters(sink: Sink, counters: list[CounterEvent]) -> None:
     """Counters of kernels, in order of time, as Nsight Compute's are kept."""
     ordered = sorted(counters, key=lambda event: event.ts or 0.0)
     rows = [
-        (index, scrub_homes(event.name or ""), metric, float(value))
+        (index, naming.scrub_homes(event.name or ""), metric, float(value))
         for index, event in enumerate(ordered)
         for metric, value in (event.args or {}).items()
         if isinstance(value, int | float) and not isinstance(value, bool)

@@ -8,16 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from detscope.ingest.kineto import naming
 from detscope.ingest.kineto.columns import EventCollector, EventColumns, Flags, join_columns, no_columns
-from detscope.ingest.kineto.names import (
-    DEVICE_ROLES,
-    LOADER_MARK,
-    OPTIMIZER_MARK,
-    RECORD_ENTER,
-    RECORD_MARKS,
-    STEP_MARK,
-    scrub_homes,
-)
 from detscope.ingest.kineto.nesting import NestedIntervals, ThreadAxis, make_axis
 
 _OWN_ROLES = ("own step", "own phase", "own stage", "own module", "own loader")
@@ -31,7 +23,7 @@ class TraceEvents:
     threads: list[tuple[Any, Any]]
     shapes: list[bytes]
     stacks: list[str]
-    device: EventColumns  # extra column "kind": index into DEVICE_ROLES
+    device: EventColumns  # extra column "kind": index into naming.DEVICE_ROLES
     device_annotations: EventColumns
     runtime: EventColumns
     operators: EventColumns
@@ -66,7 +58,7 @@ def check_names(names: list[str], columns: EventColumns, test: Callable[[str], o
 def sort_events(collector: EventCollector) -> TraceEvents:
     """All events of a file by what they are."""
     columns = collector.finish_columns()
-    names = [scrub_homes(name) for name in collector.names]
+    names = [naming.scrub_homes(name) for name in collector.names]
     own = {role: columns.pop(role) for role in _OWN_ROLES if role in columns}
 
     def take_role(role: str) -> EventColumns:
@@ -101,7 +93,7 @@ def sort_events(collector: EventCollector) -> TraceEvents:
 
 def _join_device(columns: dict[str, EventColumns]) -> EventColumns:
     parts = []
-    for index, role in enumerate(DEVICE_ROLES):
+    for index, role in enumerate(naming.DEVICE_ROLES):
         part = columns.pop(role, None)
         if part is not None:
             part.extra["kind"] = np.full(len(part), index, np.int8)
@@ -115,11 +107,8 @@ def _join_device(columns: dict[str, EventColumns]) -> EventColumns:
 
 def _split_marks(names: list[str], operators: EventColumns) -> tuple[EventColumns, EventColumns]:
     """Old traces have the marks of steps, loader and optimizer among the operators."""
-
-    def is_mark(name: str) -> bool:
-        return any(mark.search(name) for mark in (STEP_MARK, LOADER_MARK, OPTIMIZER_MARK))
-
-    marks = check_names(names, operators, is_mark)
+    patterns = (naming.STEP_MARK, naming.LOADER_MARK, naming.OPTIMIZER_MARK)
+    marks = check_names(names, operators, lambda name: any(mark.search(name) for mark in patterns))
     if not marks.any():
         return operators, no_columns()
     return operators.take_rows(~marks), operators.take_rows(marks)
@@ -130,9 +119,9 @@ def _split_bare(names: list[str], bare: EventColumns) -> tuple[EventColumns, Eve
     if not len(bare):
         return bare, no_columns()
     bare = bare.take_rows(np.lexsort((bare.start_ns, bare.thread)))
-    enters = check_names(names, bare, lambda name: name == RECORD_ENTER)
+    enters = check_names(names, bare, lambda name: name == naming.RECORD_ENTER)
     annotated = np.concatenate([[False], enters[:-1] & (bare.thread[1:] == bare.thread[:-1])])
-    marks = check_names(names, bare, RECORD_MARKS.search)
+    marks = check_names(names, bare, naming.RECORD_MARKS.search)
     annotated &= ~marks
     operators, known = _split_marks(names, bare.take_rows(~marks & ~annotated))
     return operators, join_columns(bare.take_rows(annotated), known)

@@ -158,7 +158,9 @@ class ListingReader:
 
 def _read_header(line: str) -> tuple[list[str], str] | None:
     """The columns and the delimiter of a header, also where a program's last words stand right before it."""
-    if ("Metric Name" not in line and "Kernel Name" not in line) or len(line) > read_limit("listing_line_bytes"):
+    if ("Metric Name" not in line and "Kernel Name" not in line) or len(line) > read_limit(
+        "listing_line_bytes"
+    ):
         return None
     at = max(line.find('"ID"'), 0)
     for delimiter in _DELIMITERS:

@@ -36,7 +36,7 @@ class Database:
         """Table -> lower-case column -> column as it is spelt; views are left alone."""
         found = {}
         for (name,) in next(self._read_pages("SELECT name FROM sqlite_master WHERE type = 'table'"), []):
-            rows = next(self._read_pages(f"PRAGMA table_info({_quote(str(name))})"), [])
+            rows = next(self._read_pages(f"PRAGMA table_info({_quote_name(str(name))})"), [])
             found[str(name)] = {str(row[1]).lower(): str(row[1]) for row in rows}
         return found
 
@@ -45,8 +45,8 @@ class Database:
         if table not in self.columns:
             return
         spelt = self.columns[table]
-        wanted = ", ".join(_quote(spelt[c.lower()]) if c.lower() in spelt else "NULL" for c in columns)
-        for rows in self._read_pages(f"SELECT {wanted} FROM {_quote(table)}"):
+        wanted = ", ".join(_quote_name(spelt[c.lower()]) if c.lower() in spelt else "NULL" for c in columns)
+        for rows in self._read_pages(f"SELECT {wanted} FROM {_quote_name(table)}"):
             yield dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
 
     def read_frames(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -58,7 +58,7 @@ class Database:
         """Rows of a table; 0 without it."""
         if table not in self.columns:
             return 0
-        return int(next(self._read_pages(f"SELECT COUNT(*) FROM {_quote(table)}"))[0][0])
+        return int(next(self._read_pages(f"SELECT COUNT(*) FROM {_quote_name(table)}"))[0][0])
 
     def read_texts(self, table: str, key: str, value: str) -> dict[int, str]:
         """Number -> text, as `StringIds` keeps them."""
@@ -129,5 +129,5 @@ def _unpack_file(path: Path) -> Iterator[Path]:
         yield plain
 
 
-def _quote(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

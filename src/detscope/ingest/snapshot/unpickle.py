@@ -161,14 +161,14 @@ class _PlainReader:
         target.update(zip(keys, items[1::2], strict=True))
 
     def _make_tuple_action(self, count: int) -> Callable[[], None]:
-        def make() -> None:
+        def make_tuple() -> None:
             if len(self.stack) < count:
                 raise IndexError("too few values for a tuple")
             items = tuple(self.stack[-count:])
             del self.stack[-count:]
             self._push_container(items)
 
-        return make
+        return make_tuple
 
     def _keep_memo(self, key: int) -> None:
         self.memo[key] = self.stack[-1]

@@ -18,7 +18,7 @@ from detscope.predict.device.model import DeviceModel
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import COVERAGE, TargetModel
-from detscope.predict.models.methods import HybridModel
+from detscope.predict.models.methods import find_physical
 from detscope.predict.models.physical import PhysicalModel
 from detscope.predict.models.residual import solve_least_squares
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured, sum_samples
@@ -96,7 +96,12 @@ def _note_errors(target: str, old: TargetModel, new: TargetModel, samples: Seque
 
 
 def _transfer_latency(source: TargetModel, samples: Sequence[StepSample]) -> TargetModel:
-    old = _require_physical(source)
+    old = find_physical(source.far, source.near)  # residuals that were learnt on the old device stay there
+    if old is None:
+        raise InputError(
+            "the old device's latency is by trees, which know nothing about another device",
+            "fit it again with --method auto or physical",
+        )
     truth = np.array([one.latency_ms for one in samples], dtype=float)
     physics = _measure_old_device(old, [one.case for one in samples])
     before = np.abs(physics.predict(np.zeros(2 + len(physics.names))) / truth - 1)
@@ -105,19 +110,6 @@ def _transfer_latency(source: TargetModel, samples: Sequence[StepSample]) -> Tar
     logs = _fit_factors(physics, truth, spread)
     new = _scale_model(old, physics.names, np.exp(logs))
     return _make_target(source, new, tried[spread], float(before.mean()))
-
-
-def _require_physical(source: TargetModel) -> PhysicalModel | LayerModel:
-    """What residuals were learnt on the old device is its own and stays there."""
-    for model in (source.far, source.near):
-        if isinstance(model, HybridModel):
-            return model.physical
-        if isinstance(model, PhysicalModel | LayerModel):
-            return model
-    raise InputError(
-        "the old device's latency is by trees, which know nothing about another device",
-        "fit it again with --method auto or physical",
-    )
 
 
 def _measure_old_device(model: PhysicalModel | LayerModel, cases: Sequence[StepCase]) -> OldDeviceTimes:

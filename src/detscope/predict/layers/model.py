@@ -15,7 +15,6 @@ from functools import lru_cache
 import numpy as np
 
 from detscope.predict.layers.calls import list_stand_ins
-from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.table import LayerTable
 from detscope.predict.models.choice import average_groups, group_samples, leave_out
 from detscope.predict.models.residual import solve_least_squares
@@ -73,6 +72,7 @@ class LayerModel:
         for call, name, ms in zip(calls, names, times.tolist(), strict=True):
             found[call.operation.stage] = found.get(call.operation.stage, 0.0) + ms * self.factor_of(name)
         return found
+
 
 @lru_cache(maxsize=20000)
 def _sum_classes(table: LayerTable, case: StepCase) -> dict[str, float]:

@@ -5,7 +5,7 @@ Where single layers were measured, latency by physics is their sum, called `laye
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -15,11 +15,16 @@ from detscope.errors import UsageError
 from detscope.predict.layers.model import LayerModel, choose_layers
 from detscope.predict.layers.table import LayerTable
 from detscope.predict.memory.model import fit_memory
-from detscope.predict.models.choice import Fit, TargetModel, fit_target
+from detscope.predict.models.choice import Fit, Predictor, TargetModel, fit_target
 from detscope.predict.models.older import TREES, collect_older_features, fit_trees
 from detscope.predict.models.physical import PhysicalModel, choose_physical, find_fair_places
 from detscope.predict.models.residual import SmoothResidual, fit_residuals
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured
+
+_TREES_IN_TRIALS = 25  # enough to compare methods by
+METHODS = ("auto", "trees", "physical", "hybrid")
+LAYERS = "layers"  # what `physical` is called where single layers were measured
+TARGETS = {"memory": "process_bytes", "latency": "latency_ms"}
 
 
 @dataclass(frozen=True)
@@ -57,59 +62,41 @@ def fit_hybrid(samples: Sequence[StepSample], physical: PhysicalModel | LayerMod
     return HybridModel(physical, fit_residuals(collect_latency_features(physical, cases), [left_over])[0])
 
 
-_TREES_IN_TRIALS = 25  # enough to compare methods by
-METHODS = ("auto", "trees", "physical", "hybrid")
-LAYERS = "layers"  # what `physical` is called where single layers were measured
-TARGETS = {"memory": "process_bytes", "latency": "latency_ms"}
+def find_physical(*models: Predictor) -> PhysicalModel | LayerModel | None:
+    """The physics of the first model that has some; None: all are trees, which know no layers."""
+    for model in models:
+        physical = model.physical if isinstance(model, HybridModel) else model
+        if isinstance(physical, PhysicalModel | LayerModel):
+            return physical
+    return None
 
 
 @lru_cache(maxsize=64)
-def _chosen_physical(samples: tuple[StepSample, ...], training: bool) -> PhysicalModel:
-    return choose_physical(samples, training=training)
+def _choose_physics(
+    samples: tuple[StepSample, ...], training: bool, table: LayerTable | None
+) -> PhysicalModel | LayerModel:
+    """Once for the method itself and for the hybrid that corrects it."""
+    return choose_physical(samples, training=training) if table is None else choose_layers(table, samples)
 
 
-def _physical_latency(samples: Sequence[StepSample], *, training: bool) -> PhysicalModel:
-    return _chosen_physical(tuple(samples), training)
-
-
-def _hybrid_latency(samples: Sequence[StepSample], *, training: bool) -> HybridModel:
-    return fit_hybrid(samples, _chosen_physical(tuple(samples), training))
-
-
-@lru_cache(maxsize=64)
-def _chosen_layers(samples: tuple[StepSample, ...], table: LayerTable) -> LayerModel:
-    return choose_layers(table, samples)
-
-
-def _layers_latency(samples: Sequence[StepSample], *, table: LayerTable) -> LayerModel:
-    return _chosen_layers(tuple(samples), table)
-
-
-def _hybrid_of_layers(samples: Sequence[StepSample], *, table: LayerTable) -> HybridModel:
-    return fit_hybrid(samples, _chosen_layers(tuple(samples), table))
+def _fit_latency(
+    samples: Sequence[StepSample], *, hybrid: bool, training: bool, table: LayerTable | None
+) -> PhysicalModel | LayerModel | HybridModel:
+    physics = _choose_physics(tuple(samples), training, table)
+    return fit_hybrid(samples, physics) if hybrid else physics
 
 
 def list_methods(
     target: str, *, training: bool = True, trees_count: int = TREES, table: LayerTable | None = None
 ) -> dict[str, Fit]:
     """Ways to fit a target ("memory" or "latency") by the names of their methods; the first is preferred."""
-    trees: Fit = partial(fit_trees, target=TARGETS[target], training=training, count=trees_count)
-    if target == "latency" and table is not None:
-        return {
-            LAYERS: partial(_layers_latency, table=table),
-            "hybrid": partial(_hybrid_of_layers, table=table),
-            "trees": trees,
-        }
+    fit: Callable[..., Predictor] = fit_memory
     if target == "latency":
-        return {
-            "physical": partial(_physical_latency, training=training),
-            "hybrid": partial(_hybrid_latency, training=training),
-            "trees": trees,
-        }
+        fit = partial(_fit_latency, training=training, table=table)
     return {
-        "physical": partial(fit_memory, hybrid=False),
-        "hybrid": partial(fit_memory, hybrid=True),
-        "trees": trees,
+        LAYERS if target == "latency" and table is not None else "physical": partial(fit, hybrid=False),
+        "hybrid": partial(fit, hybrid=True),
+        "trees": partial(fit_trees, target=TARGETS[target], training=training, count=trees_count),
     }
 
 

@@ -202,7 +202,6 @@ class PhysicalModel:
         terms, _ = _collect_costs([case], self.tiles, self.training)
         return dict(zip(TERMS, (terms[0] * np.array(self.device_ms)).tolist(), strict=True))
 
-
     def sum_by_stage(self, case: StepCase) -> dict[str, float]:
         """The device's milliseconds by the stages of a network."""
         found = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from detscope.record.foreign import Patches, WeakObjects
-from detscope.record.model.calls import CallListener
+from detscope.record.model.calls import CallListener, put_around
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
 
@@ -69,57 +68,43 @@ class PhaseProbes(CallListener):
         return lambda: buffer.exit_node(number)
 
     def _install_hooks(self) -> None:
-        self._patches.put(torch.autograd, "_engine_run_backward", self._make_engine())
-        buffer, number = self._buffer, self._optimizer
+        put_around(self._patches, torch.autograd, "_engine_run_backward", self._run_backward)
 
-        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        def enter_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
-                buffer.enter_node(number)
+                self._buffer.enter_node(self._optimizer)
 
-        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        def exit_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
-                buffer.exit_node(number)
+                self._buffer.exit_node(self._optimizer)
 
         self._handles += [
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
+            register_optimizer_step_pre_hook(enter_step),
+            register_optimizer_step_post_hook(exit_step),
         ]
         classes = {
             next(kind for kind in type(optimizer).__mro__ if "zero_grad" in vars(kind))
             for optimizer in self._optimizers
         }
         for kind in classes:
-            self._patches.put(kind, "zero_grad", self._make_zero_grad(vars(kind)["zero_grad"]))
+            put_around(self._patches, kind, "zero_grad", self._zero_grad)
 
-    def _make_engine(self) -> Callable[..., Any]:
-        plain: Callable[..., Any] = vars(torch.autograd)["_engine_run_backward"]
-        buffer, number, calls = self._buffer, self._backward, self.calls
+    def _run_backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._on:
+            return plain(*args, **kwargs)
+        self._buffer.enter_node(self._backward)
+        self.calls.in_backward += 1
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            self.calls.in_backward -= 1
+            self._buffer.exit_node(self._backward)
 
-        @functools.wraps(plain)
-        def run_backward(*args: Any, **kwargs: Any) -> Any:
-            if not self._on:
-                return plain(*args, **kwargs)
-            buffer.enter_node(number)
-            calls.in_backward += 1
-            try:
-                return plain(*args, **kwargs)
-            finally:
-                calls.in_backward -= 1
-                buffer.exit_node(number)
-
-        return run_backward
-
-    def _make_zero_grad(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        buffer, number = self._buffer, self._optimizer
-
-        @functools.wraps(plain)
-        def zero_grad(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or not self._on or self_ not in self._optimizers:
-                return plain(self_, *args, **kwargs)
-            buffer.enter_node(number)
-            try:
-                return plain(self_, *args, **kwargs)
-            finally:
-                buffer.exit_node(number)
-
-        return zero_grad
+    def _zero_grad(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._on or optimizer not in self._optimizers:
+            return plain(optimizer, *args, **kwargs)
+        self._buffer.enter_node(self._optimizer)
+        try:
+            return plain(optimizer, *args, **kwargs)
+        finally:
+            self._buffer.exit_node(self._optimizer)

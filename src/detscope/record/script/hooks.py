@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from detscope.record.foreign import Patches
-from detscope.record.model.calls import torch_captures
+from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import ScriptTracker
 
@@ -41,14 +41,14 @@ class Hooks:
             tracker.pacer.add_optimizer()
         tracker.module_call = _make_module_call(tracker)
         patches.put(nn.Module, "__call__", tracker.module_call)
-        self._replace_function(torch.autograd, "_engine_run_backward", tracker.run_backward)
+        put_around(patches, torch.autograd, "_engine_run_backward", tracker.run_backward)
         self._handles += [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        self._replace_function(torch.optim.Optimizer, "__init__", self._make_optimizer)
-        self._replace_function(torch.amp.GradScaler, "step", self._step_scaled)
-        self._replace_function(torch.amp.GradScaler, "scale", self._scale_loss)
+        put_around(patches, torch.optim.Optimizer, "__init__", self._make_optimizer)
+        put_around(patches, torch.amp.GradScaler, "step", self._step_scaled)
+        put_around(patches, torch.amp.GradScaler, "scale", self._scale_loss)
         for owner, names in (
             (torch.optim.Optimizer, ("zero_grad",)),
             (nn.Module, ("zero_grad",)),
@@ -56,14 +56,14 @@ class Hooks:
             (clip_grad, ("clip_grad_norm_", "clip_grad_value_")),
         ):
             for name in names:
-                self._replace_function(owner, name, self._call_in_optimizer_phase)
+                put_around(patches, owner, name, self._call_in_optimizer_phase)
         for name in ("_prepare_profiler", "_enable_profiler"):
-            self._replace_function(torch.autograd.profiler, name, self._begin_profiler)
+            put_around(patches, torch.autograd.profiler, name, self._begin_profiler)
         if vars(torch.autograd)["_profiler_enabled"]():
             tracker.recording.make_way()
         watch_loaders(patches, tracker.batches)
         hide_from_compiler()
-        tracker.recording.ranks.attach_watch(patches.put, tracker.find_phase)
+        tracker.recording.ranks.attach_watch(patches, tracker.find_phase)
         if torch.cuda.is_available():  # elsewhere nothing has to travel
             for name in ("to", "cuda"):
                 patches.put(torch.Tensor, name, _make_copy(getattr(torch.Tensor, name), tracker))
@@ -74,16 +74,6 @@ class Hooks:
             handle.remove()
         self._handles.clear()
         self._patches.undo()
-
-    def _replace_function(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Have `around(plain, ...)` called instead of a function that is called some times per step."""
-        plain = getattr(owner, name)
-
-        @functools.wraps(plain)
-        def call_around(*args: Any, **kwargs: Any) -> Any:
-            return plain(*args, **kwargs) if is_compiling() else around(plain, *args, **kwargs)
-
-        self._patches.put(owner, name, call_around)
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_compiling():

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from detscope.record.foreign import Patches
 from detscope.record.script.options import ScriptOptions
 
 if TYPE_CHECKING:
-    from detscope.record.communication import CommunicationWatch, Put
+    from detscope.record.communication import CommunicationWatch
     from detscope.record.script.recorder import ScriptRecorder
 
 
@@ -24,14 +25,14 @@ class ScriptRanks:
         self.group_seen: Callable[[int, int, Any], None] = lambda _rank, _ranks, _store: None
         self.look: Callable[[], None] = lambda: None  # called between steps
 
-    def attach_watch(self, put: Put, phase_now: Callable[[], str | None]) -> None:
+    def attach_watch(self, patches: Patches, phase_now: Callable[[], str | None]) -> None:
         """Time collectives, should this be or become one of several ranks."""
         if torch.distributed.is_available():
             from detscope.record.communication import CommunicationWatch
 
             self._watch = CommunicationWatch(self._options.rank or 0)
-            self._watch.attach_to_all(put)
-            self._watch.attach_to_calls(put, phase_now)
+            self._watch.attach_to_all(patches)
+            self._watch.attach_to_calls(patches, phase_now)
 
     def notice_group(self) -> ScriptOptions:
         """The options, with the place of this process among the ranks, if it is one by now."""

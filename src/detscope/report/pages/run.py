@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from detscope.analyze.drawing import ReportData, report_data
+from detscope.analyze.summary import RunSummary
 from detscope.report.figures import plain
 from detscope.report.render.page import render_page
 from detscope.report.sections import make_sections
@@ -21,7 +21,7 @@ def write_report(run: Run | str | Path, target: Path | None = None) -> Path:
     return path
 
 
-def report_of(folder: Path, summary: dict[str, Any]) -> Path:
+def report_of(folder: Path, summary: RunSummary) -> Path:
     """Write the report of a run whose figures are already known."""
     path = folder / "report.html"
     write_text(path, _html(ReportData(load_run(folder), summary)))
@@ -34,19 +34,15 @@ def report_html(run: Run) -> str:
 
 
 def _html(data: ReportData) -> str:
-    run = data.run
     sections, absent = make_sections(data)
     summary = data.summary
-    model = summary.get("model")
-    name = model.get("name") if isinstance(model, dict) else model
+    name = (summary.model.name if summary.model else None) or "run"
     verb = {"train": "training", "infer": "inference", "import": "recorded elsewhere"}.get(
-        str(summary.get("verb")), str(summary.get("verb"))
+        summary.verb or "", summary.verb
     )
-    device = summary.get("device")
-    device = device.get("name") if isinstance(device, dict) else device
-    where = f" on {device}" if device else ""
-    subtitle = f"{verb}{where}, {run.folder.name}"
-    if run.status != "ok":
-        subtitle += f" · {run.status}: {summary.get('reason') or 'the run did not end by itself'}"
+    where = f" on {summary.device}" if summary.device else ""
+    subtitle = f"{verb}{where}, {data.run.folder.name}"
+    if summary.status != "ok":
+        subtitle += f" · {summary.status}: {summary.reason or 'the run did not end by itself'}"
     made = "Made by detscope from this run's tables. The file needs no network and sends nothing."
-    return render_page(plain(name or "run"), plain(subtitle), sections, absent, made)
+    return render_page(plain(name), plain(subtitle), sections, absent, made)

@@ -103,7 +103,7 @@ def _charts(summary: Summary) -> list[Any]:
 
 
 def _per(summary: Summary) -> str:
-    return "ms per step" if summary.get("verb") != "infer" else "ms per pass"
+    return "ms per step" if summary.verb != "infer" else "ms per pass"
 
 
 def _texts(summary: Summary) -> Iterator[Any]:
@@ -140,16 +140,16 @@ def _headline(summary: Summary) -> str:
     facts = {
         "model": _model(summary),
         "device": device_name(summary),
-        "batch size": summary.get("batch_size"),
-        "precision": summary.get("precision"),
-        "status": summary.get("status"),
+        "batch size": summary.batch_size,
+        "precision": summary.precision,
+        "status": summary.status,
         "weights": mapping(summary, "weights").get("note"),
         "latency p50, ms": f"{number(latency.get('p50'))} {interval(latency.get('ci95'))}",
         "samples": latency.get("n"),
-        "images/s": number(summary.get("images_per_s")),
+        "images/s": number(summary.images_per_s),
     }
     lines = [[sentence(name), sentence(ABSENT if fact is None else fact)] for name, fact in facts.items()]
-    said = sentence(summary.get("verdict") or "")
+    said = sentence(summary.verdict or "")
     return f"{said}\n\n{table(['what', 'value'], [], lines)}"
 
 
@@ -159,25 +159,25 @@ def _latency(summary: Summary) -> Mapping[str, Any]:
 
 
 def _model(summary: Summary) -> str:
-    model = summary.get("model")
+    model = summary.model
     name = model.get("name") if isinstance(model, Mapping) else model
     return plain(name) if name else "unnamed"
 
 
 def _hparams(run: Run, summary: Summary, started_s: float) -> list[Any]:
-    batch_size = summary.get("batch_size")
+    batch_size = summary.batch_size
     parameters: dict[str, Any] = {
         "model": _model(summary),
         "device": plain(device_name(summary) or ABSENT),
         "batch_size": float(batch_size) if is_number(batch_size) and batch_size else ABSENT,
-        "precision": plain(summary.get("precision") or ABSENT),
+        "precision": plain(summary.precision or ABSENT),
     }
     shown = {tag: name for tag, name in _METRICS.items() if tag in _metric_values(summary)}
     return event_file.parameters_and_metrics(parameters, shown, run.folder.name, started_s)
 
 
 def _metric_values(summary: Summary) -> dict[str, float]:
-    found = zip(_METRICS, (_latency(summary).get("p50"), summary.get("images_per_s")), strict=True)
+    found = zip(_METRICS, (_latency(summary).get("p50"), summary.images_per_s), strict=True)
     return {tag: float(value) for tag, value in found if is_number(value) and value is not None}
 
 

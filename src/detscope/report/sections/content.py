@@ -49,7 +49,7 @@ def section(data: ReportData) -> Section | Absent:
         return Absent("Cost against content", "what was in the steps is not known")
     axes = Axis(), Axis("ms", lowest=0)
     blocks: list[Block] = [
-        Facts(list(_content_facts(data.summary["content"])), full=False),
+        Facts(list(_content_facts(data.summary.content)), full=False),
         Chart(
             "content-chart",
             "Milliseconds of a step against what was in it",
@@ -59,7 +59,7 @@ def section(data: ReportData) -> Section | Absent:
         ),
         _slopes_table("content-table", "Slopes", [_slope_row(cost, per) for per, cost in found]),
     ]
-    stages = [cost for cost in data.summary.get("cost_against_content") or () if cost.slope is not None]
+    stages = [cost for cost in data.summary.cost_against_content or () if cost.slope is not None]
     if stages:
         rows = [[cost.stage, *_slope_row(cost, None)] for cost in stages]
         blocks.append(

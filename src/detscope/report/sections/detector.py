@@ -27,7 +27,7 @@ from detscope.report.sections import SectionPart
 
 def section(data: ReportData) -> Section | Absent:
     """Stages in the order of the model."""
-    stages = data.summary["stages"]
+    stages = data.summary.stages
     top = [stage for stage in stages if stage.depth == 0 and stage.total_ms > 0]
     if not top:
         return Absent("The detector", "stages need --level modules and a detector whose family is known")

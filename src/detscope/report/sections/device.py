@@ -24,7 +24,7 @@ _SHOWN_TELEMETRY = ("cpu_percent", "utilisation", "gpu_utilisation")
 
 def section(data: ReportData) -> Section | Absent:
     """Utilisation with numerator and denominator, idle, blame; on a CPU the cores in its place."""
-    device = data.summary.get("device")
+    device = data.summary.device
     used = mapping(device, "utilisation") if isinstance(device, Mapping) else {}
     if isinstance(device, Mapping) and is_number(used.get("kernels")):
         return _gpu(device, used)

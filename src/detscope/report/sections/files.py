@@ -18,16 +18,16 @@ def section(data: ReportData) -> Section:
 
 def _file_facts(data: ReportData) -> Iterator[Fact]:
     summary = data.summary
-    run = path_from_here(summary["run"])
+    run = path_from_here(summary.run)
     yield Fact("run", run, "strong")
-    for file in summary["files"]:
+    for file in summary.files:
         remark = "  (open in ui.perfetto.dev)" if file.name == "trace" else ""
         yield Fact(file.name, path_from_here(file.path) + remark)
-    rerun = summary["rerun"]
+    rerun = summary.rerun
     if data.just_ended:
         yield Fact("next", f"detscope report {shlex.quote(run)} --open")
-    elif summary["level"] != "ops" and rerun:
-        yield Fact("next", _with_operators(rerun.replace(summary["run"], run)))
+    elif summary.level != "ops" and rerun:
+        yield Fact("next", _with_operators(rerun.replace(summary.run, run)))
     else:
         yield Fact("next", f"detscope show {shlex.quote(run)} --json")
 

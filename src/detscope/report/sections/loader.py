@@ -14,7 +14,7 @@ from detscope.report.sections import SectionPart
 
 def section(data: ReportData) -> Section | Absent:
     """Workers, capacity, demand."""
-    loader: LoaderFigures = data.summary["loader"]
+    loader: LoaderFigures = data.summary.loader
     if not loader.workers:
         return Absent("Data pipeline", loader.why or "the loader was not measured")
     columns = [

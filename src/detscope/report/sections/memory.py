@@ -35,9 +35,9 @@ WORKERS_SHOWN = 8
 
 def section(data: ReportData) -> Section | Absent:
     """What the peak is made of."""
-    account: MemoryAccount | None = data.summary["memory"]
+    account: MemoryAccount | None = data.summary.memory
     if account is None:
-        told: PassMemory | None = data.summary.get("pass_memory")
+        told: PassMemory | None = data.summary.pass_memory
         if told is not None and told.peak_bytes is not None:
             return _section_of_pass(told)
         return Absent("Memory", (told and told.why) or "record it with --memory")
@@ -52,7 +52,7 @@ def section(data: ReportData) -> Section | Absent:
     blocks += [table for table in (_modules_table(account), _tensors_table(account)) if table.rows]
     blocks += [
         Facts(list(_level_facts(account))),
-        _advice_table(data.summary["advice"]),
+        _advice_table(data.summary.advice),
         _tried_table(account),
     ]
     if account.oom is not None:

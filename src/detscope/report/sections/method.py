@@ -18,22 +18,22 @@ def section(data: ReportData) -> Section:
     """Everything a doubter asks for."""
     summary = data.summary
     blocks: list[Block] = []
-    remarks = [f"cannot tell: {text}" for text in summary["cannot_tell"]] + summary["notes"]
+    remarks = [f"cannot tell: {text}" for text in summary.cannot_tell] + summary.notes
     if remarks:
         blocks.append(Notes(remarks, brief=True))
     facts = [[name, text] for name, text in _run_facts(data)]
     blocks.append(Table("facts", "This run and its machine", [Column("what"), Column("value")], facts))
-    if summary["telemetry"]:
+    if summary.telemetry:
         columns = [Column("source"), Column("metric"), Column("mean", "number"), Column("max", "number")]
         columns += [Column("unit"), Column("samples", "count")]
         rows: list[list[Value]] = [
-            [row.source, row.metric, row.mean, row.max, row.unit, row.n] for row in summary["telemetry"]
+            [row.source, row.metric, row.mean, row.max, row.unit, row.n] for row in summary.telemetry
         ]
         blocks.append(Table("telemetry", "Sampled while it ran", columns, rows, brief_rows=BRIEF_TELEMETRY))
     columns = [Column("number"), Column("definition", "sentence")]
-    definitions: list[list[Value]] = [[name, text] for name, text in summary["definitions"].items()]
+    definitions: list[list[Value]] = [[one.name, one.text] for one in summary.definitions]
     blocks.append(Table("definitions", "What the numbers mean", columns, definitions))
-    return Section("method", "How it was measured", _headline(summary["overhead_ratio"]), "", blocks)
+    return Section("method", "How it was measured", _headline(summary.overhead_ratio), "", blocks)
 
 
 def _headline(cost: OwnCost) -> str:
@@ -46,9 +46,9 @@ def _headline(cost: OwnCost) -> str:
 def _run_facts(data: ReportData) -> Iterator[tuple[str, str]]:
     summary = data.summary
     for key in ("run", "verb", "status", "reason", "device", "batch_size", "precision", "level"):
-        if summary[key] is not None:
-            yield key, str(summary[key])
-    yield "steadiness", f"{summary['stability'].verdict}: {summary['stability'].reason}"
+        if (value := getattr(summary, key)) is not None:
+            yield key, str(value)
+    yield "steadiness", f"{summary.stability.verdict}: {summary.stability.reason}"
     for key in ("model", "weights", "data", "environment"):
         yield from _flatten_facts(key, data.run.info.get(key))
 

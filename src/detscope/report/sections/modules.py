@@ -42,7 +42,7 @@ COLUMNS: tuple[tuple[str, Kind, bool, Callable[[ModuleFigures], Value]], ...] = 
 
 def section(data: ReportData) -> Section | Absent:
     """Modules by what they cost."""
-    modules: list[ModuleFigures] = data.summary["modules"]
+    modules: list[ModuleFigures] = data.summary.modules
     if not modules:
         return Absent("Modules", "modules need --level modules or ops")
     return Section(

@@ -29,8 +29,8 @@ _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "other": GREY}
 
 def section(data: ReportData) -> Section | Absent:
     """Operators, most expensive first; a roofline where FLOPs were counted."""
-    operators: list[OperatorFigures] = data.summary["operators"]
-    roofline: Roofline = data.summary["roofline"]
+    operators: list[OperatorFigures] = data.summary.operators
+    roofline: Roofline = data.summary.roofline
     if not operators and not roofline.points:
         return Absent("Operators", "operators need --level ops")
     blocks: list[Block] = [*_roofline_blocks(roofline)]

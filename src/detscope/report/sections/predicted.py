@@ -31,7 +31,7 @@ from detscope.report.verbs.prediction import write_compared, write_grounds, writ
 
 def section(data: ReportData) -> Section | Absent:
     """How far the prediction was off, and whether its interval held."""
-    found: Prediction | None = data.summary.get("predicted")
+    found: Prediction | None = data.summary.predicted
     if found is None:
         return Absent(
             "Predicted beside measured",

@@ -60,7 +60,7 @@ def _name(row: Any) -> str:
 def _title(summary: Any) -> str:
     held = mapping(summary, "straggler")
     why = plain(held.get("why") or "cannot tell who holds the others up")
-    return f"{number(summary.get('ranks'), 0)} ranks: {why}"
+    return f"{number(summary.ranks, 0)} ranks: {why}"
 
 
 def _cards(summary: Any) -> list[Card]:

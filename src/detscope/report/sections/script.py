@@ -12,7 +12,7 @@ from detscope.report.sections import SectionPart
 
 def section(data: ReportData) -> Section | None:
     """What `detscope run` found; other runs have no such section."""
-    script: ScriptFigures | None = data.summary["script"]
+    script: ScriptFigures | None = data.summary.script
     if script is None:
         return None
     return Section(

@@ -37,7 +37,7 @@ _MODES = (
 def section(data: ReportData) -> Section | Absent:
     """Phases and steps."""
     summary = data.summary
-    phases, whole = summary["phases"], summary["step_ms"].p50
+    phases, whole = summary.phases, summary.step_ms.p50
     if not phases or whole is None:
         return Absent("A step", "no complete step was recorded")
     largest = max(phases, key=lambda phase: phase.ms)
@@ -60,12 +60,12 @@ def section(data: ReportData) -> Section | Absent:
                 Column("device ms", "ms", brief=False),
             ],
             [[phase.name, phase.ms, phase.share, phase.p50, phase.n, phase.device_ms] for phase in phases],
-            brief_rows=len(phases) if summary["verb"] != "infer" else 0,
+            brief_rows=len(phases) if summary.verb != "infer" else 0,
         ),
         _steps_chart(data),
         _steps_table(data),
     ]  # fmt: skip
-    outliers = summary["outliers"]
+    outliers = summary.outliers
     if outliers:
         blocks.append(
             Table(
@@ -96,8 +96,8 @@ def _why_slow(row: Outlier) -> str:
 
 
 def _time_facts(data: ReportData) -> Iterator[Fact]:
-    summary, step = data.summary, data.summary["step_ms"]
-    infers = summary["verb"] == "infer"
+    summary, step = data.summary, data.summary.step_ms
+    infers = summary.verb == "infer"
     label = "latency" if infers else "step"
     many = f"{step.n} {'passes' if infers else 'steps'}"
     text = f"median {with_unit(step.p50, 'ms')}, 95 % interval {interval(step.ci95)}, {many}"
@@ -106,31 +106,29 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
     yield Fact(
         "", ", ".join(f"{name} {with_unit(value, 'ms') if why is None else why}" for name, value, why in ends)
     )
-    if infers and summary["first_image_ms"] is not None:
-        yield Fact("", f"the very first took {with_unit(summary['first_image_ms'], 'ms')}")
-    speed = (
-        with_unit(summary["images_per_s"], "images/s") if summary["images_per_s"] is not None else CANNOT_TELL
-    )
+    if infers and summary.first_image_ms is not None:
+        yield Fact("", f"the very first took {with_unit(summary.first_image_ms, 'ms')}")
+    speed = with_unit(summary.images_per_s, "images/s") if summary.images_per_s is not None else CANNOT_TELL
     if step.mean is not None:
         speed += f", mean {with_unit(step.mean, 'ms')}, over all {step.mean_n} measured, bare ones as well"
     yield Fact("speed", speed)
-    steady = summary["stability"]
+    steady = summary.stability
     yield Fact(
         "steadiness", f"{steady.verdict}: {steady.reason}", "" if steady.verdict == "stable" else "warn"
     )
-    warmup = summary["warmup"]
+    warmup = summary.warmup
     if warmup.n:
         first, median = with_unit(warmup.first_ms, "ms"), with_unit(warmup.p50, "ms")
         yield Fact("warm-up", f"{warmup.n} steps apart: first {first}, median {median}")
-    cost = summary["overhead_ratio"]
+    cost = summary.overhead_ratio
     if cost.value is not None and cost.ci95 is not None:
         ends95 = f"[{number(cost.ci95.low, 3)}, {number(cost.ci95.high, 3)}]"
         ratio = f"{number(cost.value, 3)} x a step without a recorder"
         yield Fact("own cost", f"{ratio}, 95 % interval {ends95}, n {cost.n}")
     else:
         yield Fact("own cost", f"{CANNOT_TELL}: {cost.why}")
-    if (attributed := summary["backward_attributed"]) is not None:
-        by = summary["backward_attributed_by"]
+    if (attributed := summary.backward_attributed) is not None:
+        by = summary.backward_attributed_by
         yield Fact("backward", f"{percent(attributed)} of its time belongs to modules (by {by})")
 
 

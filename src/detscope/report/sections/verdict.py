@@ -16,11 +16,11 @@ _TONES: dict[str, Tone] = {"stable": "good", "unstable": "warn", "error": "bad"}
 
 def section(data: ReportData) -> Section:
     """The verdict and its evidence."""
-    said = data.summary["verdict"] or CANNOT_TELL
+    said = data.summary.verdict or CANNOT_TELL
     blocks: list[Block] = [Facts(list(_run_facts(data)), full=False), Cards(list(_cards(data)))]
     findings = [
         Finding(row.title, row.evidence, _gain_words(row.gain_share), row.command or row.how)
-        for row in data.summary["advice"][:MOST_FINDINGS]
+        for row in data.summary.advice[:MOST_FINDINGS]
     ]
     if findings:
         blocks.append(Findings(findings))
@@ -49,38 +49,38 @@ def _run_facts(data: ReportData) -> Iterator[Fact]:
     parts += [f"{about['images']:,} images"] if about.get("images") is not None else []
     parts += [f"{many:,} classes"] if many is not None else []
     yield Fact("data", ", ".join(parts))
-    batch, level = summary["batch_size"], summary["level"]
-    setting = [summary["device"], f"batch {batch}" if batch else None, summary["precision"]]
+    batch, level = summary.batch_size, summary.level
+    setting = [summary.device, f"batch {batch}" if batch else None, summary.precision]
     setting.append(f"level {level}" if level else None)
     yield Fact("on", ", ".join(part for part in setting if part) or CANNOT_TELL)
-    if summary["status"] != "ok":
-        reason = f": {summary['reason']}" if summary["reason"] else ""
-        yield Fact("status", (summary["status"] or CANNOT_TELL) + reason, "bad")
+    if summary.status != "ok":
+        reason = f": {summary.reason}" if summary.reason else ""
+        yield Fact("status", (summary.status or CANNOT_TELL) + reason, "bad")
 
 
 def _cards(data: ReportData) -> Iterator[Card]:
-    summary, step = data.summary, data.summary["step_ms"]
-    what = "per image" if summary["verb"] == "infer" and summary["batch_size"] == 1 else "per step"
+    summary, step = data.summary, data.summary.step_ms
+    what = "per image" if summary.verb == "infer" and summary.batch_size == 1 else "per step"
     if step.p50 is not None:
         detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
         yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
-    if summary["images_per_s"] is not None:
-        speed = f"{number(summary['images_per_s'])} images/s"
-        yield Card("Speed", speed, f"batch {summary['batch_size'] or CANNOT_TELL}")
+    if summary.images_per_s is not None:
+        speed = f"{number(summary.images_per_s)} images/s"
+        yield Card("Speed", speed, f"batch {summary.batch_size or CANNOT_TELL}")
     yield from _accuracy_cards(data)
-    memory = summary.get("memory")
+    memory = summary.memory
     if memory is not None and memory.peak_bytes is not None:
         yield Card("Peak of allocated memory", with_unit(memory.peak_bytes, "bytes"))
-    use = summary.get("device_use")
-    if use is not None and use.utilisation.kernels is not None:
+    use = summary.device_use
+    if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
         yield Card("Device busy with kernels", percent(use.utilisation.kernels))
-    steady, cost = summary["stability"], summary["overhead_ratio"].value
+    steady, cost = summary.stability, summary.overhead_ratio.value
     detail = steady.reason + (f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else "")
     yield Card("Trust", steady.verdict, detail, _TONES.get(steady.verdict, ""))
 
 
 def _accuracy_cards(data: ReportData) -> Iterator[Card]:
-    accuracy = data.summary.get("accuracy")
+    accuracy = data.summary.accuracy
     for name, value in (("AP", accuracy.ap), ("AP50", accuracy.ap50)) if accuracy is not None else ():
         if value is not None:
             yield Card(f"Accuracy ({name})", f"{value:.3f}")

@@ -148,7 +148,7 @@ def environment_words(facts: Mapping[str, Any]) -> str:
 
 def row_of_run(folder: Path) -> MeasuredRow | str:
     """The typical step of a run; words, where it says nothing about a network that can be built again."""
-    from detscope.analyze.memory.account import memory_figures
+    from detscope.analyze.memory.account import memory_account
     from detscope.analyze.stats import median_interval
 
     run = load_run(folder)
@@ -169,8 +169,8 @@ def row_of_run(folder: Path) -> MeasuredRow | str:
         return "no step was measured"
     settings = info.get("settings") or {}
     interval = median_interval(durations)
-    memory = memory_figures(run) if stage == "training" else None
-    allocated = memory.get("peak_bytes") if memory else None
+    memory = memory_account(run) if stage == "training" else None
+    allocated = memory.peak_bytes if memory else None
     return MeasuredRow(
         folder.parent,
         name,

@@ -1,45 +1,39 @@
-"""`detscope infer` behind the command line: settings in, run folder out."""
+"""`detscope infer` behind the command line: which images it reads in which order; settings in, run out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from detscope.config.schema import Settings
-from detscope.data.images.files import ImageSource, UnusableImage
-from detscope.errors import DetscopeError, OwnCodeError, UsageError
-from detscope.faults import describe_error, find_user_frame, list_frames
+from detscope.data.images.files import (
+    DatasetImages,
+    ImageFiles,
+    ImageSource,
+    UnusableImage,
+    find_images,
+    read_images,
+)
+from detscope.data.registry import list_datasets
+from detscope.errors import InputError, UsageError
 from detscope.machine.devices import resolve_device
-from detscope.sessions.endings import name_kept_run
-from detscope.sessions.infer.images import (
-    make_loader,
-    open_images,
-    order_steps,
-    split_batches,
-    without_unfit,
-)
-from detscope.sessions.recording import (
-    add_costs,
-    build_options,
-    coco_class_names,
-    describe_model,
-    make_recorder,
-)
-from detscope.zoo.contract import BuiltModel, ModelCard, Stage
-from detscope.zoo.registry import build_model, get_card
+from detscope.record.steps.schedule import BARE, RECORDED, Schedule
+from detscope.sessions.recording import download_progress, open_data
+from detscope.zoo.contract import Stage
+from detscope.zoo.registry import get_card, list_cards
 
 if TYPE_CHECKING:
-    from detscope.loops.infer import InferPlan
-    from detscope.record.recorder import Recorder
-    from detscope.report.progress import Progress
-    from detscope.sessions.infer.detections import DetectionKeeper
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
 
-MEMORY_PASSES = 3
-# Images differ, and what they cost is related to what is in them: many are recorded with all modules.
-DENSE_STEPS = 1024
+    from detscope.loops.infer import Batch, InferPlan
+    from detscope.report.progress import Progress
+
+# Resizing to a model's input may leave nothing of such images; only the model can tell.
+ODD_RATIO = 8
+ODD_SIDE = 16
 
 
 def run_inference(settings: Settings, *, progress: Progress, notes: Sequence[str] = ()) -> Path:
@@ -48,41 +42,9 @@ def run_inference(settings: Settings, *, progress: Progress, notes: Sequence[str
     card = get_card(settings.model.name)
     own_stages = parse_stages(settings.inference.stages)
     source, skipped = open_images(settings, progress)
+    from detscope.sessions.infer.loop import infer_images
 
-    import torch
-
-    from detscope.loops.infer import InferPlan
-    from detscope.report.publish import publish_run
-    from detscope.sessions.infer.detections import DetectionKeeper
-
-    inference = settings.inference
-    if inference.threads is not None:
-        torch.set_num_threads(inference.threads)
-    torch.manual_seed(settings.training.seed)
-    built = _build_model(settings, card, source, own_stages)
-    built.module.to(device).eval()
-    plan = InferPlan(device, inference.precision)
-    source, unfit = without_unfit(source, built.module, plan)
-    skipped += unfit
-    info = _describe_inference(settings, device, source, built, skipped)
-    recorder = make_recorder(settings, built, None, info, "infer")
-    recorder.schedule = replace(recorder.schedule, modules_dense=DENSE_STEPS)
-    for text in (*notes, *built.notes):
-        recorder.note(text)
-    if built.weights.kind == "file" and built.weights.replaced:
-        recorder.note("detections mean nothing with new class heads: set model.num_classes as in training")
-    if unfit:
-        recorder.note("the first pass was not the model's first: odd images were tried before")
-    for item in skipped:
-        progress.note(str(item))
-    progress.note(built.weights.note)
-    keeper = DetectionKeeper(inference.score, source.image_name)
-    _run_loop(settings, recorder, built, source, plan, keeper, progress)
-    progress.finish()
-    _measure_passes(settings, recorder, built, source, plan)
-    names = coco_class_names(built) if built.weights.kind == "coco" else source.classes
-    publish_run(recorder.run, keeper.make_pictures(names))
-    return recorder.run
+    return infer_images(settings, device, card, own_stages, source, skipped, progress, notes)
 
 
 def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
@@ -96,125 +58,108 @@ def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _build_model(
-    settings: Settings, card: ModelCard, source: ImageSource, own: tuple[Stage, ...]
-) -> BuiltModel:
-    """Published weights keep their own classes; other models get those of the data set, if there is one.
-
-    Stages the user named come on top of the family's; the same target gets the new name.
-    """
-    from detscope.zoo.family import has_target
-
-    model = settings.model
-    from_data = len(source.classes) if model.weights not in ("auto", "coco") else 0
-    options = build_options(settings, model.num_classes or from_data or None)
-    built = build_model(card.name, replace(options, trainable_layers=None))
-    for stage in own:
-        found = False
-        with suppress(ImportError):
-            found = has_target(built.module, stage.target)
-        if not found:
-            children = ", ".join(name for name, _ in built.module.named_children())
-            raise UsageError(
-                f"--stage {stage.name}={stage.target}: the model has no {stage.target!r}",
-                f"a module path, or a method as path.name(); top-level modules are: {children}",
-            )
-    targets = {stage.target for stage in own}
-    kept = tuple(stage for stage in built.stages if stage.target not in targets)
-    return replace(built, stages=(*kept, *own))
-
-
-def _describe_inference(
-    settings: Settings, device: str, source: ImageSource, built: BuiltModel, skipped: Sequence[UnusableImage]
-) -> dict[str, Any]:
-    inference = settings.inference
-    return {
-        **describe_model(built),
-        "data": {
-            "name": source.name,
-            "images": len(source),
-            "classes": max(0, len(source.classes) - 1) or None,
-        },
-        "device": device,
-        "batch_size": inference.batch_size,
-        "precision": inference.precision,
-        "score": inference.score,
-        "repeat": inference.repeat,
-        "skipped": [{"file": item.file, "reason": item.reason} for item in skipped],
-        "stages": list(dict.fromkeys(stage.name for stage in built.stages)),
-        "settings": settings.model_dump(),
-    }
-
-
-def _run_loop(
-    settings: Settings,
-    recorder: Recorder,
-    built: BuiltModel,
-    source: ImageSource,
-    plan: InferPlan,
-    keeper: DetectionKeeper,
-    progress: Progress,
-) -> None:
-    """Run the loop with the recorder listening."""
-    from detscope.loops.infer import InferHooks, infer_batches
-    from detscope.record.device.nsight import watch_window
-    from detscope.record.memory.failures import find_out_of_memory
-
-    batches = split_batches(len(source), settings.inference.batch_size, settings.inference.repeat)
-    order = order_steps(recorder.schedule, batches)
-
-    def after_step(steps_done: int) -> None:
-        recorder.writer.append("images", keeper.make_rows(steps_done - 1))
-        progress.advance(1)
-
-    recorder.between_steps = after_step
-    watch_window(recorder)
-    hooks = InferHooks(recorder.steps, keeper.take_output)
-    with name_kept_run(recorder), recorder:
-        progress.start(len(order), built.card.name)
-        try:
-            infer_batches(built.module, make_loader(source, order), plan, hooks)
-        except DetscopeError:
-            raise
-        except Exception as error:
-            # what our own lines raised is ours; running out says enough of itself
-            if list_frames(error)[-1].is_ours or find_out_of_memory(error, plan.device):
-                raise
-            names = ", ".join(source.image_name(number) for number in order[recorder.steps_done])
-            frame = find_user_frame(error)
-            what = f"{names}: the model failed{f' at {frame}' if frame else ''}: {describe_error(error)}"
-            raise OwnCodeError(what[:500], "correct the model") from error
-        if not keeper.understood:
-            recorder.note("the model's output is not a list of detections: no counts and no pictures")
-
-
-def _measure_passes(
-    settings: Settings, recorder: Recorder, built: BuiltModel, source: ImageSource, plan: InferPlan
-) -> None:
-    """Memory and arithmetic of a few more passes, once the times are safe on disk."""
-    from detscope.loops.infer import detect_objects
-    from detscope.record.memory.allocations import measure_allocations
-
-    batch = settings.inference.batch_size
-    inputs = [
-        [source[(number * batch + offset) % len(source)][0] for offset in range(min(batch, len(source)))]
-        for number in range(MEMORY_PASSES)
-    ]
-    light = measure_allocations(
-        built.module,
-        [lambda images=images: detect_objects(built.module, images, plan) for images in inputs],  # type: ignore[misc]
-        built.stages,
-        settings.record.modules,
-        plan.device,
-    )
-    recorder.writer.info["memory"] = light | (recorder.writer.info.get("memory") or {})
-    recorder.writer.save_info()
-    if settings.record.level != "phases":
-        add_costs(
-            recorder.writer,
-            built,
-            lambda: detect_objects(built.module, inputs[0], plan),
-            images=len(inputs[0]),
-            modules=settings.record.modules,
-            device=plan.device,
+def open_images(settings: Settings, progress: Progress) -> tuple[ImageSource, list[UnusableImage]]:
+    """The images to measure, and those that cannot be read."""
+    inference, data = settings.inference, settings.data
+    given = inference.images
+    names = [text for text in given if is_dataset(text)]
+    if names and len(given) > 1:
+        raise UsageError(
+            f"{names[0]} is a data set and cannot be mixed with other images", "measure them one by one"
         )
+    if given and not names:
+        paths, skipped = find_images(given)
+        source, unreadable = read_images(paths, inference.limit, download_progress(progress))
+        skipped += unreadable
+        if not len(source):
+            _refuse_all(skipped)
+        return source, skipped
+    if inference.limit is not None:
+        data = data.model_copy(update={"images": inference.limit})
+    if names:
+        data = data.model_copy(update={"name": names[0]})
+    return DatasetImages(open_data(settings, data, (), progress), inference.limit), []
+
+
+def is_dataset(text: str) -> bool:
+    """Whether a text names a data set; a file or folder of that name is given as ./NAME."""
+    return any(entry.name == text for entry in list_datasets())
+
+
+def names_images(text: str) -> bool:
+    """Whether the first text on the command line means images and not a model."""
+    if ":" in text or any(card.name == text for card in list_cards()):
+        return False
+    return is_dataset(text) or Path(text).exists() or bool(set("*?[") & set(text))
+
+
+def without_unfit(
+    source: ImageSource, model: nn.Module, plan: InferPlan
+) -> tuple[ImageSource, list[UnusableImage]]:
+    """Try images of odd sizes once; those the model cannot take are left out with its reason."""
+    from detscope.loops.infer import detect_objects
+
+    if not isinstance(source, ImageFiles):
+        return source, []
+    unfit: dict[int, UnusableImage] = {}
+    for number, (width, height) in enumerate(source.sizes):
+        if max(width, height) <= ODD_RATIO * min(width, height) and min(width, height) >= ODD_SIDE:
+            continue
+        try:
+            detect_objects(model, [source[number][0]], plan)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            what = f"{width} x {height} pixels: the model cannot take it: {reason}"[:300]
+            unfit[number] = UnusableImage(source.image_name(number), what)
+    kept = source.leave_out(list(unfit))
+    if not len(kept):
+        _refuse_all(list(unfit.values()))
+    return kept, list(unfit.values())
+
+
+def _refuse_all(skipped: Sequence[UnusableImage]) -> NoReturn:
+    lines = [f"{item.file}: {item.reason}" for item in skipped]
+    raise InputError(
+        "\n".join([*lines, "none of the images can be measured"]), "give at least one image file"
+    )
+
+
+def split_batches(images: int, batch_size: int, repeat: int) -> list[list[int]]:
+    """Image numbers, batch by batch; the last batch of a pass may be smaller."""
+    numbers = range(images)
+    one_pass = [list(numbers[start : start + batch_size]) for start in range(0, images, batch_size)]
+    return one_pass * repeat
+
+
+def order_steps(schedule: Schedule, batches: Sequence[list[int]]) -> list[list[int]]:
+    """The batch of every step: recorded steps take each batch once, in order.
+
+    Bare steps repeat the batch of a recorded neighbour, in turn the one before and the one after, so that
+    the same work is compared and neither side always has the warmer caches. Warm-up and operator steps
+    repeat batches from the beginning. Every image is measured exactly as often as asked.
+    """
+    order: list[list[int]] = []
+    recorded = bare = other = 0
+    for index in range(schedule.count_steps(len(batches))):
+        mode = schedule.mode_of(index)
+        if mode == RECORDED:
+            order.append(batches[recorded])
+            recorded += 1
+        elif mode == BARE:
+            bare += 1
+            order.append(batches[max(0, recorded - bare % 2)])
+        else:
+            order.append(batches[other % len(batches)])
+            other += 1
+    return order
+
+
+def make_loader(source: ImageSource, order: list[list[int]]) -> DataLoader[Any]:
+    """Reads and decodes in the loop itself, batch by batch in this order."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(cast(Any, source), batch_sampler=order, num_workers=0, collate_fn=_join_images)
+
+
+def _join_images(items: list[tuple[torch.Tensor, int]]) -> Batch:
+    return [image for image, _ in items], [number for _, number in items]

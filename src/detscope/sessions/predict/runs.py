@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
-from detscope.analyze.memory.account import memory_figures
+from detscope.analyze.memory.account import memory_account
+from detscope.analyze.memory.figures import MemoryAccount
 from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
 from detscope.errors import InputError, UsageError
 from detscope.predict.garbage import skip_full_collections
@@ -57,7 +58,7 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
         found["device_model"]["file"] = str(request.device_model)
     found["notes"] += [*differs, *_list_differences(run, network.parameters, row)]
     found["rows"][0]["assumed"].append(_describe_images(network))
-    found |= {"run": str(folder), **_compare_measured(found, row, memory_figures(run))}
+    found |= {"run": str(folder), **_compare_measured(found, row, memory_account(run))}
     path = folder / FILE_NAME
     kept = {"version": VERSION, "made_at": datetime.now(UTC).isoformat(timespec="seconds"), **found}
     write_text(path, json.dumps(kept, indent=1, allow_nan=False) + "\n")
@@ -139,7 +140,7 @@ def _list_differences(run: Run, parameters: int, row: MeasuredRow) -> list[str]:
 
 
 def _compare_measured(
-    found: Mapping[str, Any], row: MeasuredRow, memory: Mapping[str, Any] | None
+    found: Mapping[str, Any], row: MeasuredRow, memory: MemoryAccount | None
 ) -> dict[str, Any]:
     asked = found["rows"][0]
     ends = asked.get("latency_ms_interval")
@@ -155,7 +156,7 @@ def _compare_measured(
     )
     on_cpu = str(row.conditions.get("device")) == "cpu"
     simulated = asked["cpu_allocated_bytes" if on_cpu else "allocated_bytes"]
-    measured = memory.get("peak_bytes") if memory else None
+    measured = memory.peak_bytes if memory else None
     peak = compare_figure(
         "peak of allocated memory",
         "bytes",
@@ -164,7 +165,7 @@ def _compare_measured(
         why="" if measured is not None else "the run did not record memory: --memory",
     )
     parts = asked["cpu_categories" if on_cpu else "categories"]
-    categories = memory.get("categories") if memory else None
+    categories = {one.name: one.bytes for one in memory.categories} if memory else {}
     compared = compare_categories(parts, categories) if categories else []
     found_beside: dict[str, Any] = msgspec.to_builtins({"compared": [step, peak], "categories": compared})
     return found_beside

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings, TrainingSettings
-from detscope.errors import DetscopeError, InterruptedRun, MachineError
+from detscope.errors import DetscopeError, InterruptedRun, MachineError, UsageError
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
 from detscope.runs.writer import update_info
 from detscope.sessions.ranks.exchange import boot_identity, choose_device, refuse_torchrun
 from detscope.sessions.ranks.merge import merge_ranks, take_tables
-from detscope.sessions.ranks.team import check_plan
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress
@@ -74,6 +73,21 @@ def run_ranks(
             raise _explain_failure(failure, folder, settings)
         ended = _read_words(folder, "ended")
         return runs / Path(ended[0]["run"]).name if 0 in ended else None
+
+
+def check_plan(settings: Settings, options: Sequence[str]) -> None:
+    """What several ranks cannot have is said before anything is started."""
+    training = settings.training
+    if options:
+        raise UsageError(
+            f"{' and '.join(options)} measure one process, not {training.ranks * training.nodes} ranks",
+            "leave --ranks out",
+        )
+    if training.nodes > 1 and training.rendezvous is None:
+        raise UsageError(
+            f"{training.nodes} nodes need a place to meet",
+            "give every node the same --rendezvous HOST:PORT, HOST being one of them",
+        )
 
 
 @contextmanager

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings, TrainingSettings
-from detscope.errors import InputError, UsageError
+from detscope.errors import InputError
+from detscope.loops.train import Batch, to_device
+from detscope.record.communication import CommunicationWatch
 from detscope.record.foreign import Patches
+from detscope.record.recorder import Recorder
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.ranks.exchange import ClockReading, RankExchange, RankPlace, choose_device
 from detscope.sessions.ranks.merge import describe_rank, finish_rank
-
-if TYPE_CHECKING:
-    import torch
-
-    from detscope.loops.train import Batch
-    from detscope.record.communication import CommunicationWatch
-    from detscope.record.recorder import Recorder
 
 Made = TypeVar("Made")
 _AS_LONG_AS_IT_TAKES_S = 7 * 24 * 3600.0  # torchrun ends those who wait for a rank that died
@@ -81,9 +82,6 @@ class Team:
 
     def wrap_model(self, model: torch.nn.Module, training: TrainingSettings) -> torch.nn.Module:
         """The model as the loop calls it; from here on ranks draw different random numbers."""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
         on_device = self.device.startswith("cuda")
         wrapped = DistributedDataParallel(
             model,
@@ -100,7 +98,7 @@ class Team:
         reading = self.exchange.read_clock("begin")
         if reading is not None:
             self.readings.append(reading)
-        self.watch.attach_to_calls(self._patches.put, recorder.find_phase)
+        self.watch.attach_to_calls(self._patches, recorder.find_phase)
         self.watch.set_aside = recorder.track_collectives()
         clocks = [asdict(one) for one in self.readings]
         recorder.writer.info["rank_facts"] = {**describe_rank(self.place), "clocks": clocks}
@@ -118,8 +116,6 @@ class Team:
 
     def end_steps(self, recorder: Recorder, model: torch.nn.Module, batch: Batch, seed: int) -> None:
         """Right after the last step: do all ranks have the same weights, and do these give the same loss?"""
-        import torch
-
         recorder.rest()
         self._patches.undo()
         if self.device.startswith("cuda"):
@@ -146,18 +142,11 @@ class Team:
 
     def leave_group(self) -> None:
         """End the process group."""
-        import torch.distributed as dist
-
         dist.destroy_process_group()
 
 
 def join_team(settings: Settings, place: RankPlace) -> Team:
     """Become part of the job: gloo between processors, NCCL between CUDA devices."""
-    import torch
-    import torch.distributed as dist
-
-    from detscope.record.communication import CommunicationWatch
-
     training = settings.training
     device = choose_device(training.device, place.local_rank, place.local_ranks)
     if training.threads is None and "OMP_NUM_THREADS" not in os.environ:
@@ -173,9 +162,6 @@ def join_team(settings: Settings, place: RankPlace) -> Team:
 
 def compare_ranks(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> dict[str, Any]:
     """A checksum of the parameters and the loss of one batch, gathered from all ranks."""
-    import torch
-    import torch.distributed as dist
-
     checksum = int.from_bytes(_hash_parameters(model)[:6])  # as many bits as a float64 keeps
     own = torch.tensor([float(checksum), _compute_loss(model, batch, device, seed)], dtype=torch.float64)
     own = own.to(device)
@@ -193,8 +179,6 @@ def compare_ranks(model: torch.nn.Module, batch: Batch, device: str, seed: int) 
 
 
 def _hash_parameters(model: torch.nn.Module) -> bytes:
-    import torch
-
     found = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         values = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
@@ -204,10 +188,6 @@ def _hash_parameters(model: torch.nn.Module) -> bytes:
 
 def _compute_loss(model: torch.nn.Module, batch: Batch, device: str, seed: int) -> float:
     """The model is left as it was: buffers are put back, random numbers too."""
-    import torch
-
-    from detscope.loops.train import to_device
-
     kept = [buffer.clone() for buffer in model.buffers()]
     images, targets = to_device(batch, device)
     devices = [device] if device.startswith("cuda") else []
@@ -220,32 +200,15 @@ def _compute_loss(model: torch.nn.Module, batch: Batch, device: str, seed: int) 
     return total
 
 
-def check_plan(settings: Settings, options: Sequence[str]) -> None:
-    """What several ranks cannot have is said before anything is started."""
-    training = settings.training
-    if options:
-        raise UsageError(
-            f"{' and '.join(options)} measure one process, not {training.ranks * training.nodes} ranks",
-            "leave --ranks out",
-        )
-    if training.nodes > 1 and training.rendezvous is None:
-        raise UsageError(
-            f"{training.nodes} nodes need a place to meet",
-            "give every node the same --rendezvous HOST:PORT, HOST being one of them",
-        )
-
-
 def one_rank_run(runs: Path, settings: Mapping[str, Any], device: str) -> dict[str, Any] | None:
     """The newest run of one rank with these settings beside, and its images/s: the measure of scaling."""
-    from detscope.analyze.summary import summarize
-
     for path in sorted(runs.glob("*-train-*/run.json"), reverse=True)[:MOST_RUNS]:
         try:
             found = load_run(path.parent)
         except InputError:  # a run that was written by others, or damaged: not the one that is looked for
             continue
         if _is_alike(found, settings, device.split(":")[0]):
-            speed = summarize(found).get("images_per_s")
+            speed = summarize(found).images_per_s
             if speed:
                 return {"run": found.folder.name, "images_per_s": speed}
     return None

@@ -23,6 +23,7 @@ from detscope.sessions.run.children import ChildProcesses, when_group_comes
 from detscope.sessions.run.script import ScriptTarget, execute_script
 
 if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
     from detscope.record.script.hooks import Hooks
     from detscope.record.script.tracker import ScriptTracker
     from detscope.sessions.ranks.meeting import Meeting
@@ -276,22 +277,22 @@ def _is_worker_process() -> bool:
     return inherits or multiprocessing.parent_process() is not None
 
 
-def _summary_lines(summary: dict[str, Any], stopped: bool) -> list[str]:
+def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:
     lines = []
     if stopped:
         lines.append("stopped here by --max-steps; the script would have gone on")
-    if summary["reason"]:
-        lines.append(f"{summary['status']}: {summary['reason']}")
-    lines.append(summary["verdict"])
-    phases = [phase for phase in summary["phases"] if phase.ms > 0]
-    step = summary["step_ms"]
+    if summary.reason:
+        lines.append(f"{summary.status}: {summary.reason}")
+    lines.append(summary.verdict)
+    phases = [phase for phase in summary.phases if phase.ms > 0]
+    step = summary.step_ms
     if phases and step.p50 is not None:
         words = ", ".join(f"{phase.name} {phase.ms:.1f}" for phase in phases)
         lines.append(f"step {step.p50:.1f} ms (median of {step.n}): {words}")
-    if summary["images_per_s"] is not None and step.mean is not None:
-        speed = f"{summary['images_per_s']:.1f} images/s"
+    if summary.images_per_s is not None and step.mean is not None:
+        speed = f"{summary.images_per_s:.1f} images/s"
         lines.append(f"speed {speed}, mean step {step.mean:.1f} ms, over all {step.mean_n} measured steps")
-    lines += [f"note: {note}" for note in summary["notes"]]
-    run = Path(summary["run"])
+    lines += [f"note: {note}" for note in summary.notes]
+    run = Path(summary.run)
     run = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
     return [*lines, f"run: {run}", f"next: detscope show {run}"]

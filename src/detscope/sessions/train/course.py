@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from detscope.analyze.curve import JUDGED_BY
+from detscope.analyze.accuracy import JUDGED_BY
 from detscope.machine.interrupts import expect_interrupt, interrupt_once
 from detscope.sessions.train.checkpoints import (
     TrainingParts,

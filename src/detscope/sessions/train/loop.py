@@ -33,6 +33,7 @@ from detscope.sessions.train.recipe import keeps_checkpoints
 from detscope.sessions.train.resume import continue_curve, tell_how_to_resume
 from detscope.sessions.train.training import TrainingJob, take_turn
 from detscope.zoo.contract import BuiltModel
+from detscope.zoo.outputs import find_forward
 from detscope.zoo.recompute import recompute_in_backward
 from detscope.zoo.registry import build_model, recognise_family
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detscope.analyze.summary import summarize
+from detscope.analyze.advice.case import Advice
+from detscope.analyze.summary import RunSummary, summarize
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
 from detscope.report.publish import publish_page
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from detscope.report.progress import Progress
 
 # variant -> what changes in [training] when its advice is followed
-VARIANTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+VARIANTS: dict[str, Callable[[Advice], dict[str, Any]]] = {
     "bf16": lambda _: {"precision": "bf16"},
-    "checkpoint": lambda advice: {"recompute": list(advice["paths"])},
-    "batch": lambda advice: {"batch_size": advice["batch_size"]},
+    "checkpoint": lambda advice: {"recompute": list(advice.paths)},
+    "batch": lambda advice: {"batch_size": advice.batch_size},
 }
 
 
@@ -44,7 +45,7 @@ def train_and_try(settings: Settings, text: str, *, progress: Progress, notes: S
     if load_run(base).status != "ok":
         return base
     before = summarize(base)
-    advice = {row["rule"]: row for row in (before.get("memory") or {}).get("advice") or []}
+    advice = {row.rule: row for row in before.advice if row.about == "memory"}
     rows = []
     for name in variants:
         if name not in advice:
@@ -60,19 +61,18 @@ def train_and_try(settings: Settings, text: str, *, progress: Progress, notes: S
     return base
 
 
-def _compare_memory(
-    before: dict[str, Any], after: dict[str, Any], predicted: dict[str, Any]
-) -> dict[str, Any]:
-    measured = before["memory"]["peak_bytes"] - after["memory"]["peak_bytes"]
-    saving = predicted["saves_bytes"]
-    step, was = after["step_ms"]["p50"], before["step_ms"]["p50"]
+def _compare_memory(before: RunSummary, after: RunSummary, predicted: Advice) -> dict[str, Any]:
+    assert before.memory is not None and after.memory is not None  # both were recorded with --memory
+    measured = before.memory.peak_bytes - after.memory.peak_bytes
+    saving = predicted.saves_bytes or 0
+    step, was = after.step_ms.p50, before.step_ms.p50
     return {
         "predicted_saving_bytes": saving,
         "measured_saving_bytes": measured,
         "error_share": abs(saving - measured) / abs(measured) if measured else None,
-        "predicted_peak_bytes": predicted["peak_bytes"],
-        "peak_bytes": after["memory"]["peak_bytes"],
+        "predicted_peak_bytes": predicted.peak_bytes,
+        "peak_bytes": after.memory.peak_bytes,
         "step_ratio": step / was if step and was else None,
-        "run": after["run"],
+        "run": after.run,
         "why": None,
     }

@@ -71,8 +71,7 @@ class TorchvisionFamily(Family):
         self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
     ) -> BuiltModel:
         """Build the detector and put its weights in; those of a tiny one are never downloaded."""
-        from detscope.zoo.seeding import seed_weights
-        from detscope.zoo.weights.choice import check_choice, find_weights, load_into
+        from detscope.zoo.weights.choice import check_choice, find_weights, load_into, seed_weights
 
         tuning = self.fine_tuning.get(card.name)
         _check_image_size(card, options.image_size, tuning)

@@ -64,8 +64,7 @@ class EfficientDetFamily(Family):
         self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
     ) -> BuiltModel:
         """Classes and size set, weights in, parts named."""
-        from detscope.zoo.seeding import seed_weights
-        from detscope.zoo.weights.choice import find_weights, load_into
+        from detscope.zoo.weights.choice import find_weights, load_into, seed_weights
 
         _check_options(card, options)
         config = find_config(card.name) if card is not self.tiny else _find_tiny_config(card.name)

@@ -167,7 +167,7 @@ def _find_timm(name: str) -> NetworkBase:
 
 
 def _build_classifier(base: NetworkBase, seed: int, image_size: int | None) -> Network:
-    from detscope.zoo.seeding import seed_weights
+    from detscope.zoo.weights.choice import seed_weights
 
     make = _make_timm if base.source == "timm" else _make_torchvision
     with seed_weights(seed):

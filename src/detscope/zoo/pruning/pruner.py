@@ -26,7 +26,7 @@ from detscope.zoo.pruning.folder import StoredNetwork, fill_weights, own_tensors
 from detscope.zoo.pruning.graph import find_groups
 from detscope.zoo.pruning.layers import LayerCut, cut_layers, find_layer
 from detscope.zoo.pruning.plan import Mode, Plan, make_plan, order_removal, score_bundles
-from detscope.zoo.seeding import seed_weights
+from detscope.zoo.weights.choice import seed_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,7 +102,7 @@ def count_flops(network: Network) -> int:
         with counter:
             network.infer(network.example_input())
     except (RuntimeError, ValueError, AssertionError) as problem:
-        raise _does_not_run(network, problem) from problem
+        raise _report_failure(network, problem) from problem
     return int(counter.get_total_flops())
 
 
@@ -121,7 +121,7 @@ def try_out(network: Network, folder: Path) -> None:
             loss = loaded.loss(batch)
         loss.backward()
     except (RuntimeError, ValueError, AssertionError) as problem:
-        raise _does_not_run(network, problem) from problem
+        raise _report_failure(network, problem) from problem
     if not same or not is_identical(expected, loss):
         raise InputError(
             f"{network.name} cannot be kept: read back from its folder it gives other outputs",
@@ -133,20 +133,14 @@ def is_identical(one: Any, other: Any) -> bool:
     """Whether nested outputs are equal bit by bit; NaN equals NaN."""
     import torch
 
-    if isinstance(one, torch.Tensor):
-        return (
-            isinstance(other, torch.Tensor)
-            and one.shape == other.shape
-            and bool(torch.equal(torch.nan_to_num(one.detach()), torch.nan_to_num(other.detach())))
-        )
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_identical(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(is_identical, one, other))
-    return bool(one == other)
+    try:
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
 
 
-def _does_not_run(network: Network, problem: Exception) -> InputError:
+def _report_failure(network: Network, problem: Exception) -> InputError:
     words = (str(problem).strip().splitlines() or [""])[0][:160]
     return InputError(
         f"{network.name} cannot be pruned: cut, it does not run ({type(problem).__name__}: {words})",

@@ -1,9 +1,10 @@
-"""Which weights a model gets: `auto`, `coco`, `none` or a file; and putting them in."""
+"""Which weights a model gets: `auto`, `coco`, `none` (random ones) or a file; and putting them in."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,23 @@ class FoundWeights:
     source: str
     note: str
     state: dict[str, Tensor] | None = None
+
+
+@contextmanager
+def seed_weights(seed: int) -> Iterator[None]:
+    """Random weights in the block depend on `seed` alone; the caller's random state is as before afterwards.
+
+    Models are made on the CPU, so only the CPU's generator is touched: seeding through
+    `torch.manual_seed` would change every CUDA generator of the caller as well.
+    """
+    import torch
+
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def check_choice(weights: str, model_name: str, has_published: bool) -> None:

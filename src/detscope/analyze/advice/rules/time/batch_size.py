@@ -10,7 +10,7 @@ LEAST_FIXED = 0.10
 def advise(case: Case) -> Advice | None:
     """What is paid once per step is shared by more images."""
     fixed = case.phases.get("optimizer", 0.0) + case.phases.get("other", 0.0)
-    batch = case.summary.get("batch_size")
+    batch = case.summary.batch_size
     if not case.is_training or not isinstance(batch, int) or fixed < LEAST_FIXED:
         return None
     return case.suggest_change(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
-from detscope.analyze.step.operators import OperatorFigures
 
 LEAST_SHARE = 0.20
 
 
 def advise(case: Case) -> Advice | None:
     """What the forward pass spends outside of operators is Python."""
-    operators: list[OperatorFigures] = case.summary["operators"]
+    operators = case.summary.operators
     inside_ms = sum(row.self_ms for row in operators if row.phase == "forward")
     forward_ms = case.phases.get("forward", 0.0) * case.step_ms
     if not operators or not forward_ms or inside_ms >= forward_ms:

@@ -10,8 +10,8 @@ LEFT = 0.3  # of the padding, after grouping
 
 def advise(case: Case) -> Advice | None:
     """Grouping by aspect ratio removes most of the padding."""
-    padding = case.summary["content"].padding_share
-    batch = case.summary.get("batch_size")
+    padding = case.summary.content.padding_share
+    batch = case.summary.batch_size
     if (
         not padding
         or padding < LEAST_PADDING

@@ -9,7 +9,7 @@ SPEEDUP = 1.8
 
 def advise(case: Case) -> Advice | None:
     """bf16 for convolutions and matrix products."""
-    if not case.on_cuda or case.summary.get("precision") != "fp32":
+    if not case.on_cuda or case.summary.precision != "fp32":
         return None
     heavy = case.operator_share("conv", "mm", "linear")
     work = case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)

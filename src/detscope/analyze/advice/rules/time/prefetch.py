@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
-from detscope.analyze.step.loader import LoaderFigures
 
 LEAST_WAIT = 0.03
 FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, also where a run does not tell
@@ -11,7 +10,7 @@ FULL_QUEUE = 8.0  # times what is wanted: then batches lie ready, also where a r
 
 def advise(case: Case) -> Advice | None:
     """A larger prefetch factor smooths what comes in bursts."""
-    loader: LoaderFigures = case.summary["loader"]
+    loader = case.summary.loader
     capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
     wait, workers = case.phases.get("data", 0.0), loader.num_workers or 0
     if not case.own_loader or not workers or not capacity or not demand or wait < LEAST_WAIT:

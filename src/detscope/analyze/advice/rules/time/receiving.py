@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
-from detscope.analyze.step.loader import LoaderFigures
 
 MANY_TENSORS = 4
 FEWER_SAVE = 0.6  # of receiving: what torch's "file_system" strategy saved of batches of 14 tensors
@@ -13,7 +12,7 @@ ELSEWHERE = 'collate into few tensors, or torch.multiprocessing.set_sharing_stra
 
 def advise(case: Case) -> Advice | None:
     """Every tensor that a worker sends is a file of shared memory to ask the worker for."""
-    loader: LoaderFigures = case.summary["loader"]
+    loader = case.summary.loader
     if not case.own_loader or not loader.lies_ready or loader.receive_ms is None:
         return None
     share = case.phases.get("data", 0.0) * loader.receive_ms / loader.wait_ms
@@ -41,8 +40,8 @@ def advise(case: Case) -> Advice | None:
 
 def _busy_percent(case: Case) -> float | None:
     """How busy the whole machine was."""
-    rows = case.summary.get("telemetry") or []
-    found = (row["mean"] for row in rows if row["source"] == "system" and row["metric"] == "cpu")
+    rows = case.summary.telemetry
+    found = (row.mean for row in rows if row.source == "system" and row.metric == "cpu")
     return next(found, None)
 
 

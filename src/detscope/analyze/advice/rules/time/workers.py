@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
-from detscope.analyze.step.loader import LoaderFigures
 
 LEAST_WAIT = 0.05
 HEADROOM = 1.15  # so that one slow image does not stop the loop
@@ -14,7 +13,7 @@ MOST_WORKERS = 32
 
 def advise(case: Case) -> Advice | None:
     """As many workers as the demand needs."""
-    loader: LoaderFigures = case.summary["loader"]
+    loader = case.summary.loader
     capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
     wait, workers = case.phases.get("data", 0.0), loader.num_workers
     if not case.own_loader or wait < LEAST_WAIT or not capacity or not demand or workers is None:
