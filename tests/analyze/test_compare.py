@@ -40,8 +40,8 @@ def make_run(parent, seed, slower=None, steps=40, info=None, rename=None, same_i
         }
         forward = int(sum(times.values()) * 1e6)
         rows = [("step", forward + 1_000_000), ("forward", forward), ("other", 1_000_000)]
-        writer.append("steps", [(step, 0, "recorded", p, step * 10**8, ns, None) for p, ns in rows])
-        writer.append(
+        writer.append_rows("steps", [(step, 0, "recorded", p, step * 10**8, ns, None) for p, ns in rows])
+        writer.append_rows(
             "spans",
             [
                 (
@@ -63,11 +63,11 @@ def make_run(parent, seed, slower=None, steps=40, info=None, rename=None, same_i
             ],
         )
         ids = str(step) if same_images else f"{seed}-{step}"
-        writer.append("content", [(step, 2, 5, 100, 100, 0, None, None, None, 0, False, ids)])
-    writer.append(
+        writer.append_rows("content", [(step, 2, 5, 100, 100, 0, None, None, None, 0, False, ids)])
+    writer.append_rows(
         "nodes", [("module", (rename or {}).get(n, n), "Linear", n, 10 * i) for i, n in enumerate(MODULES)]
     )
-    writer.close("ok")
+    writer.close_run("ok")
     return load_run(writer.folder)
 
 

@@ -30,14 +30,14 @@ def write_rank(
         start = step * 100 * MS
         whole = (step, 0, "recorded", "step", start, sum(phases.values()) * MS, None)
         rows = [(step, 0, "recorded", name, start, ms * MS, None) for name, ms in phases.items()]
-        writer.append("steps", [whole, *rows])
+        writer.append_rows("steps", [whole, *rows])
         has = (step, inside["images"], inside["boxes"], inside["pixels"], None, None, inside["proposals"])
-        writer.append("content", [(*has, None, None, 0, False, "")])
+        writer.append_rows("content", [(*has, None, None, 0, False, "")])
         for number, (kind, begin, end) in enumerate(talks):
             row = (rank, step, kind, number, 4000, start + begin * MS, (end - begin) * MS)
             row = (*row, None, None, None, None)
-            writer.append("communication", [row])
-    writer.close("ok")
+            writer.append_rows("communication", [row])
+    writer.close_run("ok")
     return writer.folder
 
 

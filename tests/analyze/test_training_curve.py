@@ -11,9 +11,9 @@ from detscope.runs.writer import RunWriter
 def make_run(tmp_path):
     def make(losses=(), accuracy=(), **info) -> Run:
         writer = RunWriter(tmp_path, "train", "model", {"steps_per_epoch": 4, **info})
-        writer.append("losses", list(losses))
-        writer.append("accuracy", list(accuracy))
-        writer.close("ok")
+        writer.append_rows("losses", list(losses))
+        writer.append_rows("accuracy", list(accuracy))
+        writer.close_run("ok")
         return load_run(writer.folder)
 
     return make

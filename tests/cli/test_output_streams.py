@@ -27,8 +27,8 @@ def runs(tmp_path_factory) -> Path:
         )
         for step in range(6):
             steps = [(step, 0, "recorded", phase, step * 100, 90, None) for phase in ("step", "forward")]
-            writer.append("steps", steps)
-        writer.close("ok")
+            writer.append_rows("steps", steps)
+        writer.close_run("ok")
     return parent
 
 

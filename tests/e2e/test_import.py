@@ -125,8 +125,8 @@ def test_our_own_trace_can_be_imported_again(tmp_path):
             (step, "modules", "backbone", "backward", at + 600_000, 100_000),
             (step, "stages", "backbone", "forward", at + 150_000, 200_000),
         ]
-    writer.append("timeline", rows)
-    writer.close("ok")
+    writer.append_rows("timeline", rows)
+    writer.close_run("ok")
     trace = write_trace(load_run(writer.folder))
     result = detscope("import", trace, "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

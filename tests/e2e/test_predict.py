@@ -99,7 +99,7 @@ def test_a_run_is_predicted_beside_what_it_measured_and_keeps_it(
 
 def test_a_run_whose_network_cannot_be_built_again_is_one_line(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "run", "script", {"device": "cpu", "batch_size": 2})
-    writer.close("ok")
+    writer.close_run("ok")
     done = typed(str(writer.folder))
     assert done.exit_code == 3
     assert "cannot be predicted" in done.stderr.splitlines()[0] and "Traceback" not in done.stderr

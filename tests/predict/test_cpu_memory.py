@@ -68,7 +68,7 @@ def test_cuda_reserves_more_than_it_allocates_and_both_grow_with_the_batch() -> 
     peaks = [traced.find_cuda_peak(batch) for batch in (1, 2, 8, 32)]
     assert all(peak.reserved >= peak.allocated for peak in peaks)
     assert [peak.allocated for peak in peaks] == sorted(peak.allocated for peak in peaks)
-    assert traced.list_assumptions
+    assert traced.assumption_notes
 
 
 def test_inference_keeps_nothing_for_backward() -> None:

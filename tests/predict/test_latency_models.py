@@ -11,10 +11,10 @@ from detscope.predict.models.physical import (
     Tiles,
     calibrate_latency,
     choose_physical,
+    choose_spread,
     count_step_cost,
     find_fair_places,
     fit_physical,
-    choose_spread,
 )
 from detscope.predict.models.residual import fit_residual
 from detscope.predict.samples import StepCase, StepSample

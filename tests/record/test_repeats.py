@@ -179,7 +179,7 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
         if index == 4:
             tables.flush_rows()
     tables.close_tables([])
-    writer.close("ok")
+    writer.close_run("ok")
     run = load_run(writer.folder)
     assert run.table("steps").rows() == expected_steps
     assert run.table("spans").rows() == expected_spans
@@ -200,7 +200,7 @@ def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
         account = replay_events(step.events, NODES, step.start_ns, step.end_ns)
         expected += make_span_rows(index, NODES, account, None)
     tables.close_tables([])
-    writer.close("ok")
+    writer.close_run("ok")
     found = load_run(writer.folder).table("spans")
     assert found.rows() == expected
     assert "backward" not in found.filter(step=2, kind="module")["direction"].to_list()

@@ -29,8 +29,8 @@ def make_run(folder: Path, **more: Any) -> Path:
         for step in range(8)
         for phase in ("step", "forward")
     ]
-    writer.append("steps", rows)
-    writer.close("ok")
+    writer.append_rows("steps", rows)
+    writer.close_run("ok")
     found = {
         "version": VERSION,
         "network": "small",

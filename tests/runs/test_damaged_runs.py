@@ -47,9 +47,9 @@ def write_run(parent: Path) -> Path:
             (step, 0, "recorded", "step", start, 900, None),
             (step, 0, "recorded", "data", start, 90, None),
         ]
-        writer.append("steps", [*rows, (step, 0, "recorded", "forward", start + 90, 800, None)])
-        writer.append("losses", [(step, "loss", 1.0)])
-    writer.close("ok")
+        writer.append_rows("steps", [*rows, (step, 0, "recorded", "forward", start + 90, 800, None)])
+        writer.append_rows("losses", [(step, "loss", 1.0)])
+    writer.close_run("ok")
     return writer.folder
 
 

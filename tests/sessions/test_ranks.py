@@ -141,9 +141,9 @@ def test_one_rank_alone_is_found_beside_only_with_the_same_settings(tmp_path):
     writer = RunWriter(tmp_path, "train", "alone", {"device": "cpu", "settings": settings})
     for step in range(6):
         whole = (step, 0, "recorded", "step", step, 100_000_000, None)
-        writer.append("steps", [whole])
-        writer.append("content", [(step, 4, *[None] * 7, 0, False, "")])
-    writer.close("ok")
+        writer.append_rows("steps", [whole])
+        writer.append_rows("content", [(step, 4, *[None] * 7, 0, False, "")])
+    writer.close_run("ok")
     asked = Settings(training=TrainingSettings(batch_size=4, ranks=2, steps=50)).model_dump()
     assert one_rank_run(tmp_path, asked, "cpu") == {
         "run": writer.folder.name,

@@ -87,12 +87,12 @@ def recognise_folder(folder: Path) -> DatasetFormat:
 
 
 def class_names(dataset_or_weights: str, num_classes: int) -> tuple[str, ...]:
-    """What labels mean, by data set or by the weights of a model: `class_names("coco", 91)[18]` is "dog".
+    """What labels mean, by data set or by a model's weights: `class_names("coco", 91)[18]` is "dog".
 
-    "class 7" where nothing is known; 0 is the background. `num_classes` counts the background as everywhere in the zoo; for the known sets the count
-    without it (effdet's 90) is understood too, and the answer has the background all the same.
-    torchvision's detectors keep COCO's ids with their gaps, and so does effdet, whose first output is id 1;
-    the zoo's adapter gives labels from 1 again.
+    0 is the background; where nothing is known, 7 is "class 7". `num_classes` counts the background as
+    everywhere in the zoo; for the known sets the count without it (effdet's 90) is understood too, and the
+    answer has the background all the same. Labels of COCO are its ids with their gaps, in torchvision and
+    in effdet, whose first output is id 1; the zoo's adapter gives labels from 1 again.
     """
     # of a path only the file speaks: a folder called coco says nothing about the weights in it
     words = re.split(r"[^a-z0-9]+", PurePath(dataset_or_weights).name.lower())

@@ -141,7 +141,7 @@ def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None)
         seen |= set(recording.frames)
         recording.frames.clear()
     damage = _explain_damage(group)
-    writer.close("partial" if damage else "ok", damage)
+    writer.close_run("partial" if damage else "ok", damage)
     _give_memory_back()
     return writer.folder
 

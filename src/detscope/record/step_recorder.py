@@ -192,7 +192,7 @@ class StepRecorder:
             if self.memory:
                 self.memory.write_rest(self.writer, keep_unfinished=failure is not None)
             self.writer.info["notes"] = self.notes
-            self.writer.close(status, reason)
+            self.writer.close_run(status, reason)
         except Exception:
             if kind is None:  # never hide the user's own exception behind ours
                 raise
@@ -229,7 +229,7 @@ class StepRecorder:
     def losses(self, step: int, values: Mapping[str, float]) -> None:
         """Losses of a step, as only the loop knows them; they may come late."""
         self.last_loss = values.get("loss")
-        self.writer.append("losses", [(step, name, value) for name, value in values.items()])
+        self.writer.append_rows("losses", [(step, name, value) for name, value in values.items()])
 
     # ---- steps
 
@@ -278,15 +278,15 @@ class StepRecorder:
                 self.skip_deep_looks(IN_COMPILED_CODE)
             coming = self.schedule.mode_of(self.index) == WARMUP
             shapes = coming if self.schedule.with_memory(self.index) else None
-            self.writer.append("memory", self.memory.end_step(step, step.mode == MEMORY, shapes))
+            self.writer.append_rows("memory", self.memory.end_step(step, step.mode == MEMORY, shapes))
         self.tables.add_step(step)
         if self.window.is_full and self.schedule.mode_of(self.index) == OPERATORS:
             self.schedule = self.schedule.without_operators_from(self.index)
             grown = self.window.taken_bytes / 1e9
             self.note(f"operators of fewer steps than asked for: the process grew by {grown:.1f} GB")
         self.between_steps(self.index)
-        if self.writer.due and self.schedule.mode_of(self.index) != BARE:  # which nothing may disturb
-            self.writer.append("telemetry", self._drain_telemetry())
+        if self.writer.is_flush_due and self.schedule.mode_of(self.index) != BARE:  # which nothing may disturb
+            self.writer.append_rows("telemetry", self._drain_telemetry())
             self.tables.flush_rows(wait=False)
         return step.end_ns
 

@@ -91,7 +91,7 @@ class RunWriter:
         """Write run.json."""
         write_info(self.folder, self.info)
 
-    def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def append_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, each with the columns of the schema in order."""
         # column by column: thousands of row objects would keep Python's garbage collector busy,
         # and it would do so inside the steps that are measured
@@ -105,7 +105,7 @@ class RunWriter:
             self._sorted_by[table] = sorted_by
 
     @property
-    def due(self) -> bool:
+    def is_flush_due(self) -> bool:
         """Whether it is time to flush.
 
         At fixed moments of the host's clock: ranks wait for each other in every step, and what they write
@@ -114,7 +114,7 @@ class RunWriter:
         period_s = FLUSH_EVERY_S if self._part < _EARLY_PARTS else FLUSH_LATER_S
         return monotonic() // period_s > self._flushed_at // period_s
 
-    def flush(self, wait: bool = True) -> None:
+    def flush_parts(self, wait: bool = True) -> None:
         """Write what came since the last flush as one part per table.
 
         Without `wait` the disk is waited for in a thread, which needs no processor: a step may run
@@ -174,7 +174,7 @@ class RunWriter:
         for part in (self.folder / "parts").glob(f"{table}-*.arrow"):
             part.unlink()
 
-    def close(self, status: str, reason: str | None = None) -> None:
+    def close_run(self, status: str, reason: str | None = None) -> None:
         """Join the parts and what is pending into one file per table, and say how the run ended."""
         self._wait_for_disk()
         parts = self.folder / "parts"

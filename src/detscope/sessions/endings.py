@@ -79,7 +79,7 @@ def close_failed(writer: RunWriter) -> Iterator[None]:
 
 def _close_run(writer: RunWriter, status: str, reason: str) -> None:
     with suppress(DetscopeError):  # never hide what happened behind a disk that is full
-        writer.close(status, reason)
+        writer.close_run(status, reason)
 
 
 def _tells_enough(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.device.cores import CoreUse
+from detscope.analyze.device.figures import DeviceUse
 from detscope.analyze.device.processor import ThreadUse, thread_figures
 from detscope.analyze.figure import Figure
 from detscope.analyze.memory.figures import MemoryAccount

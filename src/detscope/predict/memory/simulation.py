@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.memory.allocator import AllocatorSettings, CachingAllocator
+from detscope.predict.memory.allocator import CachingAllocator
 from detscope.predict.memory.lifetimes import (
     EventLog,
     MemoryEvent,
@@ -43,21 +43,15 @@ class SimulatedMemory:
         )
 
 
-def simulate_training(
-    graph: LayerGraph,
-    plan: TrainingPlan,
-    settings: AllocatorSettings | None = None,
-    *,
-    categories: bool = True,
-) -> SimulatedMemory:
+def simulate_training(graph: LayerGraph, plan: TrainingPlan) -> SimulatedMemory:
     """Two steps of a network; free segments are returned before each, as the recorded runs did."""
-    step, replay = TrainingStep(graph, plan), MemoryReplay(settings)
+    step, replay = TrainingStep(graph, plan), MemoryReplay()
     replay.replay_events(step.build_network())
     measured = []
     for _ in range(2):
         replay.begin_step()
         replay.replay_events(step.run_step())
-        measured.append(replay.measure_peaks(categories=categories))
+        measured.append(replay.measure_peaks())
     assumed = [f"convolution workspace: Winograd, {plan.workspace}"]
     assumed += [f"operation {kind}: keeps input and output" for kind in graph.unknown_kinds]
     return SimulatedMemory(measured[0], measured[1], tuple(assumed))
@@ -66,8 +60,8 @@ def simulate_training(
 class MemoryReplay:
     """Events through the allocator; what the peak was made of is counted afterwards."""
 
-    def __init__(self, settings: AllocatorSettings | None = None) -> None:
-        self.allocator = CachingAllocator(settings)
+    def __init__(self) -> None:
+        self.allocator = CachingAllocator()
         self._events: list[MemoryEvent] = []
         self._peak_at = 0
 
@@ -90,21 +84,18 @@ class MemoryReplay:
                 allocator.release_block(event.key)
         self._events.extend(events)
 
-    def measure_peaks(self, *, categories: bool = True) -> StepMemory:
+    def measure_peaks(self) -> StepMemory:
         """Peaks since the step began; what they were made of takes a pass of its own."""
-        allocator = self.allocator
-        parts = sum_live_categories(self._events[: self._peak_at]) if categories else {}
-        return StepMemory(allocator.peak_allocated, allocator.peak_reserved, parts)
+        parts = sum_live_categories(self._events[: self._peak_at])
+        return StepMemory(self.allocator.peak_allocated, self.allocator.peak_reserved, parts)
 
 
 ASSUMED = "no scratch memory of convolutions in a forward pass"
 
 
-def simulate_inference(
-    graph: LayerGraph, batch: int, settings: AllocatorSettings | None = None
-) -> StepMemory:
+def simulate_inference(graph: LayerGraph, batch: int) -> StepMemory:
     """Peaks of a forward pass without gradients; nothing is kept for a backward pass."""
-    replay = MemoryReplay(settings)
+    replay = MemoryReplay()
     replay.replay_events(list_forward_events(graph, batch))
     return replay.measure_peaks()
 

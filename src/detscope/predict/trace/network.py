@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.memory.allocator import AllocatorSettings
 from detscope.predict.memory.lifetimes import MemoryEvent, count_winograd
 from detscope.predict.memory.simulation import MemoryReplay, StepMemory
 from detscope.predict.trace.graph import count_side_operators, make_graph
@@ -54,16 +53,14 @@ class TracedNetwork:
         """The peak of allocated bytes of one step on this machine's CPU; runs a few operators alone."""
         return find_peak(self.steps, batch, optimizer, self.book)
 
-    def find_cuda_peak(
-        self, batch: int, optimizer: str | None = "sgd", settings: AllocatorSettings | None = None
-    ) -> StepMemory:
+    def find_cuda_peak(self, batch: int, optimizer: str | None = "sgd") -> StepMemory:
         """Peaks of allocated and reserved bytes by the model of CUDA's caching allocator."""
         if self.steps_match:
             events = extrapolate_events(*make_timelines(self.steps, optimizer), batch)
-            return _with_workspace(_replay_events(events, settings), self._count_workspace(batch))
+            return _with_workspace(_replay_events(events), self._count_workspace(batch))
         low, high = (
             _with_workspace(peaks, self._count_workspace(step.batch))
-            for peaks, step in zip(_as_traced(self.steps, optimizer, settings), self.steps, strict=True)
+            for peaks, step in zip(_peaks_as_traced(self.steps, optimizer), self.steps, strict=True)
         )
         share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
 
@@ -86,19 +83,18 @@ class TracedNetwork:
         }
 
     @property
-    def list_assumptions(self) -> tuple[str, ...]:
+    def assumption_notes(self) -> tuple[str, ...]:
         """What the figures rest on besides the trace."""
+        workspace = f"{self._count_workspace(1) / 1e6:.1f} MB at batch 1"
         found = ["cuda: the tensors of a step are those of a CPU"]
-        found += [
-            f"cuda: largest Winograd workspace at the peak ({self._count_workspace(1) / 1e6:.1f} MB at batch 1)"
-        ]
+        found.append(f"cuda: largest Winograd workspace at the peak ({workspace})")
         if not self.steps_match:
             found.append("boxes as chosen from zeros: work on feature maps was left out")
             found.append("other batch sizes: linear between convolutions, not block by block")
         return tuple(found)
 
     @property
-    def list_measurements(self) -> tuple[str, ...]:
+    def measurement_notes(self) -> tuple[str, ...]:
         """What was measured on this machine, where it was."""
         found = [f"cpu: scratch memory of {self.book.measured_count} operator calls that could make the peak"]
         if self.book.by_rule:
@@ -113,11 +109,8 @@ class TracedNetwork:
 def trace_network(network: Network, *, training: bool = True) -> TracedNetwork:
     """Trace a network at two batch sizes."""
     first = max(network.min_train_batch, _FIRST)
-    steps = (
-        trace_step(network, first, training=training),
-        trace_step(network, first + 1, training=training),
-    )
-    return TracedNetwork(network.name, network.base.name, training, steps)
+    low, high = (trace_step(network, batch, training=training) for batch in (first, first + 1))
+    return TracedNetwork(network.name, network.base.name, training, (low, high))
 
 
 def _made_by_stage(step: TracedStep, training: bool) -> dict[str, int]:
@@ -130,15 +123,13 @@ def _made_by_stage(step: TracedStep, training: bool) -> dict[str, int]:
 
 
 @lru_cache(maxsize=8)
-def _as_traced(
-    steps: tuple[TracedStep, TracedStep], optimizer: str | None, settings: AllocatorSettings | None
-) -> list[StepMemory]:
+def _peaks_as_traced(steps: tuple[TracedStep, TracedStep], optimizer: str | None) -> list[StepMemory]:
     """Peaks of both steps as they are: the same for every batch that is asked for."""
-    return [_replay_events(line.events, settings) for line in make_timelines(steps, optimizer)]
+    return [_replay_events(line.events) for line in make_timelines(steps, optimizer)]
 
 
-def _replay_events(events: Sequence[MemoryEvent], settings: AllocatorSettings | None) -> StepMemory:
-    replay = MemoryReplay(settings)
+def _replay_events(events: Sequence[MemoryEvent]) -> StepMemory:
+    replay = MemoryReplay()
     replay.replay_events(events)
     return replay.measure_peaks()
 

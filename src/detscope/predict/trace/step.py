@@ -9,26 +9,23 @@ for itself is not seen here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor, nn
-
     from detscope.zoo.networks.network import Network
 
 Shape = tuple[int, ...]
 FORWARD, BACKWARD = "forward", "backward"
-Call = Callable[..., Any]
 
 
 @dataclass(slots=True)
@@ -75,10 +72,6 @@ def _name_of(function: Any) -> str:
     return f"{function.namespace}.{function._schema.name.partition('::')[2]}"
 
 
-def _as_always(_: str, function: Any, args: Any, named: Mapping[str, Any], __: str) -> Any:
-    return function(*args, **named)
-
-
 def _without_block(value: Any) -> Any:
     if isinstance(value, TensorRecord):
         return (value.shape, value.stride, str(value.dtype))
@@ -95,16 +88,16 @@ class StepLog:
 
 
 class TensorLog(TorchDispatchMode):
-    """Writes a `StepLog` while it is entered; `run` is what runs an operator (None: as always)."""
+    """Writes a `StepLog` of a module while it is entered; `run` is what runs an operator."""
 
-    def __init__(self, paths: Mapping[int, str], run: Call | None = None, wrapper: str = "") -> None:
+    def __init__(self, module: nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = StepLog()
         self.phase = ""
-        self._paths = paths
-        self._wrapper = wrapper  # path of the module whose parts are the stages, with its last dot
+        self._paths = {id(part): path for path, part in module.named_modules()}
+        self._wrapper = _find_wrapper(module)  # with its last dot: its parts are the stages
         self._modules: list[str] = [""]
-        self._run = run or _as_always
+        self._run = run
         self._numbers: dict[int, int] = {}  # storage -> block
         self._references: dict[int, Any] = {}
         self._open = True
@@ -115,9 +108,10 @@ class TensorLog(TorchDispatchMode):
             number = self._number_block(tensor, "")
             self.log.blocks[number].category = category
 
-    def block_of(self, tensor: Tensor) -> int | None:
-        """The number of a tensor's block, where it is known."""
-        return self._numbers.get(tensor.untyped_storage()._cdata)
+    def list_blocks(self, tensors: Iterable[Tensor]) -> list[int]:
+        """The numbers of tensors' blocks, each once, where they are known."""
+        found = (self._numbers.get(tensor.untyped_storage()._cdata) for tensor in tensors)
+        return list(dict.fromkeys(number for number in found if number is not None))
 
     def close_log(self) -> None:
         """What goes from now on is no part of the step."""
@@ -126,10 +120,6 @@ class TensorLog(TorchDispatchMode):
     @contextmanager
     def follow_modules(self) -> Iterator[None]:
         """Know which module is running."""
-        from torch.nn.modules.module import (
-            register_module_forward_hook,
-            register_module_forward_pre_hook,
-        )
 
         def enter(module: nn.Module, _: object) -> None:
             self._modules.append(self._paths.get(id(module), self._modules[-1]))
@@ -207,19 +197,9 @@ class TracedStep:
     images: tuple[int, ...]
 
 
-def trace_step(network: Network, batch: int, *, training: bool = True) -> TracedStep:
-    """Trace one training step (forward and backward) or one inference; the network stays as it is."""
-    from detscope.predict.trace.hollow import HollowRunner
-
-    with _swap_parameters(network.module):
-        return _run_traced(network, batch, training, HollowRunner())
-
-
 @contextmanager
 def _swap_parameters(module: nn.Module) -> Iterator[None]:
     """Other parameters (of the same memory) and copies of the buffers while a step is traced."""
-    from torch import nn
-
     made: dict[int, Any] = {}
     kept = [
         (owner, dict(owner._parameters), dict(owner._buffers), owner.training) for owner in module.modules()
@@ -228,15 +208,11 @@ def _swap_parameters(module: nn.Module) -> Iterator[None]:
         for owner, parameters, buffers, _ in kept:
             for name, parameter in parameters.items():
                 if parameter is not None:
-                    fresh = made.get(id(parameter))
-                    if fresh is None:
-                        fresh = nn.Parameter(parameter.detach(), parameter.requires_grad)
-                        made[id(parameter)] = fresh
-                    owner._parameters[name] = fresh
+                    fresh = nn.Parameter(parameter.detach(), parameter.requires_grad)
+                    owner._parameters[name] = made.setdefault(id(parameter), fresh)
             for name, buffer in buffers.items():
                 if buffer is not None:
-                    made.setdefault(id(buffer), buffer.clone())
-                    owner._buffers[name] = made[id(buffer)]
+                    owner._buffers[name] = made.setdefault(id(buffer), buffer.clone())
         yield
     finally:
         for owner, parameters, buffers, training in kept:
@@ -245,18 +221,21 @@ def _swap_parameters(module: nn.Module) -> Iterator[None]:
             owner._buffers.update(buffers)
 
 
-def _run_traced(network: Network, batch: int, training: bool, run: Callable[..., Any]) -> TracedStep:
-    import torch
+def trace_step(network: Network, batch: int, *, training: bool = True) -> TracedStep:
+    """Trace one training step (forward and backward) or one inference; the network stays as it is."""
+    from detscope.predict.trace.hollow import HollowRunner
 
     module = network.module
-    log = TensorLog({id(part): path for path, part in module.named_modules()}, run, _find_wrapper(module))
     with ExitStack() as open_now:
+        open_now.enter_context(_swap_parameters(module))
+        log = TensorLog(module, HollowRunner())
         open_now.enter_context(torch.random.fork_rng(devices=[]))
         torch.manual_seed(0)
         data = network.random_batch(batch)
-        images = [data.inputs] if isinstance(data.inputs, torch.Tensor) else list(data.inputs)
+        images = [data.inputs] if isinstance(data.inputs, Tensor) else list(data.inputs)
         log.hold_tensors([*module.parameters(), *module.buffers()], "parameters")
-        log.hold_tensors([*images, *_tensors_of(data.targets)], "inputs")
+        targets = [leaf for leaf in tree_leaves(data.targets) if isinstance(leaf, Tensor)]
+        log.hold_tensors([*images, *targets], "inputs")
         trained = [one for one in module.parameters() if one.requires_grad]
         open_now.enter_context(log.follow_modules())
         open_now.enter_context(log)
@@ -269,14 +248,9 @@ def _run_traced(network: Network, batch: int, training: bool, run: Callable[...,
             found = network.infer(data.inputs)  # held until the step ends
             del found
         log.close_log()
-    gradients = [one.grad for one in trained if one.grad is not None]
-    return TracedStep(
-        batch,
-        log.log,
-        tuple(_list_known(log, trained)),
-        frozenset(_list_known(log, gradients)),
-        tuple(_list_known(log, images)),
-    )
+        gradients = [one.grad for one in trained if one.grad is not None]
+        numbers = [log.list_blocks(some) for some in (trained, gradients, images)]
+    return TracedStep(batch, log.log, tuple(numbers[0]), frozenset(numbers[1]), tuple(numbers[2]))
 
 
 def _find_wrapper(module: nn.Module) -> str:
@@ -287,15 +261,3 @@ def _find_wrapper(module: nn.Module) -> str:
         if len(own) != 1 or any(True for _ in module.parameters(recurse=False)):
             return path
         path, module = f"{path}{own[0][0]}.", own[0][1]
-
-
-def _list_known(log: TensorLog, tensors: Sequence[Tensor]) -> list[int]:
-    found = (log.block_of(tensor) for tensor in tensors)
-    return list(dict.fromkeys(number for number in found if number is not None))
-
-
-def _tensors_of(value: Any) -> list[Tensor]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -221,11 +221,11 @@ class MemoryWatch:
         self.pause_session()
         unfinished = self.unfinished
         if unfinished and keep_unfinished:
-            writer.append("memory", unfinished.rows)
+            writer.append_rows("memory", unfinished.rows)
         if self._ledger is not None and (self.steps or keep_unfinished):
             self._ledger.write_alive(unfinished.step if unfinished and not keep_unfinished else None)
-            writer.append("memory", self._ledger.take_rows())
-        writer.append("memory_levels", self.levels)
+            writer.append_rows("memory", self._ledger.take_rows())
+        writer.append_rows("memory_levels", self.levels)
         writer.info["memory"] = self._describe_account()
 
     def _describe_account(self) -> dict[str, Any]:

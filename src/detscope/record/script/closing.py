@@ -202,5 +202,5 @@ def write_empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | 
     info: dict[str, Any] = {"level": options.level, "stages": [], "environment": gather_facts()}
     info |= {"definitions": DEFINITIONS, "notes": list(notes), "cannot_tell": [reason or NO_STEP]}
     writer = RunWriter(options.out, "run", name, info)
-    writer.close("partial", reason or NO_STEP)
+    writer.close_run("partial", reason or NO_STEP)
     return writer

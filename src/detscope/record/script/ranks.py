@@ -57,7 +57,7 @@ class ScriptRanks:
             recorder.writer.info["rank"] = {"rank": self._options.rank, "ranks": self._options.ranks}
         self.look()
         if self._watch is not None:
-            recorder.writer.append("communication", self._watch.take_step(step))
+            recorder.writer.append_rows("communication", self._watch.take_step(step))
 
     def skip_step(self) -> None:
         """What was noted belongs to no step that counts."""

@@ -129,7 +129,7 @@ class ScriptRecorder(StepRecorder):
         if done.num_workers is not None:
             self.writer.info["num_workers"] = done.num_workers
         for timing, waited_ns in done.timings:
-            self.writer.append("loader", make_loader_rows(step.index, timing, waited_ns))
+            self.writer.append_rows("loader", make_loader_rows(step.index, timing, waited_ns))
         self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1))
         self._keep_losses(self._late.put_losses(step.index, done.losses))
         return step.mode
@@ -154,11 +154,11 @@ class ScriptRecorder(StepRecorder):
         account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
         self.first_step += 1
-        self.writer.append("steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None))
+        self.writer.append_rows("steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None))
         seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns)
         seen.content = add_contents(done.contents)
-        self.writer.append("content", [seen.content_row()])
-        if self.writer.due:
+        self.writer.append_rows("content", [seen.content_row()])
+        if self.writer.is_flush_due:
             self.tables.flush_rows()
         self._pause_ns = done.end_ns
         return dict(account.phases)

@@ -102,7 +102,7 @@ class StepTables:
     def flush_rows(self, wait: bool = True) -> None:
         """Have everything that is ready written to disk."""
         self._write_repeated()
-        self._writer.flush(wait)
+        self._writer.flush_parts(wait)
 
     def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
         """Give the writer what is still waiting."""
@@ -110,7 +110,7 @@ class StepTables:
             self._device_clock.wait_for_device()
         self._write_ready(waited=True)
         self._write_repeated()
-        self._writer.append("telemetry", telemetry)
+        self._writer.append_rows("telemetry", telemetry)
         self._writer.info["growth"] = self._growth.describe_growth()
 
     def _write_ready(self, waited: bool = False) -> None:
@@ -143,17 +143,17 @@ class StepTables:
                 self._traced_left -= 1
                 if step.mode == OPERATORS and not self._drawn_until_ns:
                     self._drawn_until_ns = step.end_ns
-                self._writer.append("timeline", make_timeline_rows(step.index, self._nodes, account))
+                self._writer.append_rows("timeline", make_timeline_rows(step.index, self._nodes, account))
         writer = self._writer
         if step.timing is not None:
-            writer.append("loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
+            writer.append_rows("loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
         if step.mode != BARE:
-            writer.append("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
-        writer.append("content", [step.content_row()])
+            writer.append_rows("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
+        writer.append_rows("content", [step.content_row()])
         new = self._nodes.in_order[self._nodes_written :]
         self._nodes_written = len(self._nodes)
         named = [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
-        writer.append("nodes", named)
+        writer.append_rows("nodes", named)
 
     def _write_account(
         self,
@@ -167,14 +167,14 @@ class StepTables:
         if step.mode == BARE:
             lengths = {"step": account.wall_ns, "data": account.phases["data"]}
             rows = [(*about, name, account.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
-            self._writer.append("steps", rows)
+            self._writer.append_rows("steps", rows)
             return
         device = None
         if device_times is not None:
             device = replay_events(events, self._nodes, 0, device_times[-1], times=device_times)
-        self._writer.append("steps", make_step_rows(*about, account, device))
+        self._writer.append_rows("steps", make_step_rows(*about, account, device))
         if step.mode != WARMUP and account.self_ns:
-            self._writer.append("spans", make_span_rows(step.index, self._nodes, account, device))
+            self._writer.append_rows("spans", make_span_rows(step.index, self._nodes, account, device))
 
     def _write_repeated(self) -> None:
         """Rows of steps that were kept as arrays."""

@@ -178,8 +178,8 @@ def _finish_run(
         "files": {"detections": DETECTIONS, "worst": PICTURES},
     }
     write_text(writer.folder / EVALUATION, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    writer.append("accuracy", make_table_rows(measured, 0, 0))
-    writer.close("ok")
+    writer.append_rows("accuracy", make_table_rows(measured, 0, 0))
+    writer.close_run("ok")
     return writer.folder
 
 

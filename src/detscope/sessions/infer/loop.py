@@ -150,7 +150,7 @@ def _run_loop(
     order = order_steps(recorder.schedule, batches)
 
     def after_step(steps_done: int) -> None:
-        recorder.writer.append("images", keeper.make_rows(steps_done - 1))
+        recorder.writer.append_rows("images", keeper.make_rows(steps_done - 1))
         progress.advance(1)
 
     recorder.between_steps = after_step

@@ -165,7 +165,7 @@ def answer_traced(
         "stage": "training" if traced.training else "inference",
         "optimizer": optimizer,
         "image_size": list(traced.layer_graph.input_shape[:-3:-1]),
-        "measured": list(traced.list_measurements),
+        "measured": list(traced.measurement_notes),
         "memory_by_stage": traced.sum_activations(found["places_at_batch"]),
     }
     return found
@@ -271,7 +271,7 @@ def _simulate_traced(traced: TracedNetwork, batch: int, optimizer: str | None) -
         "allocated_bytes": on_cuda.allocated,
         "reserved_bytes": on_cuda.reserved,
         "categories": on_cuda.categories,
-        "assumed": list(traced.list_assumptions),
+        "assumed": list(traced.assumption_notes),
         "process_bytes": None,
         "latency_ms": None,
         "extrapolated": None,

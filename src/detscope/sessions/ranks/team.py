@@ -107,7 +107,7 @@ class Team:
     def keep_collectives(self, recorder: Recorder, step: int) -> None:
         """Between two steps: keep what was noted of the collectives."""
         self._last_loss = recorder.last_loss
-        recorder.writer.append("communication", self.watch.take_step(step))
+        recorder.writer.append_rows("communication", self.watch.take_step(step))
 
     def wait_for_evaluation(self) -> None:
         """Nobody begins the next pass while rank 0 evaluates."""
@@ -120,7 +120,7 @@ class Team:
         self._patches.undo()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
-        recorder.writer.append("communication", self.watch.take_rest())
+        recorder.writer.append_rows("communication", self.watch.take_rest())
         found = compare_ranks(model, batch, self.device, seed)
         recorder.writer.info["agreement"] = found
         if not found["weights_equal"] or not found["loss_equal"]:

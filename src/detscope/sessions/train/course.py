@@ -96,7 +96,7 @@ class TrainingCourse:
         with average.in_place() if average is not None else nullcontext():
             rows = self.held_out.evaluate_model(self.parts.model, position.epochs, position.steps)
             self._keep_if_best(rows, position)
-        self.recorder.writer.append("accuracy", rows)
+        self.recorder.writer.append_rows("accuracy", rows)
         self.recorder.tables.flush_rows()
         if checkpoint is not None:
             update_state(checkpoint, evaluated=True, best=self.best)
