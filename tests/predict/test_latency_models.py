@@ -11,13 +11,12 @@ from detscope.predict.models.physical import (
     Tiles,
     calibrate_latency,
     choose_physical,
-    choose_spread,
     count_step_cost,
     find_fair_places,
     fit_physical,
 )
 from detscope.predict.models.residual import fit_residual
-from detscope.predict.samples import StepCase, StepSample
+from detscope.predict.samples import StepCase, StepSample, choose_spread
 
 
 def errors(model: object, samples: list[StepSample]) -> np.ndarray:

@@ -135,5 +135,5 @@ def _series(losses: pl.DataFrame, name: str) -> CurveLine:
 
 
 def _smoothed(series: CurveLine, width: int) -> CurveLine:
-    mean = pl.CurveLine(series.values, dtype=pl.Float64).rolling_mean(width, min_samples=1)
+    mean = pl.Series(series.values, dtype=pl.Float64).rolling_mean(width, min_samples=1)
     return CurveLine(series.name, series.steps, mean.to_list())

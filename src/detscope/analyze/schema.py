@@ -24,7 +24,7 @@ def schema_of(figure: type[Figure], title: str, version: int) -> Schema:
         if "properties" not in definition:
             continue
         definition["additionalProperties"] = False
-        for field, text in _field_comments(described[name]).items() if name in described else ():
+        for field, text in field_comments(described[name]).items() if name in described else ():
             encoded = _encoded_name(described[name], field)
             if encoded in definition["properties"]:
                 definition["properties"][encoded]["description"] = text
@@ -41,7 +41,7 @@ def _encoded_name(figure: type[Figure], field: str) -> str:
     return next((one.encode_name for one in msgspec.structs.fields(figure) if one.name == field), field)
 
 
-def _field_comments(figure: type[Figure]) -> dict[str, str]:
+def field_comments(figure: type[Figure]) -> dict[str, str]:
     """What stands behind each field, of the types it is made from as well."""
     found: dict[str, str] = {}
     for one in reversed(figure.__mro__):

@@ -205,7 +205,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     pass_memory: PassMemory | None = None  # of an inference
     device_use: DeviceUse | None
     processor: ProcessorUse | None
-    telemetry: list[TelemetryFigures]
+    telemetry: tuple[TelemetryFigures, ...]
     ranks: Ranks | None
     imported: ImportedFigures | None
     script: ScriptFigures | None

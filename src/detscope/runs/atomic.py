@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,28 @@ def give_name(path: Path) -> None:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
+
+
+@contextmanager
+def fill_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A neighbouring folder to fill; synced and given its name when the block ends well, else gone."""
+    aside = _temporary_of(folder)
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        yield aside
+        for file in aside.iterdir():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+        old = aside.with_suffix(".old")
+        if replace and folder.exists():
+            folder.rename(old)
+        aside.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _temporary_of(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.facts import package_version
-from detscope.runs.atomic import storage_error
+from detscope.runs.atomic import fill_folder
 from detscope.zoo.networks.loading import build_network, find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder
 from detscope.zoo.pruning.layers import list_widths
@@ -99,8 +98,10 @@ def _prune_one(
         name = folder_name(base, request.mode, level, request.seed)
         pruned = pruner.prune_network(plan, name)
         card = _describe_network(pruned, plan, network, request)
-        folder = place_folder(request.out / name, pruned, card, force=request.force)
-        made.append(_make_row(card, folder))
+        with fill_folder(request.out / name, replace=request.force) as aside:
+            write_folder(aside, pruned.module, card)
+            try_out(pruned, aside)
+        made.append(_make_row(card, request.out / name))
         if plan.why_not:
             progress.note(f"{name}: {level:g} % asked: {plan.why_not}")
         progress.advance(1, network=base.full_name, reached=f"{plan.level_reached:.2f} %")
@@ -164,34 +165,3 @@ def _check_disk(network: Network, request: PruneRequest) -> None:
             f"{network.name} needs {needed / 1e9:.1f} GB in {request.out}, {free / 1e9:.1f} GB are free",
             "free some space or choose another --out folder",
         )
-
-
-def place_folder(
-    folder: Path,
-    network: Network,
-    card: dict[str, Any],
-    *,
-    force: bool,
-) -> Path:
-    """Write the network, try the written folder out, and put it in its place; whole or not at all."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        write_folder(aside, network.module, card)
-        try_out(network, aside)
-        for file in aside.iterdir():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-        if force and folder.exists():
-            folder.rename(old)
-        aside.rename(folder)
-        if old.exists():
-            shutil.rmtree(old)
-    except OSError as problem:
-        raise storage_error(folder, problem) from problem
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return folder

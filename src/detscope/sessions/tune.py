@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from detscope.analyze.advice import advise_on_time
-from detscope.analyze.advice.case import SettingValue
+from detscope.analyze.advice.case import Advice, Setting
 from detscope.analyze.compare.change import compare_steps
 from detscope.analyze.summary import summarize
 from detscope.analyze.sweep.tuning import (
@@ -73,7 +73,7 @@ def run_tuning(
             if index in failures:
                 continue
             try:
-                changed[index].append(_measure(with_changes(settings, advice[index].settings), progress))
+                changed[index].append(_measure(with_changes(settings, _changes_of(advice[index])), progress))
             except DetscopeError as error:  # a change that cannot run here is an answer, too
                 failures[index] = error.message
     tried = []
@@ -86,7 +86,7 @@ def run_tuning(
             TriedChange(
                 rule=row.rule,
                 title=row.title,
-                settings=row.settings,
+                settings=_changes_of(row),
                 estimated_gain=row.gain_share,
                 runs=[str(run.folder) for run in changed[index]],
                 **msgspec.structs.asdict(gain),
@@ -100,12 +100,16 @@ def _measure_change(base: Sequence[Run], changed: Sequence[Run]) -> Gain:
     return measure_gain(compare_steps(list_image_times(base), list_image_times(changed)))
 
 
-def with_changes(settings: Settings, changes: Sequence[SettingValue]) -> Settings:
+def _changes_of(advice: Advice) -> dict[str, Setting | None]:
+    return {change.key: change.value for change in advice.settings}
+
+
+def with_changes(settings: Settings, changes: Mapping[str, Setting | None]) -> Settings:
     """Settings with some keys changed; checked as those of a file."""
     content = settings.model_dump()
-    for change in changes:
-        section, _, key = change.key.partition(".")
-        content[section][key] = change.value
+    for dotted, value in changes.items():
+        section, _, key = dotted.partition(".")
+        content[section][key] = value
     return Settings.model_validate(content)
 
 

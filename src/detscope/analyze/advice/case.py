@@ -141,7 +141,7 @@ class Case:
         sets: Mapping[str, Setting] | None = None,
         in_code: str = "",
     ) -> Advice:
-        """A change that shortens the step: by settings of ours (`sets`), or the same in somebody's own code."""
+        """A change that shortens the step: by settings of ours, or the same in somebody's own code."""
         settings = dict(sets or {}) if self.by_settings else {}
         return Advice(
             about="time",

@@ -173,7 +173,8 @@ def _read_totals(run: Run) -> RunTotals:
     memory, accuracy = summary.memory, summary.accuracy
     sizes: dict[str, float] = {}
     if memory is not None:
-        sizes = {"peak": memory.peak_bytes} | {one.name: one.bytes for one in memory.categories}
+        sizes = {"peak": memory.peak_bytes}
+        sizes |= {one.name: one.bytes for one in memory.categories}
     elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
         sizes = {"peak": summary.pass_memory.peak_bytes}
     named = {"AP": accuracy.ap, "AP50": accuracy.ap50} if accuracy is not None else {}

@@ -13,7 +13,15 @@ from detscope.predict.layers.lists import read_layers
 from detscope.predict.samples import StepCase, StepSample, read_samples
 from detscope.runs.folder import run_folders
 from detscope.sessions.fit.networks import LAYERS, LayerLists
-from detscope.sessions.fit.rows import UNKNOWN, MeasuredRow, is_export, rows_of_export, rows_of_store
+from detscope.sessions.fit.rows import (
+    RUN_FILE,
+    UNKNOWN,
+    MeasuredRow,
+    is_export,
+    row_of_run,
+    rows_of_export,
+    rows_of_store,
+)
 
 CONDITIONS = (
     "device",
@@ -37,13 +45,8 @@ class MeasuredSamples:
 
     samples: list[StepSample] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # conditions of rows from stores and runs
-    left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
+    left_out: Counter[str] = field(default_factory=Counter)  # why -> rows
     notes: list[str] = field(default_factory=list)
-
-    def leave_out(self, why: str, rows: int) -> None:
-        """Count rows that are not used."""
-        if rows:
-            self.left_out[why] = self.left_out.get(why, 0) + rows
 
 
 def read_measured(
@@ -75,7 +78,9 @@ def read_measured(
         _add_samples(rows, found, LayerLists(told), all_devices=all_devices)
     if not found.samples:
         why = "; ".join(f"{count} rows: {words}" for words, count in found.left_out.items())
-        raise InputError(f"nothing to learn from in {_name_files(files)}{why and ': '}{why:.300}", _GIVE)
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        named = f"{files[0]}{more}" if files else "no file"
+        raise InputError(f"nothing to learn from in {named}{why and ': '}{why:.300}", _GIVE)
     return found
 
 
@@ -91,11 +96,6 @@ def parse_where(text: str | None, device: str | None = None) -> dict[str, str]:
         if part.strip():
             found[name] = value
     return found
-
-
-def _name_files(files: Sequence[Path]) -> str:
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0]}{more}" if files else "no file"
 
 
 def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Path]:
@@ -116,7 +116,7 @@ def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Pat
         raise InputError(f"{path} is a Parquet file", "give the store itself, or export it as CSV")
     elif head[:1] == b"\x80":
         raise InputError(f"{path} is a pickle, and pickles are never opened: they can run code", _GIVE)
-    elif is_export(_split_header(head)):
+    elif is_export(head.partition(b"\n")[0].decode("utf-8", "replace").strip().split(",")):
         yield from rows_of_export(path, path.read_text(encoding="utf-8"))
     elif not head:
         raise InputError(f"{path}: an empty file", _GIVE)
@@ -124,14 +124,8 @@ def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Pat
         yield path
 
 
-def _split_header(head: bytes) -> list[str]:
-    return head.partition(b"\n")[0].decode("utf-8", "replace").strip().split(",")
-
-
 def _read_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
     """A run, or a folder that holds runs and stores."""
-    from detscope.sessions.fit.rows import RUN_FILE, row_of_run
-
     folders = [path] if (path / RUN_FILE).exists() else run_folders(path)
     stores = sorted(path.glob("*.db")) if path not in folders else []
     if not folders and not stores:
@@ -146,7 +140,7 @@ def _read_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
                 raise
             row = error.message
         if isinstance(row, str):
-            found.leave_out(f"{folder.name}: {row}" if len(folders) == 1 else row, 1)
+            found.left_out[f"{folder.name}: {row}" if len(folders) == 1 else row] += 1
         else:
             yield row
 
@@ -168,42 +162,34 @@ def _keep_one_device(found: MeasuredSamples, wanted: str | None) -> None:
     kept = wanted or names.most_common(1)[0][0]
     others = [one for one in found.samples if one.device and one.device != kept]
     for name, count in Counter(one.device for one in others).items():
-        found.leave_out(f"device {name} (kept: {kept}; --device chooses)", count)
+        found.left_out[f"device {name} (kept: {kept}; --device chooses)"] += count
     found.samples = [one for one in found.samples if not one.device or one.device == kept]
 
 
 def _select_usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSamples) -> list[MeasuredRow]:
-    """Rows of the stage that ran or for which memory was too small."""
-    kept = []
-    for row in _drop_unsteady(rows, found):
-        if row.stage != stage:
-            found.leave_out(f"stage {row.stage} (asked: {stage})", 1)
-        elif row.kind == "ok" and row.latency_ms is None and row.process_bytes is None:
-            found.leave_out("neither latency nor memory was measured", 1)
-        elif row.kind != "ok" and not row.ran_out:
-            found.leave_out("skipped by the sweep" if row.kind == "skipped" else f"failed: {row.kind}", 1)
-        else:
-            kept.append(row)
-    return kept
+    """Rows of the stage that ran or for which memory was too small.
 
-
-def _drop_unsteady(rows: Sequence[MeasuredRow], found: MeasuredSamples) -> list[MeasuredRow]:
-    """Without latencies that are hardly known: too few steps for an interval, or a very wide one."""
+    Latencies that are hardly known are left out: too few steps for an interval, or a very wide one.
+    """
     kept = []
     for row in rows:
-        low, high = row.latency_low_ms, row.latency_high_ms
-        why = None
-        if row.latency_ms is None:
-            pass
-        elif low is None or high is None:
+        low, high, why = row.latency_low_ms, row.latency_high_ms, None
+        if row.latency_ms is not None and (low is None or high is None):
             if row.steps is not None:
                 why = "latency only: too few steps to know it (measure.max_seconds)"
-        elif (high - low) / row.latency_ms > WIDEST_MEDIAN:
+        elif row.latency_ms is not None and (high - low) / row.latency_ms > WIDEST_MEDIAN:
             why = f"latency only: its interval is wider than {100 * WIDEST_MEDIAN:.0f} % (a busy machine?)"
         if why:
-            found.leave_out(why, 1)
+            found.left_out[why] += 1
             row = replace(row, latency_ms=None, latency_low_ms=None, latency_high_ms=None)
-        kept.append(row)
+        if row.stage != stage:
+            found.left_out[f"stage {row.stage} (asked: {stage})"] += 1
+        elif row.kind == "ok" and row.latency_ms is None and row.process_bytes is None:
+            found.left_out["neither latency nor memory was measured"] += 1
+        elif row.kind != "ok" and not row.ran_out:
+            found.left_out["skipped by the sweep" if row.kind == "skipped" else f"failed: {row.kind}"] += 1
+        else:
+            kept.append(row)
     return kept
 
 
@@ -218,9 +204,10 @@ def _select_alike(
         if not counts:
             continue
         kept = _choose_value(name, counts, wanted.get(name))
+        flag = "--device" if name == "device" else f"--where {name}=..."
         for value, count in counts.items():
             if value != kept:
-                found.leave_out(f"{name} {value} (kept: {kept}; {_flag_of(name)} chooses)", count)
+                found.left_out[f"{name} {value} (kept: {kept}; {flag} chooses)"] += count
         rows = [row for row in rows if row.conditions[name] in (kept, UNKNOWN)]
         found.kept[name] = kept
     return rows
@@ -236,17 +223,13 @@ def _choose_value(name: str, counts: Counter[str], asked: str | None) -> str:
     return near[0]
 
 
-def _flag_of(name: str) -> str:
-    return "--device" if name == "device" else f"--where {name}=..."
-
-
 def _add_samples(
     rows: Sequence[MeasuredRow], found: MeasuredSamples, layers: LayerLists, *, all_devices: bool
 ) -> None:
     machines = {row.conditions["environment"] for row in rows}
     for row, listed in zip(rows, layers.find_networks(rows), strict=True):
         if isinstance(listed, str):
-            found.leave_out(f"network {row.network}: {listed}", 1)
+            found.left_out[f"network {row.network}: {listed}"] += 1
             continue
         place = row.conditions["device"]
         if all_devices and len(machines) > 1:

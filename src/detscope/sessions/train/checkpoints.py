@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError
 from detscope.faults import describe_error
-from detscope.runs.atomic import storage_error, write_atomically, write_text
+from detscope.runs.atomic import fill_folder, write_atomically, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -72,20 +72,12 @@ def save_checkpoint(run: Path, parts: TrainingParts, position: Position, more: M
     target = run / FOLDER / f"step-{position.steps:08d}-{position.epochs:04d}"
     if (target / _STATE).is_file():  # resumed and stopped again before the first step
         return target
-    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     tensors, described = _training_state(parts)
     state = {"format": FORMAT, "position": asdict(position), **described, **more}
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with fill_folder(target) as partial:
         write_tensors(partial / _MODEL, model_tensors(parts.model))
         write_tensors(partial / _TRAINING, tensors)
         write_text(partial / _STATE, json.dumps(state, allow_nan=False))
-        partial.rename(target)
-    except OSError as error:
-        raise storage_error(target, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     for older in _list_complete(run):
         if older != target:
             shutil.rmtree(older, ignore_errors=True)
