@@ -15,7 +15,7 @@ from detscope.predict.models.physical import (
     find_fair_places,
     fit_physical,
 )
-from detscope.predict.models.residual import fit_residual
+from detscope.predict.models.residual import fit_residuals
 from detscope.predict.samples import StepCase, StepSample, choose_spread
 
 
@@ -76,7 +76,7 @@ def test_the_hybrid_learns_what_physics_leaves_over_between_levels() -> None:
 def test_a_residual_is_exact_where_it_was_seen_and_its_mean_far_away() -> None:
     places = np.linspace(0, 1, 40)[:, None] * np.ones(4)
     residual = 0.2 * np.sin(3 * places[:, 0]) + 0.1
-    model = fit_residual(places, residual)
+    model = fit_residuals(places, [residual])[0]
     assert np.abs(model.predict(places) - residual).max() < 0.02
     assert model.predict(places[:1] + 1000)[0] == pytest.approx(residual.mean())
 
@@ -84,7 +84,7 @@ def test_a_residual_is_exact_where_it_was_seen_and_its_mean_far_away() -> None:
 def test_an_accident_of_measurement_does_not_bend_the_residual_beyond_a_half() -> None:
     residual = np.zeros(20)
     residual[3] = 9.0
-    model = fit_residual(np.arange(20.0)[:, None], residual)
+    model = fit_residuals(np.arange(20.0)[:, None], [residual])[0]
     assert np.abs(model.predict(np.arange(20.0)[:, None])).max() <= 0.5
 
 

@@ -66,7 +66,7 @@ def work(rank: int, folder: str) -> None:
     """Call them all, each in a step of its own."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     watch, patches = CommunicationWatch(rank), Patches()
-    watch.attach_to_calls(patches.put, lambda: "other")
+    watch.attach_to_calls(patches, lambda: "other")
     rows: dict[str, list[Any]] = {}
     failed: dict[str, str] = {}
     for step, (name, call) in enumerate(calls(rank).items()):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from detscope.analyze.figure import Figure
 
 
-class FittedTarget(msgspec.Struct, frozen=True, kw_only=True):
+class FittedTarget(Figure, frozen=True, kw_only=True):
     """How one target is predicted; widths are half of a 90 % interval, as the logarithm of a factor."""
 
     near: str  # method for networks like those that were measured
@@ -16,7 +16,7 @@ class FittedTarget(msgspec.Struct, frozen=True, kw_only=True):
     left_out_errors: dict[str, dict[str, float]]  # situation -> method -> mean error
 
 
-class FitResult(msgspec.Struct, frozen=True, kw_only=True):
+class FitResult(Figure, frozen=True, kw_only=True):
     """A device model in figures."""
 
     model: str  # its file
@@ -33,7 +33,7 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True):
     layer_times: str | None = None  # where times of single layers are kept
 
 
-class MethodScore(msgspec.Struct, frozen=True, kw_only=True):
+class MethodScore(Figure, frozen=True, kw_only=True):
     """Errors of one method under one protocol, as shares of what was measured."""
 
     target: str
@@ -49,7 +49,7 @@ class MethodScore(msgspec.Struct, frozen=True, kw_only=True):
     by_network: dict[str, float]
 
 
-class FitDecisions(msgspec.Struct, frozen=True, kw_only=True):
+class FitDecisions(Figure, frozen=True, kw_only=True):
     """Fits or not, asked of networks that were not seen."""
 
     rows: int
@@ -62,7 +62,7 @@ class FitDecisions(msgspec.Struct, frozen=True, kw_only=True):
     by_network: dict[str, float]
 
 
-class ScoreResult(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreResult(Figure, frozen=True, kw_only=True):
     """How wrong predictors are, with the noise of the data beside it."""
 
     rows: int
@@ -76,7 +76,7 @@ class ScoreResult(msgspec.Struct, frozen=True, kw_only=True):
     picture: str | None = None  # where it is drawn
 
 
-class LayerWidths(msgspec.Struct, frozen=True, kw_only=True):
+class LayerWidths(Figure, frozen=True, kw_only=True):
     """Output channels of a network's layers."""
 
     layers: int  # how many
@@ -85,7 +85,7 @@ class LayerWidths(msgspec.Struct, frozen=True, kw_only=True):
     largest: int
 
 
-class PrunedNetwork(msgspec.Struct, frozen=True, kw_only=True):
+class PrunedNetwork(Figure, frozen=True, kw_only=True):
     """A network folder that was made."""
 
     network: str  # its name
@@ -104,7 +104,7 @@ class PrunedNetwork(msgspec.Struct, frozen=True, kw_only=True):
     widths: LayerWidths
 
 
-class FailedPruning(msgspec.Struct, frozen=True, kw_only=True):
+class FailedPruning(Figure, frozen=True, kw_only=True):
     """A model that could not be pruned."""
 
     model: str
@@ -112,7 +112,7 @@ class FailedPruning(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
 
 
-class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
+class PruneResult(Figure, frozen=True, kw_only=True):
     """Every model at every level."""
 
     out: str  # folder of the network folders

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 import msgspec
 
+from detscope.analyze.figure import Figure
 from detscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,21 +26,21 @@ Ends = tuple[float, float]
 Fits = Literal["fits", "too close to call", "does not fit", "cannot tell"]
 
 
-class CategoryBytes(msgspec.Struct, frozen=True, kw_only=True):
+class CategoryBytes(Figure, frozen=True, kw_only=True):
     """A category or stage and what it holds."""
 
     name: str
     bytes: float
 
 
-class StageShare(msgspec.Struct, frozen=True, kw_only=True):
+class StageShare(Figure, frozen=True, kw_only=True):
     """A stage and its share of the step."""
 
     name: str
     share: float
 
 
-class PredictedStep(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedStep(Figure, frozen=True, kw_only=True):
     """A step at one batch size; what cannot be known is None."""
 
     batch: int
@@ -62,7 +63,7 @@ class PredictedStep(msgspec.Struct, frozen=True, kw_only=True):
     assumed: list[str] = []
 
 
-class TargetMethods(msgspec.Struct, frozen=True, kw_only=True):
+class TargetMethods(Figure, frozen=True, kw_only=True):
     """Methods of a device model for one target."""
 
     target: str
@@ -70,7 +71,7 @@ class TargetMethods(msgspec.Struct, frozen=True, kw_only=True):
     far: str  # for others
 
 
-class ModelGrounds(msgspec.Struct, frozen=True, kw_only=True):
+class ModelGrounds(Figure, frozen=True, kw_only=True):
     """The device model that was asked."""
 
     file: str | None = None
@@ -80,7 +81,7 @@ class ModelGrounds(msgspec.Struct, frozen=True, kw_only=True):
     methods: list[TargetMethods] = []
 
 
-class Extrapolation(msgspec.Struct, frozen=True, kw_only=True):
+class Extrapolation(Figure, frozen=True, kw_only=True):
     """How many features of the network lie beyond everything that was measured."""
 
     target: str
@@ -88,14 +89,14 @@ class Extrapolation(msgspec.Struct, frozen=True, kw_only=True):
     features: int
 
 
-class OutsideGroups(msgspec.Struct, frozen=True, kw_only=True):
+class OutsideGroups(Figure, frozen=True, kw_only=True):
     """In what the network goes beyond everything that was measured, in words."""
 
     target: str
     groups: list[str]
 
 
-class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedFigure(Figure, frozen=True, kw_only=True):
     """One figure, predicted and measured."""
 
     name: str
@@ -109,7 +110,7 @@ class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None  # why there is no error
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class Prediction(Figure, frozen=True, kw_only=True):
     """The answer for one network; of a run also beside what it measured."""
 
     network: str | None = None
@@ -255,7 +256,7 @@ def _list_of(found: Json) -> Sequence[Json]:
     return found if isinstance(found, list | tuple) else []
 
 
-class PredictionPoint(msgspec.Struct, frozen=True, kw_only=True):
+class PredictionPoint(Figure, frozen=True, kw_only=True):
     """A measured step and what was predicted without having seen it."""
 
     target: str = ""  # latency (ms) or memory (bytes)
@@ -266,14 +267,14 @@ class PredictionPoint(msgspec.Struct, frozen=True, kw_only=True):
     measured: float | None = None
 
 
-class NetworkError(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkError(Figure, frozen=True, kw_only=True):
     """The mean error of one network, as a share of what was measured."""
 
     network: str
     error: float
 
 
-class PredictionErrors(msgspec.Struct, frozen=True, kw_only=True):
+class PredictionErrors(Figure, frozen=True, kw_only=True):
     """How wrong predictions are; every network weighs the same in the mean."""
 
     rows: int
@@ -282,7 +283,7 @@ class PredictionErrors(msgspec.Struct, frozen=True, kw_only=True):
     by_network: list[NetworkError]  # worst first
 
 
-class ScorePanel(msgspec.Struct, frozen=True, kw_only=True):
+class ScorePanel(Figure, frozen=True, kw_only=True):
     """Points of one target, protocol and method, and their errors."""
 
     target: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
+from detscope.analyze.figure import Figure
 from detscope.errors import DetscopeError, UsageError
 from detscope.runs.folder import run_folders
 from detscope.runs.reader import load_run
@@ -13,7 +12,7 @@ from detscope.runs.reader import load_run
 SORT_KEYS = ("time", "model", "device", "status", "verb")
 
 
-class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
+class RunEntry(Figure, frozen=True, kw_only=True):
     """One run of a folder; what its run.json does not say is None."""
 
     name: str  # of its folder

@@ -297,9 +297,9 @@ class CommunicationWatch:
             self._current.append(noted)
             return result
 
-        put_around(patches, DistributedDataParallel, "forward", call_forward)
+        put_around(patches, DistributedDataParallel, "forward", call_forward, when_compiling=True)
         if hasattr(DistributedDataParallel, "_pre_forward"):
-            put_around(patches, DistributedDataParallel, "_pre_forward", prepare_forward)
+            put_around(patches, DistributedDataParallel, "_pre_forward", prepare_forward, when_compiling=True)
 
     # ---- a program's own collectives
 

@@ -285,7 +285,9 @@ class StepRecorder:
             grown = self.window.taken_bytes / 1e9
             self.note(f"operators of fewer steps than asked for: the process grew by {grown:.1f} GB")
         self.between_steps(self.index)
-        if self.writer.is_flush_due and self.schedule.mode_of(self.index) != BARE:  # which nothing may disturb
+        if (
+            self.writer.is_flush_due and self.schedule.mode_of(self.index) != BARE
+        ):  # which nothing may disturb
             self.writer.append_rows("telemetry", self._drain_telemetry())
             self.tables.flush_rows(wait=False)
         return step.end_ns

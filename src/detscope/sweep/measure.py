@@ -12,12 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from detscope.sweep.limits import (
-    forget_resident_peak,
-    limit_memory,
-    resident_bytes,
-    resident_peak_bytes,
-)
+from detscope.machine.limits import status_bytes
+from detscope.sweep.limits import forget_resident_peak, limit_memory
 from detscope.sweep.settings import MeasureRules
 
 if TYPE_CHECKING:
@@ -122,9 +118,6 @@ def measure_spread(values: Sequence[float]) -> float | None:
     return (high - low) / 1.349 / middle if middle > 0 else None
 
 
-_MEMORY = "[memory]"
-
-
 def count_held_bytes(module: nn.Module, optimizer: Any, batch: Any) -> int:
     """Bytes of weights, gradients, optimizer state and batch between two steps; shared memory once."""
     storages: dict[int, int] = {}
@@ -165,7 +158,7 @@ def measure_allocated_peak(step: Callable[[], object]) -> int:
     changes = sorted(
         (event.start_ns(), index, event.nbytes())
         for index, event in enumerate(events)
-        if event.name() == _MEMORY and event.device_type().name == "CPU"
+        if event.name() == "[memory]" and event.device_type().name == "CPU"
     )
     live = peak = 0
     for _, _, size in changes:
@@ -248,7 +241,7 @@ def measure_trial(request: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one trial, as columns of the store."""
     values, rules = request["values"], MeasureRules(**request["measure"])
     new_peak = forget_resident_peak()
-    before = resident_bytes()
+    before = status_bytes("VmRSS")
     limit_memory(request.get("memory_bytes"))
     try:
         return _measure_network(request, values, rules, before, new_peak)
@@ -292,7 +285,7 @@ def _measure_network(
             found |= _measure_latency(step, batches, rules, int(values["batch_size"]))
         if "memory" in values["variables"]:
             found |= {
-                "process_bytes": resident_peak_bytes() if new_peak else None,
+                "process_bytes": status_bytes("VmHWM") if new_peak else None,
                 "process_base_bytes": before,
             }
             found |= _measure_memory(torch, step, next(batches), device)

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from detscope.analyze.figure import Figure
 from detscope.analyze.stats import Floats
 
 BLOCKS = 10
@@ -41,7 +42,7 @@ Words = tuple[Verdict, Verdict]  # of a figure that rose, and of one that fell
 Ends = tuple[float, float]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(Figure, frozen=True, kw_only=True):
     """One figure before and after, and what can be said about the difference."""
 
     before: float | None  # median of the first run, in the figure's unit

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from detscope.analyze.compare.change import Change
+from detscope.analyze.figure import Figure
 from detscope.errors import UsageError
 
 _GATE = re.compile(
@@ -42,7 +41,7 @@ class Gate:
     of_change: bool
 
 
-class GateResult(msgspec.Struct, frozen=True, kw_only=True):
+class GateResult(Figure, frozen=True, kw_only=True):
     """A gate held against the figures of a comparison."""
 
     gate: str  # as it was asked for

@@ -20,6 +20,7 @@ from detscope.analyze.compare.change import (
 )
 from detscope.analyze.compare.gate import Gate, GateResult, judge_gate
 from detscope.analyze.compare.series import RunSeries, match_modules, read_series, same_content
+from detscope.analyze.figure import Figure
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import Run
 from detscope.runs.standard_json import Json
@@ -30,7 +31,7 @@ _TOLD: tuple[Verdict, ...] = ("slower", "faster", "new", "gone")
 SettingValue = str | int | float | bool | None
 
 
-class SettingChange(msgspec.Struct, frozen=True, kw_only=True):
+class SettingChange(Figure, frozen=True, kw_only=True):
     """A setting or fact that differs between two runs."""
 
     key: str  # its dotted name
@@ -38,7 +39,7 @@ class SettingChange(msgspec.Struct, frozen=True, kw_only=True):
     after: SettingValue
 
 
-class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+class RunComparison(Figure, frozen=True, kw_only=True):
     """A later run against the base."""
 
     run: str  # its folder
@@ -73,7 +74,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonResult(Figure, frozen=True, kw_only=True):
     """Runs against a base, each by itself."""
 
     base: str  # its folder
@@ -160,7 +161,7 @@ def _size_of(row: Change) -> float:
     return abs(row.difference) if row.difference is not None else row.before or row.after or 0.0
 
 
-class RunTotals(msgspec.Struct, frozen=True):
+class RunTotals(Figure, frozen=True, kw_only=True):
     """Figures that a run has once."""
 
     images_per_s: float | None

@@ -10,6 +10,7 @@ from statistics import median
 
 import msgspec
 
+from detscope.analyze.figure import Figure
 from detscope.runs.standard_json import Json
 
 PAYS = 0.05  # gain of images/s per doubling of the batch below which it does not pay
@@ -22,7 +23,7 @@ _AXES = (
 _MOST_VALUES = 12
 
 
-class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
+class SweepRow(Figure, frozen=True, kw_only=True):
     """The result of one trial; what was not measured is None."""
 
     network: str  # as the plan names it
@@ -70,7 +71,7 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.interval_reached == 0 or (self.stability or "stable") != "stable"
 
 
-class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+class SweepPoint(Figure, frozen=True, kw_only=True):
     """One batch size of a curve: the median of its repetitions."""
 
     batch_size: int
@@ -84,7 +85,7 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     unstable: bool  # whether its latency is to be read with care
 
 
-class SweepGroup(msgspec.Struct, frozen=True, kw_only=True):
+class SweepGroup(Figure, frozen=True, kw_only=True):
     """A curve: one network under the same conditions at several batch sizes."""
 
     network: str
@@ -103,7 +104,7 @@ class SweepGroup(msgspec.Struct, frozen=True, kw_only=True):
     stops_to_pay_at: int | None  # None: the largest batch still pays
 
 
-class ParetoPoint(msgspec.Struct, frozen=True, kw_only=True):
+class ParetoPoint(Figure, frozen=True, kw_only=True):
     """Speed and size of a network."""
 
     name: str
@@ -114,7 +115,7 @@ class ParetoPoint(msgspec.Struct, frozen=True, kw_only=True):
     front: bool  # whether no network is both faster and larger
 
 
-class SweepNetwork(msgspec.Struct, frozen=True, kw_only=True):
+class SweepNetwork(Figure, frozen=True, kw_only=True):
     """What became of a network's trials."""
 
     name: str
@@ -127,42 +128,42 @@ class SweepNetwork(msgspec.Struct, frozen=True, kw_only=True):
     best_images_per_s: float | None
 
 
-class SweepAxis(msgspec.Struct, frozen=True, kw_only=True):
+class SweepAxis(Figure, frozen=True, kw_only=True):
     """What was varied or the same, in words."""
 
     name: str
     values: str
 
 
-class EndingCount(msgspec.Struct, frozen=True, kw_only=True):
+class EndingCount(Figure, frozen=True, kw_only=True):
     """How many trials ended so."""
 
     name: str
     trials: int
 
 
-class EnvironmentFact(msgspec.Struct, frozen=True, kw_only=True):
+class EnvironmentFact(Figure, frozen=True, kw_only=True):
     """A fact about machine or packages."""
 
     name: str  # dotted
     text: str
 
 
-class SweepEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+class SweepEnvironment(Figure, frozen=True, kw_only=True):
     """Where trials ran."""
 
     rows: int  # results
     facts: list[EnvironmentFact]
 
 
-class SweepPlanName(msgspec.Struct, frozen=True, kw_only=True):
+class SweepPlanName(Figure, frozen=True, kw_only=True):
     """A plan that was run into the store."""
 
     name: str | None = None
     made_at: str | None = None
 
 
-class SweepDevice(msgspec.Struct, frozen=True, kw_only=True):
+class SweepDevice(Figure, frozen=True, kw_only=True):
     """How far the trials of a device are."""
 
     device: str
@@ -172,7 +173,7 @@ class SweepDevice(msgspec.Struct, frozen=True, kw_only=True):
     left: int
 
 
-class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):
+class SweepFailure(Figure, frozen=True, kw_only=True):
     """A trial that failed."""
 
     network: str
@@ -183,7 +184,7 @@ class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
+class SweepStatus(Figure, frozen=True, kw_only=True):
     """How far a sweep is."""
 
     store: str  # its file
@@ -223,21 +224,21 @@ class SweepSummary(SweepStatus, frozen=True, kw_only=True):
         return [row for row in self.rows if row.kind != "ok"]
 
 
-class DeviceTrials(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceTrials(Figure, frozen=True, kw_only=True):
     """Trials that a device would run."""
 
     device: str
     trials: int
 
 
-class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedTrial(Figure, frozen=True, kw_only=True):
     """A trial that cannot run here."""
 
     trial: str
     why: str
 
 
-class SweepForecast(msgspec.Struct, frozen=True, kw_only=True):
+class SweepForecast(Figure, frozen=True, kw_only=True):
     """What a plan would do: `sweep --dry-run`."""
 
     plan: str

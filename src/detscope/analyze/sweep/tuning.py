@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
 import polars as pl
 
 from detscope.analyze.compare.change import Change, Ends, Verdict
 from detscope.analyze.compare.runs import SettingValue
+from detscope.analyze.figure import Figure
 from detscope.analyze.step.steps import choose_typical_steps
 from detscope.runs.reader import Run
 
 _APART = 1_000_000  # step numbers of one round lie below those of the next
 
 
-class ImageTime(msgspec.Struct, frozen=True, kw_only=True):
+class ImageTime(Figure, frozen=True, kw_only=True):
     """Milliseconds per image without and with a change."""
 
     before: float | None
@@ -24,7 +24,7 @@ class ImageTime(msgspec.Struct, frozen=True, kw_only=True):
     n: tuple[int, int]  # measured steps of both
 
 
-class Gain(msgspec.Struct, frozen=True, kw_only=True):
+class Gain(Figure, frozen=True, kw_only=True):
     """What a change gave; positive is faster."""
 
     ms_per_image: ImageTime | None = None  # None where it could not run
@@ -50,7 +50,7 @@ class BestChange(Gain, frozen=True, kw_only=True):
     settings: dict[str, SettingValue]
 
 
-class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
+class TuneResult(Figure, frozen=True, kw_only=True):
     """Everything that a tuning tried, and what is best."""
 
     base: str  # folder of the first run

@@ -30,6 +30,7 @@ TIMEOUT_S = 30.0
 FRUITLESS_ATTEMPTS = 4
 ALL_ATTEMPTS = 100
 RECORD = "first-use.json"  # of what was trusted on first use
+_NETWORK_ERRORS = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError)
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -62,17 +63,17 @@ def fetch_file(
             if _find_flaw(target, remote) is None:
                 return target
             target.unlink()
-        partial = target.with_name(f"{target.name}.part")
-        _download_file(remote, partial, progress, pause)
-        flaw = _find_flaw(partial, remote)
+        download = _Download(remote, target.with_name(f"{target.name}.part"), progress)
+        download.run_attempts(pause)
+        flaw = _find_flaw(download.partial, remote)
         if flaw is not None:
-            _forget_partial(partial)
+            download.forget_partial()
             raise InputError(
                 f"{remote.name} from {hide_secrets(remote.url)} {flaw}",
                 "it was removed; run again to fetch it anew",
             )
-        partial.rename(target)
-        _validator_file(partial).unlink(missing_ok=True)
+        download.partial.rename(target)
+        download.validator.unlink(missing_ok=True)
     return target
 
 
@@ -82,104 +83,109 @@ def compute_checksum(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 
-def _download_file(
-    remote: RemoteFile, partial: Path, progress: Progress | None, pause: Callable[[float], None]
-) -> None:
-    fruitless, reason = 0, ""
-    for _ in range(ALL_ATTEMPTS):
-        before_bytes = _count_bytes(partial)
+class _Download:
+    """What is there of a file, beside the validator that tells whether the server still has the same one."""
+
+    def __init__(self, remote: RemoteFile, partial: Path, progress: Progress | None) -> None:
+        self.remote = remote
+        self.partial = partial
+        self.progress = progress
+        self.validator = partial.with_name(f"{partial.name}.etag")
+
+    def count_bytes(self) -> int:
+        return self.partial.stat().st_size if self.partial.is_file() else 0
+
+    def forget_partial(self) -> None:
+        self.partial.unlink(missing_ok=True)
+        self.validator.unlink(missing_ok=True)
+
+    def run_attempts(self, pause: Callable[[float], None]) -> None:
+        """Connect until the file is whole, or until it brings nothing any more."""
+        fruitless, reason, address = 0, "", hide_secrets(self.remote.url)
+        for _ in range(ALL_ATTEMPTS):
+            before_bytes = self.count_bytes()
+            try:
+                return self.resume_once()
+            except urllib.error.HTTPError as error:
+                error.close()  # it is the open answer of the server
+                reason = f"the server answered {error.code} {hide_secrets(error.reason)}"
+                if error.code not in _BUSY:
+                    hint = "check the address; a mirror may still have the file"
+                    raise InputError(f"{address}: {reason}", hint) from error
+            except (ConnectionBroken, OSError, http.client.HTTPException) as error:
+                if isinstance(error, OSError) and not isinstance(error, _NETWORK_ERRORS):
+                    raise  # the disk, not the connection
+                reason = hide_secrets(getattr(error, "reason", "") or error) or type(error).__name__
+            fruitless = 0 if self.count_bytes() > before_bytes else fruitless + 1
+            if fruitless >= FRUITLESS_ATTEMPTS:
+                break
+            pause(0.25 * 2**fruitless)
+        target = self.partial.with_name(self.remote.name)
+        raise MachineError(
+            f"cannot download {address}: {reason} ({self.count_bytes()} bytes so far)",
+            f"check the connection and run again to go on, or put the file at {target}",
+        )
+
+    def resume_once(self) -> None:
+        """One connection: everything from the end of the partial file on."""
+        have_bytes = self.count_bytes()
+        if self.remote.size_bytes is not None:
+            if have_bytes == self.remote.size_bytes:
+                return
+            require_free_disk(self.partial.parent, self.remote.size_bytes - have_bytes, self.remote.name)
+        headers = {"User-Agent": "detscope", "Accept-Encoding": "identity"}
+        if have_bytes:
+            headers["Range"] = f"bytes={have_bytes}-"
+            if self.validator.is_file():  # a file that has changed is sent from its beginning
+                headers["If-Range"] = self.validator.read_text()
         try:
-            return _resume_download(remote, partial, progress)
+            response = open_url(self.remote.url, TIMEOUT_S, headers)
         except urllib.error.HTTPError as error:
-            error.close()  # it is the open answer of the server
-            reason = f"the server answered {error.code} {hide_secrets(error.reason)}"
-            if error.code not in _BUSY:
-                raise InputError(
-                    f"{hide_secrets(remote.url)}: {reason}",
-                    "check the address; a mirror may still have the file",
-                ) from error
-        except (ConnectionBroken, OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and not _is_network_error(error):
-                raise  # the disk, not the connection
-            reason = hide_secrets(getattr(error, "reason", "") or error) or type(error).__name__
-        fruitless = 0 if _count_bytes(partial) > before_bytes else fruitless + 1
-        if fruitless >= FRUITLESS_ATTEMPTS:
-            break
-        pause(0.25 * 2**fruitless)
-    raise MachineError(
-        f"cannot download {hide_secrets(remote.url)}: {reason} ({_count_bytes(partial)} bytes so far)",
-        f"check the connection and run again to go on, or put the file at {partial.with_name(remote.name)}",
-    )
-
-
-def _is_network_error(error: OSError) -> bool:
-    return isinstance(error, urllib.error.URLError | ConnectionError | TimeoutError | ssl.SSLError)
-
-
-def _resume_download(remote: RemoteFile, partial: Path, progress: Progress | None) -> None:
-    """One connection: everything from the end of the partial file on."""
-    have_bytes = _count_bytes(partial)
-    if remote.size_bytes is not None:
-        if have_bytes == remote.size_bytes:
+            if error.code != 416 or not have_bytes:
+                raise
+            # Nothing lies beyond what we have: it is whole, or it belongs to another file.
+            if error.headers.get("Content-Range") != f"bytes */{have_bytes}":
+                self.forget_partial()
+                raise ConnectionBroken("the partial file does not fit") from error
             return
-        require_free_disk(partial.parent, remote.size_bytes - have_bytes, remote.name)
-    headers = {"User-Agent": "detscope", "Accept-Encoding": "identity"}
-    if have_bytes:
-        headers["Range"] = f"bytes={have_bytes}-"
-        if _validator_file(partial).is_file():
-            headers["If-Range"] = _validator_file(
-                partial
-            ).read_text()  # a file that has changed is sent from its beginning
-    try:
-        response = open_url(remote.url, TIMEOUT_S, headers)
-    except urllib.error.HTTPError as error:
-        if error.code != 416 or not have_bytes:
-            raise
-        # Nothing lies beyond what we have: it is whole, or it belongs to another file.
-        if error.headers.get("Content-Range") != f"bytes */{have_bytes}":
-            _forget_partial(partial)
-            raise ConnectionBroken("the partial file does not fit") from error
-        return
-    with response:
-        _receive_rest(response, remote, partial, have_bytes, progress)
+        with response:
+            self.receive_rest(response, have_bytes)
 
-
-def _receive_rest(
-    response: http.client.HTTPResponse,
-    remote: RemoteFile,
-    partial: Path,
-    have_bytes: int,
-    progress: Progress | None,
-) -> None:
-    resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(
-        f"bytes {have_bytes}-"
-    )
-    if response.status == 206 and not resumed:
-        _forget_partial(partial)
-        raise ConnectionBroken("the server sent another part than asked for")
-    done_bytes = have_bytes if resumed else 0
-    length = response.headers.get("Content-Length", "")
-    total_bytes = done_bytes + int(length) if length.isascii() and length.isdigit() else remote.size_bytes
-    if total_bytes is not None:
-        require_free_disk(partial.parent, total_bytes - done_bytes, remote.name)
-    _keep_validator(partial, response)
-    with partial.open("ab" if resumed else "wb") as file:
-        while chunk := response.read(CHUNK_BYTES):
-            file.write(chunk)
-            done_bytes += len(chunk)
-            if remote.size_bytes is not None and done_bytes > remote.size_bytes:
-                break  # more than promised: judged, and removed, as a whole
-            if progress is not None:
-                progress(f"downloading {remote.name}", done_bytes, total_bytes)
-        file.flush()
-        os.fsync(file.fileno())
-    if total_bytes is not None and done_bytes < total_bytes:
-        raise ConnectionBroken(f"the connection ended after {done_bytes} of {total_bytes} bytes")
+    def receive_rest(self, response: http.client.HTTPResponse, have_bytes: int) -> None:
+        """Append what comes, or begin anew where the server does."""
+        remote, headers = self.remote, response.headers
+        resumed = response.status == 206
+        if resumed and not (headers.get("Content-Range") or "").startswith(f"bytes {have_bytes}-"):
+            self.forget_partial()
+            raise ConnectionBroken("the server sent another part than asked for")
+        done_bytes = have_bytes if resumed else 0
+        length = headers.get("Content-Length", "")
+        total_bytes = done_bytes + int(length) if length.isascii() and length.isdigit() else remote.size_bytes
+        if total_bytes is not None:
+            require_free_disk(self.partial.parent, total_bytes - done_bytes, remote.name)
+        etag = headers.get("ETag") or ""
+        validator = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+        if validator:
+            self.validator.write_text(validator)
+        else:
+            self.validator.unlink(missing_ok=True)
+        with self.partial.open("ab" if resumed else "wb") as file:
+            while chunk := response.read(CHUNK_BYTES):
+                file.write(chunk)
+                done_bytes += len(chunk)
+                if remote.size_bytes is not None and done_bytes > remote.size_bytes:
+                    break  # more than promised: judged, and removed, as a whole
+                if self.progress is not None:
+                    self.progress(f"downloading {remote.name}", done_bytes, total_bytes)
+            file.flush()
+            os.fsync(file.fileno())
+        if total_bytes is not None and done_bytes < total_bytes:
+            raise ConnectionBroken(f"the connection ended after {done_bytes} of {total_bytes} bytes")
 
 
 def _find_flaw(path: Path, remote: RemoteFile) -> str | None:
     """What is wrong with a fetched file, or None."""
-    size_bytes = _count_bytes(path)
+    size_bytes = path.stat().st_size
     if remote.checksum is not None:
         algorithm, _, expected = remote.checksum.partition(":")
         actual = compute_checksum(path, algorithm)
@@ -199,28 +205,6 @@ def _find_wrong_kind(path: Path) -> str | None:
     if start.startswith((b"<!doctype html", b"<html")):
         return "is an HTML page"
     return None
-
-
-def _count_bytes(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _validator_file(partial: Path) -> Path:
-    return partial.with_name(f"{partial.name}.etag")
-
-
-def _keep_validator(partial: Path, response: http.client.HTTPResponse) -> None:
-    etag = response.headers.get("ETag") or ""
-    validator = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
-    if validator:
-        _validator_file(partial).write_text(validator)
-    else:
-        _validator_file(partial).unlink(missing_ok=True)
-
-
-def _forget_partial(partial: Path) -> None:
-    partial.unlink(missing_ok=True)
-    _validator_file(partial).unlink(missing_ok=True)
 
 
 def recall_first_use(remote: RemoteFile, folder: Path) -> RemoteFile:

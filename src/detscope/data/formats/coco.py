@@ -442,34 +442,22 @@ def _parse_corners(bbox: Any) -> Box:
     return x, y, x + width, y + height
 
 
-# MD5 sums are those that users of COCO have checked by for years; they tell a damaged file.
-_URL = "http://images.cocodataset.org"
 _LICENCE = "annotations CC BY 4.0, images under Flickr's terms"
-_LABELS = Archive(
-    f"{_URL}/annotations/annotations_trainval2017.zip",
-    "md5:f4bbac642086de4f52a3fdda2de5fa2c",
-    252_907_541,
-    most_members=100,
-    proof="annotations/instances_val2017.json",
-    folder=FOLDER,
+# MD5 sums are those that users of COCO have checked by for years; they tell a damaged file.
+_LABELS, _VAL, _TRAIN = (
+    Archive(f"http://images.cocodataset.org/{path}", f"md5:{md5}", size_bytes, most_members, proof, FOLDER)
+    for path, md5, size_bytes, most_members, proof in (
+        (
+            "annotations/annotations_trainval2017.zip",
+            "f4bbac642086de4f52a3fdda2de5fa2c",
+            252_907_541,
+            100,
+            "annotations/instances_val2017.json",
+        ),
+        ("zips/val2017.zip", "442b8da7639aecaf257c1dceb8ba8c80", 815_585_330, 20_000, "val2017"),
+        ("zips/train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2", 19_336_861_798, 400_000, "train2017"),
+    )
 )
-_VAL = Archive(
-    f"{_URL}/zips/val2017.zip",
-    "md5:442b8da7639aecaf257c1dceb8ba8c80",
-    815_585_330,
-    most_members=20_000,
-    proof="val2017",
-    folder=FOLDER,
-)
-_TRAIN = Archive(
-    f"{_URL}/zips/train2017.zip",
-    "md5:cced6f7f71b7629ddf16f17bbcfab6b2",
-    19_336_861_798,
-    most_members=400_000,
-    proof="train2017",
-    folder=FOLDER,
-)
-
 _LISTED = (
     "person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, "
     "stop sign, parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, "

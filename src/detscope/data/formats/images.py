@@ -28,10 +28,10 @@ def open_images(folder: Path, request: OpenRequest, name: str) -> FolderDataset:
     return join_images(name, folder, annotations, replace(request, need_masks=False, need_keypoints=False))
 
 
-def _has_images(folder: Path) -> bool:
-    return folder.is_dir() and bool(find_images([str(folder)])[0])
-
-
 PART = DatasetFormat(
-    "images", "folders of images alone", open_folder=open_images, recognises=_has_images, order=9
+    "images",
+    "folders of images alone",
+    open_folder=open_images,
+    recognises=lambda folder: folder.is_dir() and bool(find_images([str(folder)])[0]),
+    order=9,
 )

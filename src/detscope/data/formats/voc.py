@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from detscope.data.annotations.records import (
     Annotations,
     Box,
@@ -30,7 +27,7 @@ from detscope.data.annotations.records import (
     divide_items,
     make_record,
 )
-from detscope.data.annotations.segmentation import BadAnnotationError, Segmentation, encode_mask
+from detscope.data.annotations.segmentation import BadAnnotationError, encode_mask
 from detscope.data.annotations.values import LARGEST_SIDE, read_lines, relative_name
 from detscope.data.contract import DatasetFormat, OpenRequest, Progress, track_progress
 from detscope.data.dataset import FolderDataset, join_images, read_image_size
@@ -159,7 +156,10 @@ def _make_voc_record(
     size: Size = (file.width, file.height)
     if None in size:
         size = read_image_size(image)
-    masks = _read_masks(item.mask) if need_masks else None
+    if need_masks and item.mask is None:
+        raise UsageError("this data set has no masks, which this model needs", "choose another model")
+    # the n-th object of the annotation has the value n in the picture of masks
+    masks = read_label_image(item.mask) if need_masks and item.mask is not None else None
 
     def read_object(place: int, one: VocObject) -> ObjectRecord:
         if one.name not in labels:
@@ -167,27 +167,15 @@ def _make_voc_record(
         if one.box is None:
             raise BadAnnotationError("box is not four numbers")
         box = judge.judge_box(one.box, size, name, place)
-        mask = None if masks is None else _pick_mask(masks, place)
+        if masks is not None and not (masks == place).any():
+            raise BadAnnotationError("has no pixel in the picture of masks")
+        mask = None if masks is None else encode_mask(masks == place)
         return ObjectRecord(
             box, labels[one.name], box_area(box), place, difficult=int(one.difficult), segmentation=mask
         )
 
     objects = judge.collect_objects(name, enumerate(file.objects, start=1), read_object)
     return make_record(number, name, size, objects, with_masks=need_masks)
-
-
-def _read_masks(path: Path | None) -> npt.NDArray[np.uint8]:
-    """All masks of one image: the n-th object of the annotation has the value n in the picture."""
-    if path is None:
-        raise UsageError("this data set has no masks, which this model needs", "choose another model")
-    return read_label_image(path)
-
-
-def _pick_mask(masks: npt.NDArray[np.uint8], place: int) -> Segmentation:
-    mask = masks == place
-    if not mask.any():
-        raise BadAnnotationError("has no pixel in the picture of masks")
-    return encode_mask(mask)
 
 
 def find_years(folder: Path) -> list[Path]:
@@ -354,33 +342,22 @@ _LISTED = (
     "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
 )
 CLASSES = tuple(_LISTED.split(", "))
-
-
-def _describe_archive(path: str, md5: str, size_bytes: int, most_members: int, proof: str) -> Archive:
-    url = f"https://thor.robots.ox.ac.uk/pascal/VOC/{path}"  # torchvision carries the same sums
-    return Archive(url, f"md5:{md5}", size_bytes, most_members, f"{proof}.txt", FOLDER, strip=FOLDER)
-
-
-_TRAINVAL_2007 = _describe_archive(
-    "voc2007/VOCtrainval_06-Nov-2007.tar",
-    "c52e279531787c972589f7e41ab4ae64",
-    460_032_000,
-    40_000,
-    "VOC2007/ImageSets/Main/trainval",
-)
-_TEST_2007 = _describe_archive(
-    "voc2007/VOCtest_06-Nov-2007.tar",
-    "b6e924de25625d8de591ea690078ad9f",
-    451_020_800,
-    40_000,
-    "VOC2007/ImageSets/Main/test",
-)
-_TRAINVAL_2012 = _describe_archive(
-    "voc2012/VOCtrainval_11-May-2012.tar",
-    "6cd6e144f989b92b3379bac3b3de84fd",
-    1_999_639_040,
-    100_000,
-    "VOC2012/ImageSets/Main/trainval",
+# torchvision carries the same sums
+_TRAINVAL_2007, _TEST_2007, _TRAINVAL_2012 = (
+    Archive(
+        f"https://thor.robots.ox.ac.uk/pascal/VOC/voc{date[-4:]}/VOC{split}_{date}.tar",
+        f"md5:{md5}",
+        size_bytes,
+        most_members,
+        proof=f"VOC{date[-4:]}/ImageSets/Main/{split}.txt",
+        folder=FOLDER,
+        strip=FOLDER,
+    )
+    for split, date, md5, size_bytes, most_members in (
+        ("trainval", "06-Nov-2007", "c52e279531787c972589f7e41ab4ae64", 460_032_000, 40_000),
+        ("test", "06-Nov-2007", "b6e924de25625d8de591ea690078ad9f", 451_020_800, 40_000),
+        ("trainval", "11-May-2012", "6cd6e144f989b92b3379bac3b3de84fd", 1_999_639_040, 100_000),
+    )
 )
 
 PART = DatasetFormat(

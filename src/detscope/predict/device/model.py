@@ -19,9 +19,7 @@ from detscope.predict.models.methods import LAYERS, fit_method
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured, sum_samples
 
 STAGES = ("training", "inference")
-ASSUMED_WIDTH = log(
-    1.4
-)  # of latencies by layers alone, until whole networks were measured; see docs/predict.md
+ASSUMED_WIDTH = log(1.4)  # of latencies by layers alone, until whole networks were measured: docs/predict.md
 _ROWS_TO_CALIBRATE = 3
 
 
@@ -74,9 +72,16 @@ def fit_device(
     fitted: dict[str, TargetModel] = {}
     notes: list[str] = []
     for target in targets:
-        if target == "latency" and table is not None and not _has_enough(samples):
-            fitted[target] = _make_layers_alone(table)
-            notes.append(_ALONE)
+        few = len(keep_measured(samples, "latency_ms")) < _ROWS_TO_CALIBRATE
+        if target == "latency" and table is not None and few:
+            alone = LayerModel(table)
+            fitted[target] = TargetModel(
+                alone, alone, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, NoReach()
+            )
+            notes.append(
+                "latency: layers alone, no whole network was measured; the interval is assumed to be"
+                f" within a factor of {np.exp(ASSUMED_WIDTH):.1f}"
+            )
         elif samples:
             fitted[target] = fit_method(samples, target, method, training=training, table=table)
         else:
@@ -94,21 +99,6 @@ def fit_device(
         len(layer_times or ()),
         tuple(notes),
     )
-
-
-_ALONE = (
-    f"latency: layers alone, no whole network was measured; the interval is assumed to be"
-    f" within a factor of {np.exp(ASSUMED_WIDTH):.1f}"
-)
-
-
-def _has_enough(samples: Sequence[StepSample]) -> bool:
-    return len(keep_measured(samples, "latency_ms")) >= _ROWS_TO_CALIBRATE
-
-
-def _make_layers_alone(table: LayerTable) -> TargetModel:
-    model = LayerModel(table)
-    return TargetModel(model, model, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, NoReach())
 
 
 def _learn_limit(samples: Sequence[StepSample], memory: TargetModel | None) -> float | None:

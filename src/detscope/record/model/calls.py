@@ -215,13 +215,17 @@ def torch_captures(module: nn.Module | None = None) -> bool:
     return is_compiling() or is_traced() is not None or _fx_traces()
 
 
-def put_around(patches: Patches, owner: Any, name: str, around: Callable[..., Any]) -> None:
+def put_around(
+    patches: Patches, owner: Any, name: str, around: Callable[..., Any], when_compiling: bool = False
+) -> None:
     """Have `around(plain, ...)` called instead of a function that is called some times per step."""
     plain = getattr(owner, name)
 
     @functools.wraps(plain)
     def call_around(*args: Any, **kwargs: Any) -> Any:
-        return plain(*args, **kwargs) if is_compiling() else around(plain, *args, **kwargs)
+        if is_compiling() and not when_compiling:
+            return plain(*args, **kwargs)
+        return around(plain, *args, **kwargs)
 
     patches.put(owner, name, call_around)
 

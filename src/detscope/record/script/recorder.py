@@ -154,7 +154,9 @@ class ScriptRecorder(StepRecorder):
         account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
         self.first_step += 1
-        self.writer.append_rows("steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None))
+        self.writer.append_rows(
+            "steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None)
+        )
         seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns)
         seen.content = add_contents(done.contents)
         self.writer.append_rows("content", [seen.content_row()])

@@ -146,7 +146,9 @@ class StepTables:
                 self._writer.append_rows("timeline", make_timeline_rows(step.index, self._nodes, account))
         writer = self._writer
         if step.timing is not None:
-            writer.append_rows("loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns))
+            writer.append_rows(
+                "loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns)
+            )
         if step.mode != BARE:
             writer.append_rows("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
         writer.append_rows("content", [step.content_row()])

@@ -174,10 +174,12 @@ def _select_usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSampl
     kept = []
     for row in rows:
         low, high, why = row.latency_low_ms, row.latency_high_ms, None
-        if row.latency_ms is not None and (low is None or high is None):
+        if row.latency_ms is None:
+            pass
+        elif low is None or high is None:
             if row.steps is not None:
                 why = "latency only: too few steps to know it (measure.max_seconds)"
-        elif row.latency_ms is not None and (high - low) / row.latency_ms > WIDEST_MEDIAN:
+        elif (high - low) / row.latency_ms > WIDEST_MEDIAN:
             why = f"latency only: its interval is wider than {100 * WIDEST_MEDIAN:.0f} % (a busy machine?)"
         if why:
             found.left_out[why] += 1
