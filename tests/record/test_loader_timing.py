@@ -16,6 +16,10 @@ from detscope.record.loader import BatchTiming, forget_workers, instrument_itera
 from detscope.record.steps.rows import make_loader_rows
 
 
+def region_ns(timing: BatchTiming, name: str) -> int:
+    return sum(end - start for region, start, end in timing.spans if region == name)
+
+
 class Marked(Dataset):
     def __init__(self, count: int = 6) -> None:
         self.count = count
@@ -52,8 +56,8 @@ def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
     assert [batch.tolist() for batch, _ in pairs] == plain
     for _, timing in pairs:
         assert timing.images == 2
-        assert timing.region_ns("load") >= 2 * 2e6
-        assert timing.region_ns("decode") >= 2 * 4e6
+        assert region_ns(timing, "load") >= 2 * 2e6
+        assert region_ns(timing, "decode") >= 2 * 4e6
         assert [name for name, _, _ in timing.spans] == ["load", "decode"] * 2 + ["collate"]
         # one after the other and inside the batch, however long the machine took over each
         moments = [timing.start_ns, *(moment for _, *span in timing.spans for moment in span), timing.end_ns]
@@ -65,7 +69,7 @@ def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
 
 def test_a_data_set_without_marks_counts_as_loading():
     (first, *_) = [unwrap_batch(item)[1] for item in instrument_iterator(DataLoader(Silent()))]
-    assert first.region_ns("load") >= 2e6
+    assert region_ns(first, "load") >= 2e6
 
 
 def test_the_loader_itself_is_left_as_it_was():

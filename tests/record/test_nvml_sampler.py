@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from detscope.record.device.telemetry import NvmlSampler, throttle_names
+from detscope.record.device.telemetry import NvmlSampler
 
 _SCRIPT = """
 import json, sys
@@ -120,8 +120,3 @@ def test_without_a_driver_library_the_sampler_is_empty_and_says_why() -> None:
     assert sampler.read_values() == []
     assert "libnvidia-ml" in sampler.notes["gpu"]
     sampler.close()
-
-
-def test_throttle_reasons_are_told_in_words() -> None:
-    assert throttle_names(0x24) == ["software power cap", "software thermal slowdown"]
-    assert throttle_names(0) == []

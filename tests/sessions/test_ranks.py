@@ -17,7 +17,8 @@ from detscope.data.registry import open_dataset
 from detscope.errors import UsageError
 from detscope.sessions.ranks import exchange as ranks
 from detscope.sessions.ranks.exchange import RankExchange, RankPlace, rank_place
-from detscope.sessions.ranks.launch import check_plan, lost_connection, one_rank_run, root_cause
+from detscope.sessions.ranks.launch import check_plan, lost_connection, root_cause
+from detscope.sessions.ranks.team import one_rank_run
 
 pytestmark = pytest.mark.processes
 

@@ -29,44 +29,44 @@ Fits = Literal["fits", "too close to call", "does not fit", "cannot tell"]
 class CategoryBytes(Figure, frozen=True, kw_only=True):
     """A category or stage and what it holds."""
 
-    name: str
-    bytes: float
+    name: str  # what it is called
+    bytes: float  # what it holds
 
 
 class StageShare(Figure, frozen=True, kw_only=True):
     """A stage and its share of the step."""
 
-    name: str
-    share: float
+    name: str  # what it is called
+    share: float  # of the whole
 
 
 class PredictedStep(Figure, frozen=True, kw_only=True):
     """A step at one batch size; what cannot be known is None."""
 
-    batch: int
-    latency_ms: float | None = None
+    batch: int  # images per step
+    latency_ms: float | None = None  # of the step
     latency_ms_interval: Ends | None = None  # 90 %
-    images_per_s: float | None = None
+    images_per_s: float | None = None  # throughput
     allocated_bytes: float | None = None  # highest sum of live tensors, by CUDA's rounding
     reserved_bytes: float | None = None  # by CUDA's allocator
-    categories: list[CategoryBytes] = []  # what the allocated peak is made of
+    categories: tuple[CategoryBytes, ...] = ()  # what the allocated peak is made of
     cpu_allocated_bytes: float | None = None  # the same on this CPU
-    cpu_categories: list[CategoryBytes] = []
+    cpu_categories: tuple[CategoryBytes, ...] = ()  # what that peak is made of
     process_bytes: float | None = None  # of the process, at most what the device has
-    process_bytes_interval: Ends | None = None
+    process_bytes_interval: Ends | None = None  # 90 %
     process_bytes_unbounded: float | None = None  # if the device were large enough
     needed_bytes: float | None = None  # what decides whether it fits
-    needed_bytes_interval: Ends | None = None
-    fits: Fits = "cannot tell"
+    needed_bytes_interval: Ends | None = None  # 90 %
+    fits: Fits = "cannot tell"  # in the memory limit
     fits_why: str | None = None  # why that cannot be told
     extrapolated: bool | None = None  # far from every network that was measured; None: none was
-    assumed: list[str] = []
+    assumed: tuple[str, ...] = ()  # what the figures rest on
 
 
 class TargetMethods(Figure, frozen=True, kw_only=True):
     """Methods of a device model for one target."""
 
-    target: str
+    target: str  # memory or latency
     near: str  # for networks like those that were measured
     far: str  # for others
 
@@ -74,36 +74,36 @@ class TargetMethods(Figure, frozen=True, kw_only=True):
 class ModelGrounds(Figure, frozen=True, kw_only=True):
     """The device model that was asked."""
 
-    file: str | None = None
-    fingerprint: str | None = None
+    file: str | None = None  # of the model
+    fingerprint: str | None = None  # of its data
     rows: int | None = None  # measured steps it was fitted on
-    networks: list[str] = []
-    methods: list[TargetMethods] = []
+    networks: tuple[str, ...] = ()  # that it was fitted on
+    methods: tuple[TargetMethods, ...] = ()  # by target
 
 
 class Extrapolation(Figure, frozen=True, kw_only=True):
     """How many features of the network lie beyond everything that was measured."""
 
-    target: str
-    features_outside: int
-    features: int
+    target: str  # memory or latency
+    features_outside: int  # beyond everything that was measured
+    features: int  # of a network
 
 
 class OutsideGroups(Figure, frozen=True, kw_only=True):
     """In what the network goes beyond everything that was measured, in words."""
 
-    target: str
-    groups: list[str]
+    target: str  # memory or latency
+    groups: list[str]  # in words
 
 
 class ComparedFigure(Figure, frozen=True, kw_only=True):
     """One figure, predicted and measured."""
 
-    name: str
+    name: str  # what it is called
     unit: str | None = None  # ms or bytes
-    predicted: float | None = None
+    predicted: float | None = None  # before it ran
     predicted_interval: Ends | None = None  # 90 %
-    measured: float | None = None
+    measured: float | None = None  # by the run
     measured_interval: Ends | None = None  # 95 %
     error: float | None = None  # predicted over measured less one
     inside: bool | None = None  # whether the interval held what was measured
@@ -113,30 +113,30 @@ class ComparedFigure(Figure, frozen=True, kw_only=True):
 class Prediction(Figure, frozen=True, kw_only=True):
     """The answer for one network; of a run also beside what it measured."""
 
-    network: str | None = None
+    network: str | None = None  # its name
     stage: str | None = None  # training or inference
-    optimizer: str | None = None
+    optimizer: str | None = None  # sgd or adam
     image_size: tuple[int, int] | None = None  # pixels, width and height
     fingerprint: str | None = None  # of the device model's data
-    limit_bytes: float | None = None
-    rows: list[PredictedStep] = []
-    largest_batch_that_fits: int | None = None
-    smallest_batch_that_does_not_fit: int | None = None
-    best_batch_for_throughput: int | None = None
+    limit_bytes: float | None = None  # memory that there is
+    rows: tuple[PredictedStep, ...] = ()  # one per batch size
+    largest_batch_that_fits: int | None = None  # None: cannot be told, or none
+    smallest_batch_that_does_not_fit: int | None = None  # None: cannot be told, or none
+    best_batch_for_throughput: int | None = None  # of the rows; None: no latency is known
     latency_why: str | None = None  # why no latency is known
     places_at_batch: int | None = None  # of which the shares below are told
-    latency_by_stage: list[StageShare] = []
-    memory_by_stage: list[CategoryBytes] = []
-    extrapolations: list[Extrapolation] = []
-    outside: list[OutsideGroups] = []
-    device_model: ModelGrounds | None = None
-    notes: list[str] = []
-    cannot_tell: list[str] = []
-    measured: list[str] = []  # what of it was measured here rather than computed
+    latency_by_stage: tuple[StageShare, ...] = ()  # where the time goes
+    memory_by_stage: tuple[CategoryBytes, ...] = ()  # bytes of activations by stage
+    extrapolations: tuple[Extrapolation, ...] = ()  # how far beyond what was measured
+    outside: tuple[OutsideGroups, ...] = ()  # beyond what was measured, in words
+    device_model: ModelGrounds | None = None  # None: no model was asked
+    notes: tuple[str, ...] = ()  # what else is to be known
+    cannot_tell: tuple[str, ...] = ()  # what is not known, and why
+    measured: tuple[str, ...] = ()  # what of it was measured here rather than computed
     run: str | None = None  # the run that was predicted
     compared: list[ComparedFigure] | None = None  # None where no run was predicted
-    categories: list[ComparedFigure] = []  # the peak by category
-    made_at: str | None = None
+    categories: tuple[ComparedFigure, ...] = ()  # the peak by category
+    made_at: str | None = None  # UTC
     kept: str | None = None  # where the answer is kept
     picture: str | None = None  # where it is drawn
 
@@ -261,24 +261,24 @@ class PredictionPoint(Figure, frozen=True, kw_only=True):
 
     target: str = ""  # latency (ms) or memory (bytes)
     protocol: str = ""  # what was hidden from the model
-    method: str = ""
-    network: str
-    predicted: float | None = None
-    measured: float | None = None
+    method: str = ""  # that predicted
+    network: str  # as it was named
+    predicted: float | None = None  # before it ran
+    measured: float | None = None  # what it was
 
 
 class NetworkError(Figure, frozen=True, kw_only=True):
     """The mean error of one network, as a share of what was measured."""
 
-    network: str
-    error: float
+    network: str  # as it was named
+    error: float  # mean, as a share of what was measured
 
 
 class PredictionErrors(Figure, frozen=True, kw_only=True):
     """How wrong predictions are; every network weighs the same in the mean."""
 
-    rows: int
-    mean: float | None
+    rows: int  # that were asked
+    mean: float | None  # mean error
     within_10_percent: float | None  # share of the rows
     by_network: list[NetworkError]  # worst first
 
@@ -286,11 +286,11 @@ class PredictionErrors(Figure, frozen=True, kw_only=True):
 class ScorePanel(Figure, frozen=True, kw_only=True):
     """Points of one target, protocol and method, and their errors."""
 
-    target: str
-    protocol: str
-    method: str
+    target: str  # memory or latency
+    protocol: str  # what was hidden from the model
+    method: str  # that predicted
     points: list[PredictionPoint]  # those with both figures, above zero
-    errors: PredictionErrors
+    errors: PredictionErrors  # of these points
 
 
 def list_score_panels(points: Sequence[PredictionPoint]) -> list[ScorePanel]:

@@ -16,13 +16,13 @@ class RunEntry(Figure, frozen=True, kw_only=True):
     """One run of a folder; what its run.json does not say is None."""
 
     name: str  # of its folder
-    path: str
+    path: str  # of its folder
     time: str  # when it began, as its name says: 20261115T101500Z
-    verb: str | None = None
-    model: str | None = None
-    device: str | None = None
-    batch_size: int | None = None
-    precision: str | None = None
+    verb: str | None = None  # that recorded it
+    model: str | None = None  # its name
+    device: str | None = None  # it ran on
+    batch_size: int | None = None  # images per step
+    precision: str | None = None  # fp32, bf16, ...
     status: str  # ok, partial, failed, ...; damaged: run.json cannot be read
     reason: str | None = None  # of a status other than ok
 

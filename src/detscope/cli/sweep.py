@@ -183,12 +183,12 @@ def _present(store: Path, status: dict[str, Any], as_json: bool) -> None:
         show_sections([*sections, *place_sections(summary)])
 
 
-def _draw_pictures(sections: Sequence[Section | Absent], folder: Path) -> list[str]:
+def _draw_pictures(sections: Sequence[Section | Absent], folder: Path) -> tuple[str, ...]:
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
         print("note: no pictures: pip install 'detscope[pictures]' draws them", file=sys.stderr)
-        return []
+        return ()
     from detscope.report.render.picture import write_chart_files
 
-    return [str(path) for path in write_chart_files(sections, folder)]
+    return tuple(str(path) for path in write_chart_files(sections, folder))

@@ -15,8 +15,6 @@ from typing import Any
 
 from detscope import marks
 
-REGIONS = ("load", "decode", "transform", "collate")
-
 
 @dataclass
 class BatchTiming:
@@ -30,10 +28,6 @@ class BatchTiming:
     spans: list[tuple[str, int, int]] = field(default_factory=list)  # region, start, end
     tensors: int | None = None  # that the worker sends, each a file of shared memory; None: not sent
     arrived_ns: int = 0  # when the loop had it
-
-    def region_ns(self, name: str) -> int:
-        """Time of one region in this batch."""
-        return sum(end - start for region, start, end in self.spans if region == name)
 
     def receive_ns(self, wait_ns: int) -> int | None:
         """Part of the loop's waiting that came after the worker had made the batch; None without one."""

@@ -88,11 +88,11 @@ def run_tuning(
                 title=row.title,
                 settings=_changes_of(row),
                 estimated_gain=row.gain_share,
-                runs=[str(run.folder) for run in changed[index]],
+                runs=tuple(str(run.folder) for run in changed[index]),
                 **msgspec.structs.asdict(gain),
             )
         )
-    result = TuneResult(base=str(first.folder), budget_s=budget_s, tried=tried, verdict="")
+    result = TuneResult(base=str(first.folder), budget_s=budget_s, tried=tuple(tried), verdict="")
     return _keep_best(settings, result, base, progress)
 
 

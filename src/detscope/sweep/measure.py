@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from detscope.machine.limits import status_bytes
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from detscope.zoo.networks.network import Batch, Network
 
+_ENOUGH = 10**9  # batches
+_RATE = 1e-6  # weights stay as they are: every step is the same work
 LEAST_SECONDS = 0.3  # of quick steps: six of them could all be slow ones
 UNSTABLE_SPREAD = 0.10
 _EXACT = 1000
@@ -167,9 +170,6 @@ def measure_allocated_peak(step: Callable[[], object]) -> int:
     return peak
 
 
-_ENOUGH = 10**9
-
-
 class RandomBatches:
     """A data set whose items are whole random batches, each of its own seed."""
 
@@ -184,27 +184,26 @@ class RandomBatches:
 
 
 @contextmanager
-def load_batches(
-    network: Network, batch_size: int, workers: int, prefetch: int | None, seed: int, device: str
+def _open_batches(
+    network: Network, values: Mapping[str, Any], seed: int, device: str
 ) -> Iterator[Iterator[Batch]]:
-    """Batches that `workers` processes make ahead; the processes end with the block."""
+    """The same batch again and again, or new ones that loader workers make ahead until the block ends."""
     from torch.utils.data import DataLoader
 
+    size = int(values["batch_size"])
+    if not values["num_workers"]:
+        yield repeat(network.random_batch(size, seed=seed, device=device))
+        return
     loader: Any = DataLoader(
-        RandomBatches(network, batch_size, seed),  # type: ignore[arg-type]
+        RandomBatches(network, size, seed),  # type: ignore[arg-type]
         batch_size=None,
         sampler=range(_ENOUGH),
-        num_workers=workers,
-        prefetch_factor=prefetch,
+        num_workers=int(values["num_workers"]),
+        prefetch_factor=values["prefetch_factor"],
     )
     iterator = iter(loader)
-
-    def moved() -> Iterator[Batch]:
-        for batch in iterator:
-            yield _move_value(batch, device)
-
     try:
-        yield moved()
+        yield (_move_value(batch, device) for batch in iterator)
     finally:
         iterator._shutdown_workers()
 
@@ -219,9 +218,6 @@ def _move_value(value: Any, device: str) -> Any:
     if hasattr(value, "inputs"):
         return type(value)(_move_value(value.inputs, device), _move_value(value.targets, device))
     return value
-
-
-_RATE = 1e-6  # weights stay as they are: every step is the same work
 
 
 @dataclass
@@ -239,36 +235,25 @@ class StepTimes:
 
 def measure_trial(request: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one trial, as columns of the store."""
-    values, rules = request["values"], MeasureRules(**request["measure"])
     new_peak = forget_resident_peak()
     before = status_bytes("VmRSS")
     limit_memory(request.get("memory_bytes"))
     try:
-        return _measure_network(request, values, rules, before, new_peak)
+        return _measure_network(request, before, new_peak)
     finally:
         limit_memory(None)
 
 
-def _measure_network(
-    request: Mapping[str, Any],
-    values: Mapping[str, Any],
-    rules: MeasureRules,
-    before: int | None,
-    new_peak: bool,
-) -> dict[str, Any]:
+def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: bool) -> dict[str, Any]:
     import torch
 
     from detscope.machine.devices import resolve_device
 
+    values, rules = request["values"], MeasureRules(**request["measure"])
     device = resolve_device(request["device"])
     seed = int(values["seed"]) + int(request["repetition"])
-    _seed_all(torch, values, seed)
-    network = _network(request["network"], values, seed).to(device)
-    if values["channels_last"]:
-        network.module.to(memory_format=torch.channels_last)
-    training = values["stage"] == "training"
-    optimizer = _make_optimizer(torch, network, values["optimizer"]) if training else None
-    step = _TrialStep(torch, network, optimizer, device, values["precision"])
+    step = _TrialStep(torch, request, device, seed)
+    network = step.network
     with _open_batches(network, values, seed, device) as batches:
         found: dict[str, Any] = {
             "parameters": network.parameters,
@@ -284,66 +269,56 @@ def _measure_network(
         if "latency" in values["variables"]:
             found |= _measure_latency(step, batches, rules, int(values["batch_size"]))
         if "memory" in values["variables"]:
-            found |= {
-                "process_bytes": status_bytes("VmHWM") if new_peak else None,
-                "process_base_bytes": before,
-            }
+            found["process_bytes"] = status_bytes("VmHWM") if new_peak else None
+            found["process_base_bytes"] = before
             found |= _measure_memory(torch, step, next(batches), device)
     return found
 
 
-def _seed_all(torch: Any, values: Mapping[str, Any], seed: int) -> None:
-    import random
-
-    import numpy as np
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    if values["threads"]:
-        torch.set_num_threads(values["threads"])
-
-
-def _network(name: str, values: Mapping[str, Any], seed: int) -> Network:
-    from detscope.zoo.networks import load_network
-
-    return load_network(name, image_size=values["image_size"], seed=seed)
-
-
-def _make_optimizer(torch: Any, network: Network, name: str) -> Any:
-    trained = [parameter for parameter in network.module.parameters() if parameter.requires_grad]
-    more = {"momentum": 0.9, "weight_decay": 5e-4} if name == "sgd" else {}
-    kind = torch.optim.SGD if name == "sgd" else torch.optim.AdamW
-    return kind(trained, lr=_RATE, **more)
-
-
 class _TrialStep:
-    """One step of the stage that is measured."""
+    """One step of the stage that is measured; the optimizer is None where it is inference."""
 
-    def __init__(self, torch: Any, network: Network, optimizer: Any, device: str, precision: str) -> None:
-        self._torch, self._network, self.optimizer, self._device = torch, network, optimizer, device
-        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-        self._precision: Callable[[], Any] = contextlib.nullcontext
+    def __init__(self, torch: Any, request: Mapping[str, Any], device: str, seed: int) -> None:
+        import random
+
+        import numpy as np
+
+        from detscope.zoo.networks import load_network
+
+        values = request["values"]
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        if values["threads"]:
+            torch.set_num_threads(values["threads"])
+        self._torch, self._device = torch, device
+        self.optimizer: Any = None
+        self.network = load_network(request["network"], image_size=values["image_size"], seed=seed).to(device)
+        module = self.network.module
+        if values["channels_last"]:
+            module.to(memory_format=torch.channels_last)
+        if values["stage"] == "training":
+            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
+            make = sgd if values["optimizer"] == "sgd" else torch.optim.AdamW
+            self.optimizer = make(trained, lr=_RATE)
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(values["precision"])
+        self._precision: Callable[[], Any] = nullcontext
         if kind is not None:
-            self._precision = lambda: torch.autocast(device.split(":")[0], kind)
-        network.module.train(optimizer is not None)
-
-    @property
-    def network(self) -> Network:
-        """What is measured."""
-        return self._network
+            self._precision = partial(torch.autocast, device.split(":")[0], kind)
+        module.train(self.optimizer is not None)
 
     def run_step(self, batch: Batch, times: StepTimes, began: float | None = None) -> None:
         """Run it and note how long it and its parts took; `began` is when its batch was asked for."""
         start = self._read_clock()
         if self.optimizer is None:
             with self._precision():
-                self._network.infer(batch.inputs)
+                self.network.infer(batch.inputs)
             done = self._read_clock()
             times.forward.append(done - start)
         else:
             with self._precision():
-                loss = self._network.loss(batch)
+                loss = self.network.loss(batch)
             forward = self._read_clock()
             loss.backward()
             backward = self._read_clock()
@@ -360,49 +335,28 @@ class _TrialStep:
         return time.perf_counter()
 
 
-@contextlib.contextmanager
-def _open_batches(
-    network: Network, values: Mapping[str, Any], seed: int, device: str
-) -> Iterator[Iterator[Batch]]:
-    """The same batch again and again, or new ones from loader workers."""
-    from detscope.sweep.measure import load_batches
-
-    size, workers = int(values["batch_size"]), int(values["num_workers"])
-    if workers:
-        with load_batches(network, size, workers, values["prefetch_factor"], seed, device) as batches:
-            yield batches
-        return
-    batch = network.random_batch(size, seed=seed, device=device)
-
-    def again() -> Iterator[Batch]:
-        while True:
-            yield batch
-
-    yield again()
-
-
 def _measure_latency(
     step: _TrialStep, batches: Iterator[Batch], rules: MeasureRules, images: int
 ) -> dict[str, Any]:
     times = StepTimes()
     stopped_by = None
     while stopped_by is None:
-        began = time.perf_counter()
+        began = time.perf_counter()  # waiting for a batch is part of a step
         step.run_step(next(batches), times, began)
         stopped_by = find_stop_reason(times.step, rules)
     check_durations(times.step)
     slow = count_warmup(times.step)
     kept = times.skip_first(slow)
     middle, spread = find_median(kept.step), measure_spread(kept.step)
+    width = middle.relative_width
     found: dict[str, Any] = {
         **list_figures(kept.step, "step"),
         **list_figures(kept.forward, "forward"),
         "steps": len(kept.step),
         "slow_first_steps": slow,
         "stopped_by": stopped_by,
-        "interval_width": middle.relative_width,
-        "interval_reached": middle.relative_width is not None
-        and middle.relative_width <= rules.target_interval,
+        "interval_width": width,
+        "interval_reached": width is not None and width <= rules.target_interval,
         "spread": spread,
         "stability": "too few" if spread is None else "unstable" if spread > UNSTABLE_SPREAD else "stable",
         "images_per_s": images / middle.median,
@@ -411,8 +365,6 @@ def _measure_latency(
 
 
 def _measure_memory(torch: Any, step: _TrialStep, batch: Batch, device: str) -> dict[str, Any]:
-    from detscope.sweep.measure import count_held_bytes, measure_allocated_peak
-
     if device.startswith("cuda"):
         free, total = torch.cuda.mem_get_info(device)
         return {

@@ -92,7 +92,9 @@ def classify_exception(error: BaseException) -> Outcome:
             return Outcome("oom_host", "", shorten_text(words_of_host))
     for link in chain:
         if isinstance(link, RuntimeError) and any(sign in error_text(link) for sign in _WORKER_SIGNS):
-            return Outcome("error", shorten_text(f"lost a loader worker: {error_text(link)}"), words, luck=True)
+            return Outcome(
+                "error", shorten_text(f"lost a loader worker: {error_text(link)}"), words, luck=True
+            )
     return Outcome("error", words[:_DETAIL_LENGTH], words)
 
 

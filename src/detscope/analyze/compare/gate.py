@@ -48,7 +48,7 @@ class GateResult(Figure, frozen=True, kw_only=True):
     figure: str  # the name in it
     value: float | None  # what was compared with the threshold
     threshold: float  # in the figure's unit, or a share
-    outcome: Literal["passed", "failed", "cannot tell"]
+    outcome: Literal["passed", "failed", "cannot tell"]  # of holding it
     why: str | None = None  # why it cannot be told
 
 

@@ -36,7 +36,7 @@ class SettingChange(Figure, frozen=True, kw_only=True):
 
     key: str  # its dotted name
     before: SettingValue  # None where the first run has none
-    after: SettingValue
+    after: SettingValue  # None where the later run has none
 
 
 class RunComparison(Figure, frozen=True, kw_only=True):
@@ -52,9 +52,9 @@ class RunComparison(Figure, frozen=True, kw_only=True):
     modules: list[ModuleChange]  # own time in ms per step; real changes first, then by size
     images_per_s: NamedChange | None  # None where one of the runs has none
     memory: list[NamedChange]  # bytes: the peak and its categories
-    accuracy: list[NamedChange]
+    accuracy: list[NamedChange]  # AP and AP50
     verdict: str  # the change of the step in a sentence, with its evidence
-    gates: list[GateResult] = []
+    gates: tuple[GateResult, ...] = ()  # in the order asked for
 
     @property
     def told_modules(self) -> list[ModuleChange]:
@@ -78,7 +78,7 @@ class ComparisonResult(Figure, frozen=True, kw_only=True):
     """Runs against a base, each by itself."""
 
     base: str  # its folder
-    comparisons: list[RunComparison]
+    comparisons: list[RunComparison]  # one per later run
     failed: list[str]  # gates that failed
 
     @property
@@ -94,7 +94,9 @@ def compare_runs(base: Run, others: Sequence[Run], gates: Sequence[Gate] = ()) -
     for other in others:
         one = _compare_pair(base, first, first_totals, other)
         figures = one.name_figures()
-        comparisons.append(msgspec.structs.replace(one, gates=[judge_gate(gate, figures) for gate in gates]))
+        comparisons.append(
+            msgspec.structs.replace(one, gates=tuple(judge_gate(gate, figures) for gate in gates))
+        )
     failed = [gate.gate for one in comparisons for gate in one.gates if gate.outcome == "failed"]
     return ComparisonResult(base=str(base.folder), comparisons=comparisons, failed=failed)
 
@@ -164,9 +166,9 @@ def _size_of(row: Change) -> float:
 class RunTotals(Figure, frozen=True, kw_only=True):
     """Figures that a run has once."""
 
-    images_per_s: float | None
-    memory: dict[str, float]
-    accuracy: dict[str, float]
+    images_per_s: float | None  # throughput
+    memory: dict[str, float]  # bytes by name
+    accuracy: dict[str, float]  # by name
 
 
 def _read_totals(run: Run) -> RunTotals:
@@ -180,7 +182,7 @@ def _read_totals(run: Run) -> RunTotals:
         sizes = {"peak": summary.pass_memory.peak_bytes}
     named = {"AP": accuracy.ap, "AP50": accuracy.ap50} if accuracy is not None else {}
     scores = {name: value for name, value in named.items() if value is not None}
-    return RunTotals(summary.images_per_s, sizes, scores)
+    return RunTotals(images_per_s=summary.images_per_s, memory=sizes, accuracy=scores)
 
 
 def _compare_speed(first: RunTotals, second: RunTotals, step: Change) -> NamedChange | None:

@@ -29,38 +29,38 @@ class SweepRow(Figure, frozen=True, kw_only=True):
     network: str  # as the plan names it
     name: str = ""  # the same without its folders
     stage: str  # training or inference
-    device: str
-    batch_size: int
+    device: str  # where it ran
+    batch_size: int  # images per step
     kind: str  # ok, oom_host, oom_device, timeout, crashed, exited, error, skipped
     status: str  # the same with signal, code, exception or reason
     message: str | None = None  # its last words
     step_ms: float | None = None  # median
     step_low_ms: float | None = None  # its 95 % interval
-    step_high_ms: float | None = None
-    forward_ms: float | None = None
-    backward_ms: float | None = None
-    images_per_s: float | None = None
+    step_high_ms: float | None = None  # upper end of its 95 % interval
+    forward_ms: float | None = None  # median of the forward pass
+    backward_ms: float | None = None  # median of the backward pass
+    images_per_s: float | None = None  # throughput
     interval_width: float | None = None  # of the 95 % interval, over the median
     interval_reached: int | None = None  # 0: a limit came before it was narrow enough
     stopped_by: str | None = None  # interval, steps or time: why measuring ended
-    stability: str | None = None
+    stability: str | None = None  # whether the steps kept their pace
     allocated_bytes: int | None = None  # highest sum of live tensors
     reserved_bytes: int | None = None  # by CUDA's allocator
     process_bytes: int | None = None  # resident peak
-    parameters: int | None = None
-    repetition: int = 0
-    attempt: int | None = None
+    parameters: int | None = None  # of the network
+    repetition: int = 0  # of the same configuration, from 0
+    attempt: int | None = None  # from 1
     seconds: float | None = None  # of the whole trial
-    ended_at: str | None = None
-    precision: str | None = None
-    optimizer: str | None = None
+    ended_at: str | None = None  # UTC
+    precision: str | None = None  # fp32, bf16, ...
+    optimizer: str | None = None  # sgd or adam
     image_size: int | None = None  # as asked for; None: the network's own
-    image_pixels: int | None = None
-    num_workers: int | None = None
+    image_pixels: int | None = None  # side of the images that were fed
+    num_workers: int | None = None  # of the loader
     threads: int | None = None  # as asked for
-    torch_threads: int | None = None
-    channels_last: int | None = None
-    seed: int | None = None
+    torch_threads: int | None = None  # that torch used
+    channels_last: int | None = None  # 1: memory format of images
+    seed: int | None = None  # of weights and choices
     environment: str | None = None  # key of the facts about machine and packages
 
     @property
@@ -74,43 +74,43 @@ class SweepRow(Figure, frozen=True, kw_only=True):
 class SweepPoint(Figure, frozen=True, kw_only=True):
     """One batch size of a curve: the median of its repetitions."""
 
-    batch_size: int
-    repetitions: int
-    step_ms: float | None
-    step_low_ms: float | None
-    step_high_ms: float | None
-    images_per_s: float | None
-    allocated_bytes: float | None
-    process_bytes: float | None
+    batch_size: int  # images per step
+    repetitions: int  # how many were measured
+    step_ms: float | None  # median step
+    step_low_ms: float | None  # lower end of its 95 % interval
+    step_high_ms: float | None  # upper end of its 95 % interval
+    images_per_s: float | None  # throughput
+    allocated_bytes: float | None  # highest sum of live tensors
+    process_bytes: float | None  # resident peak
     unstable: bool  # whether its latency is to be read with care
 
 
 class SweepGroup(Figure, frozen=True, kw_only=True):
     """A curve: one network under the same conditions at several batch sizes."""
 
-    network: str
-    stage: str
-    device: str
-    precision: str | None
-    image_size: int | None
-    num_workers: int | None
-    threads: int | None
-    environment: str | None
+    network: str  # as it was named
+    stage: str  # training or inference
+    device: str  # where it ran
+    precision: str | None  # fp32, bf16, ...
+    image_size: int | None  # as asked for; None: the network's own
+    num_workers: int | None  # of the loader
+    threads: int | None  # as asked for
+    environment: str | None  # key of the facts about machine and packages
     name: str  # of the network, with the conditions that differ between curves
-    parameters: int | None
-    points: list[SweepPoint]
-    best_batch: int | None
-    best_images_per_s: float | None
+    parameters: int | None  # of the network
+    points: list[SweepPoint]  # by batch size
+    best_batch: int | None  # the batch with most images/s
+    best_images_per_s: float | None  # the highest throughput
     stops_to_pay_at: int | None  # None: the largest batch still pays
 
 
 class ParetoPoint(Figure, frozen=True, kw_only=True):
     """Speed and size of a network."""
 
-    name: str
-    network: str
-    stage: str
-    parameters: int
+    name: str  # what it is called
+    network: str  # as it was named
+    stage: str  # training or inference
+    parameters: int  # of the network
     images_per_s: float  # its best
     front: bool  # whether no network is both faster and larger
 
@@ -118,70 +118,70 @@ class ParetoPoint(Figure, frozen=True, kw_only=True):
 class SweepNetwork(Figure, frozen=True, kw_only=True):
     """What became of a network's trials."""
 
-    name: str
-    network: str
-    parameters: int | None
-    measured: int
-    failed: int
-    skipped: int
+    name: str  # what it is called
+    network: str  # as it was named
+    parameters: int | None  # of the network
+    measured: int  # how many gave figures
+    failed: int  # how many failed
+    skipped: int  # how many were not tried
     largest_batch: int | None  # that was measured
-    best_images_per_s: float | None
+    best_images_per_s: float | None  # the highest throughput
 
 
 class SweepAxis(Figure, frozen=True, kw_only=True):
     """What was varied or the same, in words."""
 
-    name: str
-    values: str
+    name: str  # what it is called
+    values: str  # in words
 
 
 class EndingCount(Figure, frozen=True, kw_only=True):
     """How many trials ended so."""
 
-    name: str
-    trials: int
+    name: str  # what it is called
+    trials: int  # how many
 
 
 class EnvironmentFact(Figure, frozen=True, kw_only=True):
     """A fact about machine or packages."""
 
     name: str  # dotted
-    text: str
+    text: str  # its value in words
 
 
 class SweepEnvironment(Figure, frozen=True, kw_only=True):
     """Where trials ran."""
 
     rows: int  # results
-    facts: list[EnvironmentFact]
+    facts: list[EnvironmentFact]  # about machine and packages
 
 
 class SweepPlanName(Figure, frozen=True, kw_only=True):
     """A plan that was run into the store."""
 
-    name: str | None = None
-    made_at: str | None = None
+    name: str | None = None  # what it is called
+    made_at: str | None = None  # UTC
 
 
 class SweepDevice(Figure, frozen=True, kw_only=True):
     """How far the trials of a device are."""
 
-    device: str
-    done: int
-    failed: int
-    skipped: int
-    left: int
+    device: str  # where it ran
+    done: int  # how many gave figures
+    failed: int  # how many failed
+    skipped: int  # how many were not tried
+    left: int  # how many are still to run
 
 
 class SweepFailure(Figure, frozen=True, kw_only=True):
     """A trial that failed."""
 
-    network: str
-    stage: str
-    batch_size: int
-    device: str
-    status: str
-    message: str | None = None
+    network: str  # as it was named
+    stage: str  # training or inference
+    batch_size: int  # images per step
+    device: str  # where it ran
+    status: str  # how it ended, with its reason
+    message: str | None = None  # its last words
 
 
 class SweepStatus(Figure, frozen=True, kw_only=True):
@@ -191,32 +191,32 @@ class SweepStatus(Figure, frozen=True, kw_only=True):
     plan: str | None = None  # what was run now; None where somebody only asked
     planned: int | None = None  # trials of that plan
     ran: int | None = None  # of them, how many ran now
-    plans: list[SweepPlanName]
-    devices: list[SweepDevice]
-    done: int
-    failed: int
-    skipped: int
-    left: int
+    plans: list[SweepPlanName]  # that were run into the store
+    devices: list[SweepDevice]  # one row each
+    done: int  # how many gave figures
+    failed: int  # how many failed
+    skipped: int  # how many were not tried
+    left: int  # how many are still to run
     retried: int  # attempts that were tried again
     duplicates: int  # late ones, kept apart
-    statuses: list[EndingCount]
-    last_failures: list[SweepFailure]
+    statuses: list[EndingCount]  # how many trials ended so, with the reason
+    last_failures: list[SweepFailure]  # the latest few
 
 
 class SweepSummary(SweepStatus, frozen=True, kw_only=True):
     """Everything that views of a sweep show."""
 
-    rows: list[SweepRow]
+    rows: list[SweepRow]  # one per trial
     groups: list[SweepGroup]  # by name
-    pareto: list[ParetoPoint]
-    networks: list[SweepNetwork]
-    axes: list[SweepAxis]
+    pareto: list[ParetoPoint]  # speed against size
+    networks: list[SweepNetwork]  # one row each
+    axes: list[SweepAxis]  # what was varied
     endings: list[EndingCount]  # by kind
-    environments: list[SweepEnvironment]
+    environments: list[SweepEnvironment]  # where trials ran
     measured_s: float  # time in trials
-    first_ended_at: str | None
-    last_ended_at: str | None
-    pictures: list[str] = []  # files
+    first_ended_at: str | None  # UTC; None: nothing has ended
+    last_ended_at: str | None  # UTC
+    pictures: tuple[str, ...] = ()  # files
 
     @property
     def failures(self) -> list[SweepRow]:
@@ -227,29 +227,29 @@ class SweepSummary(SweepStatus, frozen=True, kw_only=True):
 class DeviceTrials(Figure, frozen=True, kw_only=True):
     """Trials that a device would run."""
 
-    device: str
-    trials: int
+    device: str  # where it ran
+    trials: int  # how many
 
 
 class RefusedTrial(Figure, frozen=True, kw_only=True):
     """A trial that cannot run here."""
 
-    trial: str
-    why: str
+    trial: str  # in words
+    why: str  # the reason
 
 
 class SweepForecast(Figure, frozen=True, kw_only=True):
     """What a plan would do: `sweep --dry-run`."""
 
-    plan: str
-    store: str
-    trials: int
-    excluded: int
-    cannot_run: list[RefusedTrial]
-    devices: list[DeviceTrials]
-    estimated_s: float
+    plan: str  # its name
+    store: str  # its file
+    trials: int  # how many
+    excluded: int  # trials that the plan leaves out
+    cannot_run: list[RefusedTrial]  # trials that are refused here
+    devices: list[DeviceTrials]  # one row each
+    estimated_s: float  # for all of them
     estimated_from: str  # what the estimate rests on
-    disk_bytes: int
+    disk_bytes: int  # of the store
     order: list[str]  # of the trials, in words
 
 

@@ -19,8 +19,8 @@ _APART = 1_000_000  # step numbers of one round lie below those of the next
 class ImageTime(Figure, frozen=True, kw_only=True):
     """Milliseconds per image without and with a change."""
 
-    before: float | None
-    after: float | None
+    before: float | None  # without the change
+    after: float | None  # with the change
     n: tuple[int, int]  # measured steps of both
 
 
@@ -30,7 +30,7 @@ class Gain(Figure, frozen=True, kw_only=True):
     ms_per_image: ImageTime | None = None  # None where it could not run
     measured_gain: float | None = None  # share of the time per image that it saves
     measured_ci95: Ends | None = None  # its 95 % interval
-    verdict: Verdict | Literal["cannot run"]
+    verdict: Verdict | Literal["cannot run"]  # in a word
     why: str | None = None  # why it could not run, or cannot be told
 
 
@@ -38,27 +38,27 @@ class TriedChange(Gain, frozen=True, kw_only=True):
     """One piece of advice, tried."""
 
     rule: str  # which rule gave it
-    title: str
+    title: str  # in words
     settings: dict[str, SettingValue]  # what was set
     estimated_gain: float | None = None  # what it promised
-    runs: list[str] = []  # folders of its runs
+    runs: tuple[str, ...] = ()  # folders of its runs
 
 
 class BestChange(Gain, frozen=True, kw_only=True):
     """What is kept in the config that was written."""
 
-    settings: dict[str, SettingValue]
+    settings: dict[str, SettingValue]  # what was set
 
 
 class TuneResult(Figure, frozen=True, kw_only=True):
     """Everything that a tuning tried, and what is best."""
 
     base: str  # folder of the first run
-    budget_s: float
-    tried: list[TriedChange] = []
+    budget_s: float  # how long it was allowed to try
+    tried: tuple[TriedChange, ...] = ()  # one row per change
     config: str | None = None  # the file with the best settings; None where nothing helped
-    best: BestChange | None = None
-    verdict: str
+    best: BestChange | None = None  # what was kept; None where nothing helped
+    verdict: str  # in a sentence
 
 
 def list_image_times(rounds: Sequence[Run]) -> dict[int, float]:

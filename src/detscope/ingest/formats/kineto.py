@@ -19,13 +19,9 @@ def recognize_head(head: bytes, path: Path) -> bool:
         return b'"ph"' in head or b'"ts"' in head or head.strip() == b"[]"
     if _EVENT_KEYS.search(head):
         return head.lstrip().startswith(b"[") or _OBJECT.match(head) is not None
-    return _OBJECT.match(head) is not None and _has_events(path)
-
-
-def _has_events(path: Path) -> bool:
     from detscope.ingest.kineto.stream import has_events
 
-    return has_events(path)
+    return _OBJECT.match(head) is not None and has_events(path)
 
 
 def read_trace(path: Path, sink: Sink) -> None:

@@ -6,10 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -301,17 +301,11 @@ def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
 
 
 def find_time_ns(event: AnyEvent) -> int | None:
-    """Begin of one event; times with many digits are read from their text."""
-    value: float | msgspec.Raw | None = event.ts
-    if isinstance(event, ExactEvent):
-        whole, _, fraction = bytes(event.ts).partition(b".")
-        digits = whole.isdigit() and len(whole) <= 16 and (fraction.isdigit() or not fraction)
-        if digits and int(whole) < _LARGEST_US:
-            return int(whole) * 1000 + int((fraction + b"000")[:3]) + (fraction[3:4] >= b"5")
-        try:
-            value = float(bytes(event.ts))
-        except ValueError:
-            return None
-    if not isinstance(value, int | float) or not abs(value) < _LARGEST_US:
+    """Begin of one event."""
+    value = event.ts
+    is_exact = isinstance(value, Decimal)
+    if value is None or (is_exact and value.is_nan()) or not abs(value) < _LARGEST_US:
         return None
+    if is_exact:
+        return int((value * 1000).to_integral_value(ROUND_HALF_UP))
     return math.floor(value) * 1000 + round((value - math.floor(value)) * 1e3)

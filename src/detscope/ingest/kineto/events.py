@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -59,9 +60,9 @@ class FloatEvent(TraceEvent, gc=False):
 
 
 class ExactEvent(TraceEvent, gc=False):
-    """An event whose time has more digits than a float holds: it stays text."""
+    """An event whose time has more digits than a float holds."""
 
-    ts: msgspec.Raw = NO_TEXT
+    ts: Decimal | None = None
 
 
 class CounterEvent(msgspec.Struct, gc=False):
@@ -164,9 +165,9 @@ def _coerce_event(value: object, exact: bool) -> AnyEvent | None:
     if isinstance(given := value.get("args"), dict):
         found["args"] = Arguments(**_convert_fields(given, Arguments))
     time_us = _convert_fields(value, FloatEvent).get("ts")
-    if not exact:
-        return FloatEvent(ts=time_us, **found)
-    return ExactEvent(ts=NO_TEXT if time_us is None else msgspec.Raw(repr(time_us).encode()), **found)
+    if exact and time_us is not None:
+        return ExactEvent(ts=Decimal(repr(time_us)), **found)
+    return (ExactEvent if exact else FloatEvent)(ts=time_us, **found)
 
 
 def _convert_fields(value: dict[Any, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from detscope.errors import InputError
 from detscope.predict.layers.model import LayerModel
-from detscope.predict.layers.table import LayerTable, fit_layers
+from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import LayerTime, sum_layer_times
 from detscope.predict.memory.limit import keep_outcomes, learn_limit
 from detscope.predict.memory.model import MemoryModel

@@ -34,27 +34,6 @@ class _NvmlMetric(NamedTuple):
     read: Callable[[ModuleType, Any], float]
 
 
-# What each bit of `throttle_reasons` means; 0 is "runs as fast as asked".
-THROTTLE_REASONS = {
-    0x001: "idle",
-    0x002: "application clocks setting",
-    0x004: "software power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "software thermal slowdown",
-    0x040: "hardware thermal slowdown",
-    0x080: "hardware power brake",
-    0x100: "display clock setting",
-    0x200: "board limit",
-    0x400: "reliability",
-}
-
-
-def throttle_names(reasons: int) -> list[str]:
-    """The reasons set in a `throttle_reasons` value, in words."""
-    return [name for bit, name in THROTTLE_REASONS.items() if reasons & bit]
-
-
 def _read_temperature(nvml: ModuleType, handle: Any) -> float:
     try:
         return float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
@@ -318,8 +297,6 @@ class Telemetry:
         self._failed: dict[str, str] = {}
         self._rows: list[Sample] = []
         self._dropped = 0
-        self._cost_ns = 0
-        self._samples = 0
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._free = threading.Event()
@@ -376,11 +353,6 @@ class Telemetry:
                 notes["telemetry"] = f"{self._dropped} rows dropped: nobody drained them"
         return notes
 
-    @property
-    def sample_cost_ms(self) -> float | None:
-        """Mean time one sample took (it competes with Python code of the loop); None before any."""
-        return self._cost_ns / self._samples / 1e6 if self._samples else None
-
     def _run_thread(self) -> None:
         """Everything happens in this thread: psutil keeps its earlier counters per thread."""
         assert self._period_s is not None
@@ -408,8 +380,6 @@ class Telemetry:
             room = max(0, _MAX_ROWS - len(self._rows))
             self._rows += rows[:room]
             self._dropped += len(rows) - len(rows[:room])
-        self._cost_ns += time.perf_counter_ns() - began_ns
-        self._samples += 1
 
     def _call_guarded(self, source: Source, action: Callable[[], T]) -> T | None:
         """A source that fails in whatever way is noted and left out; the measurement goes on."""

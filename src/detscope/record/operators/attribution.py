@@ -71,11 +71,6 @@ class Attribution:
     context_of: list[int] = field(default_factory=list)  # by event: index into contexts, -1: not an operator
     contexts: list[Context] = field(default_factory=list)
 
-    @property
-    def backward_share(self) -> float | None:
-        """Share of autograd time that belongs to modules."""
-        return self.backward_in_modules_ns / self.backward_ns if self.backward_ns else None
-
 
 def attribute_operators(raw: OperatorEvents, nodes: NodeTable, events: Sequence[int]) -> Attribution:
     """Give every operator of the window a module, a stage, a phase and a direction."""

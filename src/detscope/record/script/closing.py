@@ -62,13 +62,10 @@ def find_outcome(
 
 
 def find_exit_code(error: BaseException | None) -> int:
-    if error is None:
-        return 0
+    """What the script's process would have ended with."""
     if not isinstance(error, SystemExit):
-        return 1
-    if error.code is None:
-        return 0
-    return error.code if isinstance(error.code, int) else 1
+        return int(error is not None)
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 @dataclass(frozen=True)

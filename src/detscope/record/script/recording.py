@@ -90,13 +90,13 @@ class ScriptRecording:
         self._make_listener = make_listener
         self._sampler = sampler
         self._recorder: ScriptRecorder | None = None
-        self._model: RootModel | None = None
+        self.model: RootModel | None = None  # the one that is taken apart
         self._notes: list[str] = []
         self._optimizers: WeakObjects[Any] = WeakObjects()
         self.optimizer_names: list[str] = []  # classes of those that stepped
         self._training_loaders: set[int] = set()
         self._pairs: dict[int, Pair] = {}
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None  # what ended the recording before the script
         self._failure_text = ""
         self._stopped = False
         self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
@@ -132,7 +132,7 @@ class ScriptRecording:
 
     def find_pair(self, root: RootModel) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
-        recorder, model = self._recorder, self._model
+        recorder, model = self._recorder, self.model
         if recorder is None or model is None or recorder.attached != "modules":
             return None
         if root is model or (root.inner is not None and root.inner is model.inner):
@@ -154,7 +154,7 @@ class ScriptRecording:
             if recorder.evaluating:
                 recorder.resume_training()
             return
-        of_model = self._model is not None and root.inner is self._model.inner
+        of_model = self.model is not None and root.inner is self.model.inner
         if not recorder.evaluating and (of_model or not root.calls_in_training_steps):
             recorder.rest_for_evaluation()
 
@@ -188,7 +188,7 @@ class ScriptRecording:
             if self._recorder:
                 self._recorder.drop_step()
             return self._stopped
-        number = self._steps_so_far(trains)
+        number = self.training.steps if trains else self.training.steps or self.evaluation.steps
         if trains and done.fresh_pass:
             self._training_loaders.add(loader)
         if self._stopped or self._after_window or number < self._first_step:
@@ -230,7 +230,7 @@ class ScriptRecording:
         if steps < self._next_look:
             return
         self._next_look = steps + max(1, steps // 4)
-        before = self._model
+        before = self.model
         root = self._roots.choose_model(trained=False, so_far=before)
         if root is None or before is None or root is before or root.inner is before.inner:
             return
@@ -279,14 +279,7 @@ class ScriptRecording:
     @property
     def _after_window(self) -> bool:
         window = self._options.window
-        return window is not None and max(self.training.steps, self._only_evaluated) >= window.end
-
-    @property
-    def _only_evaluated(self) -> int:
-        return 0 if self.training.steps else self.evaluation.steps
-
-    def _steps_so_far(self, trains: bool) -> int:
-        return self.training.steps if trains or self.training.steps else self.evaluation.steps
+        return window is not None and (self.training.steps or self.evaluation.steps) >= window.end
 
     def _check_end(self) -> None:
         wanted, recorder = self._options.max_steps, self._recorder
@@ -302,7 +295,7 @@ class ScriptRecording:
         if root is None or root.inner is None:
             self.note(NO_MODULE)
             return torch.nn.Module(), NO_PARTS, "no_module"
-        self._model = root
+        self.model = root
         parts = NO_PARTS if self._options.level == "phases" else find_parts(root.inner)
         return root.inner, parts, root.label
 
@@ -310,7 +303,7 @@ class ScriptRecording:
         """The first step has ended: now it is known what the script is about."""
         self._options = self.ranks.notice_group()
         model, parts, name = self._choose_parts(self._roots.choose_model(trains))
-        outermost = self._model.module if self._model else None
+        outermost = self.model.module if self.model else None
         compiled = count_compiled_frames() > self._compiled_before or (
             outermost is not None and has_compiled_parts(outermost)
         )
@@ -350,19 +343,9 @@ class ScriptRecording:
 
     def fail_with(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
-        self._failure, self._failure_text = error, "".join(traceback.format_exception(error))
+        self.failure, self._failure_text = error, "".join(traceback.format_exception(error))
         if self._recorder:
             self._recorder.rest()
-
-    @property
-    def failure(self) -> Exception | None:
-        """What ended the recording before the script."""
-        return self._failure
-
-    @property
-    def model(self) -> RootModel | None:
-        """The model that is taken apart."""
-        return self._model
 
     @property
     def other_models(self) -> list[RootModel]:
@@ -371,7 +354,7 @@ class ScriptRecording:
         return [
             one
             for one in self._roots.all
-            if one is not self._model
+            if one is not self.model
             and one.has_parameters
             and (one.calls_training if trains else one.calls_in_evaluation_steps)
         ]
@@ -383,7 +366,7 @@ class ScriptRecording:
 
     def describe_roots(self) -> list[dict[str, Any]]:
         """The models that the script called."""
-        return self._roots.describe_roots(self._model)
+        return self._roots.describe_roots(self.model)
 
     def close_run(self, error: BaseException | None, pacer: StepPacer) -> Path:
         """The script has ended: close the run and say what happened."""
@@ -399,7 +382,7 @@ class ScriptRecording:
             writer = recorder.writer
         figures = read_step_figures(writer.folder)
         other = self._sampler.make_rows(figures.other_ms)
-        status, reason, code = find_outcome(error, self._failure)
+        status, reason, code = find_outcome(error, self.failure)
         if recorder is None and self.no_step is not None and status == "ok":
             status, reason = "partial", self.no_step
         info = writer.info

@@ -19,7 +19,7 @@ from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
 from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.loading import StepBatches
-from detscope.record.script.losses import LossKeeper, StepLosses
+from detscope.record.script.losses import LossKeeper
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import StepEnd, StepPacer
@@ -43,7 +43,6 @@ class ScriptTracker(CallState):
 
     def __init__(self, options: ScriptOptions) -> None:
         super().__init__(active=True)
-        self.options = options
         self.pacer = StepPacer()
         self.roots = RootModels()
         self.losses = LossKeeper()
@@ -79,15 +78,9 @@ class ScriptTracker(CallState):
 
     def listens_here(self) -> bool:
         """Whether this thread is the one that is recorded."""
-        if not self.active:
-            return False
-        thread = get_ident()
-        if thread == self.owner:
-            return True
-        if self.owner is None:
-            self.owner = thread
-            return True
-        return False
+        if self.active and self.owner is None:
+            self.owner = get_ident()
+        return self.active and get_ident() == self.owner
 
     def _adopts_thread(self) -> bool:
         """The thread that goes backward is the one that trains, if no other has done so."""
@@ -355,7 +348,17 @@ class ScriptTracker(CallState):
         else:
             if self._beginnings is not None:
                 self._leave_out_start(trains)
-            done = self._make_finished(now_ns, losses)
+            batches = self.batches
+            done = FinishedStep(
+                self._start_ns,
+                now_ns,
+                batches.fresh_pass,
+                self.pacer.last_batches,
+                batches.step_contents,
+                batches.step_timings,
+                losses,
+                batches.num_workers if batches.has_batch else None,
+            )
             for root in self._called:
                 root.calls_in_training_steps += trains
                 root.calls_in_evaluation_steps += not trains
@@ -368,19 +371,6 @@ class ScriptTracker(CallState):
         self._start_ns = now_ns if kept else perf_counter_ns()
         self.crossing = False
         return stop
-
-    def _make_finished(self, end_ns: int, losses: StepLosses) -> FinishedStep:
-        batches = self.batches
-        return FinishedStep(
-            self._start_ns,
-            end_ns,
-            batches.fresh_pass,
-            self.pacer.last_batches,
-            batches.step_contents,
-            batches.step_timings,
-            losses,
-            batches.num_workers if batches.has_batch else None,
-        )
 
     def fail_with(self, error: Exception) -> None:
         """The recording is over, the script goes on."""

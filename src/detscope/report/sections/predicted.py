@@ -123,7 +123,7 @@ def _list_remarks(found: Prediction) -> list[str]:
     if found.rows and found.rows[0].extrapolated:
         remarks.append("extrapolated: the network lies far from all that the device model was fitted on")
     remarks += [*found.notes, *(f"cannot tell: {text}" for text in found.cannot_tell)]
-    return remarks + [f"assumed: {text}" for text in (found.rows[0].assumed if found.rows else [])]
+    return remarks + [f"assumed: {text}" for text in (found.rows[0].assumed if found.rows else ())]
 
 
 PART = SectionPart("predicted", 130, section)

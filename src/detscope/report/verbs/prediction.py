@@ -189,7 +189,7 @@ def _ground_facts(found: Prediction) -> Iterator[Fact]:
         text = f"{' and '.join(targets)} {verb} beyond everything measured in: {words}"
         yield Fact("extrapolated", text, "warn")
     labels = [("note", found.notes), (CANNOT_TELL, found.cannot_tell), ("measured", found.measured)]
-    labels.append(("assumed", found.rows[0].assumed if found.rows else []))
+    labels.append(("assumed", found.rows[0].assumed if found.rows else ()))
     for label, sentences in labels:
         for text in sentences:
             yield Fact(label, text)

@@ -143,7 +143,7 @@ def _part_charts(found: Prediction) -> list[Chart]:
         charts.append(
             _bar_chart("time-parts", title, _largest_parts(shares), texts, BLUE, "share of the step")
         )
-    here = row.cpu_categories if row.needed_bytes is None else []
+    here = row.cpu_categories if row.needed_bytes is None else ()
     parts = [(category_name(part.name), part.bytes) for part in here or row.categories if part.bytes]
     where = " on this CPU" if here else ""
     charts.append(_byte_bars("peak-parts", f"What the peak is made of{where}, batch {row.batch}", parts))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +15,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from detscope.errors import MachineError, UsageError
+from detscope.errors import MachineError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -64,15 +63,6 @@ def rank_place(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
     return place if place.ranks > 1 else None
 
 
-def refuse_torchrun() -> None:
-    """`detscope train` starts its ranks itself; under torchrun each would be a training of its own."""
-    if rank_place() is not None:
-        raise UsageError(
-            "torchrun started this command, and each of its ranks would train alone",
-            "leave torchrun out: detscope train MODEL --ranks 2; for a script: torchrun -m detscope run",
-        )
-
-
 def choose_device(asked: str, local_rank: int, local_ranks: int) -> str:
     """The device of a rank: one CUDA device each, or the processors that all of them share."""
     from detscope.machine.devices import resolve_device
@@ -89,11 +79,6 @@ def choose_device(asked: str, local_rank: int, local_ranks: int) -> str:
             f"use --ranks {there}, or --device cpu",
         )
     return f"cuda:{local_rank}"
-
-
-def host_name() -> str:
-    """This host, as the run names it."""
-    return socket.gethostname()
 
 
 def boot_identity() -> str | None:

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -23,13 +24,14 @@ from detscope.errors import DetscopeError, InterruptedRun, MachineError, UsageEr
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
 from detscope.runs.writer import update_info
-from detscope.sessions.ranks.exchange import boot_identity, choose_device, refuse_torchrun
+from detscope.sessions.ranks.exchange import boot_identity, choose_device, rank_place
 from detscope.sessions.ranks.merge import merge_ranks, take_tables
 
 if TYPE_CHECKING:
     from detscope.report.progress import Progress
 
 SHUTDOWN_S = 15  # between asking the other ranks to end and ending them
+_TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)  # another rank did not come to a collective
 _ANY_PORT = 29400  # no packet is sent
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -58,7 +60,6 @@ def run_ranks(
     options: Sequence[str] = (),
 ) -> Path | None:
     """Train in several processes; the merged run, or None on a node where rank 0 does not run."""
-    refuse_torchrun()
     check_plan(settings, options)
     training = settings.training
     choose_device(training.device, 0, training.ranks)
@@ -78,6 +79,11 @@ def run_ranks(
 def check_plan(settings: Settings, options: Sequence[str]) -> None:
     """What several ranks cannot have is said before anything is started."""
     training = settings.training
+    if rank_place() is not None:  # under torchrun each of its ranks would be a training of its own
+        raise UsageError(
+            "torchrun started this command, and each of its ranks would train alone",
+            "leave torchrun out: detscope train MODEL --ranks 2; for a script: torchrun -m detscope run",
+        )
     if options:
         raise UsageError(
             f"{' and '.join(options)} measure one process, not {training.ranks * training.nodes} ranks",
@@ -129,7 +135,7 @@ def _launch_ranks(training: TrainingSettings, folder: Path) -> Exception | None:
         local_addr=way.address if way else "localhost",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchrun")),
     )
-    with _signals_put_back(), _quiet_torchrun(), gloo_interface(way):
+    with _quiet_agent(), gloo_interface(way):
         try:
             elastic_launch(config, sys.executable)("-m", __package__ + ".member", str(folder))
         except (ChildFailedError, SignalException) as error:
@@ -140,30 +146,21 @@ def _launch_ranks(training: TrainingSettings, folder: Path) -> Exception | None:
 
 
 @contextmanager
-def _signals_put_back() -> Iterator[None]:
-    """The agent hears signals by handlers of its own and leaves them behind."""
+def _quiet_agent() -> Iterator[None]:
+    """What the agent logs is told in our words; the handlers of signals that it leaves behind go."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    had = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_S))
-    try:
-        yield
-    finally:
-        if had is None:
-            os.environ.pop("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", None)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _quiet_torchrun() -> Iterator[None]:
-    """What the agent logs about failed ranks is told in our words."""
     logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
+    level, had = logger.level, os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_S))
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         logger.setLevel(level)
+        if had is None:
+            os.environ.pop("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", None)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _explain_failure(failure: Exception, folder: Path, settings: Settings) -> DetscopeError:
@@ -205,14 +202,14 @@ def root_cause(
     SIGTERM is how torchrun ends the others, so it is believed last. Where all who spoke had waited too long,
     it is one of the `silent` that they waited for.
     """
-    failures = sorted(
-        failure.failures.items(), key=lambda one: (_rank_ending(one[1].exitcode), one[1].timestamp)
+    rank, first = min(
+        failure.failures.items(),
+        key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[1].exitcode >= 0, one[1].timestamp),
     )
-    rank, first = failures[0]
     if first.exitcode < 0 and not (first.exitcode == -signal.SIGTERM and told):
         return FailureCause(rank, signal.Signals(-first.exitcode).name, by_signal=True)
     # of ranks that raised, the one that did not merely lose its connection or wait in vain
-    waited = {number for number, one in told.items() if timed_out(one["message"])}
+    waited = {number for number, one in told.items() if _TIMED_OUT.search(one["message"])}
     own = {number for number, one in told.items() if not lost_connection(one["message"])} - waited
     if waited and silent and not own:
         return FailureCause(min(silent), "hung: the others waited for it longer than training.rank_timeout_s")
@@ -223,22 +220,10 @@ def root_cause(
     return FailureCause(number, f"{found['kind']}: {found['message']}", found)
 
 
-def _rank_ending(exit_code: int) -> int:
-    if exit_code == -signal.SIGTERM:
-        return 2
-    return 0 if exit_code < 0 else 1
-
-
 def lost_connection(message: str) -> bool:
     """Whether a rank failed because another one was gone."""
     words = message.lower()
     return any(part in words for part in ("connection closed by peer", "connection reset", "broken pipe"))
-
-
-def timed_out(message: str) -> bool:
-    """Whether a rank failed because another one did not come to a collective."""
-    words = message.lower()
-    return "timed out" in words or "timeout" in words
 
 
 def _salvage_run(folder: Path, cause: FailureCause, ranks: int) -> Path | None:
@@ -261,10 +246,10 @@ def _salvage_run(folder: Path, cause: FailureCause, ranks: int) -> Path | None:
 
 def _read_words(folder: Path, what: str) -> dict[int, dict[str, Any]]:
     """Words that ranks of this host left, by rank."""
-    found = {}
-    for path in folder.glob(f"{what}-*.json"):
-        found[int(path.stem.rpartition("-")[2])] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return {
+        int(path.stem.rpartition("-")[2]): json.loads(path.read_text(encoding="utf-8"))
+        for path in folder.glob(f"{what}-*.json")
+    }
 
 
 def _end_processes(folder: Path) -> None:

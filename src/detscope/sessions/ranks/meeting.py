@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from detscope.sessions.ranks.exchange import CONNECT_S, RankExchange, RankPlace, boot_identity, host_name
+from detscope.sessions.ranks.exchange import CONNECT_S, RankExchange, RankPlace, boot_identity
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -60,7 +60,7 @@ class Meeting:
         own = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=reach)
         self._own_store = own
         self._exchange = RankExchange(self._place, own)
-        about = {"port": own.port, "host": host_name(), **_describe_process()}
+        about = {"port": own.port, "host": socket.gethostname(), **_describe_process()}
         store.set(self._key, json.dumps(about))
 
     def look_for_leader(self) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from detscope.sessions.ranks.exchange import (
     RankExchange,
     RankPlace,
     boot_identity,
-    host_name,
     rank_place,
 )
 
@@ -94,7 +94,7 @@ def _collect_tables(run: Path, exchange: RankExchange, facts: Mapping[str, Any],
 
 def describe_rank(place: RankPlace) -> dict[str, Any]:
     """Who and where a rank is."""
-    return {"rank": place.rank, "host": host_name(), "pid": os.getpid(), "boot": boot_identity()}
+    return {"rank": place.rank, "host": socket.gethostname(), "pid": os.getpid(), "boot": boot_identity()}
 
 
 def take_tables(run: Run, rank: int, facts: Mapping[str, Any]) -> RankTables:

@@ -262,13 +262,12 @@ def recording_command(command: Sequence[str]) -> list[str] | None:
     """The same command with `detscope run` before its script or module; None where there is none to see."""
     if any("detscope" in part for part in command):
         return None
-    for position, part in enumerate(command):
-        if part.endswith(".py") and position:
-            return [*command[:position], "-m", "detscope", "run", *command[position:]]
-    if "-m" in command[:-1]:
-        position = command.index("-m")
-        return [*command[:position], "-m", "detscope", "run", *command[position:]]
-    return None
+    scripts = [position for position, part in enumerate(command) if part.endswith(".py") and position]
+    if not scripts and "-m" in command[:-1]:
+        scripts = [command.index("-m")]
+    if not scripts:
+        return None
+    return [*command[: scripts[0]], "-m", "detscope", "run", *command[scripts[0] :]]
 
 
 def _is_python(command: Sequence[str]) -> bool:
