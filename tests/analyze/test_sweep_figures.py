@@ -76,9 +76,9 @@ def test_the_table_marks_intervals_that_were_not_reached() -> None:
 
 class Thing:
     def __init__(self, device: str) -> None:
-        self.device, self.trial, self.kind, self.status = device, self, "ok", "ok"
+        self.device_name, self.trial, self.kind, self.status_text = device, self, "ok", "ok"
 
-    def words(self) -> str:
+    def describe_trial(self) -> str:
         return "net training batch 2"
 
 
@@ -91,7 +91,7 @@ def test_there_is_one_line_per_device_with_what_is_left_and_the_failures() -> No
     for ending in ("ok", "timeout"):
         lines.start_trial(first)
         now[0] += 10
-        first.kind = first.status = ending
+        first.kind = first.status_text = ending
         lines.end_trial(first, first, True)
     lines.finish_sweep()
     shown = stream.getvalue().splitlines()

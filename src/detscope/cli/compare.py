@@ -47,6 +47,6 @@ def compare(
         print_json(result)
     else:
         show_sections(comparison_sections(result))
-    broken = [*result.failed, *(result.undecided if strict else ())]
+    broken = [*result.failed, *(result.undecided_gates if strict else ())]
     if broken:
         raise GateError(f"gate failed: {'; '.join(broken)}", "see the rows above for where the change is")

@@ -118,9 +118,13 @@ def check(
     if json:
         print_json({**found, "written": str(folder)})
     else:
-        from detscope.report.data_check import render_check
+        import msgspec
 
-        render_check(found, table_console(), str(folder))
+        from detscope.report.checks import DataCheck, check_sections
+        from detscope.report.render.terminal import print_sections
+
+        check = msgspec.convert(found, DataCheck, strict=False)
+        print_sections(check_sections(check, str(folder)), table_console())
     if found["errors"]:
         raise InputError(
             f"{name}: {_errors(found['errors'])} in its images and annotations",

@@ -43,7 +43,7 @@ def measure(
 ) -> None:
     """Record under the tool and show the table; batch sizes that failed are an error at the end."""
     from detscope.report.progress import make_progress
-    from detscope.sessions.nsight import make_nsight_plan, make_trial_rows, run_under_nsight
+    from detscope.sessions.nsight import gather_nsight_figures, make_nsight_plan, run_under_nsight
 
     nsight, window, batch_sizes = flags
     section = loaded.settings.training if verb == "train" else loaded.settings.inference
@@ -54,15 +54,16 @@ def measure(
             trials = run_under_nsight(loaded.settings, verb, plan, progress=progress)
         finally:
             progress.finish()
-    rows = make_trial_rows(trials)
+    result = gather_nsight_figures(plan, trials)
     if as_json:
-        print_json({"nsight": plan.kind, "window": str(plan.window), "batch_sizes": rows})
+        print_json(result)
     elif quiet:
         print("\n".join(str(trial.run) for trial in trials if trial.run))
     else:
-        from detscope.report.terminal_nsight import render_nsight
+        from detscope.report.render.terminal import print_sections
+        from detscope.report.verbs.nsight import nsight_sections
 
-        render_nsight(plan.kind, rows, table_console())
+        print_sections(nsight_sections(result), table_console())
     failed = [trial for trial in trials if trial.run is None]
     if failed:
         sizes = ", ".join(str(trial.batch_size) for trial in failed)

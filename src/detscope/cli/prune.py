@@ -70,16 +70,16 @@ def parse_levels(text: str) -> list[float]:
     levels: list[float] = []
     for index, piece in enumerate(pieces):
         if piece in ("...", "…"):
-            levels += _between(levels, pieces[index + 1 :], text)
+            levels += _fill_levels(levels, pieces[index + 1 :], text)
         else:
-            levels.append(_level(piece, text))
+            levels.append(_parse_level(piece, text))
     return sorted(set(levels))
 
 
-def _between(before: Sequence[float], after: Sequence[str], text: str) -> list[float]:
+def _fill_levels(before: Sequence[float], after: Sequence[str], text: str) -> list[float]:
     if len(before) < 2 or not after:
         raise UsageError(f"--levels {text}: ... stands between two levels and a last one", _LEVELS_FORM)
-    step, last = before[-1] - before[-2], _level(after[0], text)
+    step, last = before[-1] - before[-2], _parse_level(after[0], text)
     if step <= 0 or last < before[-1]:
         raise UsageError(f"--levels {text}: ... needs ascending levels", _LEVELS_FORM)
     count = round((last - before[-1]) / step)
@@ -88,7 +88,7 @@ def _between(before: Sequence[float], after: Sequence[str], text: str) -> list[f
     return [round(before[-1] + step * number, 6) for number in range(1, count)]
 
 
-def _level(piece: str, text: str) -> float:
+def _parse_level(piece: str, text: str) -> float:
     try:
         level = float(piece)
     except ValueError:

@@ -88,7 +88,7 @@ def run(
         return
     options = SweepOptions(resume, till_first_fail, isolation, on)
     result = run_sweep(loaded, options, SweepLines(quiet=quiet))
-    _present(loaded.store, result, json)
+    _present_sweep(loaded.store, result, json)
     if result["failed"]:
         raise TrialsFailedError(
             f"{result['failed']} of {result['planned']} trials failed",
@@ -104,7 +104,7 @@ def status(store: StoreArgument, json: JsonFlag = False) -> None:
 
     with SweepStore(store) as opened:
         found = summarize_store(opened)
-    _present(store, found, json)
+    _present_sweep(store, found, json)
 
 
 @sweep.command()
@@ -164,7 +164,7 @@ def import_(
     print(f"next: detscope sweep status {store}")
 
 
-def _present(store: Path, status: dict[str, Any], as_json: bool) -> None:
+def _present_sweep(store: Path, status: dict[str, Any], as_json: bool) -> None:
     """Show a sweep; what has just been run is drawn, too."""
     import msgspec
 

@@ -18,7 +18,7 @@ _FAILURES_SHOWN = 3
 class TrialLike(Protocol):
     """A trial as far as it is shown."""
 
-    def words(self) -> str:
+    def describe_trial(self) -> str:
         """In a few words."""
 
 
@@ -30,7 +30,7 @@ class PreparedLike(Protocol):
         """What is run."""
 
     @property
-    def device(self) -> str:
+    def device_name(self) -> str:
         """Where."""
 
 
@@ -42,7 +42,7 @@ class OutcomeLike(Protocol):
         """ok, skipped, or a failure."""
 
     @property
-    def status(self) -> str:
+    def status_text(self) -> str:
         """The same with its reason."""
 
 
@@ -57,7 +57,7 @@ class _Line:
     began: float = 0.0
     now: str = ""
 
-    def text(self, device: str, clock: float) -> str:
+    def line_text(self, device: str, clock: float) -> str:
         ended = self.done + self.failed + self.skipped
         left = self.total - ended
         parts = [f"{device}: {ended}/{self.total}", f"{self.done} ok", f"{self.failed} failed"]
@@ -87,18 +87,18 @@ class SweepLines:
         """What is to be run, by device."""
         now = self.clock()
         self._lines = {device: _Line(len(trials), began=now) for device, trials in devices.items()}
-        self._show(now)
+        self._show_lines(now)
 
     def start_trial(self, prepared: PreparedLike) -> None:
         """A trial begins."""
-        self._lines[prepared.device].now = printable(prepared.trial.words())
+        self._lines[prepared.device_name].now = printable(prepared.trial.describe_trial())
         self.redraw_lines()
 
     def end_trial(self, prepared: PreparedLike, outcome: OutcomeLike, final: bool) -> None:
         """An attempt has ended."""
-        line = self._lines[prepared.device]
+        line = self._lines[prepared.device_name]
         if not final:
-            self.add_note(f"{prepared.trial.words()}: {outcome.status}; tried again")
+            self.add_note(f"{prepared.trial.describe_trial()}: {outcome.status_text}; tried again")
             return
         if outcome.kind == "ok":
             line.done += 1
@@ -106,45 +106,45 @@ class SweepLines:
             line.skipped += 1
         else:
             line.failed += 1
-            words = printable(f"{prepared.trial.words()}: {outcome.status}")
+            words = printable(f"{prepared.trial.describe_trial()}: {outcome.status_text}")
             self._failures = [*self._failures, words][-_FAILURES_SHOWN:]
-            self._say(f"failed: {words}")
+            self._say_line(f"failed: {words}")
         self.redraw_lines()
 
     def redraw_lines(self) -> None:
         """Draw if it is time to."""
         now = self.clock()
         if now >= self._next:
-            self._show(now)
+            self._show_lines(now)
 
     def add_note(self, text: str) -> None:
         """A line of its own."""
-        self._say(f"note: {printable(text)}")
+        self._say_line(f"note: {printable(text)}")
 
     def finish_sweep(self) -> None:
         """The last state stays."""
-        self._show(self.clock())
+        self._show_lines(self.clock())
         self._drawn = 0
 
-    def _say(self, text: str) -> None:
+    def _say_line(self, text: str) -> None:
         if not self.quiet:
-            self._clear()
+            self._clear_lines()
             self.stream.write(text + "\n")
             self.stream.flush()
 
-    def _clear(self) -> None:
+    def _clear_lines(self) -> None:
         if self._drawn:
             self.stream.write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
 
-    def _show(self, now: float) -> None:
+    def _show_lines(self, now: float) -> None:
         if self.quiet:
             return
         terminal = self.stream.isatty()
-        texts = [line.text(printable(device), now) for device, line in self._lines.items()]
+        texts = [line.line_text(printable(device), now) for device, line in self._lines.items()]
         self._next = now + (_DRAW_EVERY_S if terminal else _LINE_EVERY_S)
         if terminal:
-            self._clear()
+            self._clear_lines()
             self._drawn = len(texts)
         elif self._said == "\n".join(texts):
             return

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from detscope.data.check.dataset import check_dataset
+from detscope.report.render.picture import has_matplotlib
 from detscope.runs.atomic import write_bytes, write_text
 from detscope.runs.folder import create_run_folder
 
@@ -25,28 +26,21 @@ def run_check(
     folder = create_run_folder(out, "check", report.name)
     (folder / "parts").rmdir()
     write_text(folder / "check.json", json.dumps(check, indent=1))
-    write_text(folder / "images.csv", _format_csv(images))
-    write_bytes(folder / "histograms.png", _draw_picture(check))
+    table = io.StringIO()
+    if images:
+        writer = csv.DictWriter(table, list(images[0]))
+        writer.writeheader()
+        writer.writerows(images)
+    write_text(folder / "images.csv", table.getvalue())
+    if has_matplotlib():
+        write_bytes(folder / "histograms.png", _draw_picture(check))
     return check, folder
 
 
-def _format_csv(rows: tuple[dict[str, Any], ...]) -> str:
-    if not rows:
-        return ""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _draw_picture(check: dict[str, Any]) -> bytes:
-    from PIL import Image
-
-    from detscope.report.histograms import draw_histograms
+    from detscope.report.checks import DataCheck, histogram_charts
+    from detscope.report.render.picture import draw_charts
 
     figures = check["figures"]
     title = f"{check['name']}: {figures['images']} images, {figures['objects']} objects"
-    buffer = io.BytesIO()
-    Image.fromarray(draw_histograms(figures["histograms"], title)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return draw_charts(histogram_charts(msgspec.convert(check, DataCheck, strict=False)), title=title)

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from detscope.analyze.device.cores import CoreUse
-from detscope.analyze.device.figures import DeviceUse
+from detscope.analyze.device.nsight import NsightFigures, NsightTrialFigures, select_nsight_figures
 from detscope.analyze.summary import summarize
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
@@ -227,30 +224,15 @@ def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any
     return run
 
 
-def make_trial_rows(trials: Sequence[NsightTrial]) -> list[dict[str, Any]]:
+def gather_nsight_figures(plan: NsightPlan, trials: Sequence[NsightTrial]) -> NsightFigures:
     """One row per batch size: the figures that the tools are asked for, or why there are none."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for trial in trials:
-        row: dict[str, Any] = {"batch_size": trial.batch_size}
         if trial.run is None:
             why = trial.error.message if trial.error else "nothing was recorded"
-            rows.append({**row, "run": None, "status": "failed", "why": why})
+            rows.append(NsightTrialFigures(batch_size=trial.batch_size, status="failed", why=why))
             continue
         summary = summarize(trial.run)
-        use = summary.device_use or DeviceUse()
-        rows.append({**row, "run": str(trial.run), "status": summary.status, **_select_figures(use)})
-    return rows
-
-
-def _select_figures(device: DeviceUse) -> dict[str, Any]:
-    use, cores = msgspec.to_builtins(device.utilisation) or {}, device.cores or CoreUse()
-    names = ("kernels", "with_copies", "kernels_ns", "window_ns", "with_copies_ns", "window")
-    return {
-        "steps": device.steps,
-        "utilisation": {name: use.get(name) for name in names},
-        "kernels": cores.kernels,
-        "cycles": cores.cycles,
-        "pipes": msgspec.to_builtins(cores.pipes),
-        "counters": msgspec.to_builtins(cores.counters),
-        "definition": cores.definition,
-    }
+        use, run = summary.device_use, str(trial.run)
+        rows.append(select_nsight_figures(trial.batch_size, run, summary.status, use))
+    return NsightFigures(nsight=plan.kind, window=str(plan.window), batch_sizes=tuple(rows))

@@ -93,28 +93,20 @@ def make_recorder(
     """A recorder for `train` or `infer`; it attaches when it is entered."""
     from detscope.record.recorder import Recorder
 
-    record = settings.record
     part = settings.training if verb == "train" else settings.inference
     return Recorder(
         built.module,
         optimizer,
         settings.output.runs,
-        level=record.level,
-        modules=record.modules,
         stages=built.stages,
         observers=built.observers,
         warmup_steps=part.warmup_steps,
-        bare_every=record.bare_every,
-        ops_steps=record.ops_steps,
-        traced_steps=record.traced_steps,
-        memory=record.memory,
-        memory_steps=record.memory_steps,
-        telemetry_hz=record.telemetry_hz,
         seed=settings.training.seed,
         name=built.card.name,
         verb=verb,
         info=info,
         config_toml=dump_settings(settings, verb),
+        **settings.record.model_dump(),
     )
 
 

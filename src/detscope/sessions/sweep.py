@@ -199,8 +199,7 @@ def describe_sweep(plan: SweepPlan, store: Path | None = None) -> dict[str, Any]
     labels = list_labels(plan)
     facts = {label: read_environment() for label in labels}
     trials = prepare_trials(plan, facts, dict.fromkeys(labels, ""))
-    earlier = _earlier_seconds(store or plan.store)
-    each, basis = _each_seconds(plan, earlier)
+    each, basis = _estimate_seconds(plan, store or plan.store)
     devices: dict[str, int] = {}
     for one in trials:
         devices[one.device_name] = devices.get(one.device_name, 0) + (not one.cannot_run)
@@ -221,18 +220,14 @@ def describe_sweep(plan: SweepPlan, store: Path | None = None) -> dict[str, Any]
     }
 
 
-def _each_seconds(plan: SweepPlan, earlier: Sequence[float]) -> tuple[float, str]:
-    start = ASSUMED_START_S if plan.isolation == "process" else 0.5
+def _estimate_seconds(plan: SweepPlan, path: Path) -> tuple[float, str]:
+    """Of one trial, and where that is known from."""
+    start, earlier = ASSUMED_START_S if plan.isolation == "process" else 0.5, []
+    if path.exists():
+        with SweepStore(path) as store:
+            rows = store.query_rows("SELECT seconds FROM attempts WHERE role = 'accepted' AND kind = 'ok'")
+        earlier = sorted(row["seconds"] for row in rows if row["seconds"] is not None)
     if earlier:
-        middle = sorted(earlier)[len(earlier) // 2]
-        return start + middle, f"the median of {len(earlier)} trials in the store"
+        return start + earlier[len(earlier) // 2], f"the median of {len(earlier)} trials in the store"
     spent = plan.measure.max_seconds * 1.3 + 1
     return start + spent, f"at most {plan.measure.max_seconds:g} s of steps per trial; nothing measured yet"
-
-
-def _earlier_seconds(path: Path) -> list[float]:
-    if not path.exists():
-        return []
-    with SweepStore(path) as store:
-        rows = store.query_rows("SELECT seconds FROM attempts WHERE role = 'accepted' AND kind = 'ok'")
-    return [row["seconds"] for row in rows if row["seconds"] is not None]

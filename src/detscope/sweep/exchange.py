@@ -1,4 +1,7 @@
-"""The older toolflow's files: `|`-separated, one per network and level, memory in MiB and latency in ms."""
+"""Results out of stores and into them: CSV, Parquet, the older toolflow's files, and stores of other machines.
+
+The older files are `|`-separated, one per network and level, memory in MiB and latency in ms.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,22 @@ from typing import Any
 
 from detscope.errors import InputError, UsageError
 from detscope.runs.atomic import storage_error, write_atomically, write_text
-from detscope.sweep.keys import canonical_json, make_key
+from detscope.sweep.keys import canonical_json, make_identity, make_key
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.settings import STAGES
 from detscope.sweep.store import COLUMNS, SweepStore, make_attempt_row, read_rows
 
+MEMORY_COLUMNS = (
+    "passed", "mem_alloc", "mem_reserved", "mem_used", "mem_avail", "free", "capacity",
+    "test_var", "bs", "dataset", "net_name", "model",
+)  # fmt: skip
+LATENCY_COLUMNS = ("passed", "latency", "test_var", "bs", "dataset", "net_name", "model")
 _TYPES = {"TEXT": "String", "INTEGER": "Int64", "REAL": "Float64"}
+_MIB = 2**20
+_NAME = re.compile(r"(?P<net>.+)_(?P<level>\d{1,3})-gt")
+_LEVEL = re.compile(r"[-_](?:p|l|level)?(\d{1,2})(?:[-_]|$)")
+_OTHER_NAMES = {"net": "net_name", "prune_level": "level"}
+_FAILED = "-1"
 
 
 def export_rows(store: Path, form: str, out: Path | None = None) -> list[Path]:
@@ -26,47 +39,22 @@ def export_rows(store: Path, form: str, out: Path | None = None) -> list[Path]:
     if not rows:
         raise InputError(f"{store}: no results to export", "run the sweep first")
     if form == "older":
-        from detscope.sweep.exchange import write_older
-
         return write_older(rows, out or store.with_name(f"{store.stem}-older"))
     path = out or store.with_suffix(f".{form}")
     if path.exists():
         raise UsageError(f"{path}: exists already", "give another name with --out, or remove it")
-    frame = _make_frame(rows)
-    try:
-        write = frame.write_csv if form == "csv" else frame.write_parquet
-        write_atomically(path, write)
-    except FileNotFoundError as error:
-        raise storage_error(path, error) from error
-    return [path]
-
-
-def _make_frame(rows: list[dict[str, Any]]) -> Any:
     import polars
 
     kinds = {name: getattr(polars, _TYPES[kind.split()[0]]) for name, kind in COLUMNS.items()}
     kinds["environment_facts"] = polars.String
-    plain = [
-        {
-            **row,
-            "more": canonical_json(row["more"]),
-            "environment_facts": canonical_json(row["environment_facts"]),
-        }
-        for row in rows
-    ]
-    return polars.DataFrame(plain, schema=kinds)
-
-
-MEMORY_COLUMNS = (
-    "passed", "mem_alloc", "mem_reserved", "mem_used", "mem_avail", "free", "capacity",
-    "test_var", "bs", "dataset", "net_name", "model",
-)  # fmt: skip
-LATENCY_COLUMNS = ("passed", "latency", "test_var", "bs", "dataset", "net_name", "model")
-_MIB = 2**20
-_NAME = re.compile(r"(?P<net>.+)_(?P<level>\d{1,3})-gt")
-_LEVEL = re.compile(r"[-_](?:p|l|level)?(\d{1,2})(?:[-_]|$)")
-_OTHER_NAMES = {"net": "net_name", "prune_level": "level"}
-_FAILED = "-1"
+    packed = ("more", "environment_facts")
+    plain = [{**row, **{name: canonical_json(row[name]) for name in packed}} for row in rows]
+    frame = polars.DataFrame(plain, schema=kinds)
+    try:
+        write_atomically(path, frame.write_csv if form == "csv" else frame.write_parquet)
+    except FileNotFoundError as error:
+        raise storage_error(path, error) from error
+    return [path]
 
 
 def import_older(files: Sequence[Path], store: Path, device: str, stage: str) -> dict[str, int]:
@@ -74,13 +62,13 @@ def import_older(files: Sequence[Path], store: Path, device: str, stage: str) ->
     if stage not in STAGES:
         raise UsageError(f"--stage {stage!r} is not one of {', '.join(STAGES)}")
     paths = [path for given in files for path in _list_files(given)]
-    read = [(path, list(_read_older_rows(path))) for path in paths]  # all are readable, or nothing is kept
+    rows = [row for path in paths for row in _read_older_rows(path)]  # all are readable, or nothing is kept
     known = 0
     new: list[tuple[dict[str, Any], str]] = []
     with SweepStore(store, create=True) as opened:
         environment = opened.keep_environment({"imported": "files of the older toolflow", "device": device})
         have = {row["attempt_id"] for row in opened.query_rows("SELECT attempt_id FROM attempts")}
-        for row in (row for _, rows in read for row in rows):
+        for row in rows:
             for identity, outcome in _make_attempts(row, device, stage, environment):
                 name = make_key([identity["trial"], outcome.kind, outcome.result])
                 if name in have:
@@ -93,16 +81,14 @@ def import_older(files: Sequence[Path], store: Path, device: str, stage: str) ->
 
 
 def _list_files(given: Path) -> Iterable[Path]:
-    if given.is_dir():
-        found = sorted(path for path in given.rglob("*.csv") if path.is_file())
-        if not found:
-            raise InputError(
-                f"{given}: no .csv file in it", "give the folder that holds memory/ and latency/"
-            )
-        return found
-    if not given.is_file():
+    if given.is_file():
+        return [given]
+    if not given.is_dir():
         raise InputError(f"{given}: no such file", "give files of the older toolflow, or their folder")
-    return [given]
+    found = sorted(path for path in given.rglob("*.csv") if path.is_file())
+    if not found:
+        raise InputError(f"{given}: no .csv file in it", "give the folder that holds memory/ and latency/")
+    return found
 
 
 def _read_older_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -119,18 +105,14 @@ def _read_older_rows(path: Path) -> Iterator[dict[str, str]]:
             f"its first line should be {'|'.join(LATENCY_COLUMNS)}",
         )
     reader.fieldnames = names
-    level = _NAME.fullmatch(path.stem)
+    named = _NAME.fullmatch(path.stem)
     for row in reader:
         if None in row or None in row.values():
             raise InputError(f"{path}, line {reader.line_num}: expected {len(names)} values")
-        row.setdefault("level", level["level"] if level else _level_in(row.get("model", "")))
+        found = _LEVEL.search(row.get("model", ""))
+        row.setdefault("level", named["level"] if named else found[1] if found else "0")
         row["_where"] = f"{path}, line {reader.line_num}"
         yield row
-
-
-def _level_in(model: str) -> str:
-    found = _LEVEL.search(model)
-    return found[1] if found else "0"
 
 
 def _make_attempts(
@@ -138,65 +120,39 @@ def _make_attempts(
 ) -> Iterator[tuple[dict[str, Any], Outcome]]:
     """Memory and latency were measured in processes of their own: they are attempts of their own."""
     passed = row.get("passed", "True").strip().lower() in ("true", "1", "1.0")
-    extra = {
-        f"older_{name}": row[name]
-        for name in ("test_var", "model", "mem_avail", "free", "capacity")
-        if name in row
-    }
-    for variable, names in (("memory", ("mem_alloc", "mem_reserved", "mem_used")), ("latency", ("latency",))):
-        if names[0] not in row:
+    kept = ("test_var", "model", "mem_avail", "free", "capacity")
+    extra = {f"older_{name}": row[name] for name in kept if name in row}
+    batch, level = (_parse_whole(row, name) for name in ("bs", "level"))
+    network = f"{row['net_name'].strip()}_{level}"
+    dataset = (row.get("dataset") or "imagenet").strip()
+    for variable, first in (("memory", "mem_alloc"), ("latency", "latency")):
+        if first not in row:
             continue
-        result: dict[str, Any] = {
-            "images": _parse_whole(row, "bs"),
-            "level": _parse_whole(row, "level"),
-            **extra,
-        }
+        result: dict[str, Any] = {"images": batch, "level": level, **extra}
         if passed and variable == "memory":
-            values = [_parse_number(row, name) for name in names]
-            sizes = [None if value is None else round(value * _MIB) for value in values]
-            result |= dict(
-                zip(("allocated_bytes", "reserved_bytes", "device_used_bytes"), sizes, strict=True)
-            )
+            for ours, theirs in (
+                ("allocated_bytes", "mem_alloc"),
+                ("reserved_bytes", "mem_reserved"),
+                ("device_used_bytes", "mem_used"),
+            ):
+                value = _parse_number(row, theirs)
+                result[ours] = None if value is None else round(value * _MIB)
         elif passed:
             latency = _parse_number(row, "latency")
-            result |= {
-                "step_ms": latency,
-                "images_per_s": latency and _parse_whole(row, "bs") / latency * 1e3,
-            }
+            result |= {"step_ms": latency, "images_per_s": latency and batch / latency * 1e3}
+        values = {
+            "network": network,
+            "stage": stage,
+            "batch_size": batch,
+            "image_size": 32 if "cifar" in dataset.lower() else 224,
+            "variables": variable,
+            "precision": "fp32",
+            "optimizer": "sgd",
+        }
         # failed rows hold -1 or what the row before left behind: not figures
-        outcome = (
-            Outcome("ok", result=result)
-            if passed
-            else Outcome("error", "failed, says the older file", result=result)
-        )
-        yield _make_identity(row, device, stage, environment, variable), outcome
-
-
-def _make_identity(
-    row: Mapping[str, str], device: str, stage: str, environment: str, variable: str
-) -> dict[str, Any]:
-    network = f"{row['net_name'].strip()}_{_parse_whole(row, 'level')}"
-    dataset = (row.get("dataset") or "imagenet").strip()
-    values = {
-        "network": network,
-        "stage": stage,
-        "batch_size": _parse_whole(row, "bs"),
-        "image_size": 32 if "cifar" in dataset.lower() else 224,
-        "variables": variable,
-        "precision": "fp32",
-        "optimizer": "sgd",
-    }
-    fingerprint = f"older:{network}"
-    configuration = make_key([values, fingerprint])
-    return {
-        **values,
-        "trial": make_key([configuration, device, environment, 0]),
-        "configuration": configuration,
-        "device": device,
-        "environment": environment,
-        "repetition": 0,
-        "fingerprint": fingerprint,
-    }
+        kind, detail = ("ok", "") if passed else ("error", "failed, says the older file")
+        identity = make_identity(values, f"older:{network}", (), device, environment)
+        yield identity, Outcome(kind, detail, result=result)
 
 
 def _parse_number(row: Mapping[str, str], name: str) -> float | None:
@@ -225,11 +181,11 @@ def write_older(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         network, level = split_level(row)
         for kind in ("memory", "latency"):
             if kind in row["variables"]:
-                line = _memory_line if kind == "memory" else _latency_line
-                files.setdefault((kind, network, level), []).append(line(row, network))
+                files.setdefault((kind, network, level), []).append(_make_line(row, network, kind))
     paths = []
     for (kind, network, level), lines in files.items():
-        path = folder / kind / f"{_safe(network)}_{level}-gt.csv"
+        safe = re.sub(r"[^\w.-]+", "_", network) or "network"
+        path = folder / kind / f"{safe}_{level}-gt.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         columns = MEMORY_COLUMNS if kind == "memory" else LATENCY_COLUMNS
         write_text(path, "\n".join(["|".join(columns), *lines]) + "\n")
@@ -246,41 +202,24 @@ def split_level(row: Mapping[str, Any]) -> tuple[str, str]:
     return (found[1], found[2]) if found else (name, "0")
 
 
-def _memory_line(row: Mapping[str, Any], network: str) -> str:
-    used = row["device_used_bytes"] if row["device_used_bytes"] is not None else row["process_bytes"]
-    sizes = [_show_mib(row, value) for value in (row["allocated_bytes"], row["reserved_bytes"], used)]
-    rest = [str(row["more"].get(f"older_{name}", _FAILED)) for name in ("mem_avail", "free", "capacity")]
-    return _join_line([_passed(row), *sizes, *rest, *_tail_values(row, network, "memory")])
+def _make_line(row: Mapping[str, Any], network: str, kind: str) -> str:
+    more, passed = row["more"], row["kind"] == "ok"
 
+    def show(value: float | None, divisor: int | None = None) -> str:
+        if value is None or not passed:
+            return _FAILED
+        return repr(value if divisor is None else value / divisor)
 
-def _latency_line(row: Mapping[str, Any], network: str) -> str:
-    value = row["step_ms"] if row["kind"] == "ok" else None
-    return _join_line(
-        [_passed(row), _FAILED if value is None else repr(value), *_tail_values(row, network, "latency")]
-    )
-
-
-def _tail_values(row: Mapping[str, Any], network: str, variable: str) -> list[str]:
-    more = row["more"]
+    if kind == "memory":
+        used = row["device_used_bytes"] if row["device_used_bytes"] is not None else row["process_bytes"]
+        figures = [show(size, _MIB) for size in (row["allocated_bytes"], row["reserved_bytes"], used)]
+        figures += [str(more.get(f"older_{name}", _FAILED)) for name in ("mem_avail", "free", "capacity")]
+    else:
+        figures = [show(row["step_ms"])]
     dataset = "cifar10" if row["image_size"] == 32 else "imagenet"
-    model = str(more.get("older_model", row["network"]))
-    return [str(more.get("older_test_var", variable)), str(row["batch_size"]), dataset, network, model]
-
-
-def _passed(row: Mapping[str, Any]) -> str:
-    return str(row["kind"] == "ok")
-
-
-def _show_mib(row: Mapping[str, Any], value: int | None) -> str:
-    return _FAILED if value is None or row["kind"] != "ok" else repr(value / _MIB)
-
-
-def _join_line(values: Sequence[str]) -> str:
+    told = [str(more.get("older_test_var", kind)), str(row["batch_size"]), dataset, network]
+    values = [str(passed), *figures, *told, str(more.get("older_model", row["network"]))]
     return "|".join(value.replace("|", "_").replace("\n", " ") for value in values)
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name) or "network"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,27 @@ def canonical_json(value: object) -> str:
 def make_key(value: object) -> str:
     """A short key of some content."""
     return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+def make_identity(
+    values: Mapping[str, Any],
+    fingerprint: str,
+    settings: Sequence[object],
+    device: str,
+    environment: str,
+    repetition: int = 0,
+) -> dict[str, Any]:
+    """What tells a trial from all others, as columns of the store; `settings` change what its figures mean."""
+    configuration = make_key([values, fingerprint, *settings])
+    return {
+        **values,
+        "trial": make_key([configuration, device, environment, repetition]),
+        "configuration": configuration,
+        "device": device,
+        "environment": environment,
+        "repetition": repetition,
+        "fingerprint": fingerprint,
+    }
 
 
 def read_environment() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import DetscopeError, InputError, UsageError
-from detscope.sweep.keys import find_network_path, locate_network, make_key, network_fingerprint
+from detscope.sweep.keys import find_network_path, locate_network, make_identity, network_fingerprint
 from detscope.sweep.plan import SweepPlan, Trial
 from detscope.sweep.settings import AXES, TrialLimits, split_device
 
@@ -101,17 +101,10 @@ def _prepare_trial(
     device = resolve_plan_device(split_device(trial.device)[1], facts)
     place = f"{trial.machine_label}/{device}" if trial.machine_label else device
     values = {name: trial.values[name] for name in AXES if name != "device"}
-    fingerprint = fingerprints[trial.network]
-    configuration = make_key([values, fingerprint, _decisive_limits(plan.limits), asdict(plan.measure)])
-    identity = {
-        **values,
-        "trial": make_key([configuration, place, environment, trial.repetition]),
-        "configuration": configuration,
-        "device": place,
-        "environment": environment,
-        "repetition": trial.repetition,
-        "fingerprint": fingerprint,
-    }
+    settings = (_decisive_limits(plan.limits), asdict(plan.measure))
+    identity = make_identity(
+        values, fingerprints[trial.network], settings, place, environment, trial.repetition
+    )
     request = {
         "values": values,
         "network": locate_network(trial.network, plan.folder),

@@ -74,7 +74,7 @@ class NamedChange(Change, frozen=True, kw_only=True):
     name: str  # of what changed
 
     @property
-    def label(self) -> str:
+    def row_label(self) -> str:
         """What a row of a table begins with."""
         return self.name
 
@@ -86,7 +86,7 @@ class ModuleChange(Change, frozen=True, kw_only=True):
     was: str | None = None  # its path in the first run, where it was renamed
 
     @property
-    def label(self) -> str:
+    def row_label(self) -> str:
         """What a row of a table begins with."""
         return f"{self.path} (was {self.was})" if self.was else self.path
 

@@ -82,7 +82,7 @@ class ComparisonResult(Figure, frozen=True, kw_only=True):
     failed: list[str]  # gates that failed
 
     @property
-    def undecided(self) -> list[str]:
+    def undecided_gates(self) -> list[str]:
         """Gates about changes that cannot be told from noise."""
         return [gate.gate for one in self.comparisons for gate in one.gates if gate.outcome == "cannot tell"]
 

@@ -16,7 +16,7 @@ def largest_batch(
     """
     answers = dict(known or {})
 
-    def ask(batch: int) -> bool:
+    def ask_batch(batch: int) -> bool:
         if batch not in answers:
             answers[batch] = holds(batch)
         return answers[batch]
@@ -28,13 +28,13 @@ def largest_batch(
         if low >= most:
             return most
         larger = min(most, max(1, low * 2))
-        if ask(larger):
+        if ask_batch(larger):
             low = larger
         else:
             high = larger
     while high - low > 1:
         middle = (low + high) // 2
-        if ask(middle):
+        if ask_batch(middle):
             low = middle
         else:
             high = middle

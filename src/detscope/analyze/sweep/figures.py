@@ -219,7 +219,7 @@ class SweepSummary(SweepStatus, frozen=True, kw_only=True):
     pictures: tuple[str, ...] = ()  # files
 
     @property
-    def failures(self) -> list[SweepRow]:
+    def failed_rows(self) -> list[SweepRow]:
         """Trials that gave no figure."""
         return [row for row in self.rows if row.kind != "ok"]
 
@@ -425,16 +425,19 @@ def _read_environments(stored: Sequence[Mapping[str, Json]]) -> list[SweepEnviro
     """Facts of every environment with how many rows it has."""
     counts = Counter(str(row.get("environment")) for row in stored)
     facts = {str(row.get("environment")): row.get("environment_facts") for row in stored}
-    return [SweepEnvironment(rows=rows, facts=_flatten("", facts[key])) for key, rows in counts.most_common()]
+    return [
+        SweepEnvironment(rows=rows, facts=_flatten_facts("", facts[key]))
+        for key, rows in counts.most_common()
+    ]
 
 
-def _flatten(name: str, value: Json) -> list[EnvironmentFact]:
+def _flatten_facts(name: str, value: Json) -> list[EnvironmentFact]:
     """Nested facts as a dotted name and a text each; what is empty is left out."""
     if isinstance(value, Mapping):
         return [
             fact
             for key, inner in value.items()
-            for fact in _flatten(f"{name}.{key}" if name else str(key), inner)
+            for fact in _flatten_facts(f"{name}.{key}" if name else str(key), inner)
         ]
     if value is None or value == "" or value == []:
         return []

@@ -1,8 +1,8 @@
 """Which layers a microbench measures: a designed set over kinds, channels, sizes and batch sizes.
 
 It comes in rounds. Every round holds every kind, in shuffled order, so that a bench that ends early has seen
-all of them; the next round draws other sizes. The same seed gives the same rounds on every machine, so what is
-drawn keeps its order. Boxes come as rows of four numbers, from a few to tens of thousands.
+all of them; the next round draws other sizes. The same seed gives the same rounds on every machine, so draws
+keep their order. Boxes come as rows of four numbers, from a few to tens of thousands.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ cannot tell them apart, and the penalty on each term's share lets them share the
 it to one: that is what makes the model usable on a network it has not seen.
 
 Counts are per step: a training step runs forward, the gradient of the input and that of the weights. Matrix
-kernels work in tiles, so channels are rounded up to the tile of their class. Billions of multiplications and of
-elements, so that all terms are of one size.
+kernels work in tiles, so channels are rounded up to the tile of their class. Billions of multiplications and
+of elements, so that all terms are of one size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What physics leaves over, learnt as a smooth function of sizes: Gaussian processes, and the solvers they need.
+"""What physics leaves over, learnt as a smooth function of sizes: Gaussian processes, and their solvers.
 
 Near what was measured they correct; far from it they fall back to their mean, or to zero. They are plain
-numbers, no code. Our own and not scikit-learn's GaussianProcessRegressor: that chooses its length by likelihood
-where left-out rows choose here, in closed form, and a prediction would have to import it, 1.6 s measured here.
-scipy too is imported only when something is fitted: a prediction has to be quick.
+numbers, no code. Our own and not scikit-learn's GaussianProcessRegressor: that chooses its length by
+likelihood where left-out rows choose here, in closed form, and a prediction would have to import it (1.6 s
+measured on a busy machine). scipy too is imported only when something is fitted.
 """
 
 from __future__ import annotations

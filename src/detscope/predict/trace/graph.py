@@ -1,8 +1,8 @@
 """From the operators of a traced forward pass to a layer graph: what latency models read.
 
 Operators that are no layers (views, and what detectors do with anchors, boxes and indices) take a few
-microseconds each, most of them the call itself, and a detector's step has hundreds. They are counted at the two
-traced batch sizes, which tells how many there are in every step and how many per image.
+microseconds each, most of them the call itself, and a detector's step has hundreds. They are counted at the
+two traced batch sizes, which tells how many there are in every step and how many per image.
 """
 
 from __future__ import annotations

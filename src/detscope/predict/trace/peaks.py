@@ -33,7 +33,7 @@ class CpuPeak:
 
 @dataclass(frozen=True, eq=False)
 class StepTimeline:
-    """Events of a traced step and the unit (see `units_of`) of each; of operators: end and unit.
+    """Events of a traced step and the unit (see `number_units`) of each; of operators: end and unit.
 
     Equal only to itself, so that it is a quick key.
     """

@@ -1,9 +1,9 @@
 """One step of a network, traced: what its operators allocate and when it goes.
 
-Its work is left out (see `trace_hollow`), so that a step of any network takes a second or two
+Its work is left out (see `hollow`), so that a step of any network takes a second or two
 and little memory. The log stands between autograd and the kernels, so it sees every operator of forward and
-backward with its tensors; storages are known by identity, and freed by weak reference. What a kernel allocates
-for itself is not seen here.
+backward with its tensors; storages are known by identity, and freed by weak reference. What a kernel
+allocates for itself is not seen here.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from detscope.analyze.drawing import ReportData, report_data
-from detscope.analyze.summary import RunSummary
 from detscope.report.figures import plain
 from detscope.report.render.page import render_page
 from detscope.report.sections import make_sections
@@ -21,10 +20,10 @@ def write_report(run: Run | str | Path, target: Path | None = None) -> Path:
     return path
 
 
-def report_of(folder: Path, summary: RunSummary) -> Path:
+def write_run_page(data: ReportData) -> Path:
     """Write the report of a run whose figures are already known."""
-    path = folder / "report.html"
-    write_text(path, _html(ReportData(load_run(folder), summary)))
+    path = data.run.folder / "report.html"
+    write_text(path, _html(data))
     return path
 
 

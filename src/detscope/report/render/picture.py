@@ -6,6 +6,7 @@ import io
 import textwrap
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ WIDTH_INCHES, DOTS_PER_INCH = 12.8, 125
 _MARKERS = {"circle": "o", "cross": "x", "diamond": "D", "triangle": "^"}
 _DASHES = {"solid": "-", "dot": ":", "dash": "--", "dashdot": "-."}
 Box = tuple[float, float, float, float]  # left, bottom, width, height
+
+
+def has_matplotlib() -> bool:
+    """Whether pictures can be drawn here."""
+    return find_spec("matplotlib") is not None
 
 
 def chart_png(chart: Chart) -> bytes:

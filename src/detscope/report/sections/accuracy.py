@@ -240,7 +240,7 @@ def tell_left_out(left: LeftOut | None) -> str:
 
 
 def _voc_table(found: Evaluation, beside: str) -> Table:
-    """VOC's list, `aeroplane 0.636` to `avg mAP 0.565`, by both definitions; of other data the means alone."""
+    """VOC's list, `aeroplane 0.636` to `avg mAP 0.565`, by both definitions; else the means alone."""
     by_name = zip(found.voc07.classes, found.voc10.classes, strict=True)
     rows: list[list[Value]] = [[one.name, _figure_text(one.ap), _figure_text(two.ap)] for one, two in by_name]
     rows.append(["avg mAP", _figure_text(found.voc07.mean), _figure_text(found.voc10.mean)])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from detscope.analyze.device.processor import TelemetryFigures
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.overhead import OwnCost
-from detscope.report.figures import interval, number
+from detscope.report.figures import interval, number, with_unit
 from detscope.report.model import Block, Column, Notes, Section, Table, Value
 from detscope.report.sections import SectionPart
 
@@ -23,13 +24,7 @@ def section(data: ReportData) -> Section:
         blocks.append(Notes(remarks, brief=True))
     facts = [[name, text] for name, text in _run_facts(data)]
     blocks.append(Table("facts", "This run and its machine", [Column("what"), Column("value")], facts))
-    if summary.telemetry:
-        columns = [Column("source"), Column("metric"), Column("mean", "number"), Column("max", "number")]
-        columns += [Column("unit"), Column("samples", "count")]
-        rows: list[list[Value]] = [
-            [row.source, row.metric, row.mean, row.max, row.unit, row.n] for row in summary.telemetry
-        ]
-        blocks.append(Table("telemetry", "Sampled while it ran", columns, rows, brief_rows=BRIEF_TELEMETRY))
+    blocks += _telemetry_tables(summary.telemetry)
     columns = [Column("number"), Column("definition", "sentence")]
     definitions: list[list[Value]] = [[one.name, one.text] for one in summary.definitions]
     blocks.append(Table("definitions", "What the numbers mean", columns, definitions))
@@ -59,6 +54,30 @@ def _flatten_facts(name: str, value: Fact) -> Iterator[tuple[str, str]]:
             yield from _flatten_facts(f"{name}.{key}", inner)
     elif value not in (None, "", []):
         yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _telemetry_tables(telemetry: Sequence[TelemetryFigures]) -> Iterator[Table]:
+    """What the machine did meanwhile; cores and workers one by one are left to the page."""
+    single = [row for row in telemetry if row.source.startswith(("core:", "worker:"))]
+    whole = [row for row in telemetry if row not in single]
+    for name, caption, chosen, most in (
+        ("telemetry", "The machine, sampled while it ran", whole, BRIEF_TELEMETRY),
+        ("telemetry-single", "Single cores and workers, sampled while it ran", single, 0),
+    ):
+        columns = [Column("source"), Column("metric"), Column("mean", "number"), Column("max", "number")]
+        columns.append(Column("samples", "count", brief=False))
+        rows: list[list[Value]] = [
+            [
+                row.source,
+                row.metric.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
+                with_unit(row.mean, row.unit or ""),
+                with_unit(row.max, row.unit or ""),
+                row.n,
+            ]
+            for row in chosen
+        ]
+        if rows:
+            yield Table(name, caption, columns, rows, brief_rows=most)
 
 
 PART = SectionPart("method", 170, section)

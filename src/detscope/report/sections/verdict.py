@@ -32,7 +32,20 @@ def _gain_words(share: float | None) -> str:
 
 
 def _run_facts(data: ReportData) -> Iterator[Fact]:
-    summary, info = data.summary, data.run.info
+    summary = data.summary
+    if summary.imported is None:  # else files stand in the place of a model
+        yield from _model_facts(data)
+    batch, level = summary.batch_size, summary.level
+    setting = [summary.device, f"batch {batch}" if batch else None, summary.precision]
+    setting.append(f"level {level}" if level else None)
+    yield Fact("on", ", ".join(part for part in setting if part) or CANNOT_TELL)
+    if summary.status != "ok":
+        reason = f": {summary.reason}" if summary.reason else ""
+        yield Fact("status", (summary.status or CANNOT_TELL) + reason, "bad")
+
+
+def _model_facts(data: ReportData) -> Iterator[Fact]:
+    info = data.run.info
     model, weights, about = info.get("model") or {}, info.get("weights") or {}, info.get("data") or {}
     details = [model["family"]] if model.get("family") else []
     details += [f"{count(model['parameters'])} parameters"] if model.get("parameters") else []
@@ -49,13 +62,6 @@ def _run_facts(data: ReportData) -> Iterator[Fact]:
     parts += [f"{about['images']:,} images"] if about.get("images") is not None else []
     parts += [f"{many:,} classes"] if many is not None else []
     yield Fact("data", ", ".join(parts))
-    batch, level = summary.batch_size, summary.level
-    setting = [summary.device, f"batch {batch}" if batch else None, summary.precision]
-    setting.append(f"level {level}" if level else None)
-    yield Fact("on", ", ".join(part for part in setting if part) or CANNOT_TELL)
-    if summary.status != "ok":
-        reason = f": {summary.reason}" if summary.reason else ""
-        yield Fact("status", (summary.status or CANNOT_TELL) + reason, "bad")
 
 
 def _cards(data: ReportData) -> Iterator[Card]:

@@ -78,7 +78,14 @@ def _change_table(
     columns = [Column("name", "code"), Column("before", kind), Column("after", kind)]
     columns += [Column("change", "change"), Column("95 % interval"), Column("verdict")]
     body = [
-        [row.label, row.before, row.after, row.relative, signed_interval(row.relative_ci95), row.verdict_text]
+        [
+            row.row_label,
+            row.before,
+            row.after,
+            row.relative,
+            signed_interval(row.relative_ci95),
+            row.verdict_text,
+        ]
         for row in rows
     ]
     tones = [_TONES.get(row.verdict, "") for row in rows]

@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 
 from detscope.analyze.prediction import ComparedFigure, Ends, PredictedStep, Prediction
-from detscope.report.figures import CANNOT_TELL, count, number, percent, signed_percent, with_unit
-from detscope.report.memory_colours import category_name
+from detscope.report.figures import (
+    CANNOT_TELL,
+    category_name,
+    count,
+    number,
+    percent,
+    signed_percent,
+    with_unit,
+)
 from detscope.report.model import Block, Column, Fact, Facts, Section, Table, Tone, Value
 
 _PARTS_SHOWN, _CATEGORIES_SHOWN = 6, 8

@@ -15,8 +15,7 @@ from detscope.analyze.prediction import (
     list_score_panels,
 )
 from detscope.report.colours import BLUE, GREEN, GREY, ORANGE, PALETTE, RED, SKY
-from detscope.report.figures import count, number, percent, with_unit
-from detscope.report.memory_colours import category_name
+from detscope.report.figures import category_name, count, number, percent, with_unit
 from detscope.report.model import Axis, Chart, Mark, Series
 from detscope.report.render.picture import write_picture
 from detscope.report.verbs.prediction import row_of_places, write_grounds, write_heading

@@ -52,9 +52,9 @@ def write_sweep_page(summary: SweepSummary, store: Path, target: Path | None = N
 
 def sweep_sections(summary: SweepSummary) -> list[Section | Absent]:
     """Everything that a sweep tells."""
-    found = [_overview(summary), *_curves(summary.groups), _speed_and_size(summary)]
-    found += [_failures(summary.failures)] if summary.failures else []
-    return [*found, _results(summary.rows), _method(summary)]
+    found = [_overview_section(summary), *_curve_sections(summary.groups), _size_section(summary)]
+    found += [_failure_section(summary.failed_rows)] if summary.failed_rows else []
+    return [*found, _result_section(summary.rows), _method_section(summary)]
 
 
 def place_sections(summary: SweepSummary) -> list[Section]:
@@ -75,7 +75,7 @@ def forecast_sections(found: SweepForecast) -> list[Section]:
     return [Section("plan", "Plan", found.plan, "", [Facts(facts)])]
 
 
-def _overview(summary: SweepSummary) -> Section:
+def _overview_section(summary: SweepSummary) -> Section:
     unstable = sum(point.unstable for group in summary.groups for point in group.points)
     done = summary.done
     cards = [
@@ -155,22 +155,19 @@ def _describe_state(summary: SweepSummary) -> str:
     return ", ".join(words)
 
 
-def _curves(groups: Sequence[SweepGroup]) -> Iterator[Section | Absent]:
+def _curve_sections(groups: Sequence[SweepGroup]) -> Iterator[Section | Absent]:
     """Latency, memory and throughput against the batch size, or why one is not there."""
-    yield _latency(groups)
-    yield _memory(groups)
-    yield _throughput(groups)
+    yield _latency_section(groups)
+    yield _memory_section(groups)
+    yield _throughput_section(groups)
 
 
-def _latency(groups: Sequence[SweepGroup]) -> Section | Absent:
-    def read(point: SweepPoint) -> float | None:
-        return point.step_ms
-
-    curves = _read_curves(groups, read)
+def _latency_section(groups: Sequence[SweepGroup]) -> Section | Absent:
+    curves = _read_curves(groups, lambda point: point.step_ms)
     if not curves:
         return Absent("Latency", "no trial measured it: variables = latency")
-    series = [_line(place, *curve, "ms", ends=True) for place, curve in enumerate(curves)]
-    blocks: list[Block] = [_chart("latency", "Time of a step against batch size", series, "ms, median")]
+    series = [_curve_series(place, *curve, "ms", ends=True) for place, curve in enumerate(curves)]
+    blocks: list[Block] = [_curve_chart("latency", "Time of a step against batch size", series, "ms, median")]
     unstable = {
         group.name: [point.batch_size for point in group.points if point.unstable] for group, _ in curves
     }
@@ -187,7 +184,7 @@ def _latency(groups: Sequence[SweepGroup]) -> Section | Absent:
     return Section("latency-section", "Latency", title, text, [*blocks, table])
 
 
-def _memory(groups: Sequence[SweepGroup]) -> Section | Absent:
+def _memory_section(groups: Sequence[SweepGroup]) -> Section | Absent:
     kinds: list[tuple[str, str, Reader]] = [
         ("allocated", "allocated: highest sum of live tensors", lambda point: point.allocated_bytes),
         ("process", "process: resident peak", lambda point: point.process_bytes),
@@ -198,8 +195,8 @@ def _memory(groups: Sequence[SweepGroup]) -> Section | Absent:
         curves = _read_curves(groups, read)
         if not curves:
             continue
-        series = [_line(place, *curve, "MB", scale=1e-6) for place, curve in enumerate(curves)]
-        blocks.append(_chart(name, f"Peak memory against batch size, {words}", series, "MB"))
+        series = [_curve_series(place, *curve, "MB", scale=1e-6) for place, curve in enumerate(curves)]
+        blocks.append(_curve_chart(name, f"Peak memory against batch size, {words}", series, "MB"))
         blocks.append(_curve_table(f"{name}-table", f"Peak by batch size, {words}", curves, "bytes", {}))
         (most, point), value = max(_all_points(curves), key=lambda found: found[1])
         title = title or f"The most: {value / 1e6:,.0f} MB, {most.name} at batch {point.batch_size}"
@@ -209,11 +206,11 @@ def _memory(groups: Sequence[SweepGroup]) -> Section | Absent:
     return Section("memory-section", "Memory", title, text, blocks)
 
 
-def _throughput(groups: Sequence[SweepGroup]) -> Section | Absent:
+def _throughput_section(groups: Sequence[SweepGroup]) -> Section | Absent:
     curves = _read_curves(groups, lambda point: point.images_per_s)
     if not curves:
         return Absent("Throughput", "no trial measured latency")
-    series = [_line(place, *curve, "images/s") for place, curve in enumerate(curves)]
+    series = [_curve_series(place, *curve, "images/s") for place, curve in enumerate(curves)]
     shown = [group for group, _ in curves]
     columns = [Column("Network", "code"), Column("best images/s", "number"), Column("at batch", "count")]
     columns += [Column("a larger batch stops to pay at", "count"), Column("parameters", "count")]
@@ -240,7 +237,7 @@ def _throughput(groups: Sequence[SweepGroup]) -> Section | Absent:
     title = f"{best.name} is fastest: {number(best.best_images_per_s)} images/s at batch {best.best_batch}"
     caption = "Where a larger batch stops to pay"
     blocks: list[Block] = [
-        _chart("throughput", "Images per second against batch size", series, "images per second"),
+        _curve_chart("throughput", "Images per second against batch size", series, "images per second"),
         Facts(stops, full=False),
         Table("throughput-table", caption, columns, body, searchable=len(body) > _SEARCHABLE),
     ]
@@ -248,7 +245,7 @@ def _throughput(groups: Sequence[SweepGroup]) -> Section | Absent:
     return Section("throughput-section", "Throughput", title, text, blocks)
 
 
-def _speed_and_size(summary: SweepSummary) -> Section | Absent:
+def _size_section(summary: SweepSummary) -> Section | Absent:
     points = summary.pareto
     if not points:
         return Absent("Speed against size", "needs latency and the number of parameters")
@@ -311,7 +308,7 @@ def _all_points(curves: Sequence[Curve]) -> list[tuple[tuple[SweepGroup, SweepPo
     return [((group, point), value) for group, points in curves for point, value in points]
 
 
-def _line(
+def _curve_series(
     place: int,
     group: SweepGroup,
     points: Sequence[tuple[SweepPoint, float]],
@@ -322,8 +319,8 @@ def _line(
 ) -> Series:
     values = [round(value * scale, 6) for _, value in points]
     batches = [point.batch_size for point, _ in points]
-    above = [_gap(point.step_high_ms, value) for point, value in points] if ends else []
-    below = [_gap(value, point.step_low_ms) for point, value in points] if ends else []
+    above = [_gap_between(point.step_high_ms, value) for point, value in points] if ends else []
+    below = [_gap_between(value, point.step_low_ms) for point, value in points] if ends else []
     return Series(
         group.name,
         batches,
@@ -341,11 +338,11 @@ def _line(
     )
 
 
-def _gap(high: float | None, low: float | None) -> float:
+def _gap_between(high: float | None, low: float | None) -> float:
     return round(max(0.0, high - low), 6) if high is not None and low is not None else 0.0
 
 
-def _chart(name: str, label: str, series: Sequence[Series], unit: str) -> Chart:
+def _curve_chart(name: str, label: str, series: Sequence[Series], unit: str) -> Chart:
     batches = sorted({float(x) for one in series for x in one.x})
     few = len(series) <= _MANY
     return Chart(
@@ -375,7 +372,7 @@ def _curve_table(
     return Table(name, caption, columns, body, searchable=len(body) > _SEARCHABLE)
 
 
-def _failures(failures: Sequence[SweepRow]) -> Section:
+def _failure_section(failures: Sequence[SweepRow]) -> Section:
     columns = [Column("Network", "code"), Column("stage"), Column("device"), Column("batch", "count")]
     columns += [Column("status", "sentence"), Column("its last words", "sentence")]
     body = [
@@ -391,7 +388,7 @@ def _failures(failures: Sequence[SweepRow]) -> Section:
     return Section("failures", "Failures", title, text, blocks)
 
 
-def _results(rows: Sequence[SweepRow]) -> Section:
+def _result_section(rows: Sequence[SweepRow]) -> Section:
     columns = [
         Column("Network", "code"),
         Column("stage"),
@@ -441,7 +438,7 @@ def _width_text(row: SweepRow) -> str:
     return f"{100 * row.interval_width:.1f} %" + ("" if row.interval_reached else " !")
 
 
-def _method(summary: SweepSummary) -> Section:
+def _method_section(summary: SweepSummary) -> Section:
     environments = summary.environments
     blocks: list[Block] = []
     for place, environment in enumerate(environments, 1):

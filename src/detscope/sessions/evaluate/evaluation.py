@@ -22,7 +22,6 @@ from detscope.sessions.recording import describe_model, open_data
 
 if TYPE_CHECKING:
     from detscope.data.contract import DetectionDataset, Problem
-    from detscope.loops.evaluate import ModelDetections
     from detscope.report.progress import Progress
     from detscope.runs.writer import RunWriter
 
@@ -115,7 +114,13 @@ def _evaluate_model(settings: Settings, progress: Progress, notes: Sequence[str]
             "with a score or box that is not a number": sum(image.not_finite for image in found.images),
         }
         left_out = {reason: count for reason, count in left_out.items() if count}
-        speed = _describe_throughput(found)
+        images, wall_s, model_s = len(found.images), found.wall_ns / 1e9, found.forward_ns / 1e9
+        speed = {
+            "images": images,
+            "wall_s": wall_s,
+            "images_per_s": images / wall_s if wall_s else None,
+            "model_images_per_s": images / model_s if model_s else None,
+        }
         return _finish_run(writer, dataset, truth, detections, left_out, speed, progress)
 
 
@@ -189,14 +194,4 @@ def count_problems(problems: Sequence[Problem]) -> dict[str, int]:
         "images": sum(item.annotation_id is None and item.action == "dropped" for item in problems),
         "annotations": sum(item.annotation_id is not None and item.action == "dropped" for item in problems),
         "clipped": sum(item.action == "clipped" for item in problems),
-    }
-
-
-def _describe_throughput(found: ModelDetections) -> dict[str, Any]:
-    images = len(found.images)
-    return {
-        "images": images,
-        "wall_s": found.wall_ns / 1e9,
-        "images_per_s": images / (found.wall_ns / 1e9) if found.wall_ns else None,
-        "model_images_per_s": images / (found.forward_ns / 1e9) if found.forward_ns else None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -21,6 +21,7 @@ from detscope.sweep.store import COLUMNS, read_rows
 _OLDER = "older:"  # how the fingerprint begins of what was imported from files of the older toolflow
 _SEEN_BY_EXPORT = {"network", "stage", "batch_size", "kind", "step_ms"}
 UNKNOWN = "unknown"  # a condition of which a row says nothing: it may be any
+_CELLS: dict[str, Callable[[str], Any]] = {"INTEGER": int, "REAL": float}
 _TRUE = {"0": "no", "1": "yes"}
 _STAGES = {"train": "training", "infer": "inference"}
 RUN_FILE = "run.json"
@@ -62,7 +63,10 @@ def rows_of_export(path: Path, text: str) -> list[MeasuredRow]:
     found = []
     for number, cells in enumerate(csv.DictReader(text.splitlines()), 2):
         try:
-            row = {name: _parse_cell(cells.get(name), kind) for name, kind in COLUMNS.items()}
+            row = {
+                name: _CELLS.get(kind.split()[0], str)(cells[name]) if cells.get(name) else None
+                for name, kind in COLUMNS.items()
+            }
             facts = json.loads(cells.get("environment_facts") or "{}")
             found.append(_make_row({**row, "environment_facts": facts}, path.parent))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,12 +77,6 @@ def rows_of_export(path: Path, text: str) -> list[MeasuredRow]:
 def is_export(header: list[str]) -> bool:
     """Whether the first line of a CSV is that of an export."""
     return set(header) >= _SEEN_BY_EXPORT
-
-
-def _parse_cell(text: str | None, kind: str) -> Any:
-    if text is None or text == "":
-        return None
-    return {"INTEGER": int, "REAL": float}.get(kind.split()[0], str)(text)
 
 
 def _make_row(row: Mapping[str, Any], folder: Path) -> MeasuredRow:

@@ -55,7 +55,10 @@ def run_score(request: ScoreRequest, told: Told = lambda _: None) -> dict[str, A
     samples, notes = measured.samples, list(measured.notes)
     if all_devices and len(protocols) > 1:
         notes.append("all protocols are given the rows of all devices: score one device for the others")
-    targets = [one for one in targets if _has_enough(samples, one, notes)]
+    counts = {one: len(keep_measured(samples, TARGETS[one])) for one in targets}
+    targets = [one for one, count in counts.items() if count >= FEWEST_ROWS]
+    few = {one: count for one, count in counts.items() if count < FEWEST_ROWS}
+    notes += [f"{one}: {count} rows have it, too few to score" for one, count in few.items()]
     if not targets:
         raise InputError("; ".join(notes[-2:]), "measure more batch sizes or networks")
     asked = [
@@ -115,10 +118,3 @@ def _score_decisions(samples: Sequence[StepSample], notes: list[str]) -> dict[st
         notes.append("fits or not: needs two networks")
         return None
     return asdict(score_decisions(samples, keep_outcomes(samples)))
-
-
-def _has_enough(samples: Sequence[StepSample], target: str, notes: list[str]) -> bool:
-    count = len(keep_measured(samples, TARGETS[target]))
-    if count < FEWEST_ROWS:
-        notes.append(f"{target}: {count} rows have it, too few to score")
-    return count >= FEWEST_ROWS

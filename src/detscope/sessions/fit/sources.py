@@ -125,7 +125,6 @@ def _read_path(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow | Pat
 
 
 def _read_folder(path: Path, found: MeasuredSamples) -> Iterator[MeasuredRow]:
-    """A run, or a folder that holds runs and stores."""
     folders = [path] if (path / RUN_FILE).exists() else run_folders(path)
     stores = sorted(path.glob("*.db")) if path not in folders else []
     if not folders and not stores:

@@ -145,7 +145,6 @@ def _run_loop(
     keeper: DetectionKeeper,
     progress: Progress,
 ) -> None:
-    """Run the loop with the recorder listening."""
     batches = split_batches(len(source), settings.inference.batch_size, settings.inference.repeat)
     order = order_steps(recorder.schedule, batches)
 

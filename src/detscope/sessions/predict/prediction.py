@@ -39,7 +39,7 @@ _RUN_FILE = "run.json"
 _LIST_OF_LAYERS = re.compile(r"\.json:[^:]+$")
 
 
-_UNKNOWN: dict[str, Any] = {"latency_ms": None, "extrapolated": None}
+_UNKNOWN: dict[str, Any] = {"process_bytes": None, "latency_ms": None, "extrapolated": None}
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,13 @@ def run_predict(request: PredictRequest) -> dict[str, Any]:
     if _LIST_OF_LAYERS.search(request.network):
         found = _answer_listed(find_network(request.network), batches, device, limit, stage)
     else:
-        traced = trace_named(request.network, batches, request.image_size, stage)
+        wrong = [batch for batch in batches if batch < 1]
+        if wrong:  # before seconds of tracing
+            raise UsageError(f"a batch of {wrong[0]} images", "--batch-sizes 1,2,4,8")
+        from detscope.predict.trace.network import trace_network
+
+        network = load_unfilled(request.network, request.image_size)
+        traced = trace_network(network, training=stage == "training")
         found = answer_traced(traced, batches, device, limit, optimizer if stage == "training" else None)
     if request.device_model is not None:
         found["device_model"]["file"] = str(request.device_model)
@@ -135,9 +141,7 @@ def _forward_row(case: StepCase) -> dict[str, Any]:
         "reserved_bytes": peaks.reserved,
         "categories": peaks.categories,
         "assumed": [ASSUMED_FORWARD],
-        "process_bytes": None,
-        "latency_ms": None,
-        "extrapolated": None,
+        **_UNKNOWN,
     }
 
 
@@ -151,7 +155,18 @@ def answer_traced(
     """All that is expected of a traced network; no optimizer: an inference."""
 
     def row_of(case: StepCase) -> dict[str, Any]:
-        return _simulate_traced(traced, case.batch, optimizer)
+        on_cpu = traced.find_cpu_peak(case.batch, optimizer)
+        on_cuda = traced.find_cuda_peak(case.batch, optimizer)
+        return {
+            "batch": case.batch,
+            "cpu_allocated_bytes": on_cpu.allocated_bytes,
+            "cpu_categories": on_cpu.categories,
+            "allocated_bytes": on_cuda.allocated,
+            "reserved_bytes": on_cuda.reserved,
+            "categories": on_cuda.categories,
+            "assumed": list(traced.assumption_notes),
+            **_UNKNOWN,
+        }
 
     def reserved_bytes(batch: int) -> int:
         return traced.find_cuda_peak(batch, optimizer).reserved
@@ -179,7 +194,11 @@ def _answer_all(asked: PredictionInput) -> dict[str, Any]:
     )
     for row in found["rows"]:
         row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
-        row |= _find_needed(row)
+        row["needed_bytes"] = None  # what the process would hold if the device were large enough
+        if row["process_bytes"] is not None:
+            row["needed_bytes"] = needed = row.get("process_bytes_unbounded") or row["process_bytes"]
+            ends = row["process_bytes_interval"]
+            row["needed_bytes_interval"] = [needed / row["process_bytes"] * end for end in ends]
     found |= _find_borders(asked, found)
     found |= {"outside": {}, "latency_by_stage": None, "device_model": None}
     # where time and memory are is told of the batch one would use
@@ -205,15 +224,6 @@ def _answer_all(asked: PredictionInput) -> dict[str, Any]:
     return found
 
 
-def _find_needed(row: dict[str, Any]) -> dict[str, Any]:
-    """What the process would hold if the device were large enough: what `fits` is decided by."""
-    if row["process_bytes"] is None:
-        return {"needed_bytes": None}
-    needed = row.get("process_bytes_unbounded") or row["process_bytes"]
-    ends = [needed / row["process_bytes"] * end for end in row["process_bytes_interval"]]
-    return {"needed_bytes": needed, "needed_bytes_interval": ends}
-
-
 def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, Any]:
     """The largest batch that fits and the smallest that does not, searched between those asked for."""
     limit, memory = found["limit_bytes"], asked.device and asked.device.targets.get("memory")
@@ -223,7 +233,7 @@ def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, An
 
     def simulate_memory(case: StepCase) -> dict[str, Any]:
         reserved = 0 if memory else asked.reserved(case.batch)  # with samples the process decides
-        return {"batch": case.batch, "reserved_bytes": reserved, "process_bytes": None} | _UNKNOWN
+        return {"batch": case.batch, "reserved_bytes": reserved, **_UNKNOWN}
 
     @cache
     def decide_batch(batch: int) -> str:
@@ -242,16 +252,6 @@ def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, An
     }
 
 
-def trace_named(text: str, batches: list[int], image_size: int | None, stage: str) -> TracedNetwork:
-    """Build a network and trace it."""
-    wrong = [batch for batch in batches if batch < 1]
-    if wrong:  # before seconds of tracing
-        raise UsageError(f"a batch of {wrong[0]} images", "--batch-sizes 1,2,4,8")
-    from detscope.predict.trace.network import trace_network
-
-    return trace_network(load_unfilled(text, image_size), training=stage == "training")
-
-
 def load_unfilled(text: str, image_size: int | None) -> Network:
     """Build a network without filling its weights: no value of them is asked for."""
     from detscope.zoo.networks import load_network
@@ -260,22 +260,6 @@ def load_unfilled(text: str, image_size: int | None) -> Network:
     # a model of one's own may look at its weights while it is built
     with nullcontext() if ":" in text else leave_weights_unfilled():
         return load_network(text, image_size=image_size)
-
-
-def _simulate_traced(traced: TracedNetwork, batch: int, optimizer: str | None) -> dict[str, Any]:
-    on_cpu, on_cuda = traced.find_cpu_peak(batch, optimizer), traced.find_cuda_peak(batch, optimizer)
-    return {
-        "batch": batch,
-        "cpu_allocated_bytes": on_cpu.allocated_bytes,
-        "cpu_categories": on_cpu.categories,
-        "allocated_bytes": on_cuda.allocated,
-        "reserved_bytes": on_cuda.reserved,
-        "categories": on_cuda.categories,
-        "assumed": list(traced.assumption_notes),
-        "process_bytes": None,
-        "latency_ms": None,
-        "extrapolated": None,
-    }
 
 
 def find_network(text: str) -> LayerGraph:

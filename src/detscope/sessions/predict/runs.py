@@ -57,19 +57,18 @@ def predict_run(request: PredictRequest, folder: Path) -> dict[str, Any]:
     if device is not None:
         found["device_model"]["file"] = str(request.device_model)
     found["notes"] += [*differs, *_list_differences(run, network.parameters, row)]
-    found["rows"][0]["assumed"].append(_describe_images(network))
+    size = " x ".join(str(getattr(network, side, 0)) for side in ("width", "height"))
+    as_run = isinstance(network, FedNetwork)
+    found["rows"][0]["assumed"].append(
+        f"images: random, {size} pixels as the run's"
+        if as_run
+        else "images: random and square, with as many pixels as the network worked on in the run"
+    )
     found |= {"run": str(folder), **_compare_measured(found, row, memory_account(run))}
     path = folder / FILE_NAME
     kept = {"version": VERSION, "made_at": datetime.now(UTC).isoformat(timespec="seconds"), **found}
     write_text(path, json.dumps(kept, indent=1, allow_nan=False) + "\n")
     return found | {"kept": str(path)}
-
-
-def _describe_images(network: Network) -> str:
-    width, height = (getattr(network, side, None) for side in ("width", "height"))
-    if width and height:
-        return f"images: random, {width} x {height} pixels as the run's"
-    return "images: random and square, with as many pixels as the network worked on in the run"
 
 
 def _build_own_network(run: Run, row: MeasuredRow) -> Network:
@@ -123,7 +122,6 @@ def _choose_optimizer(row: MeasuredRow) -> tuple[str | None, list[str]]:
 
 
 def _list_differences(run: Run, parameters: int, row: MeasuredRow) -> list[str]:
-    """What the run did otherwise than what is predicted."""
     notes = []
     recorded = (run.info.get("model") or {}).get("parameters")
     if isinstance(recorded, int) and recorded != parameters:

@@ -149,7 +149,9 @@ class RankExchange:
         """Compare clocks with rank 0; every rank calls this, and rank 0 answers the others in turn."""
         if self.place.leads_ranks:
             for rank in self.members:
-                self._answer_clock(f"{label}/{rank}", timeout_s)
+                for number in range(CLOCK_ROUNDS):
+                    self._store.wait([f"{label}/{rank}/ask/{number}"], timedelta(seconds=timeout_s))
+                    self._store.set(f"{label}/{rank}/tell/{number}", str(perf_counter_ns()))
             return None
         best: ClockReading | None = None
         name = f"{label}/{self.place.rank}"
@@ -163,11 +165,6 @@ class RankExchange:
             if best is None or error_ns < best.error_ns:
                 best = ClockReading(middle_ns, there_ns - middle_ns, error_ns)
         return best
-
-    def _answer_clock(self, name: str, timeout_s: float) -> None:
-        for number in range(CLOCK_ROUNDS):
-            self._store.wait([f"{name}/ask/{number}"], timedelta(seconds=timeout_s))
-            self._store.set(f"{name}/tell/{number}", str(perf_counter_ns()))
 
     def announce_label(self, label: str) -> None:
         """Let those go on who wait for this."""

@@ -245,7 +245,6 @@ def _salvage_run(folder: Path, cause: FailureCause, ranks: int) -> Path | None:
 
 
 def _read_words(folder: Path, what: str) -> dict[int, dict[str, Any]]:
-    """Words that ranks of this host left, by rank."""
     return {
         int(path.stem.rpartition("-")[2]): json.loads(path.read_text(encoding="utf-8"))
         for path in folder.glob(f"{what}-*.json")

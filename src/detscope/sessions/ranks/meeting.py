@@ -131,7 +131,6 @@ class Meeting:
         return _note_alone(run, place, script)
 
     def _find_others(self, exchange: RankExchange) -> list[int]:
-        """Ranks whose recordings have been heard of."""
         wanted = range(1, exchange.place.ranks)
         ends = monotonic() + LATE_S
         while True:
@@ -176,7 +175,6 @@ def _is_gone(process: dict[str, Any]) -> bool:
 
 
 def _note_alone(run: Path, place: RankPlace, script: str) -> Path:
-    """The run of one rank, which says that it is one of several."""
     from detscope.runs.reader import load_run
     from detscope.runs.writer import update_info
 

@@ -76,7 +76,6 @@ def _train_rank(folder: Path, place: RankPlace) -> Path:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
-    """An error as plain data."""
     known = isinstance(error, DetscopeError)
     words = " ".join(error_text(error).split())
     return {

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -221,7 +222,8 @@ class ChildProcesses:
             return  # what starts it says so
         command = tuple(os.fsdecode(part) for part in parts)
         if len(command) == 1:
-            command = tuple(_split_command(command[0]))
+            with suppress(ValueError):
+                command = tuple(shlex.split(command[0])) or command
         if _is_python(command):
             self._started.append(StartedProcess(pid, command))
 
@@ -279,10 +281,3 @@ def _is_python(command: Sequence[str]) -> bool:
 def _can_be_run(path: Any) -> bool:
     """A search along PATH tries names that are not there; a program may be an open file, too."""
     return isinstance(path, int) or (isinstance(path, (str, bytes, os.PathLike)) and os.access(path, os.X_OK))
-
-
-def _split_command(command: str) -> list[str]:
-    try:
-        return shlex.split(command) or [command]
-    except ValueError:
-        return [command]

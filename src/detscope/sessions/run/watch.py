@@ -247,8 +247,10 @@ def watch(
         script=Path(name).name if name else "notebook",
     )
     started = Watch(_with_rank(options), quiet)
-    if _is_worker_process():
-        return started  # which imports the script again, and is not the script
+    # a spawned process knows its parent only later
+    inherits = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if inherits or multiprocessing.parent_process() is not None:
+        return started  # a worker imports the script again, and is not the script
     _current = started
     started.begin_listening()
     atexit.register(lambda: started.stop(getattr(sys, "last_value", None)))
@@ -264,17 +266,10 @@ def listen_as_rank(options: ScriptOptions, quiet: bool, json_file: Path | None) 
 
 
 def _with_rank(options: ScriptOptions) -> ScriptOptions:
-    """The options, with the place that torchrun gave this process."""
     from detscope.sessions.ranks.exchange import rank_place
 
     place = rank_place()
     return options if place is None else replace(options, rank=place.rank, ranks=place.ranks)
-
-
-def _is_worker_process() -> bool:
-    """Whether this process was started by multiprocessing; a spawned one knows its parent only later."""
-    inherits = getattr(multiprocessing.current_process(), "_inheriting", False)
-    return inherits or multiprocessing.parent_process() is not None
 
 
 def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:

@@ -103,7 +103,6 @@ class TrainingCourse:
         self.say(f"epoch {position.epochs}: {_tell_accuracy(rows)}")
 
     def _keep_if_best(self, rows: Sequence[tuple[Any, ...]], position: Position) -> None:
-        """Keep these weights if no earlier ones were better."""
         overall = {row[2]: row[5] for row in rows if row[3] == "AP" and row[4] is None}
         kind = next(kind for kind in JUDGED_BY if kind in overall)
         value = overall[kind]

@@ -106,7 +106,6 @@ def _run_loop(
     progress: Progress,
     stopped_by: list[int],
 ) -> None:
-    """The loop, with everybody who listens to it."""
     training, earlier, team = job.settings.training, job.earlier, job.team
     total = recorder.schedule.count_steps(training.steps) if training.steps else None
     per_epoch = max(1, len(loading.loader))
