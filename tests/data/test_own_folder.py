@@ -210,3 +210,25 @@ def test_what_is_no_data_set_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("")
     with pytest.raises(InputError, match="is a file and not a data set"):
         open_own(tmp_path / "x.txt")
+
+
+def test_a_format_from_elsewhere_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened by name and as a folder, asked for class names: nothing else has to know of it."""
+    monkeypatch.setattr(parts, "_added", {})
+    (tmp_path / "mine.csv").write_text("")
+    seen: list[Any] = []
+    mine = DatasetFormat(
+        "mine",
+        "one's own",
+        open_named=lambda request: seen.append(request.split),  # type: ignore[arg-type, return-value]
+        open_folder=lambda folder, request, name: seen.append((folder, name)),  # type: ignore[arg-type, return-value]
+        recognises=lambda folder: (folder / "mine.csv").is_file(),
+        order=0,
+        class_lists=(("left", "right"),),
+    )
+    parts.add_part("datasets", mine)
+    assert mine in list_datasets()
+    open_dataset(DataSettings(name="mine"))
+    open_dataset(DataSettings(name=str(tmp_path)))
+    assert seen == ["train", (tmp_path, tmp_path.name)]
+    assert class_names("mine", 3) == ("background", "left", "right")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "number", "sentence"]
+Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "number", "score", "sentence"]
 Tone = Literal["", "good", "warn", "bad", "strong"]
 Value = str | float | int | None
 BRIEF_ROWS = 10

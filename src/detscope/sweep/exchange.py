@@ -1,4 +1,4 @@
-"""Results out of stores and into them: CSV, Parquet, the older toolflow's files, and stores of other machines.
+"""Results out of stores and into them: CSV, Parquet, the older toolflow's files, other machines' stores.
 
 The older files are `|`-separated, one per network and level, memory in MiB and latency in ms.
 """

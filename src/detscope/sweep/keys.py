@@ -35,7 +35,7 @@ def make_identity(
     environment: str,
     repetition: int = 0,
 ) -> dict[str, Any]:
-    """What tells a trial from all others, as columns of the store; `settings` change what its figures mean."""
+    """What tells a trial from all others, as columns of the store; `settings` decide about its figures."""
     configuration = make_key([values, fingerprint, *settings])
     return {
         **values,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice, product
 from math import prod
@@ -16,11 +17,20 @@ from detscope.config.toml import read_toml, show_value
 from detscope.errors import SettingsError, UsageError
 from detscope.limits import require_within
 from detscope.machine.limits import parse_size
-from detscope.sweep.settings import AXES, SECTIONS, MeasureRules, TrialLimits, split_device, suggest_closest
+from detscope.sweep.settings import (
+    AXES,
+    SECTIONS,
+    MeasureRules,
+    PlanKey,
+    TrialLimits,
+    split_device,
+    suggest_closest,
+)
 
 _MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time
 _TABLES = (*SECTIONS, "axes")
 _LISTS = ("trials", "exclude")
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _COMPARISON = re.compile(r"(<|<=|>|>=) [0-9]{1,9}")
 _NUMBERS = ("batch_size", "image_size", "num_workers", "prefetch_factor", "threads", "seed")
 
@@ -37,47 +47,36 @@ def _find_problems(tables: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}: expected [[{name}]] tables, got {show_value(content)}"
                 continue
             for number, row in enumerate(content, 1):
-                yield from _check_axes(row, f"[[{name}]] {number}: ", comparisons=name == "exclude")
+                where = f"[[{name}]] {number}: "
+                yield from _check_keys(AXES, row, where, comparisons=name == "exclude")
         elif name not in _TABLES:
             yield f"{_show_name(name)}: no such section{suggest_closest(name, [*_TABLES, *_LISTS])}"
         elif not isinstance(content, Mapping):
             yield f"{name}: expected a section [{name}], got {show_value(content)}"
-        elif name == "axes":
-            yield from _check_axes(content, "axes.")
         else:
-            yield from _check_section(name, content)
+            yield from _check_keys(SECTIONS.get(name, AXES), content, f"{name}.")
     yield from _check_whole(tables)
 
 
-def _check_section(section: str, content: Mapping[str, Any]) -> Iterator[str]:
-    known = SECTIONS[section]
-    for name, value in content.items():
+def _check_keys(
+    known: Mapping[str, PlanKey], content: Mapping[str, Any], where: str, *, comparisons: bool = False
+) -> Iterator[str]:
+    """Keys of a section, which have one value, or axes, which may have a list of them."""
+    axes = known is AXES
+    for name, given in content.items():
         if name not in known:
-            home = next((other for other, keys in SECTIONS.items() if name in keys), None)
+            home = next((section for section, keys in SECTIONS.items() if name in keys), None)
             home = home or ("axes" if name in AXES else None)
             hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(known))
-            yield f"{section}.{_show_name(name)}: no such key{hint}"
-        elif not known[name].fits(value):
-            hint = suggest_closest(value, list(known[name].choices))
-            yield f"{section}.{name}: expected {known[name].expected}, got {show_value(value)}{hint}"
-
-
-def _check_axes(content: Mapping[str, Any], where: str, comparisons: bool = False) -> Iterator[str]:
-    for name, given in content.items():
-        if name not in AXES:
-            home = next((section for section, keys in SECTIONS.items() if name in keys), None)
-            hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(AXES))
-            yield f"{where}{_show_name(name)}: no such axis{hint}"
+            yield f"{where}{_show_name(name)}: no such {'axis' if axes else 'key'}{hint}"
             continue
-        values = given if isinstance(given, list) else [given]
+        values = given if axes and isinstance(given, list) else [given]
         if not values:
             yield f"{where}{name}: an empty list gives no trials"
         for value in values:
-            axis = AXES[name]
-            if axis.fits(value) or (comparisons and _may_exclude(name, value)):
-                continue
-            hint = suggest_closest(value, list(axis.choices))
-            yield f"{where}{name}: expected {axis.expected}, got {show_value(value)}{hint}"
+            if not known[name].fits(value) and not (comparisons and _may_exclude(name, value)):
+                hint = suggest_closest(value, list(known[name].choices))
+                yield f"{where}{name}: expected {known[name].expected}, got {show_value(value)}{hint}"
 
 
 def _may_exclude(name: str, value: object) -> bool:
@@ -275,21 +274,16 @@ def _matches_value(value: object, wanted: object) -> bool:
         return fnmatchcase(value, wanted)
     if isinstance(wanted, str) and isinstance(value, int):  # ">= 64"
         sign, number = wanted.split()
-        return {"<": value < int(number), "<=": value <= int(number)}.get(
-            sign, value > int(number) if sign == ">" else value >= int(number)
-        )
+        return bool(_COMPARISONS[sign](value, int(number)))
     return type(value) is type(wanted) and value == wanted
 
 
 def _order_trials(points: list[dict[str, Any]], repetitions: int, order: str, seed: int) -> list[Trial]:
     """Batch ascending within a network, so that the first that does not fit says what larger ones would."""
-    places = {tuple(_without_batch(point)): index for index, point in reversed(list(enumerate(points)))}
-    points = sorted(points, key=lambda point: (places[tuple(_without_batch(point))], point["batch_size"]))
-    trials = [Trial(point, number) for number in range(repetitions) for point in points]
+    once = [Trial(point) for point in points]
+    places = {trial.group_key: index for index, trial in reversed(list(enumerate(once)))}
+    once.sort(key=lambda trial: (places[trial.group_key], trial.batch_size))
+    trials = [replace(trial, repetition=number) for number in range(repetitions) for trial in once]
     if order == "random":
         random.Random(seed).shuffle(trials)
     return trials
-
-
-def _without_batch(point: Mapping[str, Any]) -> list[object]:
-    return [value for name, value in point.items() if name != "batch_size"]

@@ -111,20 +111,16 @@ PLANNED: Mapping[str, str] = {
     "words": "TEXT NOT NULL",
     "device": "TEXT NOT NULL",
 }
+TABLES = {"environments": ENVIRONMENTS, "plans": PLANS, "planned": PLANNED, "attempts": COLUMNS}
 _STORED_AS = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'"}
 
 
 def list_statements() -> list[str]:
     """What makes an empty store."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    environments = ", ".join(f"{name} {kind}" for name, kind in ENVIRONMENTS.items())
-    planned = ", ".join(f"{name} {kind}" for name, kind in PLANNED.items())
-    plans = ", ".join(f"{name} {kind}" for name, kind in PLANS.items())
+    made = {table: [f"{name} {kind}" for name, kind in columns.items()] for table, columns in TABLES.items()}
+    made["planned"].append("PRIMARY KEY (plan, trial)")
     return [
-        f"CREATE TABLE environments ({environments})",
-        f"CREATE TABLE plans ({plans})",
-        f"CREATE TABLE planned ({planned}, PRIMARY KEY (plan, trial))",
-        f"CREATE TABLE attempts ({columns})",
+        *(f"CREATE TABLE {table} ({', '.join(parts)})" for table, parts in made.items()),
         "CREATE UNIQUE INDEX one_result_per_trial ON attempts (trial) WHERE role = 'accepted'",
         "CREATE UNIQUE INDEX one_result ON attempts (configuration, device, environment, repetition)"
         " WHERE role = 'accepted'",
@@ -139,20 +135,15 @@ def normalize_sql(statement: str) -> str:
     return " ".join(statement.split())
 
 
-def list_wrong_conditions() -> dict[str, str]:
-    """Of every table the condition of a row with a value of another type, or a number that nothing has."""
-    tables = {"environments": ENVIRONMENTS, "plans": PLANS, "planned": PLANNED, "attempts": COLUMNS}
-    return {
-        table: " OR ".join(_wrong_condition(name, kind) for name, kind in columns.items())
-        for table, columns in tables.items()
-    }
-
-
-def _wrong_condition(name: str, kind: str) -> str:
-    stored, *rules = kind.split()
-    types = _STORED_AS[stored] + ("" if "NOT" in rules or "PRIMARY" in rules else ", 'null'")
-    outside = "" if stored == "TEXT" else f" OR {name} < {int(name == 'batch_size')} OR {name} > 1e18"
-    return f"typeof({name}) NOT IN ({types}){outside}"
+def wrong_condition(columns: Mapping[str, str]) -> str:
+    """The condition of a table's rows with a value of another type, or a number that nothing has."""
+    found = []
+    for name, kind in columns.items():
+        stored, *rules = kind.split()
+        types = _STORED_AS[stored] + ("" if "NOT" in rules or "PRIMARY" in rules else ", 'null'")
+        outside = "" if stored == "TEXT" else f" OR {name} < {int(name == 'batch_size')} OR {name} > 1e18"
+        found.append(f"typeof({name}) NOT IN ({types}){outside}")
+    return " OR ".join(found)
 
 
 @contextmanager
@@ -236,10 +227,12 @@ class SweepStore:
         damage = self.query_rows("PRAGMA quick_check(1)")[0]["quick_check"]
         if damage != "ok":
             raise _make_damage_error(self.path, str(damage))
-        for table, condition in list_wrong_conditions().items():
+        for table, columns in TABLES.items():
             rows = self.query_rows(f"SELECT count(*) AS count FROM {table}")[0]["count"]
             require_within("store_rows", rows, f"{self.path}: {table}")
-            wrong = self.query_rows(f"SELECT rowid AS row FROM {table} WHERE {condition} LIMIT 1")
+            wrong = self.query_rows(
+                f"SELECT rowid AS row FROM {table} WHERE {wrong_condition(columns)} LIMIT 1"
+            )
             if wrong:
                 raise _make_damage_error(
                     self.path, f"row {wrong[0]['row']} of {table} has values of other types"
@@ -329,13 +322,13 @@ class SweepStore:
 
     def copy_plans(self, other: SweepStore) -> None:
         """Take over the environments and plans of another store."""
-        tables = {"environments": 2, "plans": 5, "planned": 5}
-        found = {name: other.query_rows(f"SELECT * FROM {name}") for name in tables}
+        names = ("environments", "plans", "planned")
+        found = {name: other.query_rows(f"SELECT * FROM {name}") for name in names}
         with self._begin_transaction():
-            for name, width in tables.items():
-                marks = ", ".join("?" * width)
-                rows = [tuple(row.values()) for row in found[name]]
-                self._db.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", rows)
+            for name, rows in found.items():
+                marks = ", ".join("?" * len(TABLES[name]))
+                values = [tuple(row.values()) for row in rows]
+                self._db.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", values)
 
     def query_rows(self, text: str, values: Iterable[object] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT."""

@@ -46,7 +46,7 @@ def _figure(value: float, kind: str) -> str:
         return with_unit(value, "bytes")
     if kind == "count":
         return f"{value:,.0f}" if float(value).is_integer() else number(value)
-    return number(value)
+    return number(value, 3 if kind == "score" else None)
 
 
 def _bar(value: float, kind: str) -> float | None:

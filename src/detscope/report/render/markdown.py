@@ -60,11 +60,10 @@ def _block_parts(block: Block, brief: bool) -> Iterator[str]:
 
 def _block_table(block: Table, brief: bool) -> str:
     shown = [index for index, column in enumerate(block.columns) if column.brief or not brief]
-    words = [index for index in shown if block.columns[index].kind in ("text", "code", "sentence")]
-    order = [*words, *(index for index in shown if index not in words)]
-    body = []
+    words = [block.columns[index].kind in ("text", "code", "sentence") for index in shown]
+    lines = [[sentence(block.columns[index].title) for index in shown]]
+    lines.append(["---" if is_word else "---:" for is_word in words])
     for row in block.rows[: block.brief_rows if brief else MOST_ROWS]:
-        texts = {index: cell_of(row[index], block.columns[index]).text for index in order}
-        body.append([name_cell(texts[index]) if index in words else texts[index] for index in order])
-    titles = [sentence(block.columns[index].title) for index in order]
-    return f"{sentence(block.caption)}\n\n" + table(titles[: len(words)], titles[len(words) :], body)
+        texts = [cell_of(row[index], block.columns[index]).text for index in shown]
+        lines.append([name_cell(text) if word else text for text, word in zip(texts, words, strict=True)])
+    return "\n".join([f"{sentence(block.caption)}\n", *(f"| {' | '.join(line)} |" for line in lines)])

@@ -40,7 +40,10 @@ class _Following:
 
 def _brief_parts(section: Section, ascii_only: bool) -> Iterator[RenderableType | _Following]:
     if section.brief_title:
-        yield Panel(Text(plain(section.title), style="bold"), title=section.short.lower())
+        yield Panel(
+            Text(plain(section.title), style="bold"),
+            title=plain(section.short[:1].lower() + section.short[1:]),
+        )
     for block in section.blocks:
         yield from _brief_block(block, ascii_only)
 

@@ -55,7 +55,7 @@ def _run_section(number: int, base: str, one: RunComparison) -> Section:
         ("Modules, self time in ms", one.modules, "ms"),
         ("Throughput", speed, "number"),
         ("Memory", one.memory, "bytes"),
-        ("Accuracy", one.accuracy, "number"),
+        ("Accuracy", one.accuracy, "score"),
     ]
     brief_modules = min(_BRIEF_MODULES, len(one.told_modules))
     for title, rows, kind in parts:
