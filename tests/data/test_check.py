@@ -8,14 +8,14 @@ from typing import Any
 import data_trees as trees
 import numpy as np
 import pytest
+from detscope.report.data_check import render_check
+from detscope.report.histograms import draw_histograms
 from PIL import Image
 from rich.console import Console
 
 from detscope.data.check.dataset import CheckReport, check_dataset, check_images
 from detscope.data.check.figures import measure_padding
 from detscope.errors import InputError
-from detscope.report.data_check import render_check
-from detscope.report.histograms import draw_histograms
 from detscope.sessions.check import run_check
 
 

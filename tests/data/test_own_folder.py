@@ -7,8 +7,10 @@ from typing import Any
 import data_trees as trees
 import pytest
 
+from detscope import parts
 from detscope.config.schema import DataSettings
-from detscope.data.registry import open_dataset, recognise_folder
+from detscope.data.contract import DatasetFormat
+from detscope.data.registry import class_names, list_datasets, open_dataset, recognise_folder
 from detscope.errors import InputError, UsageError
 
 

@@ -50,7 +50,7 @@ def test_training_and_inference_give_figures_that_belong_together(tmp_path: Path
     for stage in ("training", "inference"):
         axes = f'network = "squeezenet1_1"\nimage_size = 64\nbatch_size = 2\nthreads = 1\nstage = "{stage}"'
         outcome = reused(request_of(tmp_path, axes, QUICK))
-        assert outcome.status == "ok", outcome.message
+        assert outcome.status_text == "ok", outcome.message
         found[stage] = outcome.result
     training, inference = found["training"], found["inference"]
     # in every step the parts are within the whole, so the medians are in that order on any machine
@@ -89,7 +89,7 @@ def test_allocated_memory_is_what_the_allocator_gave_out(tmp_path: Path, reused:
     )
     axes = 'network = "known.py:make"\nbatch_size = 1\nstage = "inference"'
     outcome = reused(request_of(tmp_path, axes, QUICK))
-    assert outcome.status == "ok", outcome.message
+    assert outcome.status_text == "ok", outcome.message
     image = 3 * 224 * 224 * 4
     known = 1_000_000 + image + 4_000_000 + 2_000_000
     assert 0 <= outcome.result["allocated_bytes"] - known < 2_000  # boxes of the target

@@ -98,37 +98,30 @@ class Meeting:
 
         A rank that failed, or whose fellows are not recorded, keeps its own run, which says so.
         """
+        from detscope.sessions.ranks.merge import finish_rank
+
         place = self._place
         if place is None:
             return run
         self.look_for_leader()
-        if self._exchange is None:
-            return run if failed else _note_alone(run, place, script)
-        try:
-            return self._finish_together(run, script, place, self._exchange, failed)
-        except RuntimeError:  # the store of rank 0 is gone
-            return run if failed else _note_alone(run, place, script)
+        with contextlib.suppress(RuntimeError):  # the store of rank 0 is gone
+            if self._exchange is not None and self._gather_ranks(self._exchange, place, failed):
+                return finish_rank(run, exchange=self._exchange)
+        return run if failed else _note_alone(run, place, script)
 
-    def _finish_together(
-        self, run: Path, script: str, place: RankPlace, exchange: RankExchange, failed: bool
-    ) -> Path | None:
-        from detscope.sessions.ranks.merge import finish_rank
-
+    def _gather_ranks(self, exchange: RankExchange, place: RankPlace, failed: bool) -> bool:
+        """Whether there are others to make one run with."""
         exchange.announce_label(f"left/{place.rank}" if failed else f"ready/{place.rank}")
         if failed:
-            return run
+            return False
         if not place.leads_ranks:
-            if _waits_for(exchange, 0, self._leader, None):
-                return finish_rank(run, exchange=exchange)
-            return _note_alone(run, place, script)
+            return _waits_for(exchange, 0, self._leader, None)
         exchange.members = tuple(
             rank
             for rank in self._find_others(exchange)
             if _waits_for(exchange, rank, exchange.receive_json(f"here/{rank}", REACH_S) or {}, DELIVERY_S)
         )
-        if exchange.members:
-            return finish_rank(run, exchange=exchange)
-        return _note_alone(run, place, script)
+        return bool(exchange.members)
 
     def _find_others(self, exchange: RankExchange) -> list[int]:
         wanted = range(1, exchange.place.ranks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import socket
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from detscope.runs.folder import point_latest_at
@@ -106,26 +106,20 @@ def take_tables(run: Run, rank: int, facts: Mapping[str, Any]) -> RankTables:
 
 
 def pack_tables(tables: RankTables) -> bytes:
-    """Tables as bytes: one line of JSON, then the tables one after the other."""
-    bodies = {}
-    for name, frame in tables.frames.items():
-        buffer = io.BytesIO()
-        frame.write_ipc_stream(buffer, compression="lz4")
-        bodies[name] = buffer.getvalue()
-    lengths = {name: len(body) for name, body in bodies.items()}
-    head = {"rank": tables.rank, "facts": tables.facts, "lengths": lengths}
-    return json.dumps(head, default=str).encode() + b"\n" + b"".join(bodies.values())
+    """Tables as bytes, for ranks of the same job."""
+    frames = {
+        name: frame.write_ipc_stream(None, compression="lz4").getvalue()
+        for name, frame in tables.frames.items()
+    }
+    content = {"rank": tables.rank, "facts": tables.facts, "frames": frames}
+    return msgspec.msgpack.encode(content, enc_hook=str)
 
 
 def unpack_tables(content: bytes) -> RankTables:
-    """The reverse of `pack`."""
-    head, _, rest = content.partition(b"\n")
-    about = json.loads(head)
-    frames, start = {}, 0
-    for name, length in about["lengths"].items():
-        frames[name] = pl.read_ipc_stream(io.BytesIO(rest[start : start + length]))
-        start += length
-    return RankTables(about["rank"], about["facts"], frames)
+    """The reverse of `pack_tables`."""
+    told = msgspec.msgpack.decode(content)
+    frames = {name: pl.read_ipc_stream(io.BytesIO(body)) for name, body in told["frames"].items()}
+    return RankTables(told["rank"], told["facts"], frames)
 
 
 def merge_ranks(run: Path, members: Sequence[RankTables], ranks: int) -> None:
@@ -165,12 +159,10 @@ def _judge_run(info: dict[str, Any], members: Sequence[RankTables]) -> None:
 def _describe_member(member: RankTables, leader: RankTables) -> dict[str, Any]:
     facts = {key: member.facts.get(key) for key in _FACTS}
     whole = member.frames["steps"].filter(pl.col("phase") == "step")
-    readings = member.facts.get("clocks") or []
+    errors_ns = [one["error_ns"] for one in member.facts.get("clocks") or []]
     facts["steps"] = whole.height
     facts["one_clock"] = member.rank == 0 or _shares_clock(member, leader)
-    facts["clock_error_ns"] = max((one["error_ns"] for one in readings), default=None)
-    if member.rank == 0:
-        facts["clock_error_ns"] = 0
+    facts["clock_error_ns"] = 0 if member.rank == 0 else max(errors_ns, default=None)
     return facts
 
 
