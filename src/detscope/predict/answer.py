@@ -91,14 +91,14 @@ def _add_estimates(
         if model is None:
             continue
         estimate = _estimate_positive(model, cases, target)
-        unbounded = _estimate_unbounded(model, cases, estimate) if target == "memory" else [None] * len(cases)
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
             row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
             if len(model.reach.places):  # else no whole network was measured: nothing to be far from
                 row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
-            if unbounded[place] is not None:
-                row["process_bytes_unbounded"] = unbounded[place]
+        if target == "memory" and isinstance(model.far, MemoryModel):
+            for row, wanted in zip(rows, model.far.predict_unbounded(cases).tolist(), strict=True):
+                row["process_bytes_unbounded"] = max(wanted, row[key])
         if estimate.extrapolated.any() and len(model.reach.places):
             outside = len({number for case in cases for number in model.reach.find_outside(case)})
             notes.append(
@@ -133,15 +133,6 @@ def _note_latency(graph: LayerGraph, device: DeviceModel, optimizer: str) -> Ite
     known = all(isinstance(one, LayerModel) and one.table.knows_update(optimizer) for one in parts)
     if optimizer != "sgd" and not known:
         yield f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"
-
-
-def _estimate_unbounded(
-    model: TargetModel, cases: Sequence[StepCase], estimate: Estimate
-) -> list[float | None]:
-    if not isinstance(model.far, MemoryModel):
-        return [None] * len(cases)
-    wanted = model.far.predict_unbounded(cases)
-    return [max(float(value), float(known)) for value, known in zip(wanted, estimate.predicted, strict=True)]
 
 
 def _decide_fit(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:

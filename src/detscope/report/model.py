@@ -6,14 +6,17 @@ figure, no section knows a renderer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "number", "score", "sentence"]
 Tone = Literal["", "good", "warn", "bad", "strong"]
 Value = str | float | int | None
 BRIEF_ROWS = 10
+SEARCHED_ROWS = 12  # from which on a table can be searched
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Table:
     brief_rows: int = 0  # how many a terminal shows; of 0 it shows nothing
     full: bool = True  # whether a page shows it
     template: str = "table"
+
+
+def make_table(
+    id: str, caption: str, rows: Sequence[msgspec.Struct], fields: Mapping[str, Column], brief_rows: int = 0
+) -> Table:
+    """A table whose columns are fields of its rows; a long one can be searched."""
+    body = [[getattr(row, name) for name in fields] for row in rows]
+    searchable = len(body) > SEARCHED_ROWS
+    return Table(id, caption, list(fields.values()), body, searchable=searchable, brief_rows=brief_rows)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.analyze.device.nsight import NsightFigures, NsightTrialFigures, select_nsight_figures
 from detscope.analyze.summary import summarize
@@ -29,9 +29,9 @@ from detscope.machine.nsight import (
 )
 from detscope.machine.programs import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
+from detscope.report.progress import Progress
+from detscope.report.publish import publish_run
+from detscope.runs.writer import update_info
 
 DEFAULT_WINDOWS: dict[Kind, str] = {"systems": "100:200", "compute": "1:2"}
 # counting kernels runs each of them several times: minutes for a step, hours for many
@@ -215,8 +215,6 @@ def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any
     """Read a recorded file into a run of its own, and say there how it was recorded."""
     from detscope.ingest.recordings import read_file, write_run
     from detscope.machine.facts import gather_facts
-    from detscope.report.publish import publish_run
-    from detscope.runs.writer import update_info
 
     run = write_run([read_file(file)], parent, model)
     update_info(run, {**about, "environment": gather_facts()})

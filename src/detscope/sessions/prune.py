@@ -6,21 +6,18 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.facts import package_version
+from detscope.report.progress import Progress
 from detscope.runs.atomic import fill_folder
 from detscope.zoo.networks.loading import build_network, find_base
+from detscope.zoo.networks.network import Network, NetworkBase
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder
 from detscope.zoo.pruning.layers import list_widths
-from detscope.zoo.pruning.plan import Mode
+from detscope.zoo.pruning.plan import Mode, Plan
 from detscope.zoo.pruning.pruner import Pruner, count_flops, try_out
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
-    from detscope.zoo.networks.network import Network, NetworkBase
-    from detscope.zoo.pruning.plan import Plan
 
 _MADE_BY = ("detscope", "torch", "torchvision", "timm", "effdet", "torch-pruning")
 _BYTES_EACH = 4

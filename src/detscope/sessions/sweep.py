@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.errors import InterruptedRun
+from detscope.report.sweep_progress import SweepLines
+from detscope.sweep.cluster import RayMachines
 from detscope.sweep.keys import read_environment
 from detscope.sweep.outcome import Outcome, is_open
 from detscope.sweep.plan import SweepPlan
@@ -32,10 +34,6 @@ from detscope.sweep.schedule import (
 )
 from detscope.sweep.status import read_accepted, refuse_other_identity, refuse_unfinished, summarize_store
 from detscope.sweep.store import SweepStore, lock_store
-
-if TYPE_CHECKING:
-    from detscope.report.sweep_progress import SweepLines
-    from detscope.sweep.cluster import RayMachines
 
 ROW_BYTES = 3_000
 STORE_BYTES = 60_000
@@ -90,8 +88,6 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, lines: SweepLines) -> dict
         if options.on is None:
             machines = ThisMachine(plan, options)
         else:
-            from detscope.sweep.cluster import RayMachines
-
             reuse = (options.isolation or plan.isolation) == "batch"
             machines = RayMachines(plan, options.on, options.command, reuse=reuse)
         stack.callback(machines.close_machines)

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,12 +24,10 @@ from detscope.analyze.sweep.tuning import (
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, UsageError
+from detscope.report.progress import Progress
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.sessions.train.training import run_training
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
 
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 LEAST_GAIN = 0.02

@@ -47,7 +47,7 @@ class RayMachines:
                 "on a cluster every device needs the label of its machine",
                 'write axes.device = ["jetson/cuda:0"], and start that node with resources={"jetson": 1}',
             )
-        self._ray = _connect_ray(on)
+        self._ray, self._started_here = _connect_ray(on)
         self._limits, self._command, self._wait_s = plan.limits, tuple(command), wait_for_node_s
         self._task = self._ray.remote(num_cpus=0, max_retries=0)(run_in_task)
         self._overdue: list[tuple[Any, Mapping[str, Any]]] = []
@@ -80,16 +80,10 @@ class RayMachines:
         """Nodes come and go: what was lost is tried more often than what was killed."""
         return max(planned, LOST_RETRIES)
 
-    def submit_trial(self, label: str, request: Mapping[str, Any]) -> Any:
-        """Queue a trial for a node of that label; what stands for its result."""
-        return self._task.options(resources={label: 1}).remote(
-            dict(request), asdict(self._limits), list(self._command)
-        )
-
-    def wait_for_outcome(
-        self, label: str, reference: Any, request: Mapping[str, Any], stop: threading.Event
-    ) -> Outcome:
-        """What became of a task; `Stopped` if the sweep is to end."""
+    def run_task(self, label: str, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
+        """Queue a trial for a node of that label; what became of it. `SweepStoppedError` ends it."""
+        task = self._task.options(resources={label: 1})
+        reference = task.remote(dict(request), asdict(self._limits), list(self._command))
         began = time.monotonic()
         unseen_since: float | None = None
         longest = self._limits.start_s + self._limits.time_s + _GRACE_S
@@ -143,7 +137,7 @@ class RayMachines:
 
     def close_machines(self) -> None:
         """The cluster belongs to whoever started it; one that we started ends with us."""
-        if self._ray.started_here:
+        if self._started_here:
             self._ray.shutdown()
 
 
@@ -155,8 +149,7 @@ class _TaskRunner:
 
     def run_trial(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
         """Run one on whichever node has the label."""
-        reference = self._machines.submit_trial(self._label, request)
-        return self._machines.wait_for_outcome(self._label, reference, request, stop)
+        return self._machines.run_task(self._label, request, stop)
 
     def close_runner(self) -> None:
         """Tasks end by themselves."""
@@ -169,23 +162,14 @@ def run_in_task(request: dict[str, Any], limits: dict[str, Any], command: list[s
     return {**asdict(outcome), "environment": read_environment()}
 
 
-class _RayLibrary:
+def _connect_ray(on: str) -> tuple[Any, bool]:
     """The library, and whether the cluster was started here."""
-
-    def __init__(self, library: Any, started_here: bool) -> None:
-        self._library, self.started_here = library, started_here
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
-
-
-def _connect_ray(on: str) -> Any:
     try:
         import ray
     except ImportError:
         raise MachineError("--on ray needs Ray", "install it: pip install 'detscope[ray]'") from None
     if ray.is_initialized():
-        return _RayLibrary(ray, started_here=False)
+        return ray, False
     address = on if on.startswith("ray://") else "auto"
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -194,4 +178,4 @@ def _connect_ray(on: str) -> Any:
             f"no Ray cluster at {address}: {shorten_text(str(error), 200)}",
             "start one: ray start --head, and ray start --address=HEAD on every node",
         ) from error
-    return _RayLibrary(ray, started_here=True)
+    return ray, True

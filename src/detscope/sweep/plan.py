@@ -191,7 +191,11 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
     )
     require_within("plan_comparisons", combinations * compared, f"{path}: [[exclude]]", UsageError)
     points = list(_combine_axes(grids))
-    kept = [point for point in points if not any(_is_excluded(point, rule) for rule in excludes)]
+    kept = [
+        point
+        for point in points
+        if not any(all(_matches_value(point[name], one) for name, one in rule.items()) for rule in excludes)
+    ]
     if not kept:
         raise UsageError(f"{path}: the plan has no trials", "loosen [[exclude]], or give [axes] more values")
     ordered = _order_trials(kept, repetitions, general.get("order", "batch"), general.get("seed", 0))
@@ -261,10 +265,6 @@ def _expand_networks(text: str, folder: Path) -> Sequence[str]:
     if not found:
         raise UsageError(f"no folder of a network matches {text!r}", f"it was looked for in {base}")
     return [str(path) if pattern.is_absolute() else path.relative_to(folder).as_posix() for path in found]
-
-
-def _is_excluded(point: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    return all(_matches_value(point[name], wanted) for name, wanted in rule.items())
 
 
 def _matches_value(value: object, wanted: object) -> bool:

@@ -61,7 +61,7 @@ class TrialProcess:
         return self._process.pid
 
     def run_request(self, request: Mapping[str, Any], limits: TrialLimits, stop: threading.Event) -> Outcome:
-        """Hand a request over and watch what becomes of it; `Stopped` if the sweep is to end."""
+        """Hand a request over and watch what becomes of it; `SweepStoppedError` if the sweep is to end."""
         self.used = True
         with contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None

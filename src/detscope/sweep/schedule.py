@@ -23,7 +23,7 @@ class TrialRunner(Protocol):
     """Something that runs trials, one at a time."""
 
     def run_trial(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
-        """Run one; `Stopped` if the sweep is to end."""
+        """Run one; `SweepStoppedError` if the sweep is to end."""
 
     def close_runner(self) -> None:
         """Leave nothing behind."""

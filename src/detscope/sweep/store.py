@@ -400,7 +400,8 @@ def read_rows(path: Path, role: str | None = "accepted") -> list[dict[str, Any]]
 def make_attempt_row(
     identity: Mapping[str, Any], outcome: Outcome, attempt: int, isolation: str, attempt_id: str | None = None
 ) -> dict[str, Any]:
-    """An attempt as a row."""
+    """An attempt as a row; figures without a column of their own are packed."""
+    rest = {name: value for name, value in outcome.result.items() if name not in FIGURES}
     return {
         **identity,
         "attempt_id": attempt_id or uuid.uuid4().hex,
@@ -412,18 +413,13 @@ def make_attempt_row(
         "ended_at": now_text(),
         "isolation": isolation,
         **{name: outcome.result.get(name) for name in FIGURES},
-        "more": _pack_rest(outcome.result),
+        "more": canonical_json(rest) if rest else None,
     }
 
 
 def now_text() -> str:
     """UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _pack_rest(result: Mapping[str, Any]) -> str | None:
-    rest = {name: value for name, value in result.items() if name not in FIGURES}
-    return canonical_json(rest) if rest else None
 
 
 def _check_file(path: Path, create: bool) -> None:

@@ -15,7 +15,6 @@ from detscope.runs.standard_json import Json
 
 PAYS = 0.05  # gain of images/s per doubling of the batch below which it does not pay
 FAILED_ONES = ("oom_host", "oom_device", "timeout", "crashed", "exited", "error")
-_GROUP = ("network", "stage", "device", "precision", "image_size", "num_workers", "threads", "environment")
 _AXES = (
     "stage", "device", "batch_size", "image_pixels", "precision", "optimizer", "torch_threads",
     "num_workers", "channels_last", "seed", "repetition",
@@ -23,13 +22,23 @@ _AXES = (
 _MOST_VALUES = 12
 
 
-class SweepRow(Figure, frozen=True, kw_only=True):
-    """The result of one trial; what was not measured is None."""
+class SweepConditions(Figure, frozen=True, kw_only=True):
+    """What all points of a curve have in common."""
 
     network: str  # as the plan names it
-    name: str = ""  # the same without its folders
     stage: str  # training or inference
     device: str  # where it ran
+    precision: str | None = None  # fp32, bf16, ...
+    image_size: int | None = None  # as asked for; None: the network's own
+    num_workers: int | None = None  # of the loader
+    threads: int | None = None  # as asked for
+    environment: str | None = None  # key of the facts about machine and packages
+
+
+class SweepRow(SweepConditions, frozen=True, kw_only=True):
+    """The result of one trial; what was not measured is None."""
+
+    name: str = ""  # of the network, without its folders
     batch_size: int  # images per step
     kind: str  # ok, oom_host, oom_device, timeout, crashed, exited, error, skipped
     status: str  # the same with signal, code, exception or reason
@@ -52,16 +61,11 @@ class SweepRow(Figure, frozen=True, kw_only=True):
     attempt: int | None = None  # from 1
     seconds: float | None = None  # of the whole trial
     ended_at: str | None = None  # UTC
-    precision: str | None = None  # fp32, bf16, ...
     optimizer: str | None = None  # sgd or adam
-    image_size: int | None = None  # as asked for; None: the network's own
     image_pixels: int | None = None  # side of the images that were fed
-    num_workers: int | None = None  # of the loader
-    threads: int | None = None  # as asked for
     torch_threads: int | None = None  # that torch used
     channels_last: int | None = None  # 1: memory format of images
     seed: int | None = None  # of weights and choices
-    environment: str | None = None  # key of the facts about machine and packages
 
     @property
     def is_unstable(self) -> bool:
@@ -85,17 +89,9 @@ class SweepPoint(Figure, frozen=True, kw_only=True):
     unstable: bool  # whether its latency is to be read with care
 
 
-class SweepGroup(Figure, frozen=True, kw_only=True):
+class SweepGroup(SweepConditions, frozen=True, kw_only=True):
     """A curve: one network under the same conditions at several batch sizes."""
 
-    network: str  # as it was named
-    stage: str  # training or inference
-    device: str  # where it ran
-    precision: str | None  # fp32, bf16, ...
-    image_size: int | None  # as asked for; None: the network's own
-    num_workers: int | None  # of the loader
-    threads: int | None  # as asked for
-    environment: str | None  # key of the facts about machine and packages
     name: str  # of the network, with the conditions that differ between curves
     parameters: int | None  # of the network
     points: list[SweepPoint]  # by batch size
@@ -163,14 +159,19 @@ class SweepPlanName(Figure, frozen=True, kw_only=True):
     made_at: str | None = None  # UTC
 
 
-class SweepDevice(Figure, frozen=True, kw_only=True):
-    """How far the trials of a device are."""
+class TrialCounts(Figure, frozen=True, kw_only=True):
+    """How far trials are."""
 
-    device: str  # where it ran
     done: int  # how many gave figures
     failed: int  # how many failed
     skipped: int  # how many were not tried
     left: int  # how many are still to run
+
+
+class SweepDevice(TrialCounts, frozen=True, kw_only=True):
+    """How far the trials of a device are."""
+
+    device: str
 
 
 class SweepFailure(Figure, frozen=True, kw_only=True):
@@ -184,7 +185,7 @@ class SweepFailure(Figure, frozen=True, kw_only=True):
     message: str | None = None  # its last words
 
 
-class SweepStatus(Figure, frozen=True, kw_only=True):
+class SweepStatus(TrialCounts, frozen=True, kw_only=True):
     """How far a sweep is."""
 
     store: str  # its file
@@ -193,10 +194,6 @@ class SweepStatus(Figure, frozen=True, kw_only=True):
     ran: int | None = None  # of them, how many ran now
     plans: list[SweepPlanName]  # that were run into the store
     devices: list[SweepDevice]  # one row each
-    done: int  # how many gave figures
-    failed: int  # how many failed
-    skipped: int  # how many were not tried
-    left: int  # how many are still to run
     retried: int  # attempts that were tried again
     duplicates: int  # late ones, kept apart
     statuses: list[EndingCount]  # how many trials ended so, with the reason
@@ -302,11 +299,12 @@ def sort_key(name: str) -> list[tuple[int, str]]:
 
 
 def _group_rows(rows: Sequence[SweepRow]) -> list[SweepGroup]:
+    names = SweepConditions.__struct_fields__
     found: dict[tuple[str | int | None, ...], list[SweepRow]] = {}
     for row in rows:
         if row.kind == "ok":
-            found.setdefault(tuple(getattr(row, name) for name in _GROUP), []).append(row)
-    varying = [name for index, name in enumerate(_GROUP) if len({key[index] for key in found}) > 1]
+            found.setdefault(tuple(getattr(row, name) for name in names), []).append(row)
+    varying = [name for index, name in enumerate(names) if len({key[index] for key in found}) > 1]
     return [_draw_group(members, varying) for members in found.values()]
 
 
@@ -317,7 +315,7 @@ def _draw_group(members: Sequence[SweepRow], varying: Sequence[str]) -> SweepGro
     points = [_draw_point(batch, rows) for batch, rows in sorted(by_batch.items())]
     rates = [(point.batch_size, point.images_per_s) for point in points if point.images_per_s is not None]
     best_batch, best_rate = max(rates, key=lambda pair: pair[1], default=(None, None))
-    conditions = {name: getattr(members[0], name) for name in _GROUP}
+    conditions = {name: getattr(members[0], name) for name in SweepConditions.__struct_fields__}
     extra = [conditions[name] for name in varying if name not in ("network", "environment")]
     return SweepGroup(
         **conditions,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import ceil, log, prod
 
 from detscope.predict.layers import kinds
-from detscope.predict.layers.graph import LayerGraph, Operation, SideOperators
+from detscope.predict.layers.graph import LayerGraph, Operation
 from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, UPDATE
 
 GRADIENT_SUM = "gradient sum"  # no row of a microbench: an addition, measured as such
@@ -38,9 +38,13 @@ def list_calls(
         yield from _gradient_sums(operations, learning, batch)
         for operation in operations:
             for size in operation.parameters:
-                yield LayerCall(_parameter(size, operation.stage, update), 1, UPDATE)
+                made = Operation(update, (), (), 0, (size,), (size,), stage=operation.stage)
+                yield LayerCall(made, 1, UPDATE)
     for one in graph.beside:
-        yield from _beside(one, batch)
+        calls, elements = (fixed + batch * per_image for fixed, per_image in (one.calls, one.elements))
+        if calls:
+            shape = (max(1, round(elements / calls)),)
+            yield LayerCall(Operation(one.kind, (), (), 0, shape, stage=one.stage), 1, INFERENCE, calls)
 
 
 def _find_learning(operations: Sequence[Operation]) -> frozenset[int]:
@@ -102,17 +106,6 @@ def count_weights(operation: Operation) -> int:
     if operation.kind == kinds.LINEAR:
         return operation.input_shapes[0][-1] * operation.output_shape[-1]
     return 0
-
-
-def _parameter(size: int, stage: str, update: str) -> Operation:
-    return Operation(update, (), (), 0, (size,), (size,), stage=stage)
-
-
-def _beside(one: SideOperators, batch: int) -> Iterator[LayerCall]:
-    calls, elements = (fixed + batch * per_image for fixed, per_image in (one.calls, one.elements))
-    if calls:
-        size = max(1, round(elements / calls))
-        yield LayerCall(Operation(one.kind, (), (), 0, (size,), stage=one.stage), 1, INFERENCE, calls)
 
 
 def _gradient_sums(

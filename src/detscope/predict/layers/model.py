@@ -94,16 +94,13 @@ def fit_scales(table: LayerTable, samples: Sequence[StepSample], pull: float) ->
 
     def left_over(logs: Array) -> Array:
         errors = np.log(matrix @ np.exp(logs[1:])) - truth
-        robust = np.sign(errors) * np.sqrt(_weigh_huber(np.abs(errors)))
+        size = np.abs(errors)
+        robust = np.sign(errors) * np.sqrt(np.where(size < _EDGE, size**2, 2 * _EDGE * size - _EDGE**2))
         pulled = np.sqrt(pull / len(names)) * (logs[1:] - logs[0])
         return np.concatenate([weights * robust, pulled, [np.sqrt(_COMMON_PULL * pull) * logs[0]]])
 
     found = np.exp(solve_least_squares(left_over, np.zeros(len(names) + 1))).tolist()
     return LayerModel(table, dict(zip([_COMMON, *names], found, strict=True)), pull)
-
-
-def _weigh_huber(size: Array) -> Array:
-    return np.asarray(np.where(size < _EDGE, size**2, 2 * _EDGE * size - _EDGE**2))
 
 
 def choose_layers(table: LayerTable, samples: Sequence[StepSample]) -> LayerModel:

@@ -11,6 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from detscope.errors import InputError
 from detscope.predict.layers.graph import Convolution, Operation, Shape
@@ -108,11 +109,12 @@ def _from_cells(cells: Mapping[str, str]) -> LayerTime:
         raise ValueError(f"no stage {cells['stage']!r:.30}")
     layer = None
     if cells["kernel"]:
-        kernel, stride, padding, dilation = (
-            _parse_pair(cells[name]) for name in ("kernel", "stride", "padding", "dilation")
-        )
-        groups = int(cells["groups"])
-        layer = Convolution(shapes[0][1], output[1], kernel, stride, padding, dilation, groups)
+        pairs: dict[str, Any] = {
+            name: _parse_numbers(cells[name]) for name in ("kernel", "stride", "padding", "dilation")
+        }
+        if any(len(pair) != 2 for pair in pairs.values()):
+            raise ValueError("a window that is no pair")
+        layer = Convolution(shapes[0][1], output[1], **pairs, groups=int(cells["groups"]))
     operation = Operation(
         cells["kind"],
         tuple(range(len(shapes))),
@@ -134,8 +136,3 @@ def _shape_text(shape: Shape) -> str:
 
 def _parse_numbers(text: str) -> Shape:
     return tuple(int(part) for part in text.split("x"))
-
-
-def _parse_pair(text: str) -> tuple[int, int]:
-    height, width = _parse_numbers(text)
-    return height, width

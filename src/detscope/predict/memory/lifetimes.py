@@ -255,14 +255,11 @@ class TrainingStep:
         ]
         self._use_workspace(operation, backward=True)
         self._drop_block(gradient)
-        self._keep_gradients(place, fresh)
-        for tensor, block in made:
-            self._add_gradient(tensor, block, operation)
-
-    def _keep_gradients(self, place: int, fresh: list[int]) -> None:
         for index, block in enumerate(fresh):
             if self._parameter_gradients.setdefault((place, index), block) != block:
                 self._drop_block(block)  # added to the one that is there
+        for tensor, block in made:
+            self._add_gradient(tensor, block, operation)
 
     def _add_gradient(self, tensor: int, block: int, operation: Operation) -> None:
         """The second gradient of a tensor is summed with the first into a new one."""

@@ -176,17 +176,14 @@ def choose_rule(samples: Sequence[StepSample]) -> str:
     if not known:
         return RULES[0]
     # by a sum and not by place: most are the same in every fold, and are simulated once
-    some = sorted(known, key=_draw_number)[:_ROWS_FOR_RULE]
+    drawn = sorted(known, key=lambda one: crc32(f"{one.network} {one.level} {one.case.batch}".encode()))
+    some = drawn[:_ROWS_FOR_RULE]
     truth = np.array([one.reserved_bytes for one in some], dtype=float)
 
     def error(rule: str) -> float:
         return float(np.abs(np.log(simulate_bytes([one.case for one in some], rule)[1] / truth)).mean())
 
     return min(RULES, key=error)
-
-
-def _draw_number(sample: StepSample) -> int:
-    return crc32(f"{sample.network} {sample.level} {sample.case.batch}".encode())
 
 
 def fit_memory(samples: Sequence[StepSample], *, hybrid: bool) -> MemoryModel:

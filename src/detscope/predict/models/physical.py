@@ -89,6 +89,7 @@ def find_fair_places(samples: Sequence[StepSample]) -> list[int]:
     return [place for place, one in enumerate(samples) if one.network in fair or not fair]
 
 
+@lru_cache(maxsize=20000)
 def count_step_cost(graph: LayerGraph, batch: int, tiles: Tiles, *, training: bool = True) -> StepCost:
     """The terms of a training step or of one inference."""
     total = dict.fromkeys(TERMS, 0.0)
@@ -212,13 +213,8 @@ class PhysicalModel:
         return found
 
 
-@lru_cache(maxsize=20000)
-def _cost_of(graph: LayerGraph, batch: int, tiles: Tiles, training: bool) -> StepCost:
-    return count_step_cost(graph, batch, tiles, training=training)
-
-
 def _collect_costs(cases: Sequence[StepCase], tiles: Tiles, training: bool) -> tuple[Array, Array]:
-    costs = [_cost_of(case.graph, case.batch, tiles, training) for case in cases]
+    costs = [count_step_cost(case.graph, case.batch, tiles, training=training) for case in cases]
     return np.array([cost.terms for cost in costs]), np.array([[cost.calls, 1.0] for cost in costs])
 
 

@@ -145,7 +145,8 @@ class HollowRunner:
         key = (function, _make_key(args), _make_key(tuple(named.items())))
         shapes = self._shapes.get(key)
         if shapes is None:
-            shapes = _describe_outputs(name, function, args, named)
+            shapes = describe_known(name, args, named)
+            shapes = shapes or _describe_tensors(function(*_as_meta(args), **_as_meta(dict(named))))
             if name in _CONVOLUTIONS and _channels_last(args[_CONVOLUTIONS[name] : _CONVOLUTIONS[name] + 2]):
                 shapes = _with_channels_last(shapes)
             self._shapes[key] = shapes
@@ -174,11 +175,6 @@ def _all_left_out(shapes: Any, phase: str) -> bool:
     if isinstance(shapes, OutputLayout):
         return phase == BACKWARD or len(shapes.shape) >= _FEATURE_MAP
     return all(_all_left_out(item, phase) for item in shapes if item is not None)
-
-
-def _describe_outputs(name: str, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
-    known = describe_known(name, args, named)
-    return known or _describe_tensors(function(*_as_meta(args), **_as_meta(dict(named))))
 
 
 def _describe_tensors(outputs: Any) -> Any:

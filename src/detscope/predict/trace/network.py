@@ -16,6 +16,7 @@ from detscope.predict.trace.peaks import (
     categorize_block,
     extrapolate_events,
     find_peak,
+    make_extrapolation,
     make_timelines,
     steps_match,
 )
@@ -62,23 +63,19 @@ class TracedNetwork:
             _with_workspace(peaks, self._count_workspace(step.batch))
             for peaks, step in zip(_peaks_as_traced(self.steps, optimizer), self.steps, strict=True)
         )
-        share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
-
-        def between(one: int, other: int) -> int:
-            return round(one + share * (other - one))
-
+        extrapolate = make_extrapolation(self.steps, batch)
         return StepMemory(
-            between(low.allocated, high.allocated),
-            between(low.reserved, high.reserved),
-            {name: between(size, high.categories[name]) for name, size in low.categories.items()},
+            extrapolate(low.allocated, high.allocated),
+            extrapolate(low.reserved, high.reserved),
+            {name: extrapolate(size, high.categories[name]) for name, size in low.categories.items()},
         )
 
     def sum_activations(self, batch: int) -> dict[str, int]:
         """Bytes that forward leaves for backward (inference: makes), by the model's outermost parts."""
         low, high = (_made_by_stage(step, self.training) for step in self.steps)
-        share = (batch - self.steps[0].batch) / (self.steps[1].batch - self.steps[0].batch)
+        extrapolate = make_extrapolation(self.steps, batch)
         return {
-            stage or "(the model itself)": round(size + share * (high.get(stage, size) - size))
+            stage or "(the model itself)": extrapolate(size, high.get(stage, size))
             for stage, size in low.items()
         }
 

@@ -7,7 +7,7 @@ each two convolutions is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -45,6 +45,12 @@ class StepTimeline:
     call_units: tuple[int, ...]
 
 
+def make_extrapolation(steps: tuple[TracedStep, TracedStep], batch: int) -> Callable[[int, int], int]:
+    """What draws a size of both traced steps out to another batch."""
+    share = (batch - steps[0].batch) / (steps[1].batch - steps[0].batch)
+    return lambda low, high: round(low + share * (high - low))
+
+
 @lru_cache(maxsize=8)
 def number_units(steps: tuple[TracedStep, TracedStep]) -> tuple[list[int], list[int]]:
     """A number for every operator, the same in both steps: its own, or that of the last convolution."""
@@ -77,7 +83,10 @@ def _make_timeline(step: TracedStep, units: Sequence[int], optimizer: str | None
     """The events of a step that is not the first: the optimizer's state is there, gradients are not."""
     log = step.log
     trained = [log.blocks[number].size_bytes for number in step.trained]
-    events = [MemoryEvent(key, size, "optimizer") for key, size in _list_state(trained, optimizer)]
+    # SGD keeps momentum; Adam two averages and a count
+    states = {"sgd": lambda size: [size], "adam": lambda size: [size, size, FLOAT_BYTES]}
+    state = [part for size in trained if optimizer for part in states[optimizer](size)]
+    events = [MemoryEvent(_OPTIMIZER_KEYS + place, size, "optimizer") for place, size in enumerate(state)]
     ends: list[int] = []  # how many events there are when an operator ends
     places: list[int] = []
     for operator, number, comes in log.events:
@@ -102,15 +111,6 @@ def categorize_block(block: StorageBlock, number: int, step: TracedStep) -> str:
     if number in step.gradients:
         return "gradients"
     return "activations" if block.phase == FORWARD and block.until in (BACKWARD, "") else "temporary"
-
-
-def _list_state(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int]]:
-    """SGD keeps momentum; Adam two averages and a count."""
-    kept = {"sgd": lambda size: [size], "adam": lambda size: [size, size, FLOAT_BYTES]}
-    if optimizer is None:
-        return []
-    sizes = [part for size in trained for part in kept[optimizer](size)]
-    return [(_OPTIMIZER_KEYS + place, size) for place, size in enumerate(sizes)]
 
 
 def _list_update(trained: Sequence[int], optimizer: str | None) -> list[tuple[int, int]]:
@@ -140,12 +140,15 @@ def find_peak(
     Scratch memory is measured only where it could make the peak: a few operators of hundreds.
     """
     lines = make_timelines(steps, optimizer)
-    share = (batch - steps[0].batch) / (steps[1].batch - steps[0].batch)
-    bounds = _interpolate_sizes(_bound_scratch(lines[0]), _bound_scratch(lines[1]), share)
+    extrapolate = make_extrapolation(steps, batch)
+    bounds = list(map(extrapolate, *map(_bound_scratch, lines)))
     measured: set[int] = set()
     while True:
         low, high = (_find_levels(line, book, book.known_count) for line in lines)
-        drawn = [_between_categories(one, other, share) for one, other in zip(low, high, strict=True)]
+        drawn = [
+            {name: extrapolate(one[name], other[name]) for name in CATEGORIES}
+            for one, other in zip(low, high, strict=True)
+        ]
         totals = [sum(level.values()) for level in drawn]
         best = max(totals)
         open_units = [
@@ -177,20 +180,12 @@ def _bound_scratch(line: StepTimeline) -> list[int]:
     return found
 
 
-def _interpolate_sizes(one: Sequence[int], other: Sequence[int], share: float) -> list[int]:
-    return [round(low + share * (high - low)) for low, high in zip(one, other, strict=True)]
-
-
-def _between_categories(one: dict[str, int], other: dict[str, int], share: float) -> dict[str, int]:
-    return {name: round(one[name] + share * (other[name] - one[name])) for name in CATEGORIES}
-
-
 def extrapolate_events(one: StepTimeline, other: StepTimeline, batch: int) -> list[MemoryEvent]:
     """The events at another batch size; the steps must match."""
-    share = (batch - one.step.batch) / (other.step.batch - one.step.batch)
+    extrapolate = make_extrapolation((one.step, other.step), batch)
     found = []
     for low, high in zip(one.events, other.events, strict=True):
-        size = round(low.bytes + share * (high.bytes - low.bytes))
+        size = extrapolate(low.bytes, high.bytes)
         # what comes must not come as nothing: that would mean that it goes
         found.append(MemoryEvent(low.key, max(1, size) if low.bytes else 0, low.category, low.stage))
     return found

@@ -42,7 +42,7 @@ def _brief_parts(section: Section, ascii_only: bool) -> Iterator[RenderableType 
     if section.brief_title:
         yield Panel(
             Text(plain(section.title), style="bold"),
-            title=plain(section.short[:1].lower() + section.short[1:]),
+            title=Text(plain(section.short[:1].lower() + section.short[1:])),
         )
     for block in section.blocks:
         yield from _brief_block(block, ascii_only)

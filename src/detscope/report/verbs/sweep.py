@@ -9,6 +9,7 @@ from detscope.analyze.sweep.figures import SweepForecast, SweepGroup, SweepPoint
 from detscope.report.colours import PALETTE
 from detscope.report.figures import count, number, with_unit
 from detscope.report.model import (
+    SEARCHED_ROWS,
     Absent,
     Axis,
     Block,
@@ -24,6 +25,7 @@ from detscope.report.model import (
     Series,
     Table,
     Value,
+    make_table,
 )
 from detscope.report.progress import duration_text
 from detscope.report.render.page import render_page
@@ -32,7 +34,18 @@ from detscope.runs.atomic import write_text
 MOST_FAILURES = 500
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MANY = 24  # lines of which a legend still helps
-_SEARCHABLE = 12  # rows from which on a table can be searched
+_DEVICE = {"device": Column("device")}
+_DEVICE |= {name: Column(name, "count") for name in ("done", "failed", "skipped", "left")}
+_NETWORK = {"name": Column("Network", "code")}
+_NETWORK |= {name: Column(name, "count") for name in ("parameters", "measured", "failed", "skipped")}
+_NETWORK |= {"largest_batch": Column("largest batch", "count")}
+_NETWORK |= {"best_images_per_s": Column("best images/s", "number")}
+_ENDING = {"name": Column("status"), "trials": Column("trials", "count")}
+_AXIS = {"name": Column("axis"), "values": Column("values", "sentence")}
+_FACT = {"name": Column("what"), "text": Column("value", "sentence")}
+_TRIAL = {"name": Column("Network", "code"), "stage": Column("stage"), "device": Column("device")}
+_FAILURE = {**_TRIAL, "batch_size": Column("batch", "count"), "status": Column("status", "sentence")}
+_FAILURE |= {"message": Column("its last words", "sentence")}
 Reader = Callable[[SweepPoint], float | None]
 
 
@@ -93,41 +106,15 @@ def _overview_section(summary: SweepSummary) -> Section:
     if unstable:
         cards.append(Card("To be read with care", count(unstable), "interval wider than asked for", "warn"))
     cards.append(Card("Time in trials", duration_text(summary.measured_s)))
-    numbers = ("measured", "failed", "skipped", "largest batch")
-    columns = [Column("Network", "code"), Column("parameters", "count")]
-    columns += [*(Column(name, "count") for name in numbers), Column("best images/s", "number")]
-    body: list[list[Value]] = [
-        [
-            row.name,
-            row.parameters,
-            row.measured,
-            row.failed,
-            row.skipped,
-            row.largest_batch,
-            row.best_images_per_s,
-        ]
-        for row in summary.networks
-    ]
-    endings = [[row.name, row.trials] for row in summary.endings]
-    axes = [[row.name, row.values] for row in summary.axes]
     blocks: list[Block] = [
         Cards(cards),
         Facts(_status_facts(summary), full=False),
-        _device_table(summary),
-        Table("networks", "What ran", columns, body, searchable=len(body) > _SEARCHABLE),
-        Table("endings", "How trials ended", [Column("status"), Column("trials", "count")], endings),
-        Table("axes", "What was varied", [Column("axis"), Column("values", "sentence")], axes),
+        make_table("devices", "How far every device is", summary.devices, _DEVICE, len(summary.devices)),
+        make_table("networks", "What ran", summary.networks, _NETWORK),
+        make_table("endings", "How trials ended", summary.endings, _ENDING),
+        make_table("axes", "What was varied", summary.axes, _AXIS),
     ]
     return Section("overview", "Overview", _describe_state(summary), "", blocks, brief_title=True)
-
-
-def _device_table(summary: SweepSummary) -> Table:
-    names = ("done", "failed", "skipped", "left")
-    columns = [Column("device"), *(Column(name, "count") for name in names)]
-    body: list[list[Value]] = [
-        [row.device, row.done, row.failed, row.skipped, row.left] for row in summary.devices
-    ]
-    return Table("devices", "How far every device is", columns, body, brief_rows=len(body))
 
 
 def _status_facts(summary: SweepSummary) -> list[Fact]:
@@ -239,7 +226,7 @@ def _throughput_section(groups: Sequence[SweepGroup]) -> Section | Absent:
     blocks: list[Block] = [
         _curve_chart("throughput", "Images per second against batch size", series, "images per second"),
         Facts(stops, full=False),
-        Table("throughput-table", caption, columns, body, searchable=len(body) > _SEARCHABLE),
+        Table("throughput-table", caption, columns, body, searchable=len(body) > SEARCHED_ROWS),
     ]
     text = "A larger batch pays while it gains 5 % images/s per doubling."
     return Section("throughput-section", "Throughput", title, text, blocks)
@@ -285,7 +272,7 @@ def _size_section(summary: SweepSummary) -> Section | Absent:
         "Speed against size",
         f"{on_front} of {len(points)} networks are on the front: to be faster, one must be smaller",
         "Best images/s of each network against its parameters.",
-        [chart, Table("size-table", "Speed and size", columns, body, searchable=len(body) > _SEARCHABLE)],
+        [chart, Table("size-table", "Speed and size", columns, body, searchable=len(body) > SEARCHED_ROWS)],
     )
 
 
@@ -369,17 +356,12 @@ def _curve_table(
         at = {point.batch_size: value for point, value in points}
         care = [", ".join(map(str, unstable.get(group.name, ())))] if marked else []
         body.append([group.name, *(at.get(batch) for batch in batches), *care])
-    return Table(name, caption, columns, body, searchable=len(body) > _SEARCHABLE)
+    return Table(name, caption, columns, body, searchable=len(body) > SEARCHED_ROWS)
 
 
 def _failure_section(failures: Sequence[SweepRow]) -> Section:
-    columns = [Column("Network", "code"), Column("stage"), Column("device"), Column("batch", "count")]
-    columns += [Column("status", "sentence"), Column("its last words", "sentence")]
-    body = [
-        [row.name, row.stage, row.device, row.batch_size, row.status, row.message or ""]
-        for row in failures[:MOST_FAILURES]
-    ]
-    blocks: list[Block] = [Table("failures-table", "Not measured, and why", columns, body, searchable=True)]
+    shown = failures[:MOST_FAILURES]
+    blocks: list[Block] = [make_table("failures-table", "Not measured, and why", shown, _FAILURE)]
     if len(failures) > MOST_FAILURES:
         blocks.append(Notes([f"and {len(failures) - MOST_FAILURES} more: detscope sweep export"]))
     networks = len({row.network for row in failures})
@@ -442,10 +424,8 @@ def _method_section(summary: SweepSummary) -> Section:
     environments = summary.environments
     blocks: list[Block] = []
     for place, environment in enumerate(environments, 1):
-        facts = [[fact.name, fact.text] for fact in environment.facts]
         caption = f"Environment {place} of {len(environments)}: {count(environment.rows)} results"
-        columns = [Column("what"), Column("value", "sentence")]
-        blocks.append(Table(f"environment-{place}", caption, columns, facts))
+        blocks.append(make_table(f"environment-{place}", caption, environment.facts, _FACT))
     if summary.first_ended_at is not None:
         blocks.append(
             Notes([f"results arrived between {summary.first_ended_at} and {summary.last_ended_at} (UTC)"])

@@ -6,31 +6,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.accuracy.coco_format import encode_results, import_results, import_truth, load_results
 from detscope.accuracy.measures import export_content, make_table_rows, measure_accuracy
 from detscope.accuracy.records import Detections, GroundTruth
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
+from detscope.data.contract import DetectionDataset, Problem
 from detscope.errors import DetscopeError
+from detscope.report.progress import Progress
+from detscope.report.publish import publish_run
 from detscope.runs.atomic import write_bytes, write_text
+from detscope.runs.writer import RunWriter
 from detscope.sessions.endings import close_failed
 from detscope.sessions.evaluate.model import build_evaluated, with_weights_file
 from detscope.sessions.evaluate.pictures import draw_worst
 from detscope.sessions.recording import describe_model, open_data
-
-if TYPE_CHECKING:
-    from detscope.data.contract import DetectionDataset, Problem
-    from detscope.report.progress import Progress
-    from detscope.runs.writer import RunWriter
 
 DETECTIONS, EVALUATION, PICTURES = "detections.json", "evaluation.json", "worst"
 
 
 def run_evaluation(settings: Settings, *, progress: Progress, notes: Sequence[str] = ()) -> Path:
     """Measure accuracy on a data set: of a model, or of a file of detections without any model."""
-    from detscope.report.publish import publish_run
 
     for note in notes:
         progress.note(note)
@@ -144,7 +142,6 @@ def _start_run(
     settings: Settings, name: str, dataset: DetectionDataset, info: dict[str, Any], notes: Sequence[str]
 ) -> RunWriter:
     from detscope.machine.facts import gather_facts
-    from detscope.runs.writer import RunWriter
 
     data = {
         "name": dataset.name,

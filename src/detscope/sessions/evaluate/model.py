@@ -6,16 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from detscope.config.schema import Settings
+from detscope.data.contract import DetectionDataset
 from detscope.errors import InputError, UsageError
 from detscope.sessions.recording import build_options, coco_class_names
 from detscope.zoo.contract import BuiltModel
 from detscope.zoo.registry import build_model
-
-if TYPE_CHECKING:
-    from detscope.data.contract import DetectionDataset
 
 # What VOC calls a class that COCO has under another name, without spaces.
 _SAME_CLASS = {"aeroplane": "airplane", "motorbike": "motorcycle", "sofa": "couch", "tvmonitor": "tv"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,6 +19,7 @@ from detscope.record.device.nsight import watch_window
 from detscope.record.memory.allocations import measure_allocations
 from detscope.record.memory.failures import find_out_of_memory
 from detscope.record.recorder import Recorder
+from detscope.report.progress import Progress
 from detscope.report.publish import publish_run
 from detscope.sessions.endings import name_kept_run
 from detscope.sessions.infer.detections import DetectionKeeper
@@ -38,9 +39,6 @@ from detscope.sessions.recording import (
 from detscope.zoo.contract import BuiltModel, ModelCard, Stage
 from detscope.zoo.family import has_target
 from detscope.zoo.registry import build_model
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
 
 MEMORY_PASSES = 3
 # Images differ, and what they cost is related to what is in them: many are recorded with all modules.

@@ -16,19 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import DetscopeError, InterruptedRun, MachineError, UsageError
+from detscope.report.progress import Progress
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
 from detscope.runs.writer import update_info
 from detscope.sessions.ranks.exchange import boot_identity, choose_device, rank_place
 from detscope.sessions.ranks.merge import merge_ranks, take_tables
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
 
 SHUTDOWN_S = 15  # between asking the other ranks to end and ending them
 _TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)  # another rank did not come to a collective

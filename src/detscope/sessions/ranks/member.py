@@ -11,20 +11,17 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from detscope.errors import DetscopeError
 from detscope.faults import error_text
-
-if TYPE_CHECKING:
-    from detscope.sessions.ranks.exchange import RankPlace
+from detscope.sessions.ranks.exchange import RankPlace, rank_place
 
 _DEATH_SIGNAL = 1  # prctl's number for "tell me when my parent dies"
 
 
 def run_member(folder: Path) -> NoReturn:
     """Train as one of the ranks; how it ended is left in the folder for the process that started torchrun."""
-    from detscope.sessions.ranks.exchange import rank_place
 
     place = rank_place()
     if place is None:

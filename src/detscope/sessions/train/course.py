@@ -8,11 +8,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.utils.data import DataLoader
 
 from detscope.analyze.accuracy import JUDGED_BY
+from detscope.loops.train import Position
 from detscope.machine.interrupts import expect_interrupt, interrupt_once
+from detscope.record.recorder import Recorder
 from detscope.sessions.train.checkpoints import (
     TrainingParts,
     latest_checkpoint,
@@ -21,14 +26,6 @@ from detscope.sessions.train.checkpoints import (
     update_state,
 )
 from detscope.sessions.train.held_out import HeldOutImages
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch.utils.data import DataLoader
-
-    from detscope.loops.train import Position
-    from detscope.record.recorder import Recorder
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from detscope.accuracy.coco_format import import_truth
 from detscope.accuracy.measures import AccuracyRow, make_table_rows, measure_accuracy
 from detscope.accuracy.records import Detections, GroundTruth, find_positions
 from detscope.config.schema import Settings
+from detscope.data.contract import DetectionDataset
+from detscope.data.loading.loader import build_loader
+from detscope.loops.evaluate import ImageDetections, evaluate_model
+from detscope.report.progress import Progress
 from detscope.sessions.recording import open_data
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import nn
-
-    from detscope.data.contract import DetectionDataset
-    from detscope.loops.evaluate import ImageDetections
-    from detscope.report.progress import Progress
-    from detscope.zoo.contract import ModelCard
+from detscope.zoo.contract import ModelCard
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,6 @@ class HeldOutImages:
 
     def evaluate_model(self, model: nn.Module, epoch: int, step: int) -> list[AccuracyRow]:
         """Accuracy of the model as it is now, as rows; model and random states come back as they were."""
-        from detscope.data.loading.loader import build_loader
-        from detscope.loops.evaluate import evaluate_model
 
         training = self.settings.training
         # made anew each time: its workers would otherwise sit beside those of the training

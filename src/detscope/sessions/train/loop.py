@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from detscope.config.schema import DataSettings, TrainingSettings
+from detscope.data.contract import DetectionDataset
 from detscope.data.loading.loader import LoaderPlan, build_loader
 from detscope.errors import OwnCodeError
 from detscope.loops.ema import WeightAverage
@@ -24,6 +26,7 @@ from detscope.loops.train import (
 )
 from detscope.record.device.nsight import watch_window
 from detscope.record.recorder import Recorder
+from detscope.report.progress import Progress
 from detscope.report.publish import publish_run
 from detscope.sessions.endings import name_kept_run, show_out_of_memory
 from detscope.sessions.recording import add_costs, build_options, describe_model, make_recorder
@@ -36,12 +39,6 @@ from detscope.zoo.contract import BuiltModel
 from detscope.zoo.outputs import find_forward
 from detscope.zoo.recompute import recompute_in_backward
 from detscope.zoo.registry import build_model, recognise_family
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from detscope.data.contract import DetectionDataset
-    from detscope.report.progress import Progress
 
 
 def train_job(job: TrainingJob, progress: Progress) -> Path:

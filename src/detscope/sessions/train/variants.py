@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.analyze.advice.case import Advice
 from detscope.analyze.summary import RunSummary, summarize
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
+from detscope.report.progress import Progress
 from detscope.report.publish import publish_page
 from detscope.runs.reader import load_run
 from detscope.runs.writer import update_info
 from detscope.sessions.train.training import run_training
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
 
 # variant -> what changes in [training] when its advice is followed
 VARIANTS: dict[str, Callable[[Advice], dict[str, Any]]] = {
