@@ -25,7 +25,7 @@ def test_time_outside_of_phases_is_traced_to_the_function_that_spent_it(
     def keep_books() -> None:
         time.sleep(0.03)
         for _ in range(3):
-            looking = threading.Thread(target=heard.tracker.recording._sampler.look)
+            looking = threading.Thread(target=heard.tracker.recording._sampler.look_once)
             looking.start()
             looking.join()
 
@@ -73,7 +73,7 @@ def test_what_a_rare_step_spent_is_told_of_all_steps_and_in_how_many_it_was_seen
     def save() -> None:
         time.sleep(0.5)
         for _ in range(20):
-            looking = threading.Thread(target=heard.tracker.recording._sampler.look)
+            looking = threading.Thread(target=heard.tracker.recording._sampler.look_once)
             looking.start()
             looking.join()
 
@@ -106,7 +106,7 @@ def test_looks_at_steps_before_the_training_are_not_taken_for_looks_at_the_train
     monkeypatch.setattr(OtherSampler, "start", lambda _sampler: None)
 
     def look() -> None:
-        looking = threading.Thread(target=heard.tracker.recording._sampler.look)
+        looking = threading.Thread(target=heard.tracker.recording._sampler.look_once)
         looking.start()
         looking.join()
 

@@ -31,11 +31,6 @@ class RecordedRank:
     sink: Sink
     frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
 
-    @property
-    def info(self) -> dict[str, Any]:
-        """Facts about the file."""
-        return self.sink.info
-
 
 @dataclass(frozen=True)
 class ImportResult:
@@ -92,19 +87,19 @@ def _group_jobs(recordings: Sequence[RecordedRank]) -> list[list[RecordedRank]]:
     if len({recording.format.name for recording in recordings}) == len(recordings):
         return [list(recordings)]
     groups: list[list[RecordedRank]] = []
-    for recording in (one for one in recordings if "rank" in one.info):
+    for recording in (one for one in recordings if "rank" in one.sink.info):
         home = next((group for group in groups if _is_same_job(group, recording)), None)
         if home is None:
             groups.append([recording])
         else:
             home.append(recording)
-    return groups + [[recording] for recording in recordings if "rank" not in recording.info]
+    return groups + [[recording] for recording in recordings if "rank" not in recording.sink.info]
 
 
 def _is_same_job(group: list[RecordedRank], recording: RecordedRank) -> bool:
-    sizes = {member.info.get("world_size") for member in group}
+    sizes = {member.sink.info.get("world_size") for member in group}
     ranks = {member.sink.rank for member in group}
-    return sizes == {recording.info.get("world_size")} and recording.sink.rank not in ranks
+    return sizes == {recording.sink.info.get("world_size")} and recording.sink.rank not in ranks
 
 
 def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None) -> Path:
@@ -122,7 +117,7 @@ def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None)
         "device": _name_devices(group),
         "level": "ops",
         "sources": [_describe_source(recording) for recording in group],
-        "stages": group[0].info.get("stages", []),
+        "stages": group[0].sink.info.get("stages", []),
         "cannot_tell": list(dict.fromkeys(text for one in group for text in one.sink.unknown)),
         "definitions": DEFINITIONS,
         **_describe_operators(group),
@@ -169,7 +164,7 @@ def _name_devices(group: Sequence[RecordedRank]) -> str | None:
     """Names of the devices the files are about; None where they do not say."""
     names: list[str] = []
     for recording in group:
-        known = {d.get("id"): d.get("name") for d in recording.info.get("devices", [])}
+        known = {d.get("id"): d.get("name") for d in recording.sink.info.get("devices", [])}
         frames = recording.frames.get("device_events", [])
         used = {number for frame in frames for number in frame["device"].unique().to_list()}
         names += [str(known[number]) for number in sorted(used - {None}) if known.get(number)]
@@ -177,7 +172,7 @@ def _name_devices(group: Sequence[RecordedRank]) -> str | None:
 
 
 def _describe_operators(group: Sequence[RecordedRank]) -> dict[str, Any]:
-    first = next((one.info for one in group if "kernels_unlinked" in one.info), None)
+    first = next((one.sink.info for one in group if "kernels_unlinked" in one.sink.info), None)
     if first is None:
         return {}
     found: dict[str, Any] = {"steps": max(1, int(first.get("steps") or 0))}
@@ -199,7 +194,7 @@ def _explain_damage(group: Sequence[RecordedRank]) -> str | None:
     """Why the run is only a part of what was recorded."""
     reasons = []
     for recording in group:
-        if recording.info.get("cut"):
+        if recording.sink.info.get("cut"):
             reasons.append(f"{recording.path.name} is cut")
         reasons += [
             f"{number:,} {what}"

@@ -148,7 +148,10 @@ def wrong_condition(columns: Mapping[str, str]) -> str:
 
 @contextmanager
 def lock_store(store: Path) -> Iterator[None]:
-    """Hold the store for the block; the file beside it is gone afterwards. A killed holder holds nothing."""
+    """Hold the store for the block; the file beside it is gone afterwards. A killed holder holds nothing.
+
+    Our own: older versions of filelock, which we allow, leave their file behind.
+    """
     path = store.with_name(f"{store.name}-lock")
     descriptor = _open_lock(path, store)
     try:
