@@ -42,9 +42,12 @@ from pathlib import Path
 import numpy.ma
 import polars as pl
 import detscope.ingest.kineto.reader
+from detscope.ingest.sink import Format
+from detscope.parts import parts_of
 from detscope.analyze.summary import summarize
 from detscope.ingest.recordings import import_files
 from detscope.runs.reader import load_run
+parts_of("formats", Format)
 with tempfile.TemporaryDirectory() as folder:
     before, start = peak(), time.perf_counter()
     (run,) = import_files([Path(sys.argv[1])], Path(folder)).runs

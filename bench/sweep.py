@@ -18,11 +18,11 @@ LONG_TRIALS, LONG_SECONDS = 6, 10.0
 SHORT_TRIALS, SHORT_SECONDS = 50, 1.0
 _SLEEPER = """
 import sys, time
-from detscope.sweep.trial import serve
+from detscope.sweep.trial import serve_requests
 def work(request):
     time.sleep(float({seconds}))
     return {{"step_ms": 1.0}}
-serve(work)
+serve_requests(work)
 """
 
 

@@ -18,7 +18,7 @@ CHILD = """
 import json, os, resource, sys
 import torch
 from detscope.machine.limits import status_bytes
-from detscope.sweep.outcome import of_exception
+from detscope.sweep.outcome import classify_exception
 import detscope.record.memory.failures as failures
 
 def tell(error):
@@ -27,7 +27,7 @@ def tell(error):
         "said": str(error).splitlines()[0],
         "status": found and found.status,
         "message": found and found.message,
-        "sweep": of_exception(error).kind,
+        "sweep": classify_exception(error).kind,
     }
     print(json.dumps(row), flush=True)
 

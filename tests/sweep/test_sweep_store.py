@@ -45,10 +45,10 @@ from pathlib import Path
 sys.path.insert(0, {folder!r})
 from test_sweep_store import identity
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.store import Store
-with Store(Path({path!r}), create=True) as store:
+from detscope.sweep.store import SweepStore
+with SweepStore(Path({path!r}), create=True) as store:
     for number in range(250):
-        store.record(identity(250 * int(sys.argv[1]) + number), Outcome("ok", result={{"step_ms": 1.0}}))
+        store.record_attempt(identity(250 * int(sys.argv[1]) + number), Outcome("ok", result={{"step_ms": 1.0}}))
 """
 
 

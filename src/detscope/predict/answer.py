@@ -94,12 +94,12 @@ def _add_estimates(
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
             row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
-            if len(model.reach.places):  # else no whole network was measured: nothing to be far from
+            if model.reach.places.size:  # else no whole network was measured: nothing to be far from
                 row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
         if target == "memory" and isinstance(model.far, MemoryModel):
             for row, wanted in zip(rows, model.far.predict_unbounded(cases).tolist(), strict=True):
                 row["process_bytes_unbounded"] = max(wanted, row[key])
-        if estimate.extrapolated.any() and len(model.reach.places):
+        if estimate.extrapolated.any() and model.reach.places.size:
             outside = len({number for case in cases for number in model.reach.find_outside(case)})
             notes.append(
                 f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"

@@ -24,12 +24,12 @@ import numpy as np
 
 from detscope.errors import InputError
 from detscope.limits import read_limit, require_within
-from detscope.predict.device.model import STAGES, DeviceModel, NoReach
+from detscope.predict.device.model import STAGES, DeviceModel
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation, Shape
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.model import MemoryModel
-from detscope.predict.models.choice import Predictor, Reach, TargetModel
+from detscope.predict.models.choice import NO_REACH, Predictor, Reach, TargetModel
 from detscope.predict.models.methods import TARGETS, HybridModel
 from detscope.predict.models.older import INFERENCE_FEATURES, TRAINING_FEATURES, TreesModel
 from detscope.predict.models.physical import PhysicalModel
@@ -133,7 +133,7 @@ def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
         ):
             raise ValueError(f"its reach is not of {TRAINING_FEATURES} features")
     else:
-        reach = NoReach()
+        reach = NO_REACH
     near = _from_plain(plain["near"], path)
     errors = {
         str(kind): {str(name): float(value) for name, value in found.items()}

@@ -14,9 +14,9 @@ from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import LayerTime, sum_layer_times
 from detscope.predict.memory.limit import keep_outcomes, learn_limit
 from detscope.predict.memory.model import MemoryModel
-from detscope.predict.models.choice import Reach, TargetModel
+from detscope.predict.models.choice import NO_REACH, TargetModel
 from detscope.predict.models.methods import LAYERS, fit_method
-from detscope.predict.samples import Array, StepCase, StepSample, keep_measured, sum_samples
+from detscope.predict.samples import StepSample, keep_measured, sum_samples
 
 STAGES = ("training", "inference")
 ASSUMED_WIDTH = log(1.4)  # of latencies by layers alone, until whole networks were measured: docs/predict.md
@@ -36,21 +36,6 @@ class DeviceModel:
     limit_bytes: float | None = None
     layer_rows: int = 0  # single layers that were measured
     notes: tuple[str, ...] = ()  # what the figures rest on besides measured steps
-
-
-class NoReach(Reach):
-    """No whole network was measured: nothing is near, and nothing can be said to lie outside."""
-
-    def __init__(self) -> None:
-        super().__init__(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
-
-    def measure_distances(self, cases: Sequence[StepCase]) -> Array:
-        """Infinitely far."""
-        return np.full(len(cases), np.inf)
-
-    def find_outside(self, case: StepCase) -> list[int]:  # noqa: ARG002
-        """No feature: there is nothing to compare with."""
-        return []
 
 
 def fit_device(
@@ -75,9 +60,7 @@ def fit_device(
         few = len(keep_measured(samples, "latency_ms")) < _ROWS_TO_CALIBRATE
         if target == "latency" and table is not None and few:
             alone = LayerModel(table)
-            fitted[target] = TargetModel(
-                alone, alone, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, NoReach()
-            )
+            fitted[target] = TargetModel(alone, alone, LAYERS, LAYERS, ASSUMED_WIDTH, ASSUMED_WIDTH, NO_REACH)
             notes.append(
                 "latency: layers alone, no whole network was measured; the interval is assumed to be"
                 f" within a factor of {np.exp(ASSUMED_WIDTH):.1f}"

@@ -90,7 +90,10 @@ Fit = Callable[[Sequence[StepSample]], Predictor]
 
 @dataclass(frozen=True)
 class Reach:
-    """How far from what was measured a case may lie to count as near, in standardised log features."""
+    """How far from what was measured a case may lie to count as near, in standardised log features.
+
+    Without places no whole network was measured: nothing is near, and nothing can be said to lie outside.
+    """
 
     centre: Array
     scale: Array
@@ -99,14 +102,21 @@ class Reach:
 
     def measure_distances(self, cases: Sequence[StepCase]) -> Array:
         """Distance of each case to the nearest measured one."""
+        if not self.places.size:
+            return np.full(len(cases), np.inf)
         here = (_collect_places(cases) - self.centre) / self.scale
         return _measure_nearest(here, self.places)
 
     def find_outside(self, case: StepCase) -> list[int]:
         """Numbers of the older features in which a case exceeds everything that was measured."""
+        if not self.places.size:
+            return []
         here = ((_collect_places([case]) - self.centre) / self.scale)[0]
         beyond = (here > self.places.max(axis=0) + 1e-9) | (here < self.places.min(axis=0) - 1e-9)
         return np.flatnonzero(beyond).tolist()
+
+
+NO_REACH = Reach(np.zeros(0), np.zeros(0), np.zeros((0, 0)), 0.0)
 
 
 def _collect_places(cases: Sequence[StepCase]) -> Array:
