@@ -18,7 +18,7 @@ from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.loading.packing import collate_batch
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train_model
-from detscope.record.model.borders import BorderScribe
+from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.recorder import Recorder
@@ -144,7 +144,7 @@ def hook_pair_us(rounds: int = 7, calls: int = 20_000) -> float:
     bare, probed = Identity(), Identity()
     bare_us = loop(bare)
     holder, nodes = Holder(probed), NodeTable()
-    probes = ModelProbes(holder, nodes, BorderScribe(buffer), "all", (), (), *[lambda *_: None] * 2)
+    probes = ModelProbes(holder, nodes, BorderWriter(buffer), "all", (), (), *[lambda *_: None] * 2)
     probes.attach_modules(modules=True)
     recorded_us = holder(loop)  # inside of a recorded call, as all but the outermost
     probes.remove_all()

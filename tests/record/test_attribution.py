@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.record.model.borders import BorderScribe
+from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.attribution import NOBODY, attribute_operators, find_owners
 from detscope.record.operators.profiler import OperatorEvents, OperatorWindow
@@ -130,10 +130,10 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     model = Branchy()
     nodes = NodeTable()
     buffer = EventBuffer()
-    scribe = BorderScribe(buffer)
-    probes = ModelProbes(model, nodes, scribe, "all", (), (), lambda *_: None, lambda *_: None)
+    borders = BorderWriter(buffer)
+    probes = ModelProbes(model, nodes, borders, "all", (), (), lambda *_: None, lambda *_: None)
     probes.attach_modules(modules=True)
-    scribe.record_functions = True
+    borders.record_functions = True
     window = OperatorWindow(cuda=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

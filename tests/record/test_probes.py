@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.record.model.borders import BorderScribe, tensors_in
+from detscope.record.model.borders import BorderWriter, tensors_in
 from detscope.record.model.probes import ModelProbes, resolve_target, select_modules
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
@@ -44,7 +44,7 @@ def probed(model: nn.Module, *targets: str) -> tuple[NodeTable, EventBuffer, Mod
     nodes, buffer = NodeTable(), EventBuffer()
     stages = [Named(target, target) for target in targets]
     ignore = (lambda *_: None, lambda *_: None)
-    probes = ModelProbes(model, nodes, BorderScribe(buffer), "all", stages, (), *ignore)
+    probes = ModelProbes(model, nodes, BorderWriter(buffer), "all", stages, (), *ignore)
     probes.attach_modules(modules=True)
     return nodes, buffer, probes
 

@@ -68,7 +68,6 @@ def describe_foreign_batch(batch: Any) -> BatchContent:
 
 
 def _describe_parts(batch: Any) -> BatchContent:
-    """In the forms that detection code uses."""
     found = describe_batch(batch)
     if found.boxes is not None and found.images is not None:
         return found

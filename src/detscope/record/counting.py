@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from detscope.record.model.borders import BorderScribe
+from detscope.record.model.borders import BorderWriter
 from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
@@ -53,9 +53,9 @@ def count_costs(
     """Run the pass once and account for its arithmetic; leaves nothing on the model."""
     counter = _OperatorCounter()
     nodes, buffer = NodeTable(), EventBuffer(now=counter.now)
-    scribe = BorderScribe(buffer)
+    borders = BorderWriter(buffer)
     phases = PhaseProbes(buffer, nodes, model, ())
-    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None, phases)
+    probes = ModelProbes(model, nodes, borders, modules, stages, (), lambda *_: None, lambda *_: None, phases)
     phases.attach()
     probes.attach_modules(modules=True)
     try:
@@ -131,7 +131,6 @@ class _OperatorCounter(TorchDispatchMode):
 
 
 def _count_bytes(*parts: Any) -> int:
-    """Bytes of all tensors, each storage once."""
     tensors = {id(leaf): leaf for leaf in tree_leaves(parts) if isinstance(leaf, torch.Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
@@ -186,7 +185,6 @@ def _count_nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # no
 
 
 def _find_own_formulas() -> dict[Any, Callable[..., int]]:
-    """Torchvision's operators, where they are loaded."""
     library = getattr(torch.ops, "torchvision", None)
     found: dict[Any, Callable[..., int]] = {}
     formulas = (

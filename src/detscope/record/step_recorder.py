@@ -27,13 +27,14 @@ from detscope.record.device.telemetry import Telemetry
 from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming, forget_workers
 from detscope.record.memory.failures import (
-    OutOfMemory,
+    MemoryFailure,
     find_open_phase,
     find_out_of_memory,
     locate_failure,
 )
-from detscope.record.memory.spans import ShapeScribe, SpanBuffer
+from detscope.record.memory.spans import SpanBuffer
 from detscope.record.memory.watch import MemoryWatch
+from detscope.record.model.borders import BorderWriter
 from detscope.record.model.calls import CallListener
 from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
@@ -105,8 +106,8 @@ class StepRecorder:
         self._telemetry_hz = telemetry_hz
         self.nodes = NodeTable()
         self.buffer = SpanBuffer(device_clock_for(self._device))
-        self.scribe = ShapeScribe(self.buffer)
-        self._open_spans = OpenSpans(self.buffer.close_spans, self.scribe.close_spans)
+        self.borders = BorderWriter(self.buffer)
+        self._open_spans = OpenSpans(self.buffer.close_spans, self.borders.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
         self.schedule = Schedule(warmup_steps, bare_every, operators, memory_steps=blocks, seed=seed)
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
@@ -141,11 +142,11 @@ class StepRecorder:
     ) -> ModelProbes:
         """Who listens to the modules of a model."""
         tell = (self._add_count, self.note, self._phases)
-        return ModelProbes(model, self.nodes, self.scribe, which, stages, observers, *tell)
+        return ModelProbes(model, self.nodes, self.borders, which, stages, observers, *tell)
 
     def make_memory(self, model: nn.Module) -> MemoryWatch:
         """Who accounts for the memory of a model and its optimizers."""
-        about = (self.nodes, self.buffer, self.scribe, self._device)
+        about = (self.nodes, self.buffer, self.borders, self._device)
         return MemoryWatch(model, self.optimizers, *about, self._open_spans)
 
     # ---- lifetime
@@ -249,7 +250,7 @@ class StepRecorder:
         elif mode != OPERATORS and self.window.is_open:
             self.tables.add_operators(self.window.stop())
         watching = self.memory is not None and self.schedule.with_memory(self.index)
-        self.scribe.record_functions = mode == OPERATORS or watching
+        self.borders.record_functions = mode == OPERATORS or watching
         if self.memory and watching:
             self.memory.begin_step(self.next_step, shapes=mode == WARMUP)
         return mode
@@ -348,7 +349,7 @@ class StepRecorder:
         if self.attached != "modules":
             yield
             return
-        before, after = self.scribe.border_pair(self.nodes.add_node("region", name, "region").number)
+        before, after = self.borders.border_pair(self.nodes.add_node("region", name, "region").number)
         before(None, ())
         try:
             yield
@@ -382,12 +383,12 @@ class StepRecorder:
 
     # ---- small helpers
 
-    def _describe_failure(self, failure: OutOfMemory) -> dict[str, Any]:
+    def _describe_failure(self, failure: MemoryFailure) -> dict[str, Any]:
         """What ran out and where; the operator is known where memory was watched."""
         step = self.next_step
         if self.memory and self.fetching:
             self.memory.abandon_step(step, ())
-        place = locate_failure(self._last_events, self.nodes, self.scribe.failed_in)
+        place = locate_failure(self._last_events, self.nodes, self.borders.failed_in)
         if self.fetching:  # the step had not begun: its batch was being made
             place = {"phase": "data", "module": None}
         watched = self.memory.unfinished.place if self.memory and self.memory.unfinished else {}

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.profiler import record_function
 
-from detscope.record.model.borders import BorderScribe
+from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import make_session, no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
@@ -66,12 +66,12 @@ def measure_allocations(
 ) -> dict[str, Any]:
     """Run the passes under the profiler and account for their memory; leaves nothing on the model."""
     nodes = NodeTable()
-    scribe = BorderScribe(EventBuffer())
-    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None)
+    borders = BorderWriter(EventBuffer())
+    probes = ModelProbes(model, nodes, borders, modules, stages, (), lambda *_: None, lambda *_: None)
     for node in nodes:
-        scribe.find_mark(node.number)  # made now, so that their few bytes are not part of a pass
+        borders.find_mark(node.number)  # made now, so that their few bytes are not part of a pass
     probes.attach_modules(modules=True)
-    scribe.record_functions = True
+    borders.record_functions = True
     try:
         events = _profile_passes(passes, device.startswith("cuda"))
     finally:

@@ -19,7 +19,7 @@ _MESSAGE_LENGTH = 500
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
+class MemoryFailure:
     """What the failed request says of itself."""
 
     status: str  # oom_host, oom_device
@@ -28,7 +28,7 @@ class OutOfMemory:
     message: str
 
 
-def find_out_of_memory(error: BaseException | None, device: str) -> OutOfMemory | None:
+def find_out_of_memory(error: BaseException | None, device: str) -> MemoryFailure | None:
     """What ran out, if that is what the error says or was caused by."""
     for link in _chain_of(error):
         found = _read_error(link)
@@ -36,7 +36,7 @@ def find_out_of_memory(error: BaseException | None, device: str) -> OutOfMemory 
             status, text = found
             where = device if status == "oom_device" else "cpu"
             first = next((line for line in text.splitlines() if _is_request(line)), text)
-            return OutOfMemory(status, where, read_requested_bytes(text), first[:_MESSAGE_LENGTH])
+            return MemoryFailure(status, where, read_requested_bytes(text), first[:_MESSAGE_LENGTH])
     return None
 
 

@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any
 
 from detscope.record.memory.live import INPUTS, HeldTensor, format_dtype, format_shape
-from detscope.record.memory.spans import SeenTensor
 from detscope.record.memory.trace import NO_OPERATOR, NOWHERE, Change, MemoryTrace, OperatorContext
+from detscope.record.model.borders import SeenTensor
 from detscope.record.operators.attribution import NOBODY
 from detscope.record.steps.nodes import NodeTable
 

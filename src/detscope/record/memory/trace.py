@@ -15,7 +15,8 @@ from torch import Size
 from torch._C._profiler import _ExperimentalConfig, _TensorMetadata
 
 from detscope.record.memory.live import read_process_levels
-from detscope.record.memory.spans import MARK_PREFIX, SeenTensor, ShapeScribe, SpanBuffer, write_mark
+from detscope.record.memory.spans import MARK_PREFIX, SpanBuffer, write_mark
+from detscope.record.model.borders import BorderWriter, SeenTensor
 from detscope.record.operators.attribution import (
     ACCUMULATE,
     NOBODY,
@@ -92,8 +93,6 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
 
 
 class _TraceWalk:
-    """What the walk remembers."""
-
     def __init__(self, trace: MemoryTrace, nodes: NodeTable, owners: Ownership) -> None:
         self.trace = trace
         self.nodes = nodes
@@ -200,10 +199,10 @@ class SessionResult:
 class MemorySession:
     """Starts and stops the profiler, with phases and modules as spans of their own in it."""
 
-    def __init__(self, buffer: SpanBuffer, scribe: ShapeScribe, spans: OpenSpans) -> None:
+    def __init__(self, buffer: SpanBuffer, borders: BorderWriter, spans: OpenSpans) -> None:
         self._spans = spans
         self._buffer = buffer
-        self._scribe = scribe
+        self._borders = borders
         self._profile: Any = None
         self._marks = 0
         self._clock: list[tuple[int, int, int]] = []
@@ -223,8 +222,8 @@ class MemorySession:
         with self._spans.close_for_a_moment():
             self._profile.start()
         self._buffer.spanning = True
-        self._scribe.record_functions = True
-        self._scribe.seen = []
+        self._borders.record_functions = True
+        self._borders.seen = []
         self._clock = []
         for _ in range(_CLOCK_MARKS):
             before_ns = perf_counter_ns()
@@ -241,8 +240,8 @@ class MemorySession:
         """End the session."""
         session, self._profile = self._profile, None
         self._buffer.spanning = False
-        self._scribe.record_functions = False
-        seen, self._scribe.seen = self._scribe.seen or [], None
+        self._borders.record_functions = False
+        seen, self._borders.seen = self._borders.seen or [], None
         before = read_process_levels("self").get("process")
         with self._spans.close_for_a_moment():
             session.stop()

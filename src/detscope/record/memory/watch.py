@@ -30,8 +30,9 @@ from detscope.record.memory.live import (
     read_levels,
     sum_by_category,
 )
-from detscope.record.memory.spans import ShapeScribe, SpanBuffer, close_span, open_span
+from detscope.record.memory.spans import SpanBuffer
 from detscope.record.memory.trace import MemorySession, MemoryTrace, SessionResult, read_trace
+from detscope.record.model.borders import BorderWriter, close_span, open_span
 from detscope.record.operators.attribution import NOBODY, find_owners
 from detscope.record.operators.profiler import OpenSpans, no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX
@@ -107,15 +108,15 @@ class MemoryWatch:
         optimizers: WeakObjects[torch.optim.Optimizer],
         nodes: NodeTable,
         buffer: SpanBuffer,
-        scribe: ShapeScribe,
+        borders: BorderWriter,
         device: str,
         spans: OpenSpans,
     ) -> None:
         self._live = LiveObjects(model, optimizers)
         self._nodes = nodes
-        self._scribe = scribe
+        self._borders = borders
         self._device = device
-        self._session = MemorySession(buffer, scribe, spans)
+        self._session = MemorySession(buffer, borders, spans)
         self._reserve = AddressReserve()
         self._ledger: MemoryLedger | None = None
         self._holders: dict[int, TensorHolders] = {}
@@ -142,7 +143,7 @@ class MemoryWatch:
             everything = TensorHolders(self._live.list_everything(), _OWNED)
             if self._ledger is None:
                 for node in self._nodes:
-                    self._scribe.find_mark(node.number)  # made now: their few bytes are not part of a step
+                    self._borders.find_mark(node.number)  # made now: their few bytes are not part of a step
                 self._ledger = MemoryLedger(self._nodes, find_block_sizes(self._device))
                 self._ledger.first_step = step
                 self._ledger.identify_blocks(everything, perf_counter_ns(), "other")
@@ -229,7 +230,6 @@ class MemoryWatch:
         writer.info["memory"] = self._describe_account()
 
     def _describe_account(self) -> dict[str, Any]:
-        """What the run says about this account."""
         ledger = self._ledger
         return {
             "definition": DEFINITION,

@@ -13,7 +13,8 @@ from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -32,6 +33,7 @@ from detscope.record.steps.events import (
 _sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 is_traced: Callable[[], Any] = torch._C._get_tracing_state  # None: nobody traces in this thread
 Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
+_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter)  # other kinds may have none, and say so by an error
 _MOST_TENSORS = 64  # followed per border; detectors hand over some dozen
 
 
@@ -81,6 +83,28 @@ def attributes_of(value: Any, kind: type) -> dict[str, Any]:
     return own if type(own) is dict else {}
 
 
+def open_span(name: str) -> Any:
+    """Begin a span of our own in torch.profiler; it ends by `__exit__(None, None, None)`."""
+    span = torch._C._profiler._RecordFunctionFast(name)
+    span.__enter__()
+    return span
+
+
+def close_span(span: Any) -> None:
+    """End a span."""
+    span.__exit__(None, None, None)
+
+
+class SeenTensor(NamedTuple):
+    """A tensor that passed a module's border."""
+
+    time_ns: int
+    address: int  # of its storage
+    shape: torch.Size
+    dtype: torch.dtype
+    owner: int  # the module's number
+
+
 class BackwardMark:
     """Something to put on autograd nodes, as cheaply as torch allows.
 
@@ -102,7 +126,7 @@ class BackwardMark:
             function.register_prehook(self._reached)
 
 
-class BorderScribe:
+class BorderWriter:
     """Writes begins, ends and backward marks into a buffer; shared by all probes of a recording."""
 
     def __init__(self, buffer: EventBuffer) -> None:
@@ -114,7 +138,9 @@ class BorderScribe:
         self._owners: list[BackwardMark] = []
         self.record_functions = False  # also write spans into torch.profiler, in operator steps
         self._spans: list[Any] = []
-        self.looks = False  # modules are called with what a scribe does around them
+        self.seen: list[SeenTensor] | None = None  # what passed borders of modules; None: nobody looks
+        self.failed_in: int | None = None  # the innermost module that an exception left last
+        self._failure = 0  # which one that was
         self.targets: dict[int, Callable[..., Any]] = {}  # by id: modules that are called in another way
 
     def find_mark(self, number: int) -> BackwardMark:
@@ -186,12 +212,18 @@ class BorderScribe:
         return before, after
 
     def note_failure(self, number: int, error: Exception) -> None:
-        """A target was left by an exception, which passes on."""
+        """A target is left by an exception; outer ones are left by the same, and the first counts."""
+        if id(error) != self._failure:
+            self._failure, self.failed_in = id(error), number
 
-    def call_noted(self, number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """A module's call while `looks` is set."""
-        del number
-        return run(*args, **kwargs)
+    def call_noted(
+        self, seen: list[SeenTensor], number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """A module's call while somebody looks: shapes of what goes in and comes out are noted."""
+        _note_shapes(seen, args, number)
+        output = run(*args, **kwargs)
+        _note_shapes(seen, output, number)
+        return output
 
     def make_call(
         self,
@@ -229,7 +261,9 @@ class BorderScribe:
                 # inference: there is no backward pass to prepare for
                 extend((number << NODE_SHIFT | ENTER, now(), NO_SEQUENCE))
                 try:
-                    return self.call_noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
+                    if self.seen is None:
+                        return run(*args, **kwargs)
+                    return self.call_noted(self.seen, number, run, args, kwargs)
                 except Exception as error:
                     self.note_failure(number, error)
                     raise
@@ -248,7 +282,10 @@ class BorderScribe:
             extend((number << NODE_SHIFT | ENTER, now(), sequence))
             output = None
             try:
-                output = self.call_noted(number, run, args, kwargs) if self.looks else run(*args, **kwargs)
+                if self.seen is None:
+                    output = run(*args, **kwargs)
+                else:
+                    output = self.call_noted(self.seen, number, run, args, kwargs)
                 return output
             except Exception as error:
                 self.note_failure(number, error)
@@ -281,13 +318,11 @@ class BorderScribe:
             self._close_span()
 
     def _open_span(self, number: int) -> None:
-        span = torch._C._profiler._RecordFunctionFast(f"{SPAN_PREFIX}{number}")
-        span.__enter__()
-        self._spans.append(span)
+        self._spans.append(open_span(f"{SPAN_PREFIX}{number}"))
 
     def _close_span(self) -> None:
         if self._spans:
-            self._spans.pop().__exit__(None, None, None)
+            close_span(self._spans.pop())
 
 
 def _mark_own(value: Any, since: int, mark: BackwardMark) -> None:
@@ -306,3 +341,10 @@ def _mark_own(value: Any, since: int, mark: BackwardMark) -> None:
         if sequence >= since and sequence not in seen:
             seen.add(sequence)
             mark.mark_node(function)
+
+
+def _note_shapes(seen: list[SeenTensor], value: Any, owner: int) -> None:
+    for tensor in (value,) if type(value) is torch.Tensor else tensors_in(value):
+        if tensor.layout is torch.strided and type(tensor) in _WITH_MEMORY:
+            address = tensor.untyped_storage().data_ptr()
+            seen.append(SeenTensor(perf_counter_ns(), address, tensor.shape, tensor.dtype, owner))

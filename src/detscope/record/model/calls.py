@@ -30,7 +30,7 @@ from torch import nn
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from detscope.record.foreign import Patches
-from detscope.record.model.borders import BorderScribe, CallState, Pair, is_traced
+from detscope.record.model.borders import BorderWriter, CallState, Pair, is_traced
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,8 @@ class CallListener:
 class ModuleCalls:
     """Stands in nn.Module; `numbers` says which modules are recorded now."""
 
-    def __init__(self, scribe: BorderScribe, listener: CallListener) -> None:
-        self._scribe = scribe
+    def __init__(self, borders: BorderWriter, listener: CallListener) -> None:
+        self._borders = borders
         self._calls = listener.calls
         self._listener = listener
         self._patches = Patches()
@@ -269,7 +269,7 @@ class ModuleCalls:
         self._call: Callable[..., Any] = nn.Module.__call__
         self._plain: Callable[..., Any] = nn.Module.__call__
         self.stand_ins = CallReplacements(listener.calls)
-        self.numbers: dict[int, int] = {}  # by id; negative: not in one piece, see `BorderScribe.targets`
+        self.numbers: dict[int, int] = {}  # by id; negative: not in one piece, see `BorderWriter.targets`
         self.installed = False
 
     def install_call(self) -> None:
@@ -279,7 +279,7 @@ class ModuleCalls:
         current = vars(nn.Module)["__call__"]
         # what a script begins with knew no model yet: this one does its work too
         plain = self._plain = vars(current)["__wrapped__"] if current is self._listener.replaces else current
-        recorded = self._scribe.make_call(plain, self.numbers, self._calls, self._make_outermost())
+        recorded = self._borders.make_call(plain, self.numbers, self._calls, self._make_outermost())
         self._call = functools.wraps(plain)(recorded)
         self._patches.put(nn.Module, "__call__", self._call)
         self.installed = True
@@ -319,7 +319,6 @@ class ModuleCalls:
             self._alone.release()
 
     def _call_inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """The outermost call that is recorded."""
         stand_ins = self.stand_ins
         stand_ins.put_functions_in()
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from detscope.record.foreign import WeakObjects
-from detscope.record.model.borders import BorderScribe
+from detscope.record.model.borders import BorderWriter
 from detscope.record.model.calls import CallListener, CallTarget, ModuleCalls
 from detscope.record.steps.nodes import Node, NodeTable
 from detscope.zoo.contract import Observer, Stage
@@ -70,7 +70,7 @@ class ModelProbes:
         self,
         root: nn.Module,
         nodes: NodeTable,
-        scribe: BorderScribe,
+        borders: BorderWriter,
         which: str,
         stages: Sequence[Stage],
         observers: Sequence[Observer],
@@ -78,14 +78,14 @@ class ModelProbes:
         note: Callable[[str], None],
         listener: CallListener | None = None,
     ) -> None:
-        self._scribe = scribe
+        self._borders = borders
         self._count = count
         self._note = note
         self._root = weakref.ref(root)
         self._listener = listener or CallListener()
-        self._module_calls = ModuleCalls(scribe, self._listener)
+        self._module_calls = ModuleCalls(borders, self._listener)
         self._whole, self._sparse, self._shown = _ProbeTable(), _ProbeTable(), _ProbeTable()
-        self._shown.numbers, self._shown.targets = self._module_calls.numbers, scribe.targets
+        self._shown.numbers, self._shown.targets = self._module_calls.numbers, borders.targets
         self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget_module)
         stage_of = {stage.target: stage.name for stage in stages}
         reads = self._make_readers(root, observers)
@@ -149,10 +149,10 @@ class ModelProbes:
         for key, (owner, readers) in observed.items():
             self._alive.add(owner)
             self._sparse.numbers[key] = -1
-            self._sparse.targets[key] = _make_observed_call(None, self._scribe, readers)
+            self._sparse.targets[key] = _make_observed_call(None, self._borders, readers)
             if readers:
                 self._whole.numbers[key] = -1
-                self._whole.targets[key] = _make_observed_call(numbers.get(key), self._scribe, readers)
+                self._whole.targets[key] = _make_observed_call(numbers.get(key), self._borders, readers)
 
     def _make_function_targets(
         self,
@@ -164,7 +164,7 @@ class ModelProbes:
         pairs = defaultdict[tuple[int, str], Any](lambda: None)
         for owner, name, node in nodes:
             wanted[id(owner), name] = (owner, name)
-            pairs[id(owner), name] = self._scribe.border_pair(node.number)
+            pairs[id(owner), name] = self._borders.border_pair(node.number)
         wanted |= {key: (owner, key[1]) for key, (owner, _) in reads.items() if key[1]}
         found = []
         for key, (owner, name) in wanted.items():
@@ -206,7 +206,7 @@ class ModelProbes:
         self._module_calls.stand_ins.hide_targets()
         self._shown.numbers.clear()
         self._shown.targets.clear()
-        self._scribe.forget_open()
+        self._borders.forget_open()
 
     def remove_all(self) -> None:
         """Put everything back for good."""
@@ -225,7 +225,7 @@ class ModelProbes:
 
 
 def _make_observed_call(
-    number: int | None, scribe: BorderScribe, readers: tuple[Reader, ...]
+    number: int | None, borders: BorderWriter, readers: tuple[Reader, ...]
 ) -> Callable[..., Any]:
     """How a module is called whose outputs are read; `number`: None where it is not recorded."""
 
@@ -234,14 +234,15 @@ def _make_observed_call(
         if number is None:
             output = run(*args, **kwargs)
         else:
-            before, after = scribe.border_pair(number)
+            before, after = borders.border_pair(number)
             before(None, args)
             try:
-                output = (
-                    scribe.call_noted(number, run, args, kwargs) if scribe.looks else run(*args, **kwargs)
-                )
+                if borders.seen is None:
+                    output = run(*args, **kwargs)
+                else:
+                    output = borders.call_noted(borders.seen, number, run, args, kwargs)
             except Exception as error:
-                scribe.note_failure(number, error)
+                borders.note_failure(number, error)
                 raise
             finally:
                 after(None, args, output)

@@ -29,8 +29,6 @@ class StepEnd(Enum):
 
 @dataclass
 class _EventCounts:
-    """What happened since a border."""
-
     batches: int = 0
     backwards: int = 0
     forwards: int = 0

@@ -48,7 +48,7 @@ from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
 
 
-class ScriptPart:
+class PartTimes:
     """Training or evaluation: how many steps, how long."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class ScriptRecording:
         self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
         self._next_look = 0  # evaluation steps until it is asked again which model does the work
         self._compiled_before = count_compiled_frames()
-        self.training, self.evaluation = ScriptPart(), ScriptPart()
+        self.training, self.evaluation = PartTimes(), PartTimes()
         self.optimizers_built = 0
         self.optimizer_steps = self.optimizer_steps_skipped = 0
         self.precision: str | None = None
@@ -142,7 +142,7 @@ class ScriptRecording:
             same = sum(other.label == root.label for other in self._roots.all[: root.number])
             name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
             node = recorder.nodes.add_node("module", name, root.label, root.label, root.parameters or 0)
-            pair = self._pairs[root.number] = recorder.scribe.border_pair(node.number)
+            pair = self._pairs[root.number] = recorder.borders.border_pair(node.number)
         return pair
 
     def prepare_root(self, root: RootModel, gradients: bool) -> None:

@@ -71,7 +71,6 @@ class ScriptTracker(CallState):
         return CallListener(self, self.call_root, self.module_call)
 
     def _stop_in_child(self) -> None:
-        """A forked child is not recorded."""
         self.active = self.writing = False
 
     # ---- who speaks

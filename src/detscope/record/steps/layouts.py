@@ -266,7 +266,6 @@ def _device_moments(steps: Sequence[KeptStep]) -> list[Matrix]:
 def _make_step_frame(
     layout: StepLayout, steps: Sequence[KeptStep], host: Matrix, device: Matrix | None
 ) -> pl.DataFrame:
-    """Rows of table `steps`: the whole step and each of its phases."""
     width = 1 + len(PHASES)
 
     def join_figures(found: Matrix, moments: list[Matrix]) -> Matrix:

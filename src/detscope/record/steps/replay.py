@@ -87,8 +87,6 @@ def replay_codes(codes: Sequence[int], nodes: NodeTable) -> EventStructure:
 
 
 class _Replay:
-    """State of one pass over the events."""
-
     def __init__(self, nodes: NodeTable, account: StepAccount, keep_slices: bool) -> None:
         self.nodes = nodes.in_order
         self.account = account

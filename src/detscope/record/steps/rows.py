@@ -122,7 +122,6 @@ def _make_module_rows(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> l
 
 
 def _count_shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many numbers both begin with."""
     if one == other:
         return len(one)
     places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
@@ -130,7 +129,6 @@ def _count_shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 
 def _join_slices(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:
-    """Neighbouring slices with the same key, joined."""
     current: Any = None
     start_ns = end_ns = 0
     begun = False

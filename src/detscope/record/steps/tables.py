@@ -164,7 +164,6 @@ class StepTables:
         events: list[int],
         device_times: list[int] | None,
     ) -> None:
-        """Rows of a step that was replayed."""
         about = (step.index, step.epoch, step.mode)
         if step.mode == BARE:
             lengths = {"step": account.wall_ns, "data": account.phases["data"]}
@@ -179,7 +178,6 @@ class StepTables:
             self._writer.append_rows("spans", make_span_rows(step.index, self._nodes, account, device))
 
     def _write_repeated(self) -> None:
-        """Rows of steps that were kept as arrays."""
         with no_garbage_collection():
             frames, odd = self._repeats.take_frames()
             for layout, step in odd:

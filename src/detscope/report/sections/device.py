@@ -1,4 +1,4 @@
-"""Device use: how busy, how well used, idle by cause, and who made it wait; on a CPU the cores in its place."""
+"""Device use: how busy, how well used, idle by cause, who made it wait; on a CPU the cores in its place."""
 
 from __future__ import annotations
 

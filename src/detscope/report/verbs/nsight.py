@@ -1,4 +1,4 @@
-"""What NVIDIA's tools recorded under `--nsight`: a table over batch sizes, its definition, where the runs are."""
+"""What NVIDIA's tools recorded under `--nsight`: a table over batch sizes, and where the runs are."""
 
 from __future__ import annotations
 
