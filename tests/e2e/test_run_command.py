@@ -305,6 +305,7 @@ def test_watch_does_the_same_from_inside_and_leaves_spawned_workers_alone(tmp_pa
     assert len(list((tmp_path / "kept").glob("*-run-*"))) == 1
     info = json.loads((tmp_path / "kept" / "latest" / "run.json").read_text())
     assert (info["status"], info["script"]["name"]) == ("ok", "watched.py")
+    assert (tmp_path / "kept" / "latest" / "report.html").is_file()
     assert info["script"]["parts"]["evaluation"]["steps"] == 6
 
 

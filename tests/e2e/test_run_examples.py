@@ -34,6 +34,7 @@ def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, t
     assert plain.returncode == heard.returncode == 0, heard.stderr
     assert (heard.stdout, own_words(heard.stderr)) == (plain.stdout, own_words(plain.stderr))
     summary = json.loads((tmp_path / "figures.json").read_text())
+    assert "<html" in (tmp_path / "runs" / "latest" / "report.html").read_text()
     parts = summary["script"]["parts"]
     assert (parts["training"]["steps"], parts["evaluation"]["steps"]) == (trained, evaluated)
     assert summary["script"]["batches_per_step"] == per_step

@@ -163,6 +163,7 @@ def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path, torc
     assert done.returncode == 0, done.stderr
     summary = json.loads(torch_server("show", "--json", folder=tmp_path).stdout)
     assert summary["status"] == "ok"
+    assert {"report.html", "trace.json.gz"} <= {path.name for path in Path(summary["run"]).iterdir()}
     assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
     assert {"backbone", "head"} <= {row["path"] for row in summary["modules"]}
     assert {"backbone", "head"} <= set(summary["stages_ms"])

@@ -150,22 +150,22 @@ def test_runtime_calls_lie_on_the_thread_of_their_operator(nodes):
 
 def test_the_rows_give_utilisation_idle_causes_and_blame(nodes):
     figures = device_figures(*frames(nodes), pl.DataFrame(schema=polars_schema("kernel_metrics")))
-    assert figures["steps"] == 1
-    assert figures["utilisation"]["kernels_ns"] == 170 * US
-    assert figures["utilisation"]["window_ns"] == 500 * US
-    assert figures["idle"]["data_ns"] == 90 * US
-    (blamed,) = (row for row in figures["blame"] if row["cause"] == "synchronisation")
-    assert (blamed["call"], blamed["idle_ns"]) == ("item", 70 * US)
-    assert figures["honesty"]["unlinked"] == 1
+    assert figures.steps == 1
+    assert figures.utilisation.kernels_ns == 170 * US
+    assert figures.utilisation.window_ns == 500 * US
+    assert next(cause.idle_ns for cause in figures.idle.causes if cause.name == "data") == 90 * US
+    (blamed,) = (row for row in figures.blame if row.cause == "synchronisation")
+    assert (blamed.call, blamed.idle_ns) == ("item", 70 * US)
+    assert figures.honesty.unlinked == 1
 
 
 def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
     events, marks = one_step(nodes)
     raw = read_profiler_events(events, device=True, shapes=False)
-    rows = {row["name"]: row for row in attribute_operators(raw, nodes, marks).operators.to_dicts()}
-    assert (rows["aten::conv2d"]["device_ns"], rows["aten::conv2d"]["kernels"]) == (100 * US, 1)
-    assert rows["aten::item"]["device_ns"] == 0
-    assert rows["aten::conv2d"]["self_ns"] == 30 * US, "the launch call is a row of its own"
+    rows = {row.name: row for row in attribute_operators(raw, nodes, marks).operators.to_dicts()}
+    assert (rows["aten::conv2d"].device_ns, rows["aten::conv2d"].kernels) == (100 * US, 1)
+    assert rows["aten::item"].device_ns == 0
+    assert rows["aten::conv2d"].self_ns == 30 * US, "the launch call is a row of its own"
 
 
 def test_without_a_device_there_are_no_device_rows(nodes):

@@ -91,11 +91,7 @@ class Family:
         """The family's stages that exist on this model."""
         if not self.stages:
             return tuple(Stage(name, name) for name, _ in module.named_children())
-        kept = tuple(stage for stage in self.stages if has_target(module, stage.target))
-        has_body = any(stage.name == "backbone" for stage in kept)
-        if not has_body and has_target(module, "backbone"):  # a backbone of one's own, without body and FPN
-            kept = (*kept[:1], Stage("backbone", "backbone"), *kept[1:])
-        return kept
+        return tuple(stage for stage in self.stages if has_target(module, stage.target))
 
     def find_observers(self, module: nn.Module) -> tuple[Observer, ...]:
         """The family's observers whose target exists on this model."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from detscope.ingest.ncu.listings import Listing
 from detscope.ingest.ncu.numbers import base_unit, find_decimal_mark, parse_number
@@ -134,13 +135,15 @@ class KernelTable:
             else:
                 listing.bad_rows += 1
 
-        def read_cells() -> Iterator[tuple[_Kernel, str, str, str]]:
-            for kernel, row in rows:
-                for position, name in metrics:
-                    if position < len(row):
-                        yield kernel, name, units[position] if position < len(units) else "", row[position]
-
-        self._add_values(read_cells(), find_decimal_mark(text for *_, text in read_cells()))
+        units += [""] * len(listing.header)
+        mark = find_decimal_mark(row[at] for _, row in rows for at, _ in metrics if at < len(row))
+        cells = (
+            (kernel, name, units[at], row[at])
+            for kernel, row in rows
+            for at, name in metrics
+            if at < len(row)
+        )
+        self._add_values(cells, mark)
 
     def _find_kernel(self, listing: Listing, row: list[str]) -> _Kernel:
         process, device, name = (
@@ -156,15 +159,13 @@ class KernelTable:
     def _add_values(self, cells: Iterable[tuple[_Kernel, str, str, str]], mark: str) -> None:
         """Kernel, metric, unit and value of cells; what a section repeats of another is passed over."""
         for kernel, name, unit, text in cells:
-            base, factor = base_unit(unit)
-            name = name.strip()
-            metric = _METRICS.get((name, "")) or _METRICS.get((name, base)) or name
+            metric, base, factor = _resolve_metric(name, unit)
             if metric in kernel.metrics:
                 continue
             value = parse_number(text, mark)
             if value is not None:
-                self._units.setdefault(metric, base or None)
-                self._add_row(kernel, metric, base or None, value * factor)
+                self._units.setdefault(metric, base)
+                self._add_row(kernel, metric, base, value * factor)
             elif text.strip().lower().removeprefix("(!) ") in _ABSENT:
                 continue
             else:
@@ -177,6 +178,14 @@ class KernelTable:
         )
         if len(self._rows) >= ROWS_AT_ONCE:
             self.write_rows()
+
+
+@lru_cache(maxsize=4096)
+def _resolve_metric(name: str, unit: str) -> tuple[str, str | None, float]:
+    """The counter's own name where we know it, else as it is printed; its unit and the factor to it."""
+    base, factor = base_unit(unit)
+    name = name.strip()
+    return _METRICS.get((name, "")) or _METRICS.get((name, base)) or name, base or None, factor
 
 
 def _as_number(text: str) -> int | None:

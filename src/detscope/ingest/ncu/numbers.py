@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 _SPACES = dict.fromkeys(map(ord, " \t\u00a0\u202f\u2009\u2007'\u2019\u066c"), None)
 _SHAPE = re.compile(r"[-+]?[\d.,\u066b]+(?:[eE][-+]?\d{1,3})?")
@@ -70,7 +69,6 @@ def _find_evident_mark(bare: str) -> str | None:
     return None if grouped else mark
 
 
-@lru_cache(maxsize=512)
 def base_unit(unit: str) -> tuple[str, float]:
     """The unit without prefix and the factor to it: times in ns, rates per second."""
     unit = unit.strip()

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe
-from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pixels, name_stages
-from detscope.zoo.weights.download import Published
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe, Stage
+from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pixels, has_target, name_stages
 
 if TYPE_CHECKING:
     from torch import nn
 
     from detscope.zoo.weights.choice import FoundWeights
+    from detscope.zoo.weights.download import Published
 
 _LICENCE = "BSD-3-Clause (torchvision); trained on COCO 2017, whose terms apply"
 BATCHED_NMS = "torchvision.ops.boxes:batched_nms"
@@ -100,6 +100,14 @@ class TorchvisionFamily(Family):
             _set_image_size(module.get_submodule("transform"), options.image_size)
         return self.describe_model(card, module, used, notes)
 
+    def find_stages(self, module: nn.Module) -> tuple[Stage, ...]:
+        """With a backbone of one's own, which has neither body nor FPN, as one stage."""
+        kept = super().find_stages(module)
+        has_body = any(stage.name == "backbone" for stage in kept)
+        if not has_body and has_target(module, "backbone"):
+            kept = (*kept[:1], Stage("backbone", "backbone"), *kept[1:])
+        return kept
+
 
 def published_card(
     family: str, name: str, parameters: int, input_size: str, recipe: Recipe, **more: Any
@@ -117,6 +125,8 @@ def tiny_card(family: str, parameters: int, input_size: str, **more: Any) -> Mod
 def find_published(name: str) -> Published:
     """Where torchvision offers the COCO weights of a model."""
     from torchvision.models import get_model_weights
+
+    from detscope.zoo.weights.download import Published
 
     return Published(get_model_weights(name).DEFAULT.url)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from detscope.errors import UsageError
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe
 from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pixels, name_stages
-from detscope.zoo.weights.download import Published
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +64,7 @@ class EfficientDetFamily(Family):
     ) -> BuiltModel:
         """Classes and size set, weights in, parts named."""
         from detscope.zoo.weights.choice import find_weights, load_into, seed_weights
+        from detscope.zoo.weights.download import Published
 
         _check_options(card, options)
         config = find_config(card.name) if card is not self.tiny else _find_tiny_config(card.name)
