@@ -41,7 +41,6 @@ OURS = (
 from pathlib import Path
 import numpy.ma
 import polars as pl
-import detscope.ingest.kineto.reader
 from detscope.ingest.sink import Format
 from detscope.parts import parts_of
 from detscope.analyze.summary import summarize
@@ -57,7 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
     kernels = load_run(run).table("device_events").filter(pl.col("kind") == "kernel")
     print(json.dumps({"seconds": seconds, "read_seconds": read, "before": before, "after": after,
         "kernels": kernels.height, "kernel_ns": int(kernels["wall_ns"].sum()),
-        "operators": kernels["operator"].null_count(), "steps": summary["device"]["steps"]}))
+        "operators": kernels["operator"].null_count(), "steps": summary.device_use.steps}))
 """
 )
 THEIRS = (

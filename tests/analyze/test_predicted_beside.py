@@ -30,7 +30,12 @@ def test_categories_come_largest_first_and_one_sided_ones_are_zero_on_the_other_
     assert rows[1].measured == 0.0 and rows[1].error is None
 
 
-@pytest.mark.parametrize("content", ["no json", "[]", '{"version": 1}', '{"version": 1, "compared": [1]}'])
+MISSHAPEN = '{"version": 1, "compared": [], "rows": [], "device_model": {"methods": {"latency": 1}}}'
+
+
+@pytest.mark.parametrize(
+    "content", ["no json", "[]", '{"version": 1}', '{"version": 1, "compared": [1]}', MISSHAPEN]
+)
 def test_a_damaged_file_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     with pytest.raises(InputError, match="is damaged"):

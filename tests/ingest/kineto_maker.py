@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.ingest.kineto.reader import read_trace
+from detscope.ingest.formats.kineto import read_trace
 from detscope.ingest.sink import Sink
 
 MAIN, AUTOGRAD, STREAM = 10, 11, 7

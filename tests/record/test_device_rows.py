@@ -162,10 +162,10 @@ def test_the_rows_give_utilisation_idle_causes_and_blame(nodes):
 def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
     events, marks = one_step(nodes)
     raw = read_profiler_events(events, device=True, shapes=False)
-    rows = {row.name: row for row in attribute_operators(raw, nodes, marks).operators.to_dicts()}
-    assert (rows["aten::conv2d"].device_ns, rows["aten::conv2d"].kernels) == (100 * US, 1)
-    assert rows["aten::item"].device_ns == 0
-    assert rows["aten::conv2d"].self_ns == 30 * US, "the launch call is a row of its own"
+    rows = {row["name"]: row for row in attribute_operators(raw, nodes, marks).operators.to_dicts()}
+    assert (rows["aten::conv2d"]["device_ns"], rows["aten::conv2d"]["kernels"]) == (100 * US, 1)
+    assert rows["aten::item"]["device_ns"] == 0
+    assert rows["aten::conv2d"]["self_ns"] == 30 * US, "the launch call is a row of its own"
 
 
 def test_without_a_device_there_are_no_device_rows(nodes):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from detscope.analyze.summary import summarize
+from detscope.analyze.device.figures import DeviceFigures
+from detscope.analyze.summary import RunSummary, summarize
 from detscope.sessions.importing import run_import
 
 US = 1000
@@ -20,7 +20,7 @@ def summary(recorded, tmp_path_factory):
     out = tmp_path_factory.mktemp("imported")
 
     @lru_cache
-    def of(*names: str) -> dict[str, Any]:
+    def of(*names: str) -> RunSummary:
         files = [Path(recorded) / "traces" / name for name in names]
         (run,) = run_import(files, out).runs
         return summarize(run)
@@ -28,7 +28,7 @@ def summary(recorded, tmp_path_factory):
     return of
 
 
-def only_device(found: dict[str, Any]) -> dict[str, Any]:
+def only_device(found: RunSummary) -> DeviceFigures:
     (device,) = found.device_use.devices
     return device
 
@@ -37,16 +37,17 @@ def test_the_published_utilisation_of_a_v100_training_comes_out(summary):
     found = summary("kineto/v100_resnet50_train_workers0.json.gz")
     device = found.device_use
     assert round(device.utilisation.kernels, 4) == 0.5551
-    assert round(device.sm_efficiency_estimated, 4) == 0.5468
-    assert round(device.occupancy_estimated, 4) == 0.4913
+    assert round(device.sm_efficiency.value, 4) == 0.5468
+    assert round(device.occupancy.value, 4) == 0.4913
     assert device.utilisation.kernels_ns == 591_532 * US
     assert device.utilisation.window_ns == 1_065_553 * US
     assert 0.5551 < device.utilisation.with_copies < 0.57
-    assert device.steps == found.steps == 6
+    assert device.steps == found.imported.steps == 6
 
 
 def test_the_published_average_step_of_a_v100_training_comes_out_role_by_role(summary):
-    average = summary("kineto/v100_resnet50_train_workers0.json.gz").device_use.breakdown.average_us
+    breakdown = summary("kineto/v100_resnet50_train_workers0.json.gz").device_use.breakdown
+    average = {role.name: role.average_us for role in breakdown.roles} | {"step": breakdown.average_step_us}
     published = {
         "step": 177592,
         "kernel": 98589,
@@ -64,9 +65,9 @@ def test_the_published_average_step_of_a_v100_training_comes_out_role_by_role(su
 def test_idle_time_of_the_v100_training_is_the_loaders_and_the_verdict_says_so(summary):
     found = summary("kineto/v100_resnet50_train_workers0.json.gz")
     idle = found.device_use.idle
-    assert idle.total_ns == sum(idle[f"{cause}_ns"] for cause in idle.definition)
+    assert idle.total_ns == sum(cause.idle_ns for cause in idle.causes)
     assert idle.total_ns + found.device_use.utilisation.with_copies_ns == idle.window_ns
-    assert max(idle.definition, key=lambda cause: idle[f"{cause}_ns"]) == "data"
+    assert max(idle.causes, key=lambda cause: cause.idle_ns).name == "data"
     assert "loader" in found.verdict
     assert found.device_use.blame[0].cause == "data"
 
@@ -122,7 +123,7 @@ def test_events_of_a_job_with_six_streams_are_all_counted_linked_or_not(summary)
 @pytest.mark.parametrize("name", ["cpu_only", "rank_non_gpu", "no_distributed_info"])
 def test_without_a_gpu_the_answer_is_cannot_tell_and_not_zero(summary, name):
     found = summary(f"kineto/{name}.json.gz")
-    assert found.device_use.utilisation.kernels is None
+    assert found.device_use.utilisation is None
     assert any("device use" in reason for reason in found.cannot_tell)
 
 
@@ -135,10 +136,10 @@ def test_two_ranks_are_two_devices_with_a_word_on_who_waits(summary):
 
 def test_two_ranks_have_the_view_of_ranks_and_it_agrees_with_that_of_devices(summary):
     found = summary("kineto/multirank_rank0.json.gz", "kineto/multirank_rank1.json.gz")
-    assert found.ranks == 2
-    for row in found.rank_rows:
-        assert sum(row.phases_ms.values()) == pytest.approx(row.step_ms, rel=0.005)
-    talk, devices = found.communication, found.device_use.communication
+    assert found.ranks.count == 2
+    for row in found.ranks.rows:
+        assert sum(phase.ms for phase in row.phases) == pytest.approx(row.step_ms, rel=0.005)
+    talk, devices = found.ranks.communication, found.device_use.communication
     assert talk.hidden_share == pytest.approx(devices.hidden_share)
     assert talk.ms * talk.n == pytest.approx(devices.busy_ns / 1e6)
     assert talk.wait_for_others_ms is None
@@ -155,7 +156,7 @@ def test_kernels_alone_and_kernels_with_copies_stand_beside_each_other(summary):
     assert first.with_copies_ns / 1e6 == pytest.approx(962.890, abs=1e-3)
     assert first.with_copies_window_ns / 1e6 == pytest.approx(969.448, abs=1e-3)
     assert found.verdict.bound == "copies"
-    assert {"kernels", "with_copies"} <= set(use.definition)
+    assert use.definition.kernels and use.definition.with_copies
 
 
 @pytest.mark.parametrize(
@@ -176,13 +177,15 @@ def test_the_published_idle_share_of_a_healthy_run_comes_out(summary):
 @pytest.mark.parametrize(("name", "percent", "digits"), [("conv2d", 3.37, 2), ("bert_attention", 6.1317, 4)])
 def test_cycle_weighted_counters_of_nsight_compute_come_out(summary, name, percent, digits):
     cores = summary(f"ncu/{name}.csv").device_use.cores
-    figure = cores.counters["sm__throughput.avg.pct_of_peak_sustained_elapsed"]
+    wanted = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+    figure = next(counter for counter in cores.counters if counter.name == wanted)
     assert round(100 * figure.value, digits) == percent
     assert figure.coverage == pytest.approx(1.0)
     assert figure.of_window is None, "a listing of counters has no time line"
 
 
 def test_stages_of_a_detector_on_a_cpu_come_out(summary):
-    stages = summary("kineto/cpu_fasterrcnn_torch14.json").stages_ms
+    found = summary("kineto/cpu_fasterrcnn_torch14.json")
+    stages = {stage.name: stage.total_ms for stage in found.stages}
     expected = {"preprocess": 44.0, "backbone": 2148.6, "rpn": 613.2, "roi_heads": 775.3, "postprocess": 0.1}
     assert {name: round(stages[name], 1) for name in expected} == expected

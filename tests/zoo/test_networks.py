@@ -95,3 +95,9 @@ def test_building_unfilled_ends_also_where_a_draw_is_repeated_until_it_fits() ->
         filled = trunc_normal_(torch.full((100,), torch.nan), a=-0.5, b=0.5)
         narrow = trunc_normal_(torch.full((100,), torch.nan), a=1.5, b=2.0)
     assert bool((filled.abs() <= 0.5).all()) and bool(((narrow >= 1.5) & (narrow <= 2)).all())
+
+
+def test_the_labels_of_a_random_batch_are_classes_of_the_model() -> None:
+    with leave_weights_unfilled():
+        network = load_network("keypointrcnn_resnet50_fpn")
+    assert network.num_classes == network.module.roi_heads.box_predictor.cls_score.out_features == 2

@@ -240,7 +240,10 @@ def _read_step(found: Json) -> dict[str, Json]:
 
 def _read_grounds(model: Mapping[str, Json]) -> dict[str, Json]:
     methods = {target: _list_of(names) for target, names in _map_of(model.get("methods")).items()}
-    named = [{"target": target, "near": names[0], "far": names[1]} for target, names in methods.items()]
+    named = [
+        {"target": target, **dict(zip(("near", "far"), names, strict=False))}
+        for target, names in methods.items()
+    ]
     return {**model, "networks": _list_of(model.get("networks")), "methods": named}
 
 

@@ -245,15 +245,31 @@ def measure_trial(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: bool) -> dict[str, Any]:
+    import random
+
+    import numpy as np
     import torch
 
     from detscope.machine.devices import resolve_device
+    from detscope.zoo.networks import load_network
 
     values, rules = request["values"], MeasureRules(**request["measure"])
     device = resolve_device(request["device"])
     seed = int(values["seed"]) + int(request["repetition"])
-    step = _TrialStep(torch, request, device, seed)
-    network = step.network
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    if values["threads"]:
+        torch.set_num_threads(values["threads"])
+    network = load_network(request["network"], image_size=values["image_size"], seed=seed).to(device)
+    if values["channels_last"]:
+        network.module.to(memory_format=torch.channels_last)
+    optimizer = None
+    if values["stage"] == "training":
+        trained = [parameter for parameter in network.module.parameters() if parameter.requires_grad]
+        sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
+        optimizer = (sgd if values["optimizer"] == "sgd" else torch.optim.AdamW)(trained, lr=_RATE)
+    step = _TrialStep(torch, network, optimizer, device, values["precision"])
     with _open_batches(network, values, seed, device) as batches:
         found: dict[str, Any] = {
             "parameters": network.parameters,
@@ -278,35 +294,13 @@ def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: b
 class _TrialStep:
     """One step of the stage that is measured; the optimizer is None where it is inference."""
 
-    def __init__(self, torch: Any, request: Mapping[str, Any], device: str, seed: int) -> None:
-        import random
-
-        import numpy as np
-
-        from detscope.zoo.networks import load_network
-
-        values = request["values"]
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-        if values["threads"]:
-            torch.set_num_threads(values["threads"])
-        self._torch, self._device = torch, device
-        self.optimizer: Any = None
-        self.network = load_network(request["network"], image_size=values["image_size"], seed=seed).to(device)
-        module = self.network.module
-        if values["channels_last"]:
-            module.to(memory_format=torch.channels_last)
-        if values["stage"] == "training":
-            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
-            make = sgd if values["optimizer"] == "sgd" else torch.optim.AdamW
-            self.optimizer = make(trained, lr=_RATE)
-        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(values["precision"])
+    def __init__(self, torch: Any, network: Network, optimizer: Any, device: str, precision: str) -> None:
+        self._torch, self.network, self.optimizer, self._device = torch, network, optimizer, device
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._precision: Callable[[], Any] = nullcontext
         if kind is not None:
             self._precision = partial(torch.autocast, device.split(":")[0], kind)
-        module.train(self.optimizer is not None)
+        network.module.train(optimizer is not None)
 
     def run_step(self, batch: Batch, times: StepTimes, began: float | None = None) -> None:
         """Run it and note how long it and its parts took; `began` is when its batch was asked for."""

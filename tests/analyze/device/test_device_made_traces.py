@@ -17,7 +17,7 @@ from made_program import TICK_NS, Program, Simulation, Wishes
 
 from detscope.analyze.device.figures import device_figures
 from detscope.analyze.summary import summarize
-from detscope.ingest.kineto.reader import read_trace
+from detscope.ingest.formats.kineto import read_trace
 from detscope.ingest.sink import Sink
 from detscope.runs.writer import polars_schema
 from detscope.sessions.importing import run_import
