@@ -95,9 +95,7 @@ def test_a_rank_that_waits_for_its_data_is_named_with_data_as_the_reason(tmp_pat
     assert summary.ranks.rows[0].wait_for_others_ms == pytest.approx(38)
     assert summary.ranks.communication.share == pytest.approx(0.21)
     assert summary.ranks.communication.hidden_share == 0
-    assert summary.verdict.startswith(
-        "rank 1 holds the others up by 38.0 ms (38 %): data takes 40.0 ms more"
-    )
+    assert summary.verdict.startswith("rank 1 holds the others up by 38.0 ms (38 %): data takes 40.0 ms more")
 
 
 def test_a_rank_with_more_in_its_images_is_named_with_content_as_the_reason(tmp_path):

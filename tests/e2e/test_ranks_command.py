@@ -111,9 +111,15 @@ def test_show_and_the_report_tell_of_the_ranks_without_torch(trained):
         [sys.executable, "-m", "detscope", "show"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert shown.returncode == 0
-    for text in ("A step of every rank, ms (2 ranks)", "rank 1 holds the others up", "equal on all ranks", "collectives"):
+    told = (
+        "A step of every rank, ms (2 ranks)",
+        "rank 1 holds the others up",
+        "equal on all ranks",
+        "collectives",
+    )
+    for text in told:
         assert text in shown.stdout
-    assert "rank 1 holds the others up" in Path(folder / summary["files"]["report"]).read_text()
+    assert "rank 1 holds the others up" in Path(folder, summary["run"], "report.html").read_text()
 
 
 def running(folder: Path) -> list[psutil.Process]:

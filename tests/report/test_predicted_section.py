@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from detscope.analyze.drawing import report_data
 from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
-from detscope.analyze.summary import summarize
 from detscope.report.files import write_as
 from detscope.report.pages.run import write_report
-from detscope.report.terminal import render
+from detscope.report.render.terminal import print_sections
+from detscope.report.sections import make_sections
+from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 
 EVIL = "<script>alert(1)</script>"
@@ -51,7 +53,7 @@ def make_run(folder: Path, **more: Any) -> Path:
 
 def shown(folder: Path) -> str:
     console = Console(width=160, file=io.StringIO())
-    render(summarize(folder), console)
+    print_sections(make_sections(report_data(load_run(folder)))[0], console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

@@ -14,8 +14,7 @@ from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
 from detscope.sessions.train.checkpoints import latest_checkpoint, weights_of_run
-from detscope.sessions.train.recipe import apply_recipe, keeps_checkpoints
-from detscope.sessions.train.training import run_training
+from detscope.sessions.train.training import apply_recipe, keeps_checkpoints, run_training
 from detscope.zoo.registry import get_card
 
 OUT_OF_MEMORY = """

@@ -29,24 +29,24 @@ def check_losses(losses: Any, module: Any) -> None:
     """Refuse what no training step can be made of."""
     import torch
 
-    def refuse(what: str) -> OwnCodeError:
+    def refuse_loss(what: str) -> OwnCodeError:
         return OwnCodeError(f"{find_forward(module)}: the model gave {what}", _LOSSES)
 
     if not isinstance(losses, Mapping):
-        raise refuse(f"{name_kind(losses)} instead of a dict of losses")
+        raise refuse_loss(f"{name_kind(losses)} instead of a dict of losses")
     if not losses:
-        raise refuse("an empty dict of losses")
+        raise refuse_loss("an empty dict of losses")
     for name, loss in losses.items():
         if not isinstance(name, str):
-            raise refuse(f"a loss whose name is {name_kind(name)}")
+            raise refuse_loss(f"a loss whose name is {name_kind(name)}")
         if not isinstance(loss, torch.Tensor):
-            raise refuse(f"{name_kind(loss)} as {name}")
+            raise refuse_loss(f"{name_kind(loss)} as {name}")
         if loss.numel() != 1:
-            raise refuse(f"{loss.numel()} numbers of shape {list(loss.shape)} as {name}")
+            raise refuse_loss(f"{loss.numel()} numbers of shape {list(loss.shape)} as {name}")
         if loss.is_complex():
-            raise refuse(f"a complex number as {name}")
+            raise refuse_loss(f"a complex number as {name}")
     if not any(loss.requires_grad for loss in losses.values()):
-        raise refuse(f"losses without a gradient ({', '.join(losses)})")
+        raise refuse_loss(f"losses without a gradient ({', '.join(losses)})")
 
 
 def is_detection(value: Any) -> bool:
@@ -60,19 +60,13 @@ def is_detection(value: Any) -> bool:
         return False
     boxes, labels, scores = found
     number = len(scores) if scores.dim() == 1 else -1
-    masks, points = value.get("masks"), value.get("keypoints")
-    return (
-        tuple(boxes.shape) == (number, 4)
-        and tuple(labels.shape) == (number,)
-        and (
-            masks is None
-            or (isinstance(masks, torch.Tensor) and masks.dim() in (3, 4) and len(masks) == number)
-        )
-        and (
-            points is None
-            or (isinstance(points, torch.Tensor) and points.dim() == 3 and len(points) == number)
-        )
-    )
+    for name, dimensions in (("masks", (3, 4)), ("keypoints", (3,))):
+        more = value.get(name)
+        if more is not None and not (
+            isinstance(more, torch.Tensor) and more.dim() in dimensions and len(more) == number
+        ):
+            return False
+    return tuple(boxes.shape) == (number, 4) and tuple(labels.shape) == (number,)
 
 
 def name_kind(value: Any) -> str:

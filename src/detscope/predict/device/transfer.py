@@ -18,10 +18,10 @@ from detscope.predict.device.model import DeviceModel
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.models.choice import COVERAGE, TargetModel
-from detscope.predict.models.methods import find_physical
+from detscope.predict.models.methods import TARGETS, find_physical
 from detscope.predict.models.physical import PhysicalModel
 from detscope.predict.models.residual import solve_least_squares
-from detscope.predict.samples import Array, StepCase, StepSample, keep_measured, sum_samples
+from detscope.predict.samples import Array, StepSample, keep_measured, sum_samples
 
 FEWEST = 3
 USUAL = 5
@@ -56,11 +56,17 @@ def transfer_device(
     made: dict[str, TargetModel] = {}
     notes: list[str] = []
     for target in targets:
-        if target in source.targets:
-            made[target] = transfer_target(source.targets[target], target, samples)
-            notes.append(_note_errors(target, source.targets[target], made[target], samples))
-        else:
+        old = source.targets.get(target)
+        if old is None:
             notes.append(f"{target}: the old device's model has none")
+            continue
+        made[target] = transfer_target(old, target, samples)
+        errors = made[target].errors[LEFT_OUT]
+        notes.append(
+            f"{target}: {old.far_name} of another device, {len(samples)} samples of this one; error on those"
+            f" {100 * errors['old device']:.1f} % before, {100 * errors[made[target].far_name]:.1f} % after"
+            " (each left out once)"
+        )
     if not made:
         raise InputError("the old device's model has none of the targets asked for", "--target")
     return DeviceModel(
@@ -76,23 +82,13 @@ def transfer_device(
 
 def transfer_target(source: TargetModel, target: str, samples: Sequence[StepSample]) -> TargetModel:
     """One target for the new device."""
-    key = "latency_ms" if target == "latency" else "process_bytes"
-    known = keep_measured(samples, key)
+    known = keep_measured(samples, TARGETS[target])
     if len(known) < FEWEST:
         raise InputError(
             f"{len(known)} measured steps with {target}: a transfer needs {FEWEST} or more",
             "measure a few batch sizes of two or three networks",
         )
     return _transfer_latency(source, known) if target == "latency" else _transfer_memory(source, known)
-
-
-def _note_errors(target: str, old: TargetModel, new: TargetModel, samples: Sequence[StepSample]) -> str:
-    errors = new.errors[LEFT_OUT]
-    return (
-        f"{target}: {old.far_name} of another device, {len(samples)} samples of this one; error on those"
-        f" {100 * errors['old device']:.1f} % before, {100 * errors[new.far_name]:.1f} % after"
-        " (each left out once)"
-    )
 
 
 def _transfer_latency(source: TargetModel, samples: Sequence[StepSample]) -> TargetModel:
@@ -103,20 +99,17 @@ def _transfer_latency(source: TargetModel, samples: Sequence[StepSample]) -> Tar
             "fit it again with --method auto or physical",
         )
     truth = np.array([one.latency_ms for one in samples], dtype=float)
-    physics = _measure_old_device(old, [one.case for one in samples])
+    cases = [one.case for one in samples]
+    shares = [old.share_by_class(case) for case in cases]
+    names = tuple(dict.fromkeys(name for one in shares for name in one))
+    classes = np.array([[one.get(name, 0.0) for name in names] for one in shares])
+    physics = OldDeviceTimes(names, classes, old.split_parts(cases)[1])
     before = np.abs(physics.predict(np.zeros(2 + len(physics.names))) / truth - 1)
     tried = {spread: _leave_one_out(physics, truth, spread) for spread in _SPREADS}
     spread = min(tried, key=lambda one: float((tried[one] ** 2).mean()))
     logs = _fit_factors(physics, truth, spread)
     new = _scale_model(old, physics.names, np.exp(logs))
     return _make_target(source, new, tried[spread], float(before.mean()))
-
-
-def _measure_old_device(model: PhysicalModel | LayerModel, cases: Sequence[StepCase]) -> OldDeviceTimes:
-    shares = [model.share_by_class(case) for case in cases]
-    names = tuple(dict.fromkeys(name for one in shares for name in one))
-    classes = np.array([[one.get(name, 0.0) for name in names] for one in shares])
-    return OldDeviceTimes(names, classes, model.split_parts(cases)[1])
 
 
 def _fit_factors(physics: OldDeviceTimes, truth: Array, spread: float) -> Array:

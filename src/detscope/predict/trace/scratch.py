@@ -12,6 +12,10 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
 from detscope.predict.trace.step import OperatorCall, TensorRecord
 
 MEASURED = frozenset(
@@ -100,9 +104,11 @@ def count_call_multiplications(call: OperatorCall) -> float:
     """Of a convolution's pass; what the others cost does not matter."""
     if call.name not in _CONVOLUTIONS:
         return 0.0
-    weight = call.arguments[1 if call.name == _CONVOLUTIONS[0] else 2].shape
-    places = call.outputs[0].shape if call.name == _CONVOLUTIONS[0] else call.arguments[0].shape
-    passes = 1 if call.name == _CONVOLUTIONS[0] else 2
+    passes = 1 + _CONVOLUTIONS.index(call.name)
+    weight, places = (
+        call.arguments[passes].shape,
+        (call.outputs[0] if passes == 1 else call.arguments[0]).shape,
+    )
     return float(passes * places[0] * prod(places[2:]) * prod(weight))
 
 
@@ -120,7 +126,6 @@ def count_blocked_copies(call: OperatorCall) -> int:
 
 def _try_calls(calls: Sequence[OperatorCall]) -> list[int]:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
     made = []
@@ -137,17 +142,12 @@ def _try_calls(calls: Sequence[OperatorCall]) -> list[int]:
 
 
 def _make_real(value: Any) -> Any:
-    import torch
-
     if isinstance(value, TensorRecord):
         return torch.empty_strided(value.shape, value.stride, dtype=value.dtype).zero_()
     return tuple(_make_real(item) for item in value) if isinstance(value, tuple) else value
 
 
 def _new_bytes(outputs: Any) -> int:
-    from torch import Tensor
-    from torch.utils._pytree import tree_leaves
-
     storages = [one.untyped_storage() for one in tree_leaves(outputs) if isinstance(one, Tensor)]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 

@@ -132,7 +132,7 @@ class BorderWriter:
     def __init__(self, buffer: EventBuffer) -> None:
         self.buffer = buffer
         self._pairs: dict[int, Pair] = {}
-        self._marks: dict[int, BackwardMark] = {}
+        self._marks: dict[int, BackwardMark] = {}  # by the code of a node's begin
         # parallel stacks, one entry per open target: where its last child ended, and its mark
         self._child_ends: list[int] = []
         self._owners: list[BackwardMark] = []
@@ -145,9 +145,10 @@ class BorderWriter:
 
     def find_mark(self, number: int) -> BackwardMark:
         """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
-        mark = self._marks.get(number)
+        code = encode_event(number, ENTER)
+        mark = self._marks.get(code)
         if mark is None:
-            mark = self._marks[number] = BackwardMark(self._make_mark(number))
+            mark = self._marks[code] = BackwardMark(self._make_mark(number))
         return mark
 
     def _make_mark(self, number: int) -> Callable[[Any], None]:
@@ -228,11 +229,11 @@ class BorderWriter:
     def make_call(
         self,
         plain: Callable[..., Any],
-        numbers: dict[int, int],
+        codes: dict[int, int],
         calls: CallState,
         outside: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
     ) -> Callable[..., Any]:
-        """A call of modules that records those in `numbers` (by id) and leaves all others alone.
+        """A call of modules that records those in `codes` (by id) and leaves all others alone.
 
         The same as `border_pair` around the call, written out in one piece: between two convolutions Python
         code runs from cold caches, and hooks through torch's own machinery cost five times as much.
@@ -241,7 +242,7 @@ class BorderWriter:
         extend = items.extend
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
         ends, owners = self._child_ends, self._owners
-        known_mark, find_mark, number_of = self._marks.get, self.find_mark, numbers.get
+        known_mark, code_of, leave, no_sequence = self._marks.get, codes.get, EXIT, NO_SEQUENCE
         sequence_number, builds_graph, traced = _sequence_number, torch.is_grad_enabled, is_traced
 
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -250,48 +251,48 @@ class BorderWriter:
             run = plain.__get__(self_)
             if not calls.inside:
                 return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
-            number = number_of(id(self_))
-            if number is None or (get_ident() != calls.owner and not calls.in_backward):
+            code = code_of(id(self_))  # of its begin
+            if code is None or (get_ident() != calls.owner and not calls.in_backward):
                 return run(*args, **kwargs)
             if traced() is not None:  # by what a module does in its forward
                 return run(*args, **kwargs)
-            if number < 0:
+            if code < 0:
                 return self.targets[id(self_)](run, args, kwargs)
             if not builds_graph() and device_clock is None and not self.record_functions:
                 # inference: there is no backward pass to prepare for
-                extend((number << NODE_SHIFT | ENTER, now(), NO_SEQUENCE))
+                extend((code, now(), no_sequence))
                 try:
                     if self.seen is None:
                         return run(*args, **kwargs)
-                    return self.call_noted(self.seen, number, run, args, kwargs)
+                    return self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
                 except Exception as error:
-                    self.note_failure(number, error)
+                    self.note_failure(code >> NODE_SHIFT, error)
                     raise
                 finally:
-                    extend((number << NODE_SHIFT | EXIT, now(), NO_SEQUENCE))
+                    extend((code | leave, now(), no_sequence))
             sequence = sequence_number()
             if ends and sequence > ends[-1]:
                 _mark_own(args, ends[-1], owners[-1])
-            mark = known_mark(number) or find_mark(number)
+            mark = known_mark(code) or self.find_mark(code >> NODE_SHIFT)
             ends.append(sequence)
             owners.append(mark)
             if self.record_functions:
-                self._open_span(number)
+                self._open_span(code >> NODE_SHIFT)
             if device_clock is not None:
                 handles.append(device_clock.record())
-            extend((number << NODE_SHIFT | ENTER, now(), sequence))
+            extend((code, now(), sequence))
             output = None
             try:
                 if self.seen is None:
                     output = run(*args, **kwargs)
                 else:
-                    output = self.call_noted(self.seen, number, run, args, kwargs)
+                    output = self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
                 return output
             except Exception as error:
-                self.note_failure(number, error)
+                self.note_failure(code >> NODE_SHIFT, error)
                 raise
             finally:
-                extend((number << NODE_SHIFT | EXIT, now(), sequence := sequence_number()))
+                extend((code | leave, now(), sequence := sequence_number()))
                 if device_clock is not None:
                     handles.append(device_clock.record())
                 if self.record_functions:

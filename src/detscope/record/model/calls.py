@@ -258,7 +258,7 @@ class CallListener:
 
 
 class ModuleCalls:
-    """Stands in nn.Module; `numbers` says which modules are recorded now."""
+    """Stands in nn.Module; `codes` says which modules are recorded now."""
 
     def __init__(self, borders: BorderWriter, listener: CallListener) -> None:
         self._borders = borders
@@ -269,7 +269,8 @@ class ModuleCalls:
         self._call: Callable[..., Any] = nn.Module.__call__
         self._plain: Callable[..., Any] = nn.Module.__call__
         self.stand_ins = CallReplacements(listener.calls)
-        self.numbers: dict[int, int] = {}  # by id; negative: not in one piece, see `BorderWriter.targets`
+        # codes of begins by id; negative: not in one piece, see `BorderWriter.targets`
+        self.codes: dict[int, int] = {}
         self.installed = False
 
     def install_call(self) -> None:
@@ -279,14 +280,14 @@ class ModuleCalls:
         current = vars(nn.Module)["__call__"]
         # what a script begins with knew no model yet: this one does its work too
         plain = self._plain = vars(current)["__wrapped__"] if current is self._listener.replaces else current
-        recorded = self._borders.make_call(plain, self.numbers, self._calls, self._make_outermost())
+        recorded = self._borders.make_call(plain, self.codes, self._calls, self._make_outermost())
         self._call = functools.wraps(plain)(recorded)
         self._patches.put(nn.Module, "__call__", self._call)
         self.installed = True
 
     def remove_call(self) -> None:
         """Put everything back for good."""
-        self.numbers.clear()
+        self.codes.clear()
         self._patches.undo()
         self.stand_ins.remove_all()
         self.installed = False
@@ -305,7 +306,7 @@ class ModuleCalls:
 
     def _enter_outermost(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A module is called while no recorded call is under way."""
-        if id(module) not in self.numbers or torch_captures() or not self._alone.acquire(blocking=False):
+        if id(module) not in self.codes or torch_captures() or not self._alone.acquire(blocking=False):
             return self._plain(module, *args, **kwargs)
         calls = self._calls
         calls.owner, calls.inside = get_ident(), 1

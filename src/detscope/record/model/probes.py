@@ -13,6 +13,7 @@ from torch import nn
 from detscope.record.foreign import WeakObjects
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.calls import CallListener, CallTarget, ModuleCalls
+from detscope.record.steps.events import ENTER, encode_event
 from detscope.record.steps.nodes import Node, NodeTable
 from detscope.zoo.contract import Observer, Stage
 
@@ -55,11 +56,11 @@ class _ProbeTable:
     """What stand-ins of calls know in one kind of step."""
 
     def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}
+        self.codes: dict[int, int] = {}
         self.targets: dict[int, Callable[..., Any]] = {}
 
     def forget_module(self, key: int) -> None:
-        self.numbers.pop(key, None)
+        self.codes.pop(key, None)
         self.targets.pop(key, None)
 
 
@@ -85,7 +86,7 @@ class ModelProbes:
         self._listener = listener or CallListener()
         self._module_calls = ModuleCalls(borders, self._listener)
         self._whole, self._sparse, self._shown = _ProbeTable(), _ProbeTable(), _ProbeTable()
-        self._shown.numbers, self._shown.targets = self._module_calls.numbers, borders.targets
+        self._shown.codes, self._shown.targets = self._module_calls.codes, borders.targets
         self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget_module)
         stage_of = {stage.target: stage.name for stage in stages}
         reads = self._make_readers(root, observers)
@@ -145,13 +146,13 @@ class ModelProbes:
         observed.setdefault(id(root), (root, ()))  # without modules its calls are still the forward phase
         for module, _ in modules:
             self._alive.add(module)
-        self._whole.numbers |= numbers
+        self._whole.codes |= {key: encode_event(number, ENTER) for key, number in numbers.items()}
         for key, (owner, readers) in observed.items():
             self._alive.add(owner)
-            self._sparse.numbers[key] = -1
+            self._sparse.codes[key] = -1
             self._sparse.targets[key] = _make_observed_call(None, self._borders, readers)
             if readers:
-                self._whole.numbers[key] = -1
+                self._whole.codes[key] = -1
                 self._whole.targets[key] = _make_observed_call(numbers.get(key), self._borders, readers)
 
     def _make_function_targets(
@@ -183,14 +184,14 @@ class ModelProbes:
 
     def knows_module(self, module: nn.Module) -> bool:
         """Whether it is recorded."""
-        return id(module) in self._whole.numbers
+        return id(module) in self._whole.codes
 
     def attach_modules(self, modules: bool) -> None:
         """Let the readers of counts and, if wanted, all other probes do their work."""
         self.detach_modules()
         self._module_calls.install_call()
         table = self._whole if modules else self._sparse
-        self._shown.numbers.update(table.numbers)
+        self._shown.codes.update(table.codes)
         self._shown.targets.update(table.targets)
         for reference, name, whole, sparse in self._functions:
             owner, target = reference(), whole if modules else sparse
@@ -204,7 +205,7 @@ class ModelProbes:
         if self._listener.outside is None:
             self._listener.calls.active = False
         self._module_calls.stand_ins.hide_targets()
-        self._shown.numbers.clear()
+        self._shown.codes.clear()
         self._shown.targets.clear()
         self._borders.forget_open()
 

@@ -101,6 +101,7 @@ class _Replay:
         spent: dict[_Owner, int] = {}
         slices = self.account.slices if self.keep_slices else None
         owner, last_ns = _NOBODY, self.account.start_ns
+        shift, mask = NODE_SHIFT, ACTION_MASK
         for index in range(0, len(events), WIDTH):
             code = events[index]
             time_ns = events[index + 1] if times is None else times[index // WIDTH]
@@ -109,13 +110,13 @@ class _Replay:
                 if slices is not None:
                     slices.append(Slice(last_ns, time_ns, *owner))
                 last_ns = time_ns
-            action = code & ACTION_MASK
+            action = code & mask
             if action == ENTER:
-                owner = self._enter_node(code >> NODE_SHIFT, time_ns)
+                owner = self._enter_node(code >> shift, time_ns)
             elif action == EXIT:
-                owner = self._exit_node(code >> NODE_SHIFT, time_ns)
+                owner = self._exit_node(code >> shift, time_ns)
             else:
-                owner = self._mark_node(code >> NODE_SHIFT)
+                owner = self._mark_node(code >> shift)
         end_ns = self.account.end_ns
         if end_ns > last_ns:
             spent[owner] = spent.get(owner, 0) + end_ns - last_ns

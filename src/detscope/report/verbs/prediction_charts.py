@@ -14,7 +14,7 @@ from detscope.analyze.prediction import (
     ScorePanel,
     list_score_panels,
 )
-from detscope.report.colours import BLUE, GREEN, GREY, ORANGE, PALETTE, RED, SKY
+from detscope.report.colours import BLUE, CATEGORY_COLOURS, GREEN, GREY, ORANGE, PALETTE, RED
 from detscope.report.figures import category_name, count, number, percent, with_unit
 from detscope.report.model import Axis, Chart, Mark, Series
 from detscope.report.render.picture import write_picture
@@ -143,9 +143,9 @@ def _part_charts(found: Prediction) -> list[Chart]:
             _bar_chart("time-parts", title, _largest_parts(shares), texts, BLUE, "share of the step")
         )
     here = row.cpu_categories if row.needed_bytes is None else ()
-    parts = [(category_name(part.name), part.bytes) for part in here or row.categories if part.bytes]
+    sizes = [(part.name, part.bytes) for part in here or row.categories if part.bytes]
     where = " on this CPU" if here else ""
-    charts.append(_byte_bars("peak-parts", f"What the peak is made of{where}, batch {row.batch}", parts))
+    charts.append(_byte_bars("peak-parts", f"What the peak is made of{where}, batch {row.batch}", sizes))
     stages = [(part.name, part.bytes) for part in found.memory_by_stage if part.bytes]
     if stages and len(charts) < 2:
         kind = "Activations" if found.stage != "inference" else "Tensors made"
@@ -156,7 +156,9 @@ def _part_charts(found: Prediction) -> list[Chart]:
 def _byte_bars(name: str, label: str, parts: Sequence[tuple[str, float]]) -> Chart:
     shown = _largest_parts(parts)
     texts = [with_unit(size, "bytes") for _, size in shown]
-    return _bar_chart(name, label, [(part, size / 1e6) for part, size in shown], texts, SKY, "MB")
+    colours = [CATEGORY_COLOURS.get(part, CATEGORY_COLOURS["activations"]) for part, _ in shown]
+    bars = [(category_name(part), size / 1e6) for part, size in shown]
+    return _bar_chart(name, label, bars, texts, colours, "MB")
 
 
 def _largest_parts(parts: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -168,7 +170,12 @@ def _largest_parts(parts: Sequence[tuple[str, float]]) -> list[tuple[str, float]
 
 
 def _bar_chart(
-    name: str, label: str, parts: Sequence[tuple[str, float]], texts: Sequence[str], colour: str, unit: str
+    name: str,
+    label: str,
+    parts: Sequence[tuple[str, float]],
+    texts: Sequence[str],
+    colour: str | Sequence[str],
+    unit: str,
 ) -> Chart:
     names, sizes = [part for part, _ in parts], [size for _, size in parts]
     series = Series(label, sizes, names, colour, "bars", texts=texts)

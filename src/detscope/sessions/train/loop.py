@@ -32,9 +32,8 @@ from detscope.sessions.endings import name_kept_run, show_out_of_memory
 from detscope.sessions.recording import add_costs, build_options, describe_model, make_recorder
 from detscope.sessions.train.checkpoints import TrainingParts, restore_parts
 from detscope.sessions.train.course import PassOrder, StopRequest, TrainingCourse
-from detscope.sessions.train.recipe import keeps_checkpoints
 from detscope.sessions.train.resume import continue_curve, tell_how_to_resume
-from detscope.sessions.train.training import TrainingJob, take_turn
+from detscope.sessions.train.training import TrainingJob, keeps_checkpoints, take_turn
 from detscope.zoo.contract import BuiltModel
 from detscope.zoo.outputs import find_forward
 from detscope.zoo.recompute import recompute_in_backward

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings
 from detscope.machine.devices import resolve_device
 from detscope.sessions.recording import open_data
-from detscope.sessions.train.recipe import apply_recipe, recipe_note, trains_for_real
 from detscope.sessions.train.resume import EarlierRun, find_earlier
 from detscope.zoo.contract import ModelCard
 from detscope.zoo.registry import check_trainable, get_card
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from detscope.sessions.train.held_out import HeldOutImages
 
 Made = TypeVar("Made")
+# With --eval-every: enough to learn the shapes in eight passes, each still a minute or so on two cores.
+SYNTHETIC_IMAGES = 256
+SYNTHETIC_HELD_OUT = 64
 
 
 @dataclass(frozen=True)
@@ -95,3 +97,43 @@ def let_model_bring_data(settings: Settings) -> None:
         return
     if name not in {entry.name for entry in list_datasets()}:
         user.import_own(settings.model.name)
+
+
+def trains_for_real(settings: Settings) -> bool:
+    """Whether the run is a training with a curve and not only a measurement."""
+    return settings.evaluation.every is not None
+
+
+def keeps_checkpoints(settings: Settings) -> bool:
+    """Whether the run can be resumed."""
+    training = settings.training
+    if training.checkpoints is not None:
+        return training.checkpoints
+    return trains_for_real(settings) or (training.steps is None and training.num_epochs > 1)
+
+
+def apply_recipe(settings: Settings, card: ModelCard) -> tuple[Settings, dict[str, Any]]:
+    """The settings completed by the model's recipe, and which keys it decided."""
+    if not (trains_for_real(settings) and settings.training.recipe):
+        return settings, {}
+    wanted: dict[str, dict[str, Any]] = {
+        "training": {name: value for name, value in asdict(card.recipe).items() if value is not None},
+        "record": {"level": "phases"},
+    }
+    if settings.data.name == "synthetic":
+        wanted["data"] = {"images": SYNTHETIC_IMAGES}
+        wanted["evaluation"] = {"images": SYNTHETIC_HELD_OUT}
+    changed: dict[str, Any] = {}
+    for name, values in wanted.items():
+        given = getattr(settings, name).model_fields_set
+        free = {key: value for key, value in values.items() if key not in given}
+        changed |= {f"{name}.{key}": value for key, value in free.items()}
+        settings = settings.with_section(name, **free)
+    # the stored configuration is complete: repeated, it asks no recipe again
+    return settings.with_section("training", recipe=False), changed
+
+
+def recipe_note(card: ModelCard, changed: dict[str, Any]) -> str:
+    """One line on what the recipe decided."""
+    told = ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in changed.items())
+    return f"recipe of {card.name}: {told}"

@@ -106,11 +106,8 @@ def _plain_state_dict(loaded: object, path: Path) -> dict[str, Tensor]:
     import torch
 
     found = loaded
-    if isinstance(found, Mapping):
-        for key in _NESTED_UNDER:
-            if isinstance(found.get(key), Mapping):
-                found = found[key]
-                break
+    if isinstance(loaded, Mapping):
+        found = next((loaded[key] for key in _NESTED_UNDER if isinstance(loaded.get(key), Mapping)), loaded)
     if not isinstance(found, Mapping) or not found:
         raise InputError(
             f"weights file {path} holds {type(loaded).__name__}, not a state dict",
