@@ -134,7 +134,10 @@ def test_what_every_rule_says_can_be_typed_and_fits(kind: str, tmp_path: Path) -
             check_typed(row.command)
         if kind in ("train", "infer"):
             assert bool(row.settings) == bool(row.command)
-            assert all(key.split(".")[0] != "training" for key in [one.key for one in row.settings]) or kind == "train"
+            assert (
+                all(key.split(".")[0] != "training" for key in [one.key for one in row.settings])
+                or kind == "train"
+            )
         else:
             assert not row.settings
             assert bool(row.command) == (kind in ("run", "run -m", "evaluating run"))
@@ -188,13 +191,9 @@ def test_memory_advice_names_options_only_where_there_are_options(kind: str, tmp
     for row in advice:
         if row.how.startswith("--"):
             assert kind in ("train", "infer")
-            check_typed(
-                f"detscope {kind} --config {shlex.quote(str(made.folder / 'config.toml'))} {row.how}"
-            )
+            check_typed(f"detscope {kind} --config {shlex.quote(str(made.folder / 'config.toml'))} {row.how}")
         if not trains:
-            assert not [
-                word for word in TRAINING_WORDS if word in row.title + row.costs.split(", until")[0]
-            ]
+            assert not [word for word in TRAINING_WORDS if word in row.title + row.costs.split(", until")[0]]
     assert any(row.how.startswith("--") for row in advice) == (kind in ("train", "infer"))
 
 

@@ -31,7 +31,8 @@ def failed_in_forward(tmp_path, batch: int = 8):
 
 
 def test_the_failed_request_and_the_account_until_then_are_told(tmp_path):
-    found = memory_account(failed_in_forward(tmp_path))
+    run = failed_in_forward(tmp_path)
+    found = memory_account(run)
     oom = found.oom
     assert (oom.request_bytes, oom.module, oom.phase) == (3000, "head", "forward")
     assert oom.status == "oom_host"

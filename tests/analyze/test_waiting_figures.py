@@ -13,7 +13,9 @@ from detscope.analyze.verdict import training_verdict
 from detscope.runs.writer import polars_schema
 
 STEPS = list(range(10))
-TYPICAL = TypicalSteps("recorded", STEPS, STEPS, [], [], Steadiness(verdict="stable", reason="", spread=0.0), 100.0)
+TYPICAL = TypicalSteps(
+    "recorded", STEPS, STEPS, [], [], Steadiness(verdict="stable", reason="", spread=0.0), 100.0
+)
 
 
 def figures(wait_ns: int, receive_ns: int | None, tensors: int | None, worker: int = 0) -> LoaderFigures:

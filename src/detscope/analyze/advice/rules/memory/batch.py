@@ -53,5 +53,5 @@ def advise_channels_last(case: MemoryCase) -> Advice | None:
 
 PARTS = (
     AdviceRule("memory.batch", 210, memory=advise_smaller_batch),
-    AdviceRule("memory.layout", 280, memory=advise_channels_last),
+    AdviceRule("memory.channels_last", 280, memory=advise_channels_last),
 )
