@@ -27,7 +27,7 @@ from detscope.predict.models.methods import list_methods
 from detscope.predict.models.older import fit_trees
 from detscope.predict.models.physical import calibrate_latency
 from detscope.predict.samples import StepSample, choose_spread, keep_measured, read_samples
-from detscope.predict.score import MethodScore, score_decisions, score_method, split_samples
+from detscope.predict.score import ProtocolScore, score_decisions, score_method, split_samples
 
 SAMPLES_OF_A_NEW_NETWORK = 5
 
@@ -136,7 +136,7 @@ def ours(samples: Sequence[StepSample]) -> list[Figure]:
         ("memory", "mem_used", "unseen-networks", 7.5),
         ("latency", "latency", "unseen-networks", 12.5),
     ):
-        made: MethodScore = score_method(samples, target, protocol, "auto")
+        made: ProtocolScore = score_method(samples, target, protocol, "auto")
         words = protocol.replace("-", " ")
         found.append(Figure("2", f"auto, {words}, {name}", 100 * made.mean, -np.inf, wanted))
         coverages.append(

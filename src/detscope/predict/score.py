@@ -130,7 +130,7 @@ def split_samples(samples: Sequence[StepSample], protocol: str) -> list[SampleSp
 
 
 @dataclass(frozen=True)
-class MethodScore:
+class ProtocolScore:
     """Errors are shares of the truth; every network weighs the same in `mean` and `coverage`."""
 
     target: str
@@ -147,7 +147,7 @@ class MethodScore:
 
 
 @dataclass(frozen=True)
-class FitDecisions:
+class DecisionScore:
     """Fits or not, network by network, with the limit learnt from the others."""
 
     rows: int
@@ -190,7 +190,7 @@ class ScoredRows:
 
 def score_method(
     samples: Sequence[StepSample], target: str, protocol: str, method: str, *, training: bool = True
-) -> MethodScore:
+) -> ProtocolScore:
     """Fit on what each split shows, ask what it hides."""
     made = predict_left_out(samples, target, protocol, method, training=training)
     return summarize_score(target, protocol, method, made)
@@ -224,14 +224,14 @@ def predict_left_out(
     return ScoredRows(asked, *joined)
 
 
-def summarize_score(target: str, protocol: str, method: str, made: ScoredRows) -> MethodScore:
+def summarize_score(target: str, protocol: str, method: str, made: ScoredRows) -> ProtocolScore:
     """All figures of one set of predictions."""
     truth = np.array([one.get_value(TARGETS[target]) for one in made.samples], dtype=float)
     names = np.array([one.network for one in made.samples])
     errors = np.abs(made.predicted / truth - 1)
     inside = (made.lower <= truth) & (truth <= made.upper)
     by_network = {str(name): float(errors[names == name].mean()) for name in np.unique(names)}
-    return MethodScore(
+    return ProtocolScore(
         target,
         protocol,
         method,
@@ -246,7 +246,7 @@ def summarize_score(target: str, protocol: str, method: str, made: ScoredRows) -
     )
 
 
-def score_decisions(measured: Sequence[StepSample], outcomes: Sequence[StepSample]) -> FitDecisions:
+def score_decisions(measured: Sequence[StepSample], outcomes: Sequence[StepSample]) -> DecisionScore:
     """Memory models from other networks; so are limit and width of the interval."""
     answers: list[tuple[StepSample, str, str, float]] = []
     by_network = {}
@@ -268,7 +268,7 @@ def score_decisions(measured: Sequence[StepSample], outcomes: Sequence[StepSampl
         by_network[split.name] = float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in found]))
         answers += found
     plain = [(one, word) for one, word, _, _ in answers if word != TOO_CLOSE]
-    return FitDecisions(
+    return DecisionScore(
         len(answers),
         float(np.mean([(lean == FITS) == one.passed for one, _, lean, _ in answers])),
         len(plain),
