@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from detscope.analyze.memory.account import memory_account
 from detscope.analyze.memory.blocks import CATEGORIES, ledger_of
-from detscope.analyze.memory.changes import categories_at
+from detscope.analyze.memory.changes import account_of_changes, categories_at
 from detscope.analyze.memory.iterations import iteration_rows
 from detscope.analyze.memory.timeline import peak_tree, step_timeline
 from detscope.analyze.summary import summarize
@@ -21,7 +23,7 @@ from memory_samples import BATCH, a_step, block, made_run, state, write_run
 
 def memory_figures(run) -> dict:
     """The account as `--json` has it."""
-    return msgspec.to_builtins(memory_account(run))
+    return json.loads(msgspec.json.encode(memory_account(run)))
 
 
 def by_name(rows: list[dict]) -> dict[str, int]:
@@ -180,7 +182,7 @@ def test_changes_recorded_elsewhere_give_the_peak_and_no_modules():
         schema=polars_schema("memory_changes"),
         orient="row",
     )
-    found = msgspec.to_builtins(account_of_changes(frame))
+    found = json.loads(msgspec.json.encode(account_of_changes(frame)))
     assert found["peak_bytes"] == 160
     assert found["at"]["index"] == 3
     assert by_name(found["categories"]) == {"parameters": 100, "activations": 0, "unknown": 60}
@@ -195,7 +197,7 @@ def test_changes_at_one_time_are_one_moment():
         schema=polars_schema("memory_changes"),
         orient="row",
     )
-    found = msgspec.to_builtins(account_of_changes(frame))
+    found = json.loads(msgspec.json.encode(account_of_changes(frame)))
     assert (found["peak_bytes"], found["at"]["index"], found["moments"]) == (55, 1, 2)
     assert categories_at(frame, 0) == {"parameters": 10, "unknown": 5}
 

@@ -72,7 +72,7 @@ def test_where_not_even_one_image_fits_it_says_so(tmp_path):
     ).oom
     assert oom.suggested_batch is None
     assert oom.why == "not even one image fits beside what every step needs"
-    assert "command" not in oom
+    assert oom.command is None
 
 
 def test_a_batch_of_one_cannot_become_smaller(tmp_path):

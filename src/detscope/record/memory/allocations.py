@@ -73,20 +73,15 @@ def measure_allocations(
     probes.attach_modules(modules=True)
     borders.record_functions = True
     try:
-        events = _profile_passes(passes, device.startswith("cuda"))
+        with make_session(device.startswith("cuda"), profile_memory=True) as session:
+            for one_pass in passes:
+                with record_function(PASS_NAME):
+                    one_pass()
+        events = session.profiler.kineto_results.events()
     finally:
         probes.remove_all()
     with no_garbage_collection():
         return _make_figures(_sum_events(events, nodes, device), device)
-
-
-def _profile_passes(passes: Sequence[Callable[[], object]], cuda: bool) -> Sequence[Any]:
-    with make_session(cuda, profile_memory=True) as session:
-        for one_pass in passes:
-            with record_function(PASS_NAME):
-                one_pass()
-    events: Sequence[Any] = session.profiler.kineto_results.events()
-    return events
 
 
 def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSums:

@@ -181,9 +181,8 @@ class MemoryWatch:
         self.live_bytes = sum_by_category(observed.at_end.held)
         if next_with_shapes is not None:
             self._session.start(next_with_shapes)
-        self._add_step(recorded, step.events, observed)
+        _, ledger = self._add_step(recorded, step.events, observed)
         self.levels += read_levels(step.index, self._workers, self._device)
-        ledger = self._opened()
         rows = ledger.take_rows()
         self._first = False
         if not measured:
@@ -200,14 +199,13 @@ class MemoryWatch:
             return
         try:
             recorded = self._session.stop()
-            trace, observed = self._add_step(
-                recorded, events, self._take_observations(step, perf_counter_ns())
-            )
+            observed = self._take_observations(step, perf_counter_ns())
+            trace, ledger = self._add_step(recorded, events, observed)
         except MemoryError:
             self.unfinished = UnfinishedStep(step, lost=True)
             return
         place = self._locate_last_operator(trace, observed.offset_ns)
-        self.unfinished = UnfinishedStep(step, self._opened().take_rows(), place)
+        self.unfinished = UnfinishedStep(step, ledger.take_rows(), place)
 
     def pause_session(self) -> None:
         """Something else is going to run; what it allocates is not recorded."""
@@ -281,10 +279,6 @@ class MemoryWatch:
 
     # ---- between steps
 
-    def _opened(self) -> MemoryLedger:
-        assert self._ledger is not None
-        return self._ledger
-
     def _take_observations(self, step: int, end_ns: int) -> StepObservations:
         gone, self._gone[:] = self._gone[:], []
         holders, self._holders = self._holders, {}
@@ -294,8 +288,8 @@ class MemoryWatch:
 
     def _add_step(
         self, recorded: SessionResult, events: Sequence[int], observed: StepObservations
-    ) -> tuple[MemoryTrace, StepObservations]:
-        ledger = self._opened()
+    ) -> tuple[MemoryTrace, MemoryLedger]:
+        assert self._ledger is not None  # made when the session began
         cuda = self._device.startswith("cuda")
         with no_garbage_collection():
             owners = find_owners(events, self._nodes)
@@ -304,8 +298,8 @@ class MemoryWatch:
             observed.seen = recorded.seen + [
                 seen._replace(time_ns=seen.time_ns - offset_ns) for seen in trace.inputs
             ]
-            ledger.add_step(trace, observed)
-        return trace, observed
+            self._ledger.add_step(trace, observed)
+        return trace, self._ledger
 
     def _locate_last_operator(self, trace: MemoryTrace, offset_ns: int) -> dict[str, Any]:
         """The operator that began last: where memory ran out, that is the one that asked for it."""

@@ -124,7 +124,10 @@ class LateLosses:
 
     def put_losses(self, step: int, losses: StepLosses) -> tuple[int, dict[str, float]] | None:
         """Take a step's losses; those that can be read by now: the same step's, or the one's before."""
-        copies = [reading for reading in _list_readings(losses) if isinstance(reading, torch.Tensor)]
+        # in the order in which `read_values` asks for them
+        grouped = [readings for _, readings in losses.by_optimizer]
+        known = [one for readings in (*grouped, losses.waiting, *losses.parts.values()) for one in readings]
+        copies = [reading for reading in known if isinstance(reading, torch.Tensor)]
         if not copies:
             return step, read_values(losses, iter(()))
         before = self.read_pending(wait=False)
@@ -169,12 +172,6 @@ def read_values(losses: StepLosses, copied: Any) -> dict[str, float]:
 def keep_finite(values: Mapping[str, float]) -> dict[str, float]:
     """Without what is no number."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def _list_readings(losses: StepLosses) -> list[Reading]:
-    """In the order in which `read_values` asks for them."""
-    grouped = [one for _, readings in losses.by_optimizer for one in readings]
-    return [*grouped, *losses.waiting, *(one for part in losses.parts.values() for one in part)]
 
 
 def _is_loss(value: Any) -> bool:

@@ -144,8 +144,8 @@ class ScriptRecorder(StepRecorder):
             self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
         self.losses(step, numbers)
 
-    def end_evaluation(self, done: FinishedStep) -> dict[str, int]:
-        """An evaluation step beside the training has ended; its phases."""
+    def end_evaluation(self, done: FinishedStep) -> None:
+        """An evaluation step beside the training has ended."""
         step, self.step = self.step, None
         events, handles = self.buffer.take_events()
         self.counts = {}
@@ -163,7 +163,6 @@ class ScriptRecorder(StepRecorder):
         if self.writer.is_flush_due:
             self.tables.flush_rows()
         self._pause_ns = done.end_ns
-        return dict(account.phases)
 
     def drop_step(self) -> None:
         """What happened since the last border was no step."""

@@ -43,7 +43,6 @@ from detscope.record.script.roots import (
     has_compiled_parts,
 )
 from detscope.record.steps.events import EventBuffer
-from detscope.record.steps.nodes import PHASES
 from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
 
@@ -55,15 +54,12 @@ class PartTimes:
         self.steps = 0
         self.batches = 0
         self.wall_ns: list[int] = []
-        self.phases_ns: dict[str, int] = dict.fromkeys(PHASES, 0)
 
-    def add_step(self, done: FinishedStep, phases_ns: dict[str, int] | None = None) -> None:
+    def add_step(self, done: FinishedStep) -> None:
         """Take a step in."""
         self.steps += 1
         self.batches += done.batches
         self.wall_ns.append(done.end_ns - done.start_ns)
-        for phase, spent_ns in (phases_ns or {}).items():
-            self.phases_ns[phase] += spent_ns
 
     def describe_part(self) -> dict[str, Any]:
         """For `run.json`."""
@@ -220,8 +216,8 @@ class ScriptRecording:
                 self._reconsider_model(recorder)
             return mode
         self.ranks.skip_step()
-        phases = recorder.end_evaluation(done)
-        self.evaluation.add_step(done, phases)
+        recorder.end_evaluation(done)
+        self.evaluation.add_step(done)
         return ""
 
     def _reconsider_model(self, recorder: ScriptRecorder) -> None:
