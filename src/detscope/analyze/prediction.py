@@ -26,7 +26,7 @@ Ends = tuple[float, float]
 Fits = Literal["fits", "too close to call", "does not fit", "cannot tell"]
 
 
-class CategoryBytes(Figure, frozen=True, kw_only=True):
+class PredictedBytes(Figure, frozen=True, kw_only=True):
     """A category or stage and what it holds."""
 
     name: str  # what it is called
@@ -49,9 +49,9 @@ class PredictedStep(Figure, frozen=True, kw_only=True):
     images_per_s: float | None = None  # throughput
     allocated_bytes: float | None = None  # highest sum of live tensors, by CUDA's rounding
     reserved_bytes: float | None = None  # by CUDA's allocator
-    categories: tuple[CategoryBytes, ...] = ()  # what the allocated peak is made of
+    categories: tuple[PredictedBytes, ...] = ()  # what the allocated peak is made of
     cpu_allocated_bytes: float | None = None  # the same on this CPU
-    cpu_categories: tuple[CategoryBytes, ...] = ()  # what that peak is made of
+    cpu_categories: tuple[PredictedBytes, ...] = ()  # what that peak is made of
     process_bytes: float | None = None  # of the process, at most what the device has
     process_bytes_interval: Ends | None = None  # 90 %
     process_bytes_unbounded: float | None = None  # if the device were large enough
@@ -126,7 +126,7 @@ class Prediction(Figure, frozen=True, kw_only=True):
     latency_why: str | None = None  # why no latency is known
     places_at_batch: int | None = None  # of which the shares below are told
     latency_by_stage: tuple[StageShare, ...] = ()  # where the time goes
-    memory_by_stage: tuple[CategoryBytes, ...] = ()  # bytes of activations by stage
+    memory_by_stage: tuple[PredictedBytes, ...] = ()  # bytes of activations by stage
     extrapolations: tuple[Extrapolation, ...] = ()  # how far beyond what was measured
     outside: tuple[OutsideGroups, ...] = ()  # beyond what was measured, in words
     device_model: ModelGrounds | None = None  # None: no model was asked

@@ -17,6 +17,14 @@ from detscope.predict.layers.graph import LayerGraph
 Array = npt.NDArray[np.float64]
 MIB = 1 << 20
 TARGETS = ("allocated_bytes", "reserved_bytes", "process_bytes", "latency_ms")
+_COLUMNS = {  # ours <- theirs, factor
+    "allocated_bytes": ("mem_alloc", MIB),
+    "reserved_bytes": ("mem_reserved", MIB),
+    "process_bytes": ("mem_used", MIB),
+    "latency_ms": ("latency", 1),
+    "latency_low_ms": ("latency_low", 1),
+    "latency_high_ms": ("latency_high", 1),
+}
 
 
 @dataclass(frozen=True)
@@ -60,16 +68,6 @@ def choose_spread(samples: Sequence[StepSample], count: int) -> list[StepSample]
     ordered = sorted(samples, key=lambda one: one.case.batch)
     places = np.unique(np.linspace(0, len(ordered) - 1, count).round().astype(int))
     return [ordered[place] for place in places]
-
-
-_COLUMNS = {  # ours <- theirs, factor
-    "allocated_bytes": ("mem_alloc", MIB),
-    "reserved_bytes": ("mem_reserved", MIB),
-    "process_bytes": ("mem_used", MIB),
-    "latency_ms": ("latency", 1),
-    "latency_low_ms": ("latency_low", 1),
-    "latency_high_ms": ("latency_high", 1),
-}
 
 
 def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> list[StepSample]:

@@ -113,6 +113,10 @@ PLANNED: Mapping[str, str] = {
 }
 TABLES = {"environments": ENVIRONMENTS, "plans": PLANS, "planned": PLANNED, "attempts": COLUMNS}
 _STORED_AS = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'"}
+BUSY_S = 120.0
+_ROWS_AT_ONCE = 1000
+_FAILURES = (sqlite3.Error, UnicodeError)  # Python cannot read every name that SQLite complains about
+_HEADER = b"SQLite format 3\x00"
 
 
 def list_statements() -> list[str]:
@@ -178,12 +182,6 @@ def _open_lock(path: Path, store: Path) -> int:
             raise UsageError(
                 f"{store}: another sweep is running on this store", "wait for it, or give --store FILE"
             ) from None
-
-
-BUSY_S = 120.0
-_ROWS_AT_ONCE = 1000
-_FAILURES = (sqlite3.Error, UnicodeError)  # Python cannot read every name that SQLite complains about
-_HEADER = b"SQLite format 3\x00"
 
 
 class SweepStore:

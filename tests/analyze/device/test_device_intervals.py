@@ -10,8 +10,8 @@ from detscope.analyze.device.intervals import (
     Intervals,
     cut_intervals,
     find_gaps,
-    grouped_union,
     intersect_intervals,
+    measure_by_group,
     measure_overlap,
     merge_intervals,
     subtract_intervals,
@@ -75,7 +75,7 @@ def test_unions_by_group_are_the_unions_of_each_group(rows, within):
     starts = np.array([start for start, _, _ in rows], np.int64)
     ends = starts + np.array([length for _, length, _ in rows], np.int64)
     groups = np.array([group for _, _, group in rows], np.int64)
-    found = grouped_union(starts, ends, groups, made(within))
+    found = measure_by_group(starts, ends, groups, made(within))
     for group, length in found.items():
         own = plain([(start, size) for start, size, g in rows if g == group])
         assert length == len(own & plain(within))

@@ -12,7 +12,7 @@ from detscope.analyze.device.host import BlockingCalls, find_places, name_call
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
 from detscope.analyze.device.kernels import shorten_name
 from detscope.analyze.device.timeline import Timeline, event_borders
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
 MOST_ROWS = 100
@@ -139,7 +139,7 @@ def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> N
     grouped = late.group_by("operator", "name", "module", "kind").agg(pl.col("idle_ns").sum(), pl.len())
     for operator, name, module, kind, idle_ns, count in grouped.iter_rows():
         label = operator or (shorten_name(name) if kind == "kernel" else kind)
-        _add(
+        _add_idle(
             found,
             Culprit("host", f"late launch of {label}", None, operator, module, None, None),
             idle_ns,
@@ -147,10 +147,10 @@ def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> N
         )
     if not ended.all():
         last = Culprit("host", "no more launches", None, None, None, None, None)
-        _add(found, last, int(rest[chosen][~ended].sum()), int((~ended).sum()))
+        _add_idle(found, last, int(rest[chosen][~ended].sum()), int((~ended).sum()))
 
 
-def _add(found: Accounts, culprit: Culprit, idle_ns: int, count: int) -> None:
+def _add_idle(found: Accounts, culprit: Culprit, idle_ns: int, count: int) -> None:
     account = found[culprit]
     account.idle_ns += idle_ns
     account.gaps += count
@@ -179,8 +179,8 @@ def rank_blame(per_device: list[Accounts], steps: int, window_ns: int) -> tuple[
             line=culprit.stack,
             idle_ns=account.idle_ns,
             idle_ms=account.idle_ns / 1e6,
-            idle_ms_per_step=divide(account.idle_ns / 1e6, steps),
-            share=divide(account.idle_ns, window_ns),
+            idle_ms_per_step=divide_safely(account.idle_ns / 1e6, steps),
+            share=divide_safely(account.idle_ns, window_ns),
             gaps=account.gaps,
             calls=account.calls,
             host_wait_ns=account.host_wait_ns if culprit.cause != "host" else None,

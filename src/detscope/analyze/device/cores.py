@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
 # the first that a kernel has is its weight
@@ -68,7 +68,7 @@ class CoreUse(Figure, frozen=True, kw_only=True):
     )
     why: str | None = None  # why there is no share
 
-    def throughput(self) -> float | None:
+    def find_throughput(self) -> float | None:
         """The share of its compute throughput that the device reached, where it was counted."""
         found = {counter.name: counter.value for counter in self.counters}
         return next((value for name in THROUGHPUTS if (value := found.get(name)) is not None), None)
@@ -105,7 +105,7 @@ def core_figures(metrics: pl.DataFrame, compute_utilisation: float | None) -> Co
                     metric=row["metric"],
                     value=value,
                     of_window=of_window,
-                    coverage=divide(row["cycles"], whole),
+                    coverage=divide_safely(row["cycles"], whole),
                     cycles=row["cycles"],
                     n=row["n"],
                 )
@@ -142,7 +142,7 @@ def _count_tensor_kernels(metrics: pl.DataFrame, weights: pl.DataFrame) -> Tenso
         return None
     joined = counted.join(weights, on=KERNEL, how="inner", nulls_equal=True)
     using = joined.filter(pl.col("value") > 0)
-    value = divide(float(using["cycles"].sum()), float(joined["cycles"].sum()))
+    value = divide_safely(float(using["cycles"].sum()), float(joined["cycles"].sum()))
     return TensorInstructions(value=value, n=using.height, of=joined.height)
 
 

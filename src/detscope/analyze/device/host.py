@@ -81,7 +81,7 @@ def find_blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCal
         pl.col("of_module").forward_fill().over(thread),
     )
     chosen = recent.filter(pl.col("waits") | pl.col("until_done")).drop("waits")
-    outermost = _outermost(chosen)
+    outermost = _drop_inner(chosen)
     return BlockingCalls(outermost, *event_borders(outermost))
 
 
@@ -97,7 +97,7 @@ def _waiting_or_copying(host: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFram
     return in_order.with_columns(waits.fill_null(False).alias("waits"))
 
 
-def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
+def _drop_inner(calls: pl.DataFrame) -> pl.DataFrame:
     """Without the driver calls inside runtime calls, so that the calls of one thread follow each other."""
     end = pl.col("start_ns") + pl.col("wall_ns")
     reach = end.cum_max().shift(1).over("process", "thread")
@@ -112,7 +112,7 @@ def find_places(host: pl.DataFrame, calls: pl.DataFrame) -> list[CallPlace]:
     numbered = calls.with_row_index("number")
     for (process, thread), own in numbered.group_by("process", "thread"):
         nearby = around.filter(pl.col("process").eq_missing(process) & pl.col("thread").eq_missing(thread))
-        for number, place in _sweep(_with_calls(nearby, own), own).items():
+        for number, place in _place_calls(_with_calls(nearby, own), own).items():
             found[number] = place
     return found
 
@@ -125,7 +125,7 @@ def _with_calls(around: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     return around.filter(pl.Series(inside))
 
 
-def _sweep(around: pl.DataFrame, calls: pl.DataFrame) -> dict[int, CallPlace]:
+def _place_calls(around: pl.DataFrame, calls: pl.DataFrame) -> dict[int, CallPlace]:
     """One pass over a thread's nested events and the calls in it, outer before inner."""
     starts, ends = event_borders(around)
     call_starts, call_ends = event_borders(calls)
@@ -143,11 +143,11 @@ def _sweep(around: pl.DataFrame, calls: pl.DataFrame) -> dict[int, CallPlace]:
             open_events.append(event)
             position += 1
         within = [event for event in open_events if ends[event] >= call_ends[call]]
-        result[numbers[call]] = _place(within, kinds, names, starts, stacks, own_stacks[call])
+        result[numbers[call]] = _describe_place(within, kinds, names, starts, stacks, own_stacks[call])
     return result
 
 
-def _place(
+def _describe_place(
     within: Sequence[int],
     kinds: Sequence[str],
     names: Sequence[str],

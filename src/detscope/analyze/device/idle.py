@@ -29,7 +29,7 @@ from detscope.analyze.device.intervals import (
     measure_overlap,
 )
 from detscope.analyze.device.timeline import Timeline, event_borders, merge_events
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
 CAUSES = {
@@ -117,12 +117,15 @@ def idle_figures(pieces: Sequence[IdlePieces], window_ns: int) -> IdleTime:
     return IdleTime(
         causes=tuple(
             IdleCause(
-                name=cause, share=divide(totals[cause], window_ns), idle_ns=totals[cause], definition=words
+                name=cause,
+                share=divide_safely(totals[cause], window_ns),
+                idle_ns=totals[cause],
+                definition=words,
             )
             for cause, words in CAUSES.items()
         ),
         busy=1 - whole / window_ns if window_ns else None,
-        total=divide(whole, window_ns),
+        total=divide_safely(whole, window_ns),
         total_ns=whole,
         window_ns=window_ns,
         gaps=sum(len(own.starts) for own in pieces),

@@ -105,7 +105,7 @@ def _judge_memory(memory: MemoryAccount) -> str:
 
 def _judge_counters(cores: CoreUse) -> str:
     """Counters of single kernels say how well kernels use the device, not how busy it is."""
-    if (reached := cores.throughput()) is not None:
+    if (reached := cores.find_throughput()) is not None:
         return f"kernels reach {percent(reached, 1)} of the device's compute throughput"
     return f"{cores.kernels or 0} kernels with counters; how busy the device was is in another recording"
 
@@ -123,20 +123,20 @@ def read_sources(info: Mapping[str, Any]) -> tuple[SourceFile, ...]:
                 SourceFact(name=name, value=value)
                 for key, inner in source.items()
                 if key not in ("file", "format", "rank", "rows", "counts")
-                for name, value in _flatten(key, inner)
+                for name, value in _flatten_facts(key, inner)
             ),
         )
         for source in info.get("sources") or []
     )
 
 
-def _flatten(name: str, value: Any) -> Iterator[tuple[str, str | float | int | bool | None]]:
+def _flatten_facts(name: str, value: Any) -> Iterator[tuple[str, str | float | int | bool | None]]:
     """Facts inside of facts by the whole way to them: devices[0].name."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flatten(f"{name}.{key}", inner)
+            yield from _flatten_facts(f"{name}.{key}", inner)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _flatten(f"{name}[{index}]", inner)
+            yield from _flatten_facts(f"{name}[{index}]", inner)
     else:
         yield name, value

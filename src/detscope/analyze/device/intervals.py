@@ -79,7 +79,7 @@ def subtract_intervals(whole: Intervals, part: Intervals) -> Intervals:
     """What of `whole` is not in `part`."""
     if len(whole) == 0 or len(part) == 0:
         return whole
-    return intersect_intervals(whole, _outside(part, int(whole.starts[0]), int(whole.ends[-1])))
+    return intersect_intervals(whole, _find_outside(part, int(whole.starts[0]), int(whole.ends[-1])))
 
 
 def intersect_intervals(one_set: Intervals, other: Intervals) -> Intervals:
@@ -87,9 +87,9 @@ def intersect_intervals(one_set: Intervals, other: Intervals) -> Intervals:
     if len(one_set) == 0 or len(other) == 0:
         return NOTHING
     # every stretch of the intersection begins where one of the two begins inside the other
-    from_first = _inside(other, one_set.starts)
-    from_second = _inside(one_set, other.starts)
-    starts = _distinct(np.concatenate([one_set.starts[from_first], other.starts[from_second]]))
+    from_first = _is_inside(other, one_set.starts)
+    from_second = _is_inside(one_set, other.starts)
+    starts = _sort_distinct(np.concatenate([one_set.starts[from_first], other.starts[from_second]]))
     ends = np.minimum(_end_at(one_set, starts), _end_at(other, starts))
     return Intervals(starts, ends)
 
@@ -101,13 +101,13 @@ def find_gaps(intervals: Intervals, start: int, end: int) -> Intervals:
 
 def cut_intervals(intervals: Intervals, times: Times) -> Intervals:
     """The same stretches, cut where a time lies inside one of them; pieces may touch."""
-    inner = times[_inside(intervals, times)]
-    starts = _distinct(np.concatenate([intervals.starts, inner]))
-    ends = _distinct(np.concatenate([intervals.ends, np.setdiff1d(inner, intervals.starts)]))
+    inner = times[_is_inside(intervals, times)]
+    starts = _sort_distinct(np.concatenate([intervals.starts, inner]))
+    ends = _sort_distinct(np.concatenate([intervals.ends, np.setdiff1d(inner, intervals.starts)]))
     return Intervals(starts, ends)
 
 
-def grouped_union(starts: Times, ends: Times, groups: Times, within: Intervals) -> dict[int, int]:
+def measure_by_group(starts: Times, ends: Times, groups: Times, within: Intervals) -> dict[int, int]:
     """Length of the union of each group's intervals inside a set, by group."""
     real = ends > starts
     starts, ends, groups = starts[real], ends[real], groups[real]
@@ -125,26 +125,21 @@ def grouped_union(starts: Times, ends: Times, groups: Times, within: Intervals) 
     return {int(group): int(totals[group]) for group in np.unique(groups)}
 
 
-def contains(intervals: Intervals, times: Times) -> NDArray[np.bool_]:
-    """For each time, whether it lies in the set; ends belong to what follows."""
-    return _inside(intervals, times)
-
-
-def _outside(intervals: Intervals, start: int, end: int) -> Intervals:
+def _find_outside(intervals: Intervals, start: int, end: int) -> Intervals:
     starts = np.concatenate([[min(start, int(intervals.starts[0]))], intervals.ends])
     ends = np.concatenate([intervals.starts, [max(end, int(intervals.ends[-1]))]])
     real = ends > starts
     return Intervals(starts[real], ends[real])
 
 
-def _inside(intervals: Intervals, times: Times) -> NDArray[np.bool_]:
+def _is_inside(intervals: Intervals, times: Times) -> NDArray[np.bool_]:
     if len(intervals) == 0:
         return np.zeros(len(times), bool)
     index = np.searchsorted(intervals.starts, times, side="right") - 1
     return np.asarray((index >= 0) & (times < intervals.ends[np.maximum(index, 0)]), dtype=bool)
 
 
-def _distinct(times: Times) -> Times:
+def _sort_distinct(times: Times) -> Times:
     """Sorted, each once; np.unique hashes, which takes five times as long on times that are nearly sorted."""
     ordered = np.sort(times, kind="stable")
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])] if len(ordered) else ordered

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detscope.analyze.device.intervals import Times, measure_overlap
 from detscope.analyze.device.timeline import Timeline, event_borders
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
 Floats = NDArray[np.float64]
@@ -128,7 +128,7 @@ def estimate_tensor_share(kernels: pl.DataFrame) -> DeviceEstimate:
     named = by_name.filter(pl.col("name").str.contains(TENSOR_NAMES))
     spent = int(named["wall_ns"].sum())
     return DeviceEstimate(
-        value=divide(spent, whole),
+        value=divide_safely(spent, whole),
         numerator_ns=spent,
         denominator_ns=whole,
         n=int(named["count"].sum()),
@@ -156,7 +156,7 @@ def estimate_sm_efficiency(lines: Sequence[Timeline]) -> DeviceEstimate:
         numerator_ns=total if count else None,
         denominator_ns=window_ns,
         n=count,
-        coverage=divide(measured_ns, kernels_ns),
+        coverage=divide_safely(measured_ns, kernels_ns),
         why=None if count else "the file gives no blocks per SM for its kernels",
         definition="sum over merged ranges of min(1, blocks per SM of what runs) x duration, over the"
         " window; an estimate from launch sizes, not a measurement",
@@ -178,11 +178,11 @@ def estimate_occupancy(kernels: pl.DataFrame) -> DeviceEstimate:
     weight = int(known["wall_ns"].sum())
     summed = float((known["occupancy"] * known["wall_ns"]).sum() or 0.0) / 100
     return DeviceEstimate(
-        value=divide(summed, weight),
+        value=divide_safely(summed, weight),
         numerator_ns=summed if weight else None,
         denominator_ns=weight,
         n=known.height,
-        coverage=divide(weight, int(kernels["wall_ns"].sum())),
+        coverage=divide_safely(weight, int(kernels["wall_ns"].sum())),
         why=None if weight else "the file gives no occupancy for its kernels",
         definition="mean over kernels of the occupancy that the recording tool estimated from the launch,"
         " weighted by duration",

@@ -15,14 +15,14 @@ import polars as pl
 from detscope.analyze.device.idle import CauseTimes, IdlePieces
 from detscope.analyze.device.intervals import (
     Intervals,
-    grouped_union,
     intersect_intervals,
+    measure_by_group,
     measure_overlap,
     merge_intervals,
     subtract_intervals,
 )
 from detscope.analyze.device.timeline import Timeline, event_borders, merge_events
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.modules import ROOT
 
@@ -130,8 +130,8 @@ def measure_steps(line: Timeline, pieces: IdlePieces) -> Iterator[DeviceStep]:
             kernels_ns=kernels[index],
             with_copies_ns=busy[index],
             copies_ns=copies[index],
-            kernels=divide(kernels[index], windows[index]),
-            with_copies=divide(busy[index], windows[index]),
+            kernels=divide_safely(kernels[index], windows[index]),
+            with_copies=divide_safely(busy[index], windows[index]),
             idle_by_cause=idle,
         )
 
@@ -164,7 +164,7 @@ def _use_by_part(
                 busy_ns=sums["busy_ns"],
                 idle_ns=idle_ns,
                 idle_by_cause=CauseTimes(**{cause: sums[cause] for cause in causes}),
-                use=divide(sums["kernels_ns"], sums["busy_ns"] + idle_ns),
+                use=divide_safely(sums["kernels_ns"], sums["busy_ns"] + idle_ns),
                 kernels_ms=sums["kernels_ns"] / 1e6 / (steps or 1),
                 busy_ms=sums["busy_ns"] / 1e6 / (steps or 1),
                 idle_ms=idle_ns / 1e6 / (steps or 1),
@@ -183,8 +183,8 @@ def _sum_parts(line: Timeline, pieces: IdlePieces, kind: str) -> Iterator[tuple[
     numbered = numbered.with_columns(pl.col("group").cast(pl.Int64))
     events = events.join(numbered, on="part", how="left", nulls_equal=True, maintain_order="left")
     kernels = events.filter(pl.col("kind") == "kernel")
-    kernels_ns = grouped_union(*event_borders(kernels), kernels["group"].to_numpy(), line.window)
-    busy_ns = grouped_union(*event_borders(events), events["group"].to_numpy(), line.window)
+    kernels_ns = measure_by_group(*event_borders(kernels), kernels["group"].to_numpy(), line.window)
+    busy_ns = measure_by_group(*event_borders(events), events["group"].to_numpy(), line.window)
     counted = kernels.group_by("group").agg(pl.len(), pl.col("wall_ns").sum())
     counts = {group: (count, summed_ns) for group, count, summed_ns in counted.iter_rows()}
     working = events.filter(pl.col("wall_ns") > 0)["group"].to_numpy()

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from detscope.analyze.device.timeline import merge_events
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import total
 
@@ -99,7 +99,7 @@ def processor_figures(
                 PhaseCores(
                     name=phase,
                     cores_busy=used_ns / wall_ns,
-                    utilisation=divide(used_ns, wall_ns * (cores or 0)),
+                    utilisation=divide_safely(used_ns, wall_ns * (cores or 0)),
                     processor_ns=used_ns,
                     wall_ns=wall_ns,
                     n=own.height,
@@ -115,7 +115,7 @@ def processor_figures(
             StepCores(
                 step=step,
                 cores_busy=used_ns / wall_ns,
-                utilisation=divide(used_ns / wall_ns, cores or 0),
+                utilisation=divide_safely(used_ns / wall_ns, cores or 0),
             )
             for step, used_ns, wall_ns in of_steps.select("step", "used_ns", "wall_ns").iter_rows()
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,7 +65,7 @@ class Timeline:
     @cached_property
     def kernel_events(self) -> pl.DataFrame:
         """All kernels, communication included, with the columns that figures of kernels need."""
-        return _chosen(self.events.select("kind", *KERNEL_COLUMNS), pl.col("kind") == "kernel")
+        return _choose_rows(self.events.select("kind", *KERNEL_COLUMNS), pl.col("kind") == "kernel")
 
     @cached_property
     def kernels(self) -> Intervals:
@@ -125,22 +124,24 @@ def build_timelines(
     device_events: pl.DataFrame, host_events: pl.DataFrame, steps: pl.DataFrame | None = None
 ) -> list[Timeline]:
     """One per rank and device, in that order. Steps come from the host's marks, else from table `steps`."""
-    events = _in_order(_chosen(device_events, pl.col("start_ns").is_not_null()), "start_ns", "wall_ns")
+    events = _in_order(_choose_rows(device_events, pl.col("start_ns").is_not_null()), "start_ns", "wall_ns")
     if events.height == 0:
         return []
     events = events.with_columns(pl.col("rank").fill_null(0), pl.col("device").fill_null(0))
     hosts = host_events.with_columns(pl.col("rank").fill_null(0))
     found = []
     for rank in events["rank"].unique().sort().to_list():
-        host = _chosen(hosts, pl.col("rank") == rank)
+        host = _choose_rows(hosts, pl.col("rank") == rank)
         marks = find_step_marks(host, steps)
-        own = _chosen(events, pl.col("rank") == rank)
+        own = _choose_rows(events, pl.col("rank") == rank)
         for device in own["device"].unique().sort().to_list():
-            found.append(_timeline(rank, device, _chosen(own, pl.col("device") == device), host, marks))
+            found.append(
+                _build_timeline(rank, device, _choose_rows(own, pl.col("device") == device), host, marks)
+            )
     return found
 
 
-def _chosen(frame: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+def _choose_rows(frame: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
     """The rows that fit; the frame itself where all do: a copy of a million events costs a hundred MB."""
     fits = frame.select(condition).to_series()
     return frame if fits.all() else frame.filter(fits)
@@ -151,10 +152,10 @@ def _in_order(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     return frame if frame.select(pl.struct(columns).is_sorted()).item() else frame.sort(*columns)
 
 
-def _timeline(
+def _build_timeline(
     rank: int, device: int, rows: pl.DataFrame, host: pl.DataFrame, marks: pl.DataFrame
 ) -> Timeline:
-    events = _chosen(rows, pl.col("kind").is_in(BUSY_KINDS))
+    events = _choose_rows(rows, pl.col("kind").is_in(BUSY_KINDS))
     windows = find_step_windows(marks, events)
     if len(windows) and events.height:
         window = merge_intervals(windows.starts, windows.ends)
@@ -218,8 +219,3 @@ def _step_of(times: Times, starts: Times, ends: Times) -> Times:
     index = np.searchsorted(starts, times, side="right") - 1
     inside = (index >= 0) & (times < ends[np.maximum(index, 0)])
     return np.where(inside, index, -1)
-
-
-def ranks_of(lines: Iterable[Timeline]) -> list[int]:
-    """The ranks that have a device."""
-    return sorted({line.rank for line in lines})

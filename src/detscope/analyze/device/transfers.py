@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.intervals import grouped_union, intersect_intervals, subtract_intervals
+from detscope.analyze.device.intervals import intersect_intervals, measure_by_group, subtract_intervals
 from detscope.analyze.device.timeline import Timeline, event_borders
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
 STRAGGLER_SPREAD = 0.1  # of the window: below, ranks count as even
@@ -92,10 +92,10 @@ def copy_figures(lines: Sequence[Timeline], steps: int) -> Copies:
             direction=direction,
             memory=memory or None,
             count=sums["count"],
-            per_step=divide(sums["count"], steps),
+            per_step=divide_safely(sums["count"], steps),
             bytes=sums["bytes"] if sums["known_ns"] else None,
             total_ns=sums["total_ns"],
-            gb_per_s=divide(sums["bytes"], sums["known_ns"]),
+            gb_per_s=divide_safely(sums["bytes"], sums["known_ns"]),
             busy_ns=sums["busy_ns"],
             exposed_ns=sums["exposed_ns"],
         )
@@ -116,8 +116,8 @@ def _sum_copies(line: Timeline) -> dict[tuple[str, str], dict[str, int]]:
         return {}
     moved = moved.with_columns(pl.struct("to", "memory").rank("dense").cast(pl.Int64).alias("group"))
     borders, groups = event_borders(moved), moved["group"].to_numpy().astype(np.int64)
-    busy = grouped_union(*borders, groups, line.window)
-    exposed = grouped_union(*borders, groups, subtract_intervals(line.window, line.kernels))
+    busy = measure_by_group(*borders, groups, line.window)
+    exposed = measure_by_group(*borders, groups, subtract_intervals(line.window, line.kernels))
     has_bytes = pl.col("bytes").is_not_null()
     sums = moved.group_by("group", "to", "memory").agg(
         pl.len().alias("count"),
@@ -152,7 +152,7 @@ def communication_figures(lines: Sequence[Timeline], kernels: pl.DataFrame) -> D
         exposed_ns=exposed,
         hidden_share=1 - exposed / busy if busy else None,
         window_ns=window,
-        exposed_share=divide(exposed, window),
+        exposed_share=divide_safely(exposed, window),
         rows=tuple(CommunicationKernel(**row) for row in longest.to_dicts()),
     )
 

@@ -65,7 +65,7 @@ class DeviceSpan(Figure, frozen=True, kw_only=True):
     events: int
 
 
-def divide(part: float, whole: float) -> float | None:
+def divide_safely(part: float, whole: float) -> float | None:
     """A ratio, or None where there is no whole."""
     return part / whole if whole else None
 
@@ -96,10 +96,10 @@ def _span_of(intervals: Intervals) -> Intervals:
 def _with_shares(lengths: dict[str, int]) -> BusyTimes:
     window_ns = lengths["with_copies_window_ns"]
     return BusyTimes(
-        kernels=divide(lengths["kernels_ns"], lengths["window_ns"]),
-        with_copies=divide(lengths["with_copies_ns"], window_ns),
-        copies=divide(lengths["copies_ns"], window_ns),
-        compute=divide(lengths["compute_ns"], window_ns),
+        kernels=divide_safely(lengths["kernels_ns"], lengths["window_ns"]),
+        with_copies=divide_safely(lengths["with_copies_ns"], window_ns),
+        copies=divide_safely(lengths["copies_ns"], window_ns),
+        compute=divide_safely(lengths["compute_ns"], window_ns),
         **lengths,
     )
 

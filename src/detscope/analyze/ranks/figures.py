@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.device.utilisation import divide
+from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 from detscope.analyze.ranks.collectives import (
     CollectivesByStep,
@@ -265,10 +265,10 @@ def communication_figures(
     times = sum_collectives(list(collectives.values()), find_last_arrivals(collectives))
     gradients = sent.filter(pl.col("step").is_in(list(chosen)) & (pl.col("kind") == "gradients"))
     return RankCommunication(
-        share=divide(times.busy_ns, wall),
+        share=divide_safely(times.busy_ns, wall),
         hidden_share=times.hidden_share,
-        exposed_share=divide(times.exposed_ns, wall),
-        wait_share=None if times.waited_ns is None else divide(times.waited_ns, wall),
+        exposed_share=divide_safely(times.exposed_ns, wall),
+        wait_share=None if times.waited_ns is None else divide_safely(times.waited_ns, wall),
         ms=times.per_step_ms(times.busy_ns),
         exposed_ms=times.per_step_ms(times.exposed_ns),
         wait_for_others_ms=times.per_step_ms(times.waited_ns),

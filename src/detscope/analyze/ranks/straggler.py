@@ -53,7 +53,7 @@ class RankFigures(Figure, frozen=True, kw_only=True):
     pixels_per_step: float | None = None
     proposals_per_step: float | None = None
 
-    def content(self) -> dict[str, float]:
+    def known_content(self) -> dict[str, float]:
         """What makes a step's images costly, as far as it is known."""
         found = {
             "pixels": self.pixels_per_step,
@@ -162,8 +162,8 @@ def _find_reason(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[s
 def _compare_content(slowest: RankFigures, others: Sequence[RankFigures]) -> dict[str, float]:
     """How many times as much a rank had per step as the mean of the others."""
     found = {}
-    for what, mine in slowest.content().items():
-        known = [row.content()[what] for row in others if what in row.content()]
+    for what, mine in slowest.known_content().items():
+        known = [row.known_content()[what] for row in others if what in row.known_content()]
         if known and sum(known) > 0:
             found[what] = mine / (sum(known) / len(known))
     return found

@@ -14,6 +14,32 @@ from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, UPDATE
 
 GRADIENT_SUM = "gradient sum"  # no row of a microbench: an addition, measured as such
 OPTIMIZERS = {"sgd": kinds.PARAMETER, "adam": kinds.ADAM}  # and the kind of their updates
+VECTOR = 16  # channels that matrix kernels work on at once; fewer cost as much
+FEW_IMAGES = 16  # below it, torch multiplies 1x1 convolutions image by image on one thread
+OTHER = "other operations"  # of kinds that were never measured: by their memory traffic
+ACCUMULATION = "gradient sums"  # of tensors that several layers read
+FORWARD_ALONE = ", forward alone"  # in a training step, but nobody asks for a gradient
+_GIGA = 1e9
+_IMAGE_DIMENSIONS = 4
+_ARITHMETIC = (
+    "abs", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy_", "div", "div_", "exp",
+    "floor", "full_like", "log", "log2", "masked_fill", "masked_fill_", "maximum", "minimum", "neg",
+    "new_full", "new_zeros", "ones_like", "pow", "reciprocal", "round", "rsqrt", "rsub", "sqrt", "sub",
+    "sub_", "where", "zeros_like",
+)  # fmt: skip
+# torch's operators -> the kind that was measured for all of them
+SHARED_KINDS = {
+    **dict.fromkeys(_ARITHMETIC, kinds.ARITHMETIC),
+    **dict.fromkeys(("amax", "amin", "linalg_vector_norm", "max", "min", "prod", "sum"), kinds.REDUCTION),
+    **dict.fromkeys(
+        ("gather", "index_put_", "index_put", "index_select", "scatter", "scatter_"), kinds.INDEX
+    ),
+    **dict.fromkeys(("sort", "topk"), kinds.SORTING),
+    **dict.fromkeys(
+        ("binary_cross_entropy_with_logits", "smooth_l1_loss", "mse_loss", "huber_loss"), kinds.LOSS
+    ),
+    "stack": kinds.CONCATENATE,
+}
 
 
 @dataclass(frozen=True)
@@ -134,36 +160,6 @@ def _gradient_sums(
 
 def _make_sum(operation: Operation, shape: tuple[int, ...]) -> Operation:
     return Operation(kinds.ADD, (0, 1), (shape, shape), 0, shape, stage=operation.stage)
-
-
-VECTOR = 16  # channels that matrix kernels work on at once; fewer cost as much
-FEW_IMAGES = 16  # below it, torch multiplies 1x1 convolutions image by image on one thread
-OTHER = "other operations"  # of kinds that were never measured: by their memory traffic
-ACCUMULATION = "gradient sums"  # of tensors that several layers read
-FORWARD_ALONE = ", forward alone"  # in a training step, but nobody asks for a gradient
-_GIGA = 1e9
-_IMAGE_DIMENSIONS = 4
-
-
-_ARITHMETIC = (
-    "abs", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy_", "div", "div_", "exp",
-    "floor", "full_like", "log", "log2", "masked_fill", "masked_fill_", "maximum", "minimum", "neg",
-    "new_full", "new_zeros", "ones_like", "pow", "reciprocal", "round", "rsqrt", "rsub", "sqrt", "sub",
-    "sub_", "where", "zeros_like",
-)  # fmt: skip
-# torch's operators -> the kind that was measured for all of them
-SHARED_KINDS = {
-    **dict.fromkeys(_ARITHMETIC, kinds.ARITHMETIC),
-    **dict.fromkeys(("amax", "amin", "linalg_vector_norm", "max", "min", "prod", "sum"), kinds.REDUCTION),
-    **dict.fromkeys(
-        ("gather", "index_put_", "index_put", "index_select", "scatter", "scatter_"), kinds.INDEX
-    ),
-    **dict.fromkeys(("sort", "topk"), kinds.SORTING),
-    **dict.fromkeys(
-        ("binary_cross_entropy_with_logits", "smooth_l1_loss", "mse_loss", "huber_loss"), kinds.LOSS
-    ),
-    "stack": kinds.CONCATENATE,
-}
 
 
 def classify_call(call: LayerCall, *, training: bool) -> str:

@@ -22,6 +22,8 @@ from detscope.predict.models.residual import SmoothResidual, fit_residuals
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured
 
 _ROUNDS = 30
+_ROWS_FOR_RULE = 60
+_GIB = float(1 << 30)  # what processes hold besides reserved memory differs by tenths of it
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,6 @@ def _is_full(reserved: Array, process: Array, highest: float) -> bool:
     """Whether the device's memory ended there: many hold the same, however much they reserved."""
     top = reserved[process >= 0.98 * highest]
     return len(top) >= max(5, 0.05 * len(process)) and bool(top.max() >= 1.1 * top.min())
-
-
-_ROWS_FOR_RULE = 60
-_GIB = float(1 << 30)  # what processes hold besides reserved memory differs by tenths of it
 
 
 @lru_cache(maxsize=20000)

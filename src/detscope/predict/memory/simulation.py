@@ -17,6 +17,8 @@ from detscope.predict.memory.lifetimes import (
     sum_live_categories,
 )
 
+ASSUMED = "no scratch memory of convolutions in a forward pass"
+
 
 @dataclass(frozen=True)
 class StepMemory:
@@ -88,9 +90,6 @@ class MemoryReplay:
         """Peaks since the step began; what they were made of takes a pass of its own."""
         parts = sum_live_categories(self._events[: self._peak_at])
         return StepMemory(self.allocator.peak_allocated, self.allocator.peak_reserved, parts)
-
-
-ASSUMED = "no scratch memory of convolutions in a forward pass"
 
 
 def simulate_inference(graph: LayerGraph, batch: int) -> StepMemory:

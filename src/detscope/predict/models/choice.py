@@ -23,6 +23,9 @@ from detscope.predict.samples import Array, StepCase, StepSample
 COVERAGE = 0.9
 WIDEST = log(10)  # half of an interval where too little was measured to tell: a factor of ten
 UNTESTED = log(2)  # at least, for other networks where only one was measured: assumed
+_LEVEL_FOLDS = _ROW_FOLDS = 5
+_USUALLY, _HARDLY = 0.9, 0.05
+_CLEARLY = 2.0  # standard errors by which another method must beat the first to be taken
 
 
 def conformal_width(errors: Array, groups: Sequence[str], coverage: float = COVERAGE) -> float:
@@ -71,11 +74,6 @@ def conformal_line(
 def interval_bounds(predicted: Array, half_width: Array) -> tuple[Array, Array]:
     """Lower and upper ends of the intervals."""
     return np.asarray(predicted * np.exp(-half_width)), np.asarray(predicted * np.exp(half_width))
-
-
-_LEVEL_FOLDS = _ROW_FOLDS = 5
-_USUALLY, _HARDLY = 0.9, 0.05
-_CLEARLY = 2.0  # standard errors by which another method must beat the first to be taken
 
 
 class Predictor(Protocol):

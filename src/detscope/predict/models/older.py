@@ -23,6 +23,15 @@ TRAINING_FEATURES = 56
 INFERENCE_FEATURES = 15
 _TILES = ((4, 3), (3, 2))
 TREES = 300
+_GROUPS = (  # how many, what
+    (5, "size of weights, inputs and outputs"),
+    (7, "im2col columns"),
+    (3, "multiplications"),
+    (9, "FFT memory"),
+    (4, "FFT operations"),
+    (14, "Winograd memory"),
+    (14, "Winograd operations"),
+)
 
 
 @lru_cache(maxsize=20000)
@@ -186,17 +195,6 @@ def fit_trees(
         np.array([one.get_value(target) for one in samples], dtype=float),
     )
     return TreesModel(forest, training)
-
-
-_GROUPS = (  # how many, what
-    (5, "size of weights, inputs and outputs"),
-    (7, "im2col columns"),
-    (3, "multiplications"),
-    (9, "FFT memory"),
-    (4, "FFT operations"),
-    (14, "Winograd memory"),
-    (14, "Winograd operations"),
-)
 
 
 def group_features(numbers: Iterable[int]) -> list[str]:

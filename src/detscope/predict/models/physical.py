@@ -37,6 +37,9 @@ TERMS = (
     "convolution traffic",
     "other traffic",
 )
+PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1)
+_ROUNDS = 12
+_SMALLEST_ERROR = 0.03  # below it, errors weigh alike
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,6 @@ def _count_traffic(operation: Operation, *, training: bool) -> float:
 
 
 TILES = (Tiles(32, 32, 32), Tiles(32, 64, 32), Tiles(32, 64, 64))
-PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1)
-_ROUNDS = 12
-_SMALLEST_ERROR = 0.03  # below it, errors weigh alike
 
 
 @dataclass(frozen=True)

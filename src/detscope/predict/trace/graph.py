@@ -39,6 +39,12 @@ _KINDS = {
     kinds.ACTIVATION,
 )  # fmt: skip
 _PAIR = 2
+_OF_LAYERS = frozenset({"aten.empty", "aten.detach", "aten.t", "aten.alias", "aten.lift_fresh"})
+_READS_ONE_NUMBER = "aten._local_scalar_dense"
+# of the backward pass only what belongs to views: all else was measured with its layer
+_VIEWS_BACKWARD = frozenset({"aten.view", "aten.permute", "aten.select", "aten.unsqueeze", "aten.transpose"})
+_COPIES_BACKWARD = frozenset({"aten.select_backward", "aten.slice_backward", "aten.stack"})
+Key = tuple[str, str]  # kind and stage
 
 
 def make_graph(name: str, step: TracedStep, family: str = "") -> LayerGraph:
@@ -130,15 +136,6 @@ def _read_convolution(call: OperatorCall, image: TensorRecord) -> Convolution | 
 
 def _pair(values: tuple[int, ...]) -> tuple[int, int]:
     return (values[0], values[-1])
-
-
-_OF_LAYERS = frozenset({"aten.empty", "aten.detach", "aten.t", "aten.alias", "aten.lift_fresh"})
-_READS_ONE_NUMBER = "aten._local_scalar_dense"
-# of the backward pass only what belongs to views: all else was measured with its layer
-_VIEWS_BACKWARD = frozenset({"aten.view", "aten.permute", "aten.select", "aten.unsqueeze", "aten.transpose"})
-_COPIES_BACKWARD = frozenset({"aten.select_backward", "aten.slice_backward", "aten.stack"})
-
-Key = tuple[str, str]  # kind and stage
 
 
 def count_side_operators(low: TracedStep, high: TracedStep) -> tuple[SideOperators, ...]:

@@ -30,6 +30,49 @@ LIKE_THEIR_INPUTS = frozenset(
     )
 )  # fmt: skip
 _TRAINS, _TRAINS_BACKWARD, _WANTED = 5, 7, 9  # places of the arguments
+ALWAYS = frozenset(
+    {
+        "aten.convolution",
+        "aten.convolution_backward",
+        "aten.native_batch_norm",
+        "aten.native_batch_norm_backward",
+        "aten.max_pool2d_with_indices",
+        "aten.max_pool2d_with_indices_backward",
+        "aten.addmm",
+        "aten.mm",
+        "aten.bmm",
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+        "torchvision.roi_align",
+        "torchvision._roi_align_backward",
+    }
+)
+# on feature maps, and on anything in backward
+ELEMENTWISE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "add", "sub", "rsub", "mul", "div", "relu", "silu", "gelu", "sigmoid", "hardswish", "hardsigmoid",
+        "hardtanh", "tanh", "elu", "leaky_relu", "clamp", "abs", "pow", "exp", "log", "neg", "clone", "cat",
+        "stack", "mean", "sum", "constant_pad_nd", "upsample_nearest2d", "upsample_bilinear2d", "avg_pool2d",
+        "_adaptive_avg_pool2d", "native_group_norm", "native_layer_norm", "native_dropout",
+        "binary_cross_entropy_with_logits", "new_zeros", "zeros_like", "ones_like", "threshold_backward",
+        "silu_backward", "gelu_backward", "sigmoid_backward", "hardswish_backward", "hardsigmoid_backward",
+        "hardtanh_backward", "native_group_norm_backward", "native_layer_norm_backward",
+        "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "slice_backward", "select_backward",
+        "_adaptive_avg_pool2d_backward", "avg_pool2d_backward",
+    )
+)  # fmt: skip
+IN_PLACE = frozenset(
+    f"aten.{name}_"
+    for name in (
+        "add", "sub", "mul", "div", "relu", "silu", "sigmoid", "hardswish", "hardsigmoid", "hardtanh",
+        "leaky_relu", "elu", "copy", "fill", "zero", "bernoulli", "clamp",
+    )
+)  # fmt: skip
+_CONVOLUTIONS = {"aten.convolution": 0, "aten.convolution_backward": 1}  # where image and weight stand
+_LARGE = 1 << 14  # elements; smaller ones cost less to compute than to leave out
+_FEATURE_MAP = 4  # dimensions
+_OWN_PAGES = 1 << 16  # bytes from which memory is asked of the system itself
 
 
 class OutputLayout(tuple[tuple[int, ...], tuple[int, ...], torch.dtype]):
@@ -83,51 +126,6 @@ def _is_plain(tensor: Tensor) -> bool:
         strides.append(step)
         step *= size
     return tensor.dtype == torch.float32 and step > 0 and tensor.stride() == tuple(reversed(strides))
-
-
-ALWAYS = frozenset(
-    {
-        "aten.convolution",
-        "aten.convolution_backward",
-        "aten.native_batch_norm",
-        "aten.native_batch_norm_backward",
-        "aten.max_pool2d_with_indices",
-        "aten.max_pool2d_with_indices_backward",
-        "aten.addmm",
-        "aten.mm",
-        "aten.bmm",
-        "aten._scaled_dot_product_flash_attention_for_cpu",
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward",
-        "torchvision.roi_align",
-        "torchvision._roi_align_backward",
-    }
-)
-# on feature maps, and on anything in backward
-ELEMENTWISE = frozenset(
-    f"aten.{name}"
-    for name in (
-        "add", "sub", "rsub", "mul", "div", "relu", "silu", "gelu", "sigmoid", "hardswish", "hardsigmoid",
-        "hardtanh", "tanh", "elu", "leaky_relu", "clamp", "abs", "pow", "exp", "log", "neg", "clone", "cat",
-        "stack", "mean", "sum", "constant_pad_nd", "upsample_nearest2d", "upsample_bilinear2d", "avg_pool2d",
-        "_adaptive_avg_pool2d", "native_group_norm", "native_layer_norm", "native_dropout",
-        "binary_cross_entropy_with_logits", "new_zeros", "zeros_like", "ones_like", "threshold_backward",
-        "silu_backward", "gelu_backward", "sigmoid_backward", "hardswish_backward", "hardsigmoid_backward",
-        "hardtanh_backward", "native_group_norm_backward", "native_layer_norm_backward",
-        "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "slice_backward", "select_backward",
-        "_adaptive_avg_pool2d_backward", "avg_pool2d_backward",
-    )
-)  # fmt: skip
-IN_PLACE = frozenset(
-    f"aten.{name}_"
-    for name in (
-        "add", "sub", "mul", "div", "relu", "silu", "sigmoid", "hardswish", "hardsigmoid", "hardtanh",
-        "leaky_relu", "elu", "copy", "fill", "zero", "bernoulli", "clamp",
-    )
-)  # fmt: skip
-_CONVOLUTIONS = {"aten.convolution": 0, "aten.convolution_backward": 1}  # where image and weight stand
-_LARGE = 1 << 14  # elements; smaller ones cost less to compute than to leave out
-_FEATURE_MAP = 4  # dimensions
-_OWN_PAGES = 1 << 16  # bytes from which memory is asked of the system itself
 
 
 class HollowRunner:

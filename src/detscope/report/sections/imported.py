@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from detscope.analyze.device.imported import ImportedFigures
 from detscope.analyze.drawing import ReportData
 from detscope.report.figures import CANNOT_TELL
-from detscope.report.model import Block, Column, Fact, Facts, Section, Table
+from detscope.report.model import Block, Column, Fact, Facts, Section, Table, Value
 from detscope.report.sections import SectionPart
 
 
@@ -18,7 +18,7 @@ def section(data: ReportData) -> Section | None:
         return None
     blocks: list[Block] = [Facts(list(_file_facts(imported)))]
     if imported.stages:
-        stages = [[stage.name, stage.total_ms] for stage in imported.stages]
+        stages: list[list[Value]] = [[stage.name, stage.total_ms] for stage in imported.stages]
         columns = [Column("stage", "code"), Column("total ms", "ms")]
         blocks.append(
             Table("file-stages", "Stages marked in the file", columns, stages, brief_rows=len(stages))
@@ -26,7 +26,7 @@ def section(data: ReportData) -> Section | None:
     if imported.threads:
         columns = [Column("rank"), Column("process"), Column("thread"), Column("busy ms", "ms")]
         columns += [Column("of ms", "ms"), Column("events", "count")]
-        threads = [
+        threads: list[list[Value]] = [
             [row.rank, row.process, row.thread, row.busy_ns / 1e6, row.span_ns / 1e6, row.events]
             for row in imported.threads
         ]

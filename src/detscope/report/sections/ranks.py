@@ -11,6 +11,7 @@ from detscope.report.colours import PHASE_COLOURS
 from detscope.report.figures import CANNOT_TELL, number, percent, with_unit
 from detscope.report.model import (
     Axis,
+    Block,
     Card,
     Cards,
     Chart,
@@ -36,8 +37,8 @@ def section(data: ReportData) -> Section | None:
         return None
     words = ranks.definitions
     notes = [f"{name.replace('_', ' ')}: {getattr(words, name)}" for name in words.__struct_fields__]
-    blocks = [
-        Cards(list(_cards(ranks))),
+    blocks: list[Block] = [
+        Cards(list(_rank_cards(ranks))),
         _phases_chart(ranks),
         _ranks_table(ranks),
         Facts(list(_rank_facts(ranks)), full=False),
@@ -127,7 +128,7 @@ def _clock_words(clocks: RankClocks) -> str:
     return f"{which}, compared to within {with_unit(clocks.error_us, 'us')}"
 
 
-def _cards(ranks: Ranks) -> Iterator[Card]:
+def _rank_cards(ranks: Ranks) -> Iterator[Card]:
     talk, scaling, error = ranks.communication, ranks.scaling, ranks.clocks.error_us
     yield Card("communication", percent(talk.share), "of the step, all ranks together")
     yield Card("hidden", percent(talk.hidden_share), "of the communication, behind backward")
