@@ -114,16 +114,12 @@ def idle_figures(pieces: Sequence[IdlePieces], window_ns: int) -> IdleTime:
     times = [own.sum_causes() for own in pieces]
     totals = {cause: sum(getattr(own, f"{cause}_ns") for own in times) for cause in CAUSES}
     whole = sum(totals.values())
+    causes = tuple(
+        IdleCause(name=cause, share=divide_safely(ns, window_ns), idle_ns=ns, definition=CAUSES[cause])
+        for cause, ns in totals.items()
+    )
     return IdleTime(
-        causes=tuple(
-            IdleCause(
-                name=cause,
-                share=divide_safely(totals[cause], window_ns),
-                idle_ns=totals[cause],
-                definition=words,
-            )
-            for cause, words in CAUSES.items()
-        ),
+        causes=causes,
         busy=1 - whole / window_ns if window_ns else None,
         total=divide_safely(whole, window_ns),
         total_ns=whole,

@@ -46,7 +46,6 @@ class Timeline:
     rank: int
     device: int
     events: pl.DataFrame
-    syncs: pl.DataFrame
     host: pl.DataFrame  # of this rank, in no order
     steps: StepWindows
     window: Intervals  # steps where there are steps, else the span of the events
@@ -162,8 +161,7 @@ def _build_timeline(
     else:
         starts, ends = event_borders(events)
         window = merge_intervals(starts[:1], ends.max(keepdims=True) if len(ends) else ends)
-    syncs = rows.filter(pl.col("kind") == "sync")
-    return Timeline(rank, device, events, syncs, host, windows, window)
+    return Timeline(rank, device, events, host, windows, window)
 
 
 def find_step_marks(host: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
