@@ -117,7 +117,7 @@ def test_traced_steps_are_replayed_once_for_all_batches(
     replayed = []
 
     class Counted(MemoryReplay):
-        def run(self, events: Any) -> None:
+        def replay_events(self, events: Any) -> None:
             replayed.append(len(events))
             super().replay_events(events)
 
