@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -92,7 +93,7 @@ def line_of(text: str) -> str:
 
 def test_a_loop_that_keeps_nothing_does_not_grow(recorded):
     assert recorded["steady"]["growth"] is None
-    assert not any("grows" in note for note in summarize(recorded["steady"]["run"])["notes"])
+    assert not any("grows" in note for note in summarize(recorded["steady"]["run"]).notes)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +111,8 @@ def test_what_is_kept_every_step_is_named_with_its_line(recorded, kind, name, wh
     assert growth["held_by"]["line"] == line_of(where)
     assert growth["held_by"]["keeps_graphs"] == (kind == "graphs")
     summary = summarize(recorded[kind]["run"])
-    assert summary["growth"] == growth
-    said = next(note for note in summary["notes"] if note.startswith("memory grows by"))
+    assert msgspec.to_builtins(summary.growth) == growth
+    said = next(note for note in summary.notes if note.startswith("memory grows by"))
     assert "MB per step" in said
     assert line_of(where) in said
 

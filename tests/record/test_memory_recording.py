@@ -76,7 +76,7 @@ def test_memory_steps_come_after_the_warm_up_and_their_times_are_not_shown(tmp_p
     assert run.info["memory"]["steps"] == [1, 2]
     from detscope.analyze.summary import summarize
 
-    assert summarize(run.folder)["step_ms"]["n"] == 3
+    assert summarize(run.folder).step_ms.n == 3
 
 
 def test_without_the_option_nothing_is_watched(tmp_path):

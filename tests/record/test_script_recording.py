@@ -184,7 +184,7 @@ def test_evaluation_before_training_does_not_get_into_the_figures(listen: Any) -
     assert recorded >= 5
     summary = summarize(heard.run)  # type: ignore[arg-type]
     # where the machine held up the first recorded steps, they count as warm-up too
-    assert summary["step_ms"]["n"] + summary["warmup"]["n"] == recorded + 3
+    assert summary.step_ms.n + summary.warmup.n == recorded + 3
 
 
 def test_only_evaluation_counts_forward_passes(listen: Any) -> None:

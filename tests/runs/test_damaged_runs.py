@@ -191,7 +191,7 @@ def test_unknown_keys_and_columns_are_nobodys_business(tmp_path):
     run = write_run(tmp_path)
     rewrite_json(lambda info: info.update(later={"than": "us"}, model={"name": "net", "colour": [1]}))(run)
     rewrite_steps(lambda steps: steps.with_columns(later=pl.lit("x")))(run)
-    assert summarize(run)["step_ms"]["n"] == 8
+    assert summarize(run).step_ms.n == 8
 
 
 def test_figures_that_are_no_numbers_still_make_a_page(tmp_path):
@@ -225,7 +225,7 @@ def test_a_name_that_fits_no_run_is_said_to_fit_none(tmp_path, name):
 def test_a_run_that_lost_a_table_shows_the_rest(tmp_path):
     run = write_run(tmp_path)
     (run / "losses.parquet").unlink()
-    assert summarize(run)["step_ms"]["n"] == 8
+    assert summarize(run).step_ms.n == 8
     shutil.rmtree(run)
     with pytest.raises(InputError, match="is not a run"):
         load_run(run)

@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -146,8 +147,8 @@ def test_figures_of_a_run_equal_those_of_pycocotools_on_its_saved_detections(mod
     assert said["throughput"]["images_per_s"] > 0
     assert len(said["worst"]) == len(list((run / "worst").iterdir())) > 0
     summary = summarize(run)
-    assert summary["status"] == "ok"
-    assert summary["accuracy"]["AP"] == said["coco_box"]["figures"]["AP"]
+    assert summary.status == "ok"
+    assert summary.accuracy.ap == said["coco_box"]["figures"]["AP"]
     assert load_run(run).table("accuracy").height > 12
 
 
@@ -187,7 +188,7 @@ def test_a_run_given_as_weights_brings_its_model_data_and_sizes(tmp_path, data_r
     trained = run_training(
         settings_for("tiny_fasterrcnn", tmp_path, data_root, **given), progress=QuietProgress()
     )
-    told = summarize(trained)["accuracy"]["coco_box"]
+    told = msgspec.to_builtins(summarize(trained).accuracy.coco_box)
     result = CliRunner().invoke(app, ["eval", "--weights", trained.name, "--json"])
     assert result.exit_code == 0, result.stderr
     said = json.loads(result.stdout)
@@ -271,7 +272,7 @@ def test_no_ground_truth_only_crowds_and_no_detections_are_measured_without_a_cr
     open_own(own_data(tmp_path / "empty", []))
     run, said = evaluate_rows([detection], tmp_path)
     assert set(said["coco_box"]["figures"].values()) == {None}
-    assert "undefined (no ground truth)" in summarize(run)["verdict"]
+    assert "undefined (no ground truth)" in summarize(run).verdict
     open_own(own_data(tmp_path / "crowd", [thing(1, 1, BOX, iscrowd=1)]))
     assert evaluate_rows([detection], tmp_path)[1]["coco_box"]["figures"]["AP"] is None
     open_own(own_data(tmp_path / "some", [thing(1, 1, BOX)]))
@@ -296,10 +297,12 @@ def test_what_was_left_out_stands_beside_every_figure(tmp_path, open_own):
     }
     from rich.console import Console
 
-    from detscope.report.terminal import render
+    from detscope.analyze.drawing import report_data
+    from detscope.report.render.terminal import print_sections
+    from detscope.report.sections import make_sections
 
     console = Console(file=io.StringIO(), width=140)
-    render(summarize(run), console)
+    print_sections(make_sections(report_data(load_run(run)))[0], console)
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     left_out = "left out: 1 annotation; 1 box cut to its image; 1 detection of images that are not in"
     for title in ("COCO accuracy", "Class by class, boxes"):
@@ -318,4 +321,4 @@ def test_a_run_that_fails_says_so_and_keeps_the_traceback(tmp_path, data_root, m
     run = error.value.detscope_log.parent  # type: ignore[attr-defined]
     assert (load_run(run).status, load_run(run).info["reason"]) == ("failed", "no such luck")
     assert (run / "detections.json").is_file()
-    assert summarize(run)["accuracy"] is None
+    assert summarize(run).accuracy is None

@@ -80,8 +80,8 @@ def test_a_slow_data_set_is_found_and_tuning_tries_the_workers_it_was_told_to() 
     wanted = settings("tiny_ssd", {"name": "slow"}, steps=6)
     result = run_tuning(wanted, budget_s=0.01, progress=Silence())  # the least that tuning does
     base = summarize(result.base)
-    assert base["verdict"].startswith("waiting for data")
-    assert base["advice"][0]["rule"] == "workers"
+    assert base.verdict.startswith("waiting for data")
+    assert base.advice[0].rule == "workers"
     workers = next(row for row in result.tried if row.rule == "workers")
     number = workers.settings["training.num_workers"]
     assert isinstance(number, int) and number >= 1
@@ -93,16 +93,16 @@ def test_a_slow_data_set_is_found_and_tuning_tries_the_workers_it_was_told_to() 
 
 def test_a_huge_batch_norm_is_the_first_finding() -> None:
     run = run_training(settings(f"{PLANTED}:normalised"), progress=Silence())
-    advice = summarize(run)["advice"]
-    assert advice[0]["rule"] == "frozen_batch_norm"
-    assert "norms." in advice[0]["evidence"]
+    advice = summarize(run).advice
+    assert advice[0].rule == "frozen_batch_norm"
+    assert "norms." in advice[0].evidence
 
 
 def test_an_over_padded_data_set_is_the_first_finding() -> None:
     run = run_training(settings(f"{PLANTED}:sleepy_backbone", {"name": "all_shapes"}), progress=Silence())
     summary = summarize(run)
-    assert summary["content"]["padding_share"] > 0.3
-    assert summary["advice"][0]["rule"] == "padding"
+    assert summary.content.padding_share > 0.3
+    assert summary.advice[0].rule == "padding"
 
 
 def synchronising_trace(path: Path) -> Path:
@@ -139,7 +139,7 @@ def test_a_synchronising_loop_is_the_first_finding(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["import", str(trace), "--json"])
     assert result.exit_code == 0, result.output
     advice = json.loads(result.stdout)["advice"]
-    assert advice[0]["rule"] == "synchronisations"
+    assert advice[0].rule == "synchronisations"
     assert "item" in advice[0]["title"]
 
 

@@ -91,13 +91,14 @@ def test_losses_learning_rate_and_accuracy_are_in_the_tables(masks):
 
 def test_the_summary_tells_accuracy_and_every_epoch(masks):
     summary = summarize(masks)
-    assert {"AP", "AP50", "coco_box", "coco_mask", "best", "classes"} <= summary["accuracy"].keys()
-    assert summary["accuracy"]["AP50"] == summary["accuracy"]["coco_box"]["AP50"]
-    assert [row["epoch"] for row in summary["epochs"]] == [1, 2]
-    assert "learning_rate" not in summary["loss"]["parts"]
-    assert summary["loss"]["first"] is not None
-    assert summary["level"] == "phases"
-    assert summary["recipe"]["training.optimizer"] == "sgd"
+    accuracy = summary.accuracy
+    assert accuracy.coco_mask is not None and accuracy.best is not None and accuracy.classes
+    assert accuracy.ap is not None and accuracy.ap50 == accuracy.coco_box.ap50
+    assert [row.epoch for row in summary.epochs] == [1, 2]
+    assert "learning_rate" not in {part.name for part in summary.loss.parts}
+    assert summary.loss.first is not None
+    assert summary.level == "phases"
+    assert {row.key: row.value for row in summary.recipe}["training.optimizer"] == "sgd"
 
 
 def test_picture_tensorboard_and_best_weights_are_there(masks):
@@ -178,7 +179,7 @@ def test_after_a_loss_that_is_not_finite_the_last_epoch_is_kept_and_the_way_on_i
     assert "learning_rate" in caught.value.hint
     kept = latest_checkpoint(run)
     assert kept.position.batches == 0
-    assert summarize(run)["status"] == "failed"
+    assert summarize(run).status == "failed"
 
 
 def test_out_of_memory_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path, data_root):
@@ -191,5 +192,5 @@ def test_out_of_memory_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path, data
     assert f"detscope train --resume {run}" in caught.value.hint
     assert latest_checkpoint(run).position.epochs == 3
     summary = summarize(run)
-    assert summary["status"] == "oom_host"
-    assert summary["accuracy"]["AP50"] == 0.0
+    assert summary.status == "oom_host"
+    assert summary.accuracy.ap50 == 0.0

@@ -48,7 +48,8 @@ from detscope.sweep.outcome import Outcome
 from detscope.sweep.store import SweepStore
 with SweepStore(Path({path!r}), create=True) as store:
     for number in range(250):
-        store.record_attempt(identity(250 * int(sys.argv[1]) + number), Outcome("ok", result={{"step_ms": 1.0}}))
+        outcome = Outcome("ok", result={{"step_ms": 1.0}})
+        store.record_attempt(identity(250 * int(sys.argv[1]) + number), outcome)
 """
 
 

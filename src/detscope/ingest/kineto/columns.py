@@ -303,9 +303,8 @@ def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
 def find_time_ns(event: AnyEvent) -> int | None:
     """Begin of one event."""
     value = event.ts
-    is_exact = isinstance(value, Decimal)
-    if value is None or (is_exact and value.is_nan()) or not abs(value) < _LARGEST_US:
+    if value is None or (isinstance(value, Decimal) and value.is_nan()) or not abs(value) < _LARGEST_US:
         return None
-    if is_exact:
+    if isinstance(value, Decimal):
         return int((value * 1000).to_integral_value(ROUND_HALF_UP))
     return math.floor(value) * 1000 + round((value - math.floor(value)) * 1e3)
