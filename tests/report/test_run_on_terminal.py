@@ -85,7 +85,7 @@ def shown(tmp_path: Path):
 
     def show(changes: dict[str, Any] | None = None, width: int = 100, **about: Any) -> str:
         writer = RunWriter(tmp_path / "runs", "train", "model", {**INFO, **about.pop("info", {})})
-        writer.close("ok")
+        writer.close_run("ok")
         summary = made_figure(RunSummary, {**TRAINING, **(changes or {})})
         console = Console(width=width, record=True, file=io.StringIO(), **about.pop("console", {}))
         data = ReportData(load_run(writer.folder), summary, **about)

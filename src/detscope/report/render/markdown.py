@@ -31,17 +31,19 @@ def table(names: Sequence[str], figures: Sequence[str], rows: Sequence[Sequence[
     return "\n".join(lines)
 
 
-def sections_markdown(sections: Sequence[Section], *, brief: bool = False) -> str:
+def sections_markdown(
+    sections: Sequence[Section], *, brief: bool = False, most_rows: int | None = MOST_ROWS
+) -> str:
     """Sections one beneath the other; the brief form tells what a terminal tells."""
     parts = []
     for section in sections:
         parts += [f"## {sentence(section.title)}", sentence(section.definition)]
         for block in section.blocks:
-            parts += _block_parts(block, brief)
+            parts += _block_parts(block, brief, most_rows)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _block_parts(block: Block, brief: bool) -> Iterator[str]:
+def _block_parts(block: Block, brief: bool, most_rows: int | None) -> Iterator[str]:
     if isinstance(block, Cards) and not brief:
         for card in block.cards:
             yield f"- {sentence(card.label)}: **{sentence(card.value)}** {sentence(card.detail)}"
@@ -55,15 +57,15 @@ def _block_parts(block: Block, brief: bool) -> Iterator[str]:
         for text in block.sentences:
             yield f"- {sentence(text)}"
     elif isinstance(block, Table) and block.rows and (block.brief_rows if brief else block.full):
-        yield _block_table(block, brief)
+        yield _block_table(block, brief, block.brief_rows if brief else most_rows)
 
 
-def _block_table(block: Table, brief: bool) -> str:
+def _block_table(block: Table, brief: bool, most_rows: int | None) -> str:
     shown = [index for index, column in enumerate(block.columns) if column.brief or not brief]
     words = [block.columns[index].kind in ("text", "code", "sentence") for index in shown]
     lines = [[sentence(block.columns[index].title) for index in shown]]
     lines.append(["---" if is_word else "---:" for is_word in words])
-    for row in block.rows[: block.brief_rows if brief else MOST_ROWS]:
+    for row in block.rows[:most_rows]:
         texts = [cell_of(row[index], block.columns[index]).text for index in shown]
         lines.append([name_cell(text) if word else text for text, word in zip(texts, words, strict=True)])
     return "\n".join([f"{sentence(block.caption)}\n", *(f"| {' | '.join(line)} |" for line in lines)])

@@ -42,7 +42,7 @@ def _events_of(data: ReportData, pictures: Sequence[Picture]) -> Iterator[Event]
     started_s = _start_time_s(data.run)
     sections, _ = make_sections(data)
     shown = [section for section in sections if not section.brief_only]
-    texts = [event_file.text(section.id, sections_markdown([section])) for section in shown]
+    texts = [event_file.text(section.id, sections_markdown([section], most_rows=None)) for section in shown]
     yield event_file.event(started_s, 0, [*texts, *_hparams_of(data, started_s)])
     yield event_file.event(started_s, 0, _metrics_of(data))
     charts = [block for section in shown for block in section.blocks if isinstance(block, Chart)]
