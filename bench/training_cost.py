@@ -26,7 +26,7 @@ from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
-from detscope.sessions.train.training import make_optimizer
+from detscope.sessions.train.loop import make_optimizer
 from detscope.zoo.contract import BuildOptions, BuiltModel
 from detscope.zoo.registry import build_model
 

@@ -77,13 +77,13 @@ def test_bytes_larger_than_a_piece_arrive_whole_and_none_in_time_is_none(pair, m
     monkeypatch.setattr(ranks, "CHUNK_BYTES", 1000)
     leader, other = pair
     content = bytes(index % 251 for index in range(4321))
-    sender = threading.Thread(target=other.send, args=("big", content))
+    sender = threading.Thread(target=other.send_bytes, args=("big", content))
     sender.start()
-    assert leader.receive("big", 300) == content
+    assert leader.receive_bytes("big", 300) == content
     sender.join()
-    other.send("empty", b"")
-    assert leader.receive("empty", 300) == b""
-    assert leader.receive("never sent", 0.2) is None
+    other.send_bytes("empty", b"")
+    assert leader.receive_bytes("empty", 300) == b""
+    assert leader.receive_bytes("never sent", 0.2) is None
 
 
 def test_clocks_are_compared_with_an_error_that_holds(pair):

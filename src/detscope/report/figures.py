@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from rich.text import Text
 
@@ -13,7 +13,7 @@ CANNOT_TELL = "cannot tell"
 _BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 
 
-def plain(value: object) -> str:
+def plain(value: str | float | None) -> str:
     """A name or sentence on one line, without characters that would steer a terminal."""
     text = value if isinstance(value, str) else str(value)
     return "".join(
@@ -21,12 +21,12 @@ def plain(value: object) -> str:
     )
 
 
-def cell(value: object, style: str = "") -> Text:
+def cell(value: str | float | None, style: str = "") -> Text:
     """A table cell of text that others chose; markup in it stays text."""
     return Text(ABSENT if value is None else plain(value), style=style)
 
 
-def is_number(value: object) -> TypeGuard[float]:
+def is_number(value: str | float | None) -> TypeGuard[float]:
     """A figure that can be printed: finite, and not a truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -83,21 +83,3 @@ def count(value: float | str | None) -> str:
 def category_name(category: str) -> str:
     """A category of memory as people read it."""
     return "optimizer state" if category == "optimizer" else category
-
-
-def mapping(source: Any, key: str) -> Mapping[str, Any]:
-    """A part of a summary; empty where it is missing."""
-    found = source.get(key) if isinstance(source, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def rows(source: Any, key: str) -> list[Mapping[str, Any]]:
-    """The rows of a part of a summary; none where it is missing."""
-    found = source.get(key) if isinstance(source, Mapping) else None
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
-
-
-def sentences(source: Any, key: str) -> list[str]:
-    """The texts of a part of a summary."""
-    found = source.get(key) if isinstance(source, Mapping) else None
-    return [plain(text) for text in found if text is not None] if isinstance(found, list | tuple) else []

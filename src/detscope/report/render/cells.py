@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from detscope.report.figures import ABSENT, is_number, number, percent, plain, signed_percent, with_unit
-from detscope.report.model import Column, Table
+from detscope.report.model import Column, Table, Value
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ def cells_of(table: Table) -> list[list[Cell]]:
     ]
 
 
-def cell_of(value: Any, column: Column) -> Cell:
+def cell_of(value: Value, column: Column) -> Cell:
     """One cell; absent is said, never shown as zero."""
     if column.kind in ("text", "code", "sentence"):
         text = ABSENT if value is None else plain(value)

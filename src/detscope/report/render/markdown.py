@@ -23,14 +23,6 @@ def sentence(value: str | float | None) -> str:
     return "".join(f"\\{char}" if char in "\\`*_[]#|!" else char for char in text)
 
 
-def table(names: Sequence[str], figures: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first columns are names, on the left, and the others figures, on the right."""
-    lines = ["| " + " | ".join((*names, *figures)) + " |"]
-    lines.append("|" + " --- |" * len(names) + " ---: |" * len(figures))
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def sections_markdown(
     sections: Sequence[Section], *, brief: bool = False, most_rows: int | None = MOST_ROWS
 ) -> str:
