@@ -77,7 +77,9 @@ def recorded(bench: Workbench) -> Callable[[], None]:
     def run() -> None:
         recorder = recorder_of(bench, STEPS)
         with recorder:
-            train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+            train_model(
+                bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps)
+            )
         shutil.rmtree(recorder.run)
 
     return run

@@ -82,7 +82,9 @@ def recorded(bench: Workbench, rank: int, level: Any) -> Step:
     bench.optimizer = make_optimizer(bench.model, TrainingSettings(learning_rate=1e-5))
     recorder = bench.recorder(level)
     recorder.__enter__()
-    recorder.between_steps = lambda done: recorder.writer.append_rows("communication", watch.take_step(done - 1))
+    recorder.between_steps = lambda done: recorder.writer.append_rows(
+        "communication", watch.take_step(done - 1)
+    )
     hooks = TrainHooks(each_batch=recorder.steps, on_losses=recorder.losses)
     assert recorder.telemetry is not None
     recorder.telemetry.stop()

@@ -42,7 +42,9 @@ class Workbench:
         dataset = open_dataset(DataSettings(root=str(folder / "data"), images=2 * STEPS))
         items = [dataset[index] for index in range(2 * STEPS)]
         self.batches: list[Any] = [collate_batch(items[i : i + 2]) for i in range(0, 2 * STEPS, 2)]
-        self.built: BuiltModel = build_model(name, BuildOptions(num_classes=len(dataset.classes), weights="none"))
+        self.built: BuiltModel = build_model(
+            name, BuildOptions(num_classes=len(dataset.classes), weights="none")
+        )
         self.model = self.built.module.train()
         self.optimizer = make_optimizer(self.model, TrainingSettings(learning_rate=1e-5))
         self.folder = folder
@@ -80,7 +82,9 @@ def recorded(bench: Workbench, level: str) -> Callable[[], None]:
     recorder.__enter__()
 
     def run() -> None:
-        train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+        train_model(
+            bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps)
+        )
         recorder.attach_probes("nothing")  # the other variants share the model
 
     return run
@@ -93,7 +97,9 @@ def operators(bench: Workbench) -> Callable[[], None]:
         recorder = bench.recorder("ops")
         recorder.schedule = type(recorder.schedule)(0, 0, STEPS, operators_after=0)
         with recorder:
-            train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+            train_model(
+                bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps)
+            )
         write_trace(load_run(recorder.run))
         summarize(recorder.run)
         shutil.rmtree(recorder.run)

@@ -33,6 +33,8 @@ def _given(hint: Any, value: Any) -> Any:
     for option in options:
         if isinstance(option, type) and issubclass(option, msgspec.Struct) and isinstance(value, Mapping):
             return made_figure(option, value)
+        if isinstance(option, type) and hasattr(option, "_fields") and isinstance(value, list | tuple):
+            return option(*value)  # an interval
         if get_origin(option) in (list, tuple) and isinstance(value, list | tuple):
             inner = get_args(option)[0]
             return get_origin(option)(_given(inner, item) for item in value)

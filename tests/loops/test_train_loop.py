@@ -40,7 +40,9 @@ def trained(plan: TrainPlan, loader=None, schedule=None, rate: float = 0.1, **mo
 
 
 def test_losses_come_with_their_parts_and_the_learning_rate_of_their_step():
-    _, done, seen = trained(TrainPlan(epochs=2), schedule=LearningRate("step", steps_per_epoch=4, step_epochs=1))
+    _, done, seen = trained(
+        TrainPlan(epochs=2), schedule=LearningRate("step", steps_per_epoch=4, step_epochs=1)
+    )
     assert (done.steps, done.epochs, done.batches) == (8, 2, 0)
     step, losses = seen[0]
     assert step == 0

@@ -19,16 +19,17 @@ _WORDS = ("text", "code", "sentence")
 
 
 def print_sections(sections: Sequence[Section | Absent], console: Console) -> None:
-    """Print the brief form of every section that has one, with an empty line between them."""
-    first = True
+    """Print the brief form of every section that has one, with an empty line around tables."""
+    after_facts = True
     for section in sections:
         if isinstance(section, Absent):
             continue
         for part in _brief_parts(section, console.options.ascii_only):
-            if not first and not isinstance(part, _Following):
+            facts = isinstance(part, _Following)
+            if not (facts and after_facts):
                 console.print()
             console.print(part.grid if isinstance(part, _Following) else part)
-            first = False
+            after_facts = facts
 
 
 class _Following:
