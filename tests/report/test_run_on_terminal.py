@@ -118,7 +118,7 @@ def test_a_run_fits_the_terminal_and_tells_every_part(shown, width: int) -> None
         "a note",
     ):
         assert part in words, part
-    for part in ("Phases of a step", "801.2", "18 boxes", "aten::conv2d", "worker 0"):
+    for part in ("Phases of a step", "801.2", "18 boxes", "aten::conv2d", "Work per batch"):
         assert part in text, part
 
 

@@ -20,13 +20,13 @@ _WORDS = ("text", "code", "sentence")
 
 def print_sections(sections: Sequence[Section | Absent], console: Console) -> None:
     """Print the brief form of every section that has one, with an empty line around tables."""
-    after_facts = True
+    after_facts: bool | None = None  # nothing has been printed
     for section in sections:
         if isinstance(section, Absent):
             continue
         for part in _brief_parts(section, console.options.ascii_only):
             facts = isinstance(part, _Following)
-            if not (facts and after_facts):
+            if after_facts is not None and not (facts and after_facts):
                 console.print()
             console.print(part.grid if isinstance(part, _Following) else part)
             after_facts = facts
