@@ -17,7 +17,9 @@ def detector(num_classes: int = 2) -> nn.Module:
     from detscope.zoo.contract import BuildOptions
     from detscope.zoo.registry import build_model
 
-    model = build_model("tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)).module
+    model = build_model(
+        "tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)
+    ).module
     calls = 0
 
     def wait(module: nn.Module, _inputs: object) -> None:

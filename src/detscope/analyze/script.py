@@ -28,6 +28,7 @@ class CalledModel(Figure, frozen=True, kw_only=True, rename={"class_name": "clas
     inside: tuple[str, ...] = ()  # the wrappers around it, outermost first
     parameters: int | None = None
     calls: int | None = None
+    calls_in_training_mode: int | None = None
     forward_ms: float | None = None  # in all
 
 
@@ -57,6 +58,10 @@ class ScriptFigures(Figure, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     folder: str | None = None
     optimizers: tuple[str, ...] = ()
+    optimizer_steps: int | None = None
+    optimizer_steps_skipped: int | None = None  # by a gradient scaler
+    batches_per_step: float | None = None  # more than one where gradients are accumulated
+    batches_skipped: int | None = None
     roots: tuple[CalledModel, ...] = ()
     parts: tuple[ScriptPart, ...] = ()
     other: tuple[ScriptFunction, ...] = ()
