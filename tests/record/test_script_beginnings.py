@@ -154,5 +154,5 @@ def test_the_number_of_workers_is_the_loader_s_and_not_of_those_that_were_seen(l
     seen = loader_figures(loader, typical, 4.0, 1.0)
     told = loader_figures(loader, typical, 4.0, 1.0, heard.info["num_workers"])
     assert (seen.num_workers, told.num_workers) == (1, 2)
-    assert told["capacity_images_per_s"] == pytest.approx(2 * seen["capacity_images_per_s"])
+    assert told.capacity_images_per_s == pytest.approx(2 * seen.capacity_images_per_s)
     assert summarize(heard.run).loader.num_workers == 2
