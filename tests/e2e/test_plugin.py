@@ -57,7 +57,7 @@ def test_a_run_names_its_three_stages(installed: Path, tmp_path: Path, command: 
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert {stage["name"] for stage in summary["stages"]} >= STAGES
-    (run,) = (tmp_path / "runs").iterdir()
+    run = tmp_path / "runs" / "latest"
     shown = detscope("show", run, "--json", path=tmp_path, cwd=tmp_path)  # a run opens without the package
     assert {stage["name"] for stage in json.loads(shown.stdout)["stages"]} >= STAGES
 
