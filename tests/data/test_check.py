@@ -194,7 +194,15 @@ def test_the_findings_are_written_beside_and_shown(tmp_path: Path) -> None:
         with Image.open(written / "histograms.png") as drawn:
             assert drawn.size[0] > 1000
     text = shown(check, str(written))
-    for words in ("2 errors", "000000000002.jpg", "is empty", "1001", "crowd regions", "padding in batches"):
+    for words in (
+        "2 errors",
+        "000000000002.jpg",
+        "is empty",
+        "1001",
+        "crowd regions",
+        "padding",
+        "in batches of 2",
+    ):
         assert words in text, words
 
 
