@@ -30,7 +30,6 @@ def invoke(*args: str) -> Any:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings that measuring is asked for; nothing is measured."""
-    import detscope.analyze.summary
     import detscope.sessions.infer.inference
 
     settings: list[Settings] = []
@@ -40,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         return Path("runs/a-run")
 
     monkeypatch.setattr(detscope.sessions.infer.inference, "run_inference", stand_in)
-    monkeypatch.setattr(detscope.analyze.summary, "summarize", lambda run: {"run": str(run), "verb": "infer"})
+    monkeypatch.setattr("detscope.cli.infer.read_finished", lambda run: None)
     return settings
 
 

@@ -137,6 +137,7 @@ class Prediction(Figure, frozen=True, kw_only=True):
     compared: list[ComparedFigure] | None = None  # None where no run was predicted
     categories: tuple[ComparedFigure, ...] = ()  # the peak by category
     made_at: str | None = None  # UTC
+    version: int | None = None  # of predicted.json, where it was read from there
     kept: str | None = None  # where the answer is kept
     picture: str | None = None  # where it is drawn
 

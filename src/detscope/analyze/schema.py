@@ -1,4 +1,4 @@
-"""JSON Schema of what `--json` prints, from the figures' types and the comments behind their fields."""
+"""JSON Schema of what `--json` prints and run.json holds: types, and the comments behind their fields."""
 
 from __future__ import annotations
 
@@ -6,29 +6,62 @@ import inspect
 import io
 import tokenize
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, is_typeddict
 
 import msgspec
 
 from detscope.analyze.figure import Figure
+from detscope.runs import info
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SUBJECTS = ("summary", "run", "sweep", "findings")
 Schema = dict[str, Any]  # a JSON Schema is what others may read; ours holds nothing untyped
+_ANYTHING = {
+    "description": "Whatever JSON can say: settings have names and types of their own.",
+    "type": ["null", "boolean", "number", "string", "array", "object"],
+    "items": {"$ref": "#/$defs/Json"},
+    "additionalProperties": {"$ref": "#/$defs/Json"},
+}
 
 
-def schema_of(figure: type[Figure], title: str, version: int) -> Schema:
-    """The schema of a figure and of all that it holds; nothing beside what it names is allowed."""
-    (root,), definitions = msgspec.json.schema_components([figure], ref_template="#/$defs/{name}")
-    described = {one.__name__: one for one in _all_figures(Figure)}
+def make_schema(subject: str) -> Schema:
+    """The schema of one of the SUBJECTS."""
+    if subject == "run":
+        from detscope.runs.schema import SCHEMA_VERSION
+
+        return schema_of(info.RunInfo, "run.json of a detscope run", SCHEMA_VERSION)
+    if subject == "sweep":
+        from detscope.analyze.sweep.figures import SWEEP_SCHEMA, SweepSummary
+
+        return schema_of(SweepSummary, "Figures of a sweep: detscope sweep status --json", SWEEP_SCHEMA)
+    from detscope.analyze.summary import SUMMARY_SCHEMA, Advice, RunSummary
+
+    if subject == "findings":
+        return schema_of(list[Advice], "What a run could change: advice of show --json", SUMMARY_SCHEMA)
+    return schema_of(RunSummary, "Figures of a run: detscope show --json", SUMMARY_SCHEMA)
+
+
+def schema_of(kind: Any, title: str, version: int) -> Schema:
+    """The schema of a figure and of all that it holds; nothing beside what it names is allowed.
+
+    What run.json may say beside the known is nobody's business: its objects stay open.
+    """
+    (root,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    classes = {one.__name__: one for one in (*_all_figures(Figure), *vars(info).values()) if _is_object(one)}
     for name, definition in definitions.items():
-        if "properties" not in definition:
+        if "properties" not in definition or name not in classes:
             continue
-        definition["additionalProperties"] = False
-        for field, text in field_comments(described[name]).items() if name in described else ():
-            encoded = _encoded_name(described[name], field)
-            if encoded in definition["properties"]:
-                definition["properties"][encoded]["description"] = text
+        if issubclass(classes[name], Figure):
+            definition["additionalProperties"] = False
+        for field, text in field_comments(classes[name]).items():
+            definition["properties"][_encoded_name(classes[name], field)]["description"] = text
+    if _fill_untyped(definitions):
+        definitions["Json"] = _ANYTHING
     return {"$schema": DIALECT, "title": title, "version": version, **root, "$defs": definitions}
+
+
+def _is_object(one: Any) -> bool:
+    return isinstance(one, type) and (issubclass(one, Figure) or is_typeddict(one))
 
 
 def _all_figures(base: type[Figure]) -> Iterator[type[Figure]]:
@@ -37,18 +70,36 @@ def _all_figures(base: type[Figure]) -> Iterator[type[Figure]]:
         yield from _all_figures(one)
 
 
-def _encoded_name(figure: type[Figure], field: str) -> str:
-    return next((one.encode_name for one in msgspec.structs.fields(figure) if one.name == field), field)
+def _encoded_name(kind: type, field: str) -> str:
+    if not issubclass(kind, Figure):
+        return field
+    return kind.__struct_encode_fields__[kind.__struct_fields__.index(field)]
 
 
-def field_comments(figure: type[Figure]) -> dict[str, str]:
+def _fill_untyped(node: Any) -> bool:
+    """Name what has no type; whether there was any."""
+    found = False
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        if inner == {}:
+            inner["$ref"] = "#/$defs/Json"
+            found = True
+        else:
+            found |= _fill_untyped(inner)
+    return found
+
+
+def field_comments(kind: type) -> dict[str, str]:
     """What stands behind each field, of the types it is made from as well."""
     found: dict[str, str] = {}
-    for one in reversed(figure.__mro__):
-        if not (isinstance(one, type) and issubclass(one, Figure)) or one is Figure:
+    for one in reversed(kind.__mro__):
+        if one is Figure or not _is_object(one):
+            continue
+        try:
+            source = inspect.getsource(one)
+        except OSError:  # made by a call, for keys that Python does not allow as names
             continue
         names: dict[int, str] = {}
-        for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(one)).readline):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.NAME and token.start[1] == 4:
                 names[token.start[0]] = token.string
             elif token.type == tokenize.COMMENT and token.start[0] in names:

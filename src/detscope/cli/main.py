@@ -25,6 +25,7 @@ from detscope.cli.prune import prune
 from detscope.cli.report import report
 from detscope.cli.run import RunCommand, ScriptRequested, run, start
 from detscope.cli.runs import runs
+from detscope.cli.schema import schema
 from detscope.cli.score import score
 from detscope.cli.show import show
 from detscope.cli.signals import interrupted_once
@@ -103,6 +104,7 @@ app.add_typer(sweep, name="sweep")
 app.command()(fit)
 app.command()(score)
 app.command()(predict)
+app.command()(schema)
 app.command()(doctor)
 
 

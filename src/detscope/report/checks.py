@@ -167,8 +167,8 @@ def _content_table(check: DataCheck) -> Table:
         ["crowd regions (not trained on, ignored in evaluation)", figures.crowd],
         ["difficult objects (not trained on, ignored in evaluation)", figures.difficult],
         ["classes", len(check.classes)],
-        *([f"format {name}", images] for name, images in figures.formats.items()),
     ]
+    rows += [[f"format {name}", images] for name, images in figures.formats.items()]
     columns = [Column("what"), Column("count", "count")]
     return Table("content", "Content", columns, rows, brief_rows=len(rows))
 

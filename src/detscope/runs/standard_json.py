@@ -15,7 +15,8 @@ def as_standard_json(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, msgspec.Struct):
-        return {name: as_standard_json(getattr(value, name)) for name in value.__struct_fields__}
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {encoded: as_standard_json(getattr(value, name)) for encoded, name in names}
     if isinstance(value, Mapping):
         return {str(key): as_standard_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

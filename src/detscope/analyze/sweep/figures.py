@@ -13,6 +13,7 @@ import msgspec
 from detscope.analyze.figure import Figure
 from detscope.runs.standard_json import Json
 
+SWEEP_SCHEMA = 2  # a change that breaks readers raises it
 PAYS = 0.05  # gain of images/s per doubling of the batch below which it does not pay
 FAILED_ONES = ("oom_host", "oom_device", "timeout", "crashed", "exited", "error")
 _AXES = (
