@@ -281,7 +281,7 @@ class ScriptInfo(TypedDict, total=False):
     """A script that was recorded as it is."""
 
     name: str | None
-    exit_code: Any
+    exit_code: Whole | str | None
     command: Texts | None
     folder: str | None
     roots: list[ScriptRootInfo] | None
@@ -290,12 +290,50 @@ class ScriptInfo(TypedDict, total=False):
     other: list[ScriptLookInfo] | None
 
 
+class GrowthHolderInfo(TypedDict, total=False):
+    """The variable that keeps what grows."""
+
+    name: str | None
+    line: str | None
+    kind: str | None
+    items: Number | None
+    bytes: Number | None
+    keeps_graphs: bool | None
+
+
 class GrowthInfo(TypedDict, total=False):
     """Memory that grew from step to step."""
 
     bytes_per_step: Number | None
-    held_by: dict[str, Any] | None
+    lowest: Number | None
+    highest: Number | None
+    first_step: Count | None
+    last_step: Count | None
+    n: Count | None
+    held_by: GrowthHolderInfo | None
     note: str | None
+
+
+class SkippedImageInfo(TypedDict):
+    """An image that could not be measured."""
+
+    file: str
+    reason: str
+
+
+class ResumedInfo(TypedDict, total=False):
+    """The run that this one continues."""
+
+    run: str | None
+    step: Count | None
+    epoch: Count | None
+    changed: Texts | None
+
+
+class HeldOutInfo(TypedDict, total=False):
+    """Data that the training did not see."""
+
+    images: Count | None
 
 
 class VersionInfo(TypedDict):
@@ -341,6 +379,6 @@ class RunInfo(TypedDict, total=False):
     script: ScriptInfo | None
     repeat: Count | None
     score: Number | None
-    skipped: list[Any] | None
-    resumed_from: dict[str, Any] | None
-    held_out: dict[str, Any] | None
+    skipped: list[SkippedImageInfo] | None
+    resumed_from: ResumedInfo | None
+    held_out: HeldOutInfo | None
