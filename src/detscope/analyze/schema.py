@@ -16,12 +16,6 @@ from detscope.runs import info
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SUBJECTS = ("summary", "run", "sweep", "findings")
 Schema = dict[str, Any]  # a JSON Schema is what others may read; ours holds nothing untyped
-_ANYTHING = {
-    "description": "Whatever JSON can say: settings have names and types of their own.",
-    "type": ["null", "boolean", "number", "string", "array", "object"],
-    "items": {"$ref": "#/$defs/Json"},
-    "additionalProperties": {"$ref": "#/$defs/Json"},
-}
 
 
 def make_schema(subject: str) -> Schema:
@@ -55,8 +49,6 @@ def schema_of(kind: Any, title: str, version: int) -> Schema:
             definition["additionalProperties"] = False
         for field, text in field_comments(classes[name]).items():
             definition["properties"][_encoded_name(classes[name], field)]["description"] = text
-    if _fill_untyped(definitions):
-        definitions["Json"] = _ANYTHING
     return {"$schema": DIALECT, "title": title, "version": version, **root, "$defs": definitions}
 
 
@@ -74,18 +66,6 @@ def _encoded_name(kind: type, field: str) -> str:
     if not issubclass(kind, Figure):
         return field
     return kind.__struct_encode_fields__[kind.__struct_fields__.index(field)]
-
-
-def _fill_untyped(node: Any) -> bool:
-    """Name what has no type; whether there was any."""
-    found = False
-    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        if inner == {}:
-            inner["$ref"] = "#/$defs/Json"
-            found = True
-        else:
-            found |= _fill_untyped(inner)
-    return found
 
 
 def field_comments(kind: type) -> dict[str, str]:
