@@ -221,7 +221,7 @@ def test_json_stands_alone_on_stdout(measuring: Callable[..., StandIn]) -> None:
 def test_a_person_gets_verdict_path_and_next_command(measuring: Callable[..., StandIn]) -> None:
     measuring()
     result = invoke("train")
-    assert "waiting for data" in result.stdout
+    assert "Waiting for data" in result.stdout
     assert "detscope report runs/a-run" in result.stdout
 
 
@@ -268,11 +268,12 @@ def test_show_without_any_run_says_how_to_make_one(measuring: Callable[..., Stan
     assert "hint: make one: detscope train" in result.stderr
 
 
-def test_show_finds_a_run_by_the_beginning_of_its_name(measuring: Callable[..., StandIn]) -> None:
-    measuring()
+def test_show_finds_a_run_by_the_beginning_of_its_name() -> None:
     for name in ("20260101-train-x", "20260202-train-y"):
-        (Path("runs") / name).mkdir(parents=True)
-        (Path("runs") / name / "run.json").write_text("{}", encoding="utf-8")
+        writer = RunWriter(Path("made"), "train", "x", {})
+        writer.close_run("ok")
+        Path("runs").mkdir(exist_ok=True)
+        writer.folder.rename(Path("runs") / name)
     result = invoke("show", "202602", "--json")
     assert Path(json.loads(result.stdout)["run"]).name == "20260202-train-y"
 
