@@ -164,6 +164,7 @@ class EvaluatedData(Figure, frozen=True, kw_only=True):
 class Evaluation(Figure, frozen=True, kw_only=True):
     """What `evaluation.json` holds."""
 
+    schema: int | None = None  # of the file
     objects: int | None = None
     crowd: int | None = None
     difficult: int | None = None

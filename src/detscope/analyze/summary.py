@@ -139,8 +139,8 @@ class HeldOut(Figure, frozen=True, kw_only=True):
 class RecipeSetting(Figure, frozen=True, kw_only=True):
     """A setting that the model's recipe decided."""
 
-    key: str
-    value: str
+    key: str  # training.optimizer
+    value: bool | int | float | str | None
 
 
 class GrowthHolder(Figure, frozen=True, kw_only=True):
@@ -408,7 +408,10 @@ def _list_recipe(told: Mapping[str, Any] | None) -> tuple[RecipeSetting, ...]:
     for section, value in (told or {}).items():
         named = value.items() if isinstance(value, Mapping) else [("", value)]
         flat += [(f"{section}.{key}" if key else section, one) for key, one in named]
-    return tuple(RecipeSetting(key=key, value=str(value)) for key, value in flat)
+    plain = (bool, int, float, str, None.__class__)
+    return tuple(
+        RecipeSetting(key=key, value=value if isinstance(value, plain) else str(value)) for key, value in flat
+    )
 
 
 def _list_notes(info: Mapping[str, Any], mode: str) -> list[str]:

@@ -83,6 +83,7 @@ def inference_stages(
                 p50=detail.p50,
                 ci95=detail.ci95,
                 p95=detail.p95,
+                p95_why=detail.p95_why,
                 n=detail.n,
                 in_model_ms=rest if name == OTHER else None,
                 in_loop_ms=max(0.0, other - rest) if name == OTHER else None,

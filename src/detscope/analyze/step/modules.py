@@ -58,6 +58,7 @@ class StageFigures(Figure, frozen=True, kw_only=True):
     p50: float | None = None  # median of its own durations; of an inference
     ci95: Interval | None = None
     p95: float | None = None
+    p95_why: str | None = None  # why there is none
     n: int | None = None
     in_model_ms: float | None = None  # of `other`: inside the model, but in no stage
     in_loop_ms: float | None = None  # of `other`: around the model

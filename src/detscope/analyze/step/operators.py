@@ -13,7 +13,7 @@ class OperatorFigures(Figure, frozen=True, kw_only=True):
 
     name: str
     direction: str
-    module: str
+    module: str | None  # None: in none
     stage: str | None
     phase: str | None
     count: float  # per step

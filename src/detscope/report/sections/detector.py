@@ -97,10 +97,16 @@ def _stages_table(stages: Sequence[StageFigures]) -> Table:
         columns += [Column("forward ms", "ms"), Column("backward ms", "ms")]
         rows = [[*row, stage.forward_ms, stage.backward_ms] for row, stage in zip(rows, stages, strict=True)]
     if any(stage.n for stage in stages):
-        columns += [Column("median ms", "ms"), Column("p95 ms", "ms"), Column("n", "count", brief=False)]
-        rows = [[*row, stage.p50, stage.p95, stage.n] for row, stage in zip(rows, stages, strict=True)]
+        known = any(stage.p95 is not None for stage in stages)
+        columns += [Column("median ms", "ms"), Column("p95 ms", "ms", brief=known)]
+        columns += [Column("n", "count", brief=False)]
+        rows = [[*row, stage.p50, _tell_p95(stage), stage.n] for row, stage in zip(rows, stages, strict=True)]
     depth = [stage.depth for stage in stages]
     return Table("stages-table", "Stages and their parts", columns, rows, depth=depth, brief_rows=len(rows))
+
+
+def _tell_p95(stage: StageFigures) -> float | str | None:
+    return f"n/a ({stage.p95_why})" if stage.p95 is None and stage.p95_why else stage.p95
 
 
 PART = SectionPart("detector", 50, section)
