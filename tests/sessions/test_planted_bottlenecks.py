@@ -139,7 +139,7 @@ def test_a_synchronising_loop_is_the_first_finding(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["import", str(trace), "--json"])
     assert result.exit_code == 0, result.output
     advice = json.loads(result.stdout)["advice"]
-    assert advice[0].rule == "synchronisations"
+    assert advice[0]["rule"] == "synchronisations"
     assert "item" in advice[0]["title"]
 
 

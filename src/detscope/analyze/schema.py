@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
+import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, is_typeddict
 
 import msgspec
@@ -72,16 +75,24 @@ def field_comments(kind: type) -> dict[str, str]:
     """What stands behind each field, of the types it is made from as well."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
-        if one is Figure or not _is_object(one):
-            continue
-        try:
-            source = inspect.getsource(one)
-        except OSError:  # made by a call, for keys that Python does not allow as names
-            continue
-        names: dict[int, str] = {}
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.NAME and token.start[1] == 4:
-                names[token.start[0]] = token.string
-            elif token.type == tokenize.COMMENT and token.start[0] in names:
-                found[names[token.start[0]]] = token.string.removeprefix("#").strip()
+        if _is_object(one):
+            found |= _comments_by_class(one.__module__).get(one.__name__, {})
     return found
+
+
+@cache
+def _comments_by_class(module: str) -> dict[str, dict[str, str]]:
+    source = inspect.getsource(sys.modules[module])
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    behind = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+    return {
+        node.name: {
+            item.target.id: behind[item.end_lineno or 0].removeprefix("#").strip()
+            for item in node.body
+            if isinstance(item, ast.AnnAssign)
+            and isinstance(item.target, ast.Name)
+            and item.end_lineno in behind
+        }
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    }

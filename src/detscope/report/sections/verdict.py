@@ -20,8 +20,8 @@ def section(data: ReportData) -> Section:
     blocks: list[Block] = [Facts(list(_run_facts(data)), full=False), Cards(list(_cards(data)))]
     findings = [
         Finding(row.title, row.evidence, _gain_words(row.gain_share), row.command or row.how)
-        for row in data.summary.advice[:MOST_FINDINGS]
-    ]
+        for row in [row for row in data.summary.advice if row.about == "time"][:MOST_FINDINGS]
+    ]  # what lowers the peak stands with the memory
     if findings:
         blocks.append(Findings(findings))
     return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
