@@ -1,4 +1,4 @@
-"""How large the house is and how it reads: `python -m tools.house [FOLDER ...]`, several folders side by side.
+"""How large the house is and how it reads: `python -m tools.house [FOLDER ...]`, folders side by side.
 
 Every `def` but dunders counts. A name of one word has no underscore inside. `Any`, `object` and aliases of
 `dict[str, Any]` in a signature count as untyped.
@@ -55,11 +55,13 @@ def measure(package: Path) -> House:
     return house
 
 
-def _count_function(house: House, node: ast.FunctionDef | ast.AsyncFunctionDef, room: str, aliases: set[str]) -> None:
-    house.function_lines.append((node.end_lineno or node.lineno) - node.lineno + 1)
+def _count_function(
+    house: House, node: ast.FunctionDef | ast.AsyncFunctionDef, room: str, aliases: set[str]
+) -> None:
     if node.name.startswith("__") and node.name.endswith("__"):
         house.function_lines.pop()
         return
+    house.function_lines.append((node.end_lineno or node.lineno) - node.lineno + 1)
     house.one_word += "_" not in node.name.strip("_")
     if room in TYPED_ROOMS:
         house.signatures += 1
@@ -68,7 +70,13 @@ def _count_function(house: House, node: ast.FunctionDef | ast.AsyncFunctionDef, 
 
 def _annotations(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     arguments = node.args
-    for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+    for one in (
+        *arguments.posonlyargs,
+        *arguments.args,
+        *arguments.kwonlyargs,
+        arguments.vararg,
+        arguments.kwarg,
+    ):
         if one is not None and one.annotation is not None:
             yield ast.unparse(one.annotation)
     if node.returns is not None:
@@ -83,9 +91,10 @@ def _untyped_aliases(tree: ast.Module) -> set[str]:
     """Names of this module that only stand for something untyped: `Summary = Mapping[str, Any]`."""
     found = set()
     for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            if isinstance(node.value, (ast.Subscript, ast.BinOp)) and _UNTYPED.search(ast.unparse(node.value)):
-                found.add(node.targets[0].id)
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Subscript | ast.BinOp):
+            continue
+        if isinstance(node.targets[0], ast.Name) and _UNTYPED.search(ast.unparse(node.value)):
+            found.add(node.targets[0].id)
     return found
 
 
@@ -98,7 +107,11 @@ def _imported_rooms(tree: ast.Module, package: str) -> set[str]:
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{one.name}" for one in node.names] if node.module == package else [node.module]
+            names = (
+                [f"{node.module}.{one.name}" for one in node.names]
+                if node.module == package
+                else [node.module]
+            )
         elif isinstance(node, ast.Import):
             names = [one.name for one in node.names]
         found |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
@@ -118,6 +131,7 @@ def rows_of(house: House) -> dict[str, str]:
     folder, most = house.in_folders.most_common(1)[0]
     twice = sorted(name for name, count in house.classes.items() if count > 1)
     share = house.untyped / house.signatures if house.signatures else 0.0
+    untyped = f"{share:.1%} ({house.untyped} of {house.signatures})"
     return {
         "files": f"{len(house.file_lines):,}",
         "lines": f"{sum(house.file_lines):,}",
@@ -128,7 +142,7 @@ def rows_of(house: House) -> dict[str, str]:
         "most files in a folder": f"{most} ({folder})",
         "one-word function names": f"{house.one_word / functions:.1%}" if functions else "-",
         "class names used twice or more": f"{len(twice)} {' '.join(twice[:4])}".rstrip(),
-        f"functions with Any in {' + '.join(TYPED_ROOMS)}": f"{share:.1%} ({house.untyped} of {house.signatures})",
+        f"functions with Any in {' + '.join(TYPED_ROOMS)}": untyped,
     }
 
 
@@ -138,10 +152,19 @@ def main(arguments: list[str]) -> None:
     houses = [measure(folder) for folder in folders]
     tables = [rows_of(house) for house in houses]
     width = max(len(name) for name in tables[0])
-    columns = [max(len(str(folder)), *(len(value) for value in table.values())) for folder, table in zip(folders, tables, strict=True)]
-    print(" " * width, *(f"{folder!s:>{size}}" for folder, size in zip(folders, columns, strict=True)), sep="  ")
+    columns = [
+        max(len(str(folder)), *(len(value) for value in table.values()))
+        for folder, table in zip(folders, tables, strict=True)
+    ]
+    print(
+        " " * width, *(f"{folder!s:>{size}}" for folder, size in zip(folders, columns, strict=True)), sep="  "
+    )
     for name in tables[0]:
-        print(f"{name:<{width}}", *(f"{table[name]:>{size}}" for table, size in zip(tables, columns, strict=True)), sep="  ")
+        print(
+            f"{name:<{width}}",
+            *(f"{table[name]:>{size}}" for table, size in zip(tables, columns, strict=True)),
+            sep="  ",
+        )
     print("\nrooms and what they import")
     for room, others in sorted(houses[-1].imports.items()):
         print(f"  {room:<12} {', '.join(sorted(others)) or '-'}")
