@@ -59,7 +59,6 @@ def _count_function(
     house: House, node: ast.FunctionDef | ast.AsyncFunctionDef, room: str, aliases: set[str]
 ) -> None:
     if node.name.startswith("__") and node.name.endswith("__"):
-        house.function_lines.pop()
         return
     house.function_lines.append((node.end_lineno or node.lineno) - node.lineno + 1)
     house.one_word += "_" not in node.name.strip("_")
