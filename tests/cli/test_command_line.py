@@ -183,7 +183,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
         module = ModuleType("detscope.sessions.train.training")
         module.run_training = stand_in.run_training  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr("detscope.cli.train.read_finished", stand_in.read_finished)
+        monkeypatch.setattr("detscope.cli.measure.train.read_finished", stand_in.read_finished)
         return stand_in
 
     return install

@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         return Path("runs/a-run")
 
     monkeypatch.setattr(detscope.sessions.infer.inference, "run_inference", stand_in)
-    monkeypatch.setattr("detscope.cli.infer.read_finished", lambda run: None)
+    monkeypatch.setattr("detscope.cli.measure.infer.read_finished", lambda run: None)
     return settings
 
 

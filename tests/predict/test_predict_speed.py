@@ -147,7 +147,7 @@ def test_only_rounds_through_everything_are_left_out_and_they_come_back() -> Non
 
 def test_a_prediction_loads_nothing_that_only_fits_and_reports_need() -> None:
     code = (
-        "import sys, detscope.cli.predict, detscope.sessions.predict.prediction\n"
+        "import sys, detscope.cli.networks.predict, detscope.sessions.predict.prediction\n"
         "import detscope.report.verbs.prediction, detscope.report.render.terminal\n"
         "slow = ('torch', 'scipy', 'sklearn', 'skops', 'polars', 'plotly', 'PIL', 'matplotlib')\n"
         "print([name for name in slow if name in sys.modules])"

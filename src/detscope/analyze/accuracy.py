@@ -60,29 +60,29 @@ class ClassAccuracy(
 ):
     """A class in the last evaluation of a training."""
 
-    kind: str
-    class_name: str
-    ap: float | None = None
-    ap50: float | None = None
+    kind: str  # coco_box, coco_mask, coco_keypoints
+    class_name: str  # what it is called
+    ap: float | None = None  # overlaps 0.50 to 0.95
+    ap50: float | None = None  # overlap 0.50
 
 
 class BestEvaluation(Figure, frozen=True, kw_only=True):
     """The evaluation with the highest AP, the first of equals."""
 
-    kind: str
-    figure: str
-    value: float
-    epoch: int
-    step: int
+    kind: str  # of measure: coco_box, coco_mask, coco_keypoints
+    figure: str  # that judges: AP
+    value: float  # of that figure
+    epoch: int  # after which it was made
+    step: int  # after which it was made
 
 
 class CocoClass(CocoFigures, frozen=True, kw_only=True):
     """A class in an evaluation."""
 
-    id: int | None = None
-    name: str
-    objects: int | None = None
-    detections: int | None = None
+    id: int | None = None  # as the data set numbers it
+    name: str  # what it is called
+    objects: int | None = None  # annotated
+    detections: int | None = None  # of the model
 
 
 class CocoMeasures(Figure, frozen=True, kw_only=True):
@@ -95,31 +95,31 @@ class CocoMeasures(Figure, frozen=True, kw_only=True):
 class VocClass(Figure, frozen=True, kw_only=True, rename={"ap": "AP"}):
     """A class by VOC's measure."""
 
-    name: str
-    ap: float | None
+    name: str  # what it is called
+    ap: float | None  # average precision
 
 
 class VocMeasures(Figure, frozen=True, kw_only=True):
     """VOC's measure of boxes."""
 
-    mean: float | None
+    mean: float | None  # over the classes
     classes: tuple[VocClass, ...]
 
 
 class OperatingPoint(Figure, frozen=True, kw_only=True):
     """The score that balances wrong and missed best."""
 
-    score: float
-    precision: float
-    recall: float
-    f1: float | None = None
+    score: float  # detections above it count
+    precision: float  # share of them that is right
+    recall: float  # share of objects that is found
+    f1: float | None = None  # harmonic mean of both
 
 
 class EvaluationSpeed(Figure, frozen=True, kw_only=True):
     """How fast it went."""
 
-    images: int | None = None
-    wall_s: float | None = None
+    images: int | None = None  # how many
+    wall_s: float | None = None  # for all of them
     images_per_s: float | None = None  # loading included
     model_images_per_s: float | None = None  # in the model alone
 
@@ -127,15 +127,15 @@ class EvaluationSpeed(Figure, frozen=True, kw_only=True):
 class LeftOutDetections(Figure, frozen=True, kw_only=True):
     """Detections that no figure covers."""
 
-    reason: str
-    count: int
+    reason: str  # why they are left out
+    count: int  # how many
 
 
 class LeftOut(Figure, frozen=True, kw_only=True):
     """What the figures do not cover."""
 
-    images: int | None = None
-    annotations: int | None = None
+    images: int | None = None  # that could not be read
+    annotations: int | None = None  # that could not be used
     clipped: int | None = None  # boxes cut to their image
     detections: tuple[LeftOutDetections, ...] = ()
 
@@ -143,32 +143,32 @@ class LeftOut(Figure, frozen=True, kw_only=True):
 class WorstImage(Figure, frozen=True, kw_only=True):
     """An image with many errors."""
 
-    file: str | None = None
-    image_id: int | str | None = None
-    right: int | None = None
-    wrong: int | None = None
-    missed: int | None = None
-    f1: float | None = None
+    file: str | None = None  # its name
+    image_id: int | str | None = None  # as the data set numbers it
+    right: int | None = None  # detections that meet an object
+    wrong: int | None = None  # detections that meet none
+    missed: int | None = None  # objects that no detection meets
+    f1: float | None = None  # harmonic mean of precision and recall
     picture: str | None = None  # in the folder `worst`
 
 
 class EvaluatedData(Figure, frozen=True, kw_only=True):
     """What was evaluated on."""
 
-    name: str | None = None
-    split: str | None = None
-    images: int | None = None
-    classes: int | None = None
+    name: str | None = None  # of the data set
+    split: str | None = None  # train, val, ...
+    images: int | None = None  # how many
+    classes: int | None = None  # how many
 
 
 class Evaluation(Figure, frozen=True, kw_only=True):
     """What `evaluation.json` holds."""
 
     schema: int | None = None  # of the file
-    objects: int | None = None
-    crowd: int | None = None
-    difficult: int | None = None
-    detections: int | None = None
+    objects: int | None = None  # annotated
+    crowd: int | None = None  # annotated crowds
+    difficult: int | None = None  # annotated as difficult
+    detections: int | None = None  # of the model
     operating_point: OperatingPoint | None = None
     coco_box: CocoMeasures
     coco_mask: CocoMeasures | None = None
@@ -179,7 +179,7 @@ class Evaluation(Figure, frozen=True, kw_only=True):
     throughput: EvaluationSpeed | None = None
     left_out: LeftOut | None = None
     worst: tuple[WorstImage, ...] = ()
-    cannot_tell: tuple[str, ...] = ()
+    cannot_tell: tuple[str, ...] = ()  # what is not known, and why
     definitions: tuple[Definition, ...] = ()
 
     @property
@@ -204,10 +204,10 @@ class Evaluation(Figure, frozen=True, kw_only=True):
 class AccuracyFigures(KindFigures, frozen=True, kw_only=True, rename={"ap": "AP", "ap50": "AP50"}):
     """The last evaluation of a training, or the one that a run is; its headline is that of boxes."""
 
-    epoch: int | None = None
-    step: int | None = None
-    ap: float | None = None
-    ap50: float | None = None
+    epoch: int | None = None  # after which it was made
+    step: int | None = None  # after which it was made
+    ap: float | None = None  # of boxes, overlaps 0.50 to 0.95
+    ap50: float | None = None  # of boxes, overlap 0.50
     classes: tuple[ClassAccuracy, ...] = ()
     best: BestEvaluation | None = None
     evaluation: Evaluation | None = None

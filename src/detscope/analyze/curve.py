@@ -17,14 +17,14 @@ SMOOTHING_SHARE = 0.03  # of the curve's length: noise between batches goes, the
 class LossPart(Figure, frozen=True, kw_only=True):
     """One of the losses that are added up."""
 
-    name: str
-    value: float
+    name: str  # what it is called
+    value: float  # as the model gave it
 
 
 class EpochFigures(Figure, frozen=True, kw_only=True):
     """One pass over the data."""
 
-    epoch: int
+    epoch: int  # from 1
     step: int | None  # steps until its end
     loss: float | None  # mean
     parts: tuple[LossPart, ...]  # means

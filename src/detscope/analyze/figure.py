@@ -16,5 +16,5 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 class Definition(Figure, frozen=True, kw_only=True):
     """What a number means."""
 
-    name: str
-    text: str
+    name: str  # of the figure
+    text: str  # what it means

@@ -83,88 +83,88 @@ Facts = TypeVar("Facts", bound=Figure)
 class RunFile(Figure, frozen=True, kw_only=True):
     """Something that lies in the run's folder."""
 
-    name: str
-    path: str
+    name: str  # trace, report, memory, pictures, ...
+    path: str  # where it lies
 
 
 class SkippedImage(Figure, frozen=True, kw_only=True):
     """An image that could not be measured."""
 
-    file: str
-    reason: str
+    file: str  # its name
+    reason: str  # why
 
 
 class ModelFacts(Figure, frozen=True, kw_only=True):
     """The network."""
 
-    name: str | None = None
-    family: str | None = None
-    source: str | None = None
-    parameters: int | None = None
+    name: str | None = None  # as it was asked for
+    family: str | None = None  # of detectors
+    source: str | None = None  # tiny, torchvision, script, ...
+    parameters: int | None = None  # numbers that are trained or fixed
 
 
 class WeightFacts(Figure, frozen=True, kw_only=True):
     """Where its weights come from."""
 
-    kind: str | None = None
-    source: str | None = None
-    note: str | None = None
-    replaced: tuple[str, ...] = ()
+    kind: str | None = None  # random, or where they come from
+    source: str | None = None  # where they lie
+    note: str | None = None  # what is special about them
+    replaced: tuple[str, ...] = ()  # parts that did not fit
 
 
 class DataFacts(Figure, frozen=True, kw_only=True):
     """What it was fed."""
 
-    name: str | None = None
-    images: int | None = None
-    classes: int | None = None
-    split: str | None = None
+    name: str | None = None  # of the data set
+    images: int | None = None  # how many
+    classes: int | None = None  # how many
+    split: str | None = None  # train, val, ...
 
 
 class ResumedRun(Figure, frozen=True, kw_only=True):
     """The run that this one continues."""
 
-    run: str | None = None
-    step: int | None = None
-    epoch: int | None = None
-    changed: tuple[str, ...] = ()
+    run: str | None = None  # its name
+    step: int | None = None  # from which it goes on
+    epoch: int | None = None  # from which it goes on
+    changed: tuple[str, ...] = ()  # settings that are not as before
 
 
 class HeldOut(Figure, frozen=True, kw_only=True):
     """Data that the training did not see."""
 
-    images: int | None = None
+    images: int | None = None  # how many
 
 
 class RecipeSetting(Figure, frozen=True, kw_only=True):
     """A setting that the model's recipe decided."""
 
     key: str  # training.optimizer
-    value: bool | int | float | str | None
+    value: bool | int | float | str | None  # as the recipe has it
 
 
 class GrowthHolder(Figure, frozen=True, kw_only=True):
     """The variable that keeps what grows."""
 
-    name: str | None = None
-    line: str | None = None
-    kind: str | None = None
+    name: str | None = None  # of the variable
+    line: str | None = None  # where it is made longer
+    kind: str | None = None  # of what it keeps: tensors, bytes, ...
     items: float | None = None  # more each step
     bytes: float | None = None  # of these, as far as they are seen from Python
-    keeps_graphs: bool | None = None
+    keeps_graphs: bool | None = None  # whether autograd graphs hang on it
 
 
 class MemoryGrowth(Figure, frozen=True, kw_only=True):
     """The process's memory grew from step to step."""
 
-    bytes_per_step: float | None = None
+    bytes_per_step: float | None = None  # median of the quarters
     lowest: float | None = None  # of the quarters of these steps
-    highest: float | None = None
-    first_step: int | None = None
-    last_step: int | None = None
-    n: int | None = None
+    highest: float | None = None  # of the quarters
+    first_step: int | None = None  # of those that were looked at
+    last_step: int | None = None  # of those that were looked at
+    n: int | None = None  # readings
     held_by: GrowthHolder | None = None
-    note: str | None = None
+    note: str | None = None  # all that in words
 
 
 class RunSummary(Figure, frozen=True, kw_only=True):
@@ -180,9 +180,9 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     model: ModelFacts | None
     weights: WeightFacts | None
     data: DataFacts | None
-    device: str | None
-    batch_size: int | None
-    precision: str | None
+    device: str | None  # as torch or the recorded file calls it
+    batch_size: int | None  # images per step
+    precision: str | None  # fp32, bf16, ...
     level: str | None  # of recording: bare, phases, modules, ops
     step_ms: StepFigures
     stability: Steadiness
@@ -224,8 +224,8 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     skipped: tuple[SkippedImage, ...] = ()
     growth: MemoryGrowth | None
     advice: tuple[Advice, ...] = ()  # about time, largest gain first; then about memory
-    notes: list[str]
-    cannot_tell: list[str]
+    notes: list[str]  # what else is to be known
+    cannot_tell: list[str]  # what is not known, and why
     definitions: list[Definition]
     files: list[RunFile]
 

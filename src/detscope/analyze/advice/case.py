@@ -27,24 +27,24 @@ class SettingValue(Figure, frozen=True, kw_only=True):
     """A setting of ours that makes the change."""
 
     key: str  # training.num_workers
-    value: Setting
+    value: Setting  # that it gets
 
 
 class Advice(Figure, frozen=True, kw_only=True):
     """Something to change: what, why, what it could save, what it costs, and the command that tries it."""
 
-    rule: str = ""
-    about: Literal["time", "memory"]
-    title: str
+    rule: str = ""  # that found it
+    about: Literal["time", "memory"]  # what it saves
+    title: str  # what to change
     evidence: str = ""  # with what it assumes
     gain_share: float | None = None  # of the step (Amdahl's law)
-    gain_ms: float | None = None
+    gain_ms: float | None = None  # of the step
     saves_bytes: int | None = None  # of the peak, by replay of this run's own step
-    saves_share: float | None = None
+    saves_share: float | None = None  # of the peak
     peak_bytes: int | None = None  # afterwards
     at_most: bool = False  # the saving is an upper bound
     worth: bool = True  # worth a line
-    costs: str = ""
+    costs: str = ""  # what is lost by it
     settings: tuple[SettingValue, ...] = ()
     how: str = ""  # for people
     command: str = ""  # that can be typed
@@ -52,7 +52,7 @@ class Advice(Figure, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()  # modules that the change is about
     recomputed_ms: float | None = None  # forward again, per step
     batch_size: int | None = None  # afterwards
-    bytes_per_image: float | None = None
+    bytes_per_image: float | None = None  # at the peak
 
 
 @dataclass(frozen=True)

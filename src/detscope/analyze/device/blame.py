@@ -23,17 +23,17 @@ class IdleBlame(Figure, frozen=True, kw_only=True):
 
     cause: str  # synchronisation, data or host
     call: str  # as people write it: item, nonzero, to("cpu"), late launch of ...
-    operator: str | None
+    operator: str | None  # around the call
     runtime: str | None  # the runtime's call that waited
-    module: str | None
+    module: str | None  # path of the module
     inside: str | None  # the annotation around it
     line: str | None  # of code
-    idle_ns: int
-    idle_ms: float
+    idle_ns: int  # in all
+    idle_ms: float  # in all
     idle_ms_per_step: float | None  # None where there are no steps
     share: float | None  # of the window
-    gaps: int
-    calls: int
+    gaps: int  # stretches of idle time
+    calls: int  # that caused them
     host_wait_ns: int | None  # how long the host waited in it
 
 

@@ -30,8 +30,8 @@ class CounterFigures(Figure, frozen=True, kw_only=True):
     value: float | None  # share of its peak while kernels ran, weighted by their cycles
     of_window: float | None  # times GPU compute utilisation, where a time line is known
     coverage: float | None  # share of all kernels' cycles for which it was measured
-    cycles: float
-    n: int
+    cycles: float  # of the kernels that have it
+    n: int  # kernels that have it
 
 
 class TensorInstructions(Figure, frozen=True, kw_only=True):
@@ -46,18 +46,18 @@ class TensorInstructions(Figure, frozen=True, kw_only=True):
 class CountedKernel(Figure, frozen=True, kw_only=True):
     """Launches of one kernel that were counted."""
 
-    name: str | None
-    count: int
-    cycles: float
+    name: str | None  # what it is called
+    count: int  # launches
+    cycles: float  # of all of them
     duration: float  # in the listing's unit
 
 
 class CoreUse(Figure, frozen=True, kw_only=True):
     """How well kernels used the cores, from counters of single kernels (Nsight Compute)."""
 
-    kernels: int | None = None
-    kernels_without_cycles: int | None = None
-    cycles: float | None = None
+    kernels: int | None = None  # that were counted
+    kernels_without_cycles: int | None = None  # whose weight is not known
+    cycles: float | None = None  # of all kernels
     pipes: tuple[CounterFigures, ...] = ()
     counters: tuple[CounterFigures, ...] = ()
     tensor_instructions: TensorInstructions | None = None

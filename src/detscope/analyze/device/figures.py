@@ -66,17 +66,17 @@ NO_DEVICE = "no device events were recorded"
 class DeviceFigures(BusyTimes, frozen=True, kw_only=True):
     """One device of one rank."""
 
-    rank: int
-    device: int
-    streams: int
-    steps: int
-    events: int
+    rank: int  # from 0
+    device: int  # its number
+    streams: int  # with work
+    steps: int  # of its window
+    events: int  # kernels, copies and memory sets
     idle_by_cause: CauseTimes
     span: DeviceSpan
     average_step_us: float | None  # as in the breakdown
     roles: tuple[RoleTime, ...]
-    sm_efficiency_estimated: float | None
-    occupancy_estimated: float | None
+    sm_efficiency_estimated: float | None  # share of the window
+    occupancy_estimated: float | None  # share of what fits
 
 
 class DeviceUse(Figure, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class DeviceUse(Figure, frozen=True, kw_only=True):
     Without a time line all but `cores` is None or empty, and `why` says so.
     """
 
-    why: str | None = None
+    why: str | None = None  # why there is no time line
     steps: int | None = None  # of the window; None where there are no step marks
     devices: tuple[DeviceFigures, ...] = ()
     utilisation: Utilisation | None = None
@@ -102,7 +102,7 @@ class DeviceUse(Figure, frozen=True, kw_only=True):
     cores: CoreUse | None = None
     per_step: tuple[DeviceStep, ...] = ()
     per: DeviceParts = DeviceParts()
-    per_definition: str = DEFINITION
+    per_definition: str = DEFINITION  # of the figures by part
     breakdown: StepBreakdown | None = None  # of the first device; None where there are no steps
     honesty: DeviceHonesty | None = None
     verdict: DeviceVerdict | None = None

@@ -15,16 +15,16 @@ from detscope.analyze.figure import Figure
 class DeviceHonesty(Figure, frozen=True, kw_only=True):
     """Counts over all devices; each but the first is 0 in a recording without a flaw."""
 
-    events: int
+    events: int  # of all devices
     unlinked: int  # without a launch record
-    without_operator: int
-    outside_window: int
-    clipped_by_window: int
-    began_before_launch: int
-    overlapping_on_a_stream: int
-    without_duration: int
-    missing_steps: int
-    overlapping_steps: int
+    without_operator: int  # that no operator launched
+    outside_window: int  # not counted
+    clipped_by_window: int  # counted in part
+    began_before_launch: int  # clocks do not agree
+    overlapping_on_a_stream: int  # with others of their stream
+    without_duration: int  # counted as 0
+    missing_steps: int  # between the first and the last
+    overlapping_steps: int  # that begin before the previous ended
     remarks: tuple[str, ...]  # those that matter, and what the reader of the file dropped, as sentences
 
 

@@ -49,21 +49,21 @@ LATEST = np.iinfo(np.int64).max
 class CauseTimes(Figure, frozen=True, kw_only=True):
     """Idle time by its cause."""
 
-    host_ns: int
-    synchronisation_ns: int
-    data_ns: int
-    short_gaps_ns: int
-    queued_ns: int
-    unknown_ns: int
+    host_ns: int  # the next launch came late
+    synchronisation_ns: int  # the host waited for the device
+    data_ns: int  # the host was in its loader
+    short_gaps_ns: int  # between queued events, at most 20 us
+    queued_ns: int  # queued, and waiting for something else
+    unknown_ns: int  # no launch record
 
 
 class IdleCause(Figure, frozen=True, kw_only=True):
     """Idle time of one cause, all devices together."""
 
-    name: str
+    name: str  # host, synchronisation, data, short_gaps, queued, unknown
     share: float | None  # of the window
-    idle_ns: int
-    definition: str
+    idle_ns: int  # in the window
+    definition: str  # when it is this cause
 
 
 class IdleTime(Figure, frozen=True, kw_only=True):
@@ -72,9 +72,9 @@ class IdleTime(Figure, frozen=True, kw_only=True):
     causes: tuple[IdleCause, ...]
     busy: float | None  # what is left of the window
     total: float | None  # share of the window
-    total_ns: int
-    window_ns: int
-    gaps: int
+    total_ns: int  # of all causes
+    window_ns: int  # of all devices
+    gaps: int  # stretches of idle time
 
 
 @dataclass(frozen=True)

@@ -19,23 +19,23 @@ from detscope.runs.reader import Run
 class SourceCount(Figure, frozen=True, kw_only=True):
     """How many of something a file held, or its reader dropped, clipped or could not link."""
 
-    name: str
-    n: int
+    name: str  # what it is called
+    n: int  # how many
 
 
 class SourceFact(Figure, frozen=True, kw_only=True):
     """Something that the file says of itself or its machine."""
 
-    name: str
-    value: str | float | int | bool | None
+    name: str  # with the way to it: devices[0].name
+    value: str | float | int | bool | None  # as the file says it
 
 
 class SourceFile(Figure, frozen=True, kw_only=True):
     """A file that was recorded elsewhere."""
 
-    file: str | None
-    format: str | None
-    rank: int | None
+    file: str | None  # its name
+    format: str | None  # in words: Kineto / Chrome trace, ...
+    rank: int | None  # that it was recorded on
     rows: tuple[SourceCount, ...]  # of each table that it became
     counts: tuple[SourceCount, ...]
     facts: tuple[SourceFact, ...]
@@ -44,7 +44,7 @@ class SourceFile(Figure, frozen=True, kw_only=True):
 class RecordedStage(Figure, frozen=True, kw_only=True):
     """A stage that the file's own marks name."""
 
-    name: str
+    name: str  # what it is called
     total_ms: float  # in the whole file
 
 

@@ -29,41 +29,41 @@ TENSOR_NAMES = (
 class KernelFigures(Figure, frozen=True, kw_only=True):
     """All launches of one kernel."""
 
-    name: str
+    name: str  # in full
     short: str  # without return type, template arguments and parameters
     operator: str | None  # that launches it most often
-    count: int
+    count: int  # launches
     launches: float  # per step where there are steps, else in all
-    total_ns: int
+    total_ns: int  # summed
     median_ns: float | None  # None where no launch has a duration
-    max_ns: int | None
+    max_ns: int | None  # the longest
     ms: float  # per step where there are steps, else in all
     share: float  # of all kernels' summed time
-    communication: bool
+    communication: bool  # of a collective operation
     unlinked: int  # launches without a launch record
     blocks_per_sm: float | None  # weighted by duration, as is occupancy
     occupancy: float | None  # per cent, estimated by the recording tool
-    tensor_cores_by_name: bool
+    tensor_cores_by_name: bool  # whether its name speaks of tensor cores
 
 
 class Launches(Figure, frozen=True, kw_only=True):
     """How many kernels there are and how long the middle one is."""
 
     count: float  # per step where there are steps, else in all
-    n: int
-    median_us: float | None
+    n: int  # in all
+    median_us: float | None  # length of the middle kernel
 
 
 class DeviceEstimate(Figure, frozen=True, kw_only=True):
     """A share that nobody measured, with what it was made of."""
 
-    value: float | None
-    numerator_ns: float | None
-    denominator_ns: int
+    value: float | None  # numerator over denominator
+    numerator_ns: float | None  # weighted time
+    denominator_ns: int  # time it is a share of
     n: int  # kernels
     coverage: float | None = None  # share of kernel time of which the file says enough
     why: str | None = None  # why there is no value
-    definition: str
+    definition: str  # how it is estimated
 
 
 def shorten_name(name: str) -> str:

@@ -37,16 +37,16 @@ DEFINITION = (
 class DeviceStep(Figure, frozen=True, kw_only=True):
     """One step of one device."""
 
-    rank: int
-    device: int
-    step: int
+    rank: int  # from 0
+    device: int  # its number
+    step: int  # its number, from 0
     window_ns: int  # from the end of the previous step's work to the end of its own
     host_ns: int  # as the host saw it
-    kernels_ns: int
-    with_copies_ns: int
-    copies_ns: int
+    kernels_ns: int  # union of kernels
+    with_copies_ns: int  # union of all events
+    copies_ns: int  # union of copies
     kernels: float | None  # share of the window
-    with_copies: float | None
+    with_copies: float | None  # share of the window
     idle_by_cause: CauseTimes
 
 
@@ -54,17 +54,17 @@ class PartUse(Figure, frozen=True, kw_only=True):
     """What a phase, stage, module, direction or operator did with the device."""
 
     name: str | None  # None: work that belongs to none
-    kernels: int
+    kernels: int  # launches
     kernel_time_ns: int  # summed
     kernels_ns: int  # union
-    busy_ns: int
-    idle_ns: int
+    busy_ns: int  # union of kernels and copies
+    idle_ns: int  # that ended with its work
     idle_by_cause: CauseTimes
-    use: float | None
+    use: float | None  # kernels_ns over busy_ns + idle_ns
     kernels_ms: float  # per step where there are steps, else in all; as are the three that follow
-    busy_ms: float
-    idle_ms: float
-    launches: float
+    busy_ms: float  # kernels and copies
+    idle_ms: float  # before its work
+    launches: float  # kernels
 
 
 class DeviceParts(Figure, frozen=True, kw_only=True):
@@ -81,30 +81,30 @@ class RoleTime(Figure, frozen=True, kw_only=True):
     """What of the average step one role took that no earlier one had taken."""
 
     name: str  # kernel, memcpy, memset, communication, runtime, loader, cpu, other
-    average_us: float
+    average_us: float  # per step
     share: float  # of all steps
 
 
 class StepRoles(Figure, frozen=True, kw_only=True):
     """One step by role."""
 
-    step: int
-    step_us: float
-    kernel_us: float
-    memcpy_us: float
-    memset_us: float
-    communication_us: float
-    runtime_us: float
-    loader_us: float
-    cpu_us: float
-    other_us: float
+    step: int  # its number, from 0
+    step_us: float  # the whole step
+    kernel_us: float  # kernels that compute
+    memcpy_us: float  # copies
+    memset_us: float  # memory sets
+    communication_us: float  # collective kernels
+    runtime_us: float  # the runtime's calls
+    loader_us: float  # the loader
+    cpu_us: float  # operators on the host
+    other_us: float  # none of these
 
 
 class StepBreakdown(Figure, frozen=True, kw_only=True):
     """The step as TensorBoard's profiler told it."""
 
-    steps: int
-    average_step_us: float
+    steps: int  # how many
+    average_step_us: float  # on the host
     roles: tuple[RoleTime, ...]
     per_step: tuple[StepRoles, ...]
     definition: str = (

@@ -19,20 +19,20 @@ PREFIX = "processor_ns "  # of their metric, followed by the phase; "step" is th
 class PhaseCores(Figure, frozen=True, kw_only=True):
     """How many cores one phase kept busy."""
 
-    name: str
+    name: str  # of the phase
     cores_busy: float  # processor time over wall time
     utilisation: float | None  # of all cores
-    processor_ns: float
-    wall_ns: float
+    processor_ns: float  # of all threads
+    wall_ns: float  # of the phase
     n: int  # steps
 
 
 class StepCores(Figure, frozen=True, kw_only=True):
     """How many cores one step kept busy."""
 
-    step: int
-    cores_busy: float
-    utilisation: float | None
+    step: int  # its number, from 0
+    cores_busy: float  # processor time over wall time
+    utilisation: float | None  # of all cores
 
 
 class ProcessorUse(Figure, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ class ProcessorUse(Figure, frozen=True, kw_only=True):
     cores: int | None  # that the process may use
     cores_busy: float | None = None  # processor time over wall time
     utilisation: float | None = None  # of all cores
-    processor_ns: float | None = None
-    wall_ns: float | None = None
+    processor_ns: float | None = None  # of all threads, in measured steps
+    wall_ns: float | None = None  # of these steps
     n: int | None = None  # steps
     phases: tuple[PhaseCores, ...]
     per_step: tuple[StepCores, ...]
@@ -55,22 +55,22 @@ class ProcessorUse(Figure, frozen=True, kw_only=True):
 class ThreadUse(Figure, frozen=True, kw_only=True):
     """A thread of a recorded file: how long operators or runtime calls ran in it."""
 
-    rank: int | None
-    process: int | None
-    thread: int | None
-    busy_ns: int
-    span_ns: int
-    events: int
+    rank: int | None  # from 0
+    process: int | None  # its number
+    thread: int | None  # its number
+    busy_ns: int  # in operators or runtime calls
+    span_ns: int  # from its first event to its last
+    events: int  # operators and runtime calls
 
 
 class TelemetryFigures(Figure, frozen=True, kw_only=True):
     """One metric of one source, sampled while the run went on."""
 
-    source: str
-    metric: str
-    unit: str | None
-    mean: float | None
-    max: float | None
+    source: str  # process, core:0, gpu:0, ...
+    metric: str  # what was sampled
+    unit: str | None  # of its values
+    mean: float | None  # over all samples
+    max: float | None  # the highest sample
     n: int  # samples
 
 

@@ -26,14 +26,14 @@ DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 class RooflinePoint(Figure, frozen=True, kw_only=True):
     """A module's own arithmetic in one direction, per step."""
 
-    path: str
-    direction: Direction
-    flops: int
+    path: str  # of the module, dotted
+    direction: Direction  # forward or backward
+    flops: int  # of its own
     bytes: int  # read and written by its operators
-    ms: float
-    flops_per_byte: float
-    gflops_per_s: float
-    share_of_roof: float | None
+    ms: float  # of its own
+    flops_per_byte: float  # arithmetic intensity
+    gflops_per_s: float  # what it reaches
+    share_of_roof: float | None  # of what the machine can do at this intensity
 
 
 class Roofline(Figure, frozen=True, kw_only=True):
@@ -41,15 +41,15 @@ class Roofline(Figure, frozen=True, kw_only=True):
 
     definition: str = DEFINITION
     images: int | None = None  # in the step that was counted
-    flops_forward: int | None = None
-    flops_backward: int | None = None
+    flops_forward: int | None = None  # of a step
+    flops_backward: int | None = None  # of a step
     gflops_per_s: float | None = None  # over the phases that were counted
-    share_of_peak: float | None = None
+    share_of_peak: float | None = None  # of the arithmetic that the machine can do
     peak_flops_per_s: float | None = None  # measured on this machine
-    bandwidth_bytes_per_s: float | None = None
+    bandwidth_bytes_per_s: float | None = None  # measured on this machine
     device: str | None = None  # the machine's name
     threads: int | None = None  # with which it was measured
-    definition_of_peak: str | None = None
+    definition_of_peak: str | None = None  # how the roof was measured
     points: tuple[RooflinePoint, ...] = ()  # most FLOPs first
     why: str | None = None  # why FLOPs are not known
 

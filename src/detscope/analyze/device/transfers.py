@@ -21,10 +21,10 @@ class CopyRow(Figure, frozen=True, kw_only=True):
 
     direction: str  # HtoD, DtoH, ..., or "set"
     memory: str | None  # pageable or pinned, where the file says it
-    count: int
-    per_step: float | None
-    bytes: int | None
-    total_ns: int
+    count: int  # in all
+    per_step: float | None  # how many
+    bytes: int | None  # in all, where sizes are known
+    total_ns: int  # summed
     gb_per_s: float | None  # over the time of those with a known size
     busy_ns: int  # union
     exposed_ns: int  # union, while no kernel ran
@@ -33,7 +33,7 @@ class CopyRow(Figure, frozen=True, kw_only=True):
 class Copies(Figure, frozen=True, kw_only=True):
     """All copies together."""
 
-    count: int
+    count: int  # without memory sets
     busy_ns: int  # union
     exposed_ns: int  # union, while no kernel ran
     rows: tuple[CopyRow, ...]  # memory sets as well, the longest first
@@ -42,19 +42,19 @@ class Copies(Figure, frozen=True, kw_only=True):
 class CommunicationKernel(Figure, frozen=True, kw_only=True):
     """A kernel of a collective operation."""
 
-    name: str
-    count: int
-    total_ns: int
+    name: str  # what it is called
+    count: int  # launches
+    total_ns: int  # summed
 
 
 class DeviceCommunication(Figure, frozen=True, kw_only=True):
     """Kernels of collective operations."""
 
-    kernels: int
+    kernels: int  # launches
     busy_ns: int  # union
     exposed_ns: int  # union, while no other kernel ran
-    hidden_share: float | None
-    window_ns: int
+    hidden_share: float | None  # of busy_ns: beside other kernels
+    window_ns: int  # of all devices
     exposed_share: float | None  # of the window
     rows: tuple[CommunicationKernel, ...]  # the longest
     definition: str = "exposed: length of the union of communication kernels while no other kernel ran"
@@ -63,8 +63,8 @@ class DeviceCommunication(Figure, frozen=True, kw_only=True):
 class CommunicationOfRank(Figure, frozen=True, kw_only=True):
     """How long one rank's devices communicated."""
 
-    rank: int
-    communication_ns: int
+    rank: int  # from 0
+    communication_ns: int  # union of kernels
 
 
 class DeviceStraggler(Figure, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class DeviceStraggler(Figure, frozen=True, kw_only=True):
     rank: int | None  # None: they are even, or nothing was recorded
     ranks: tuple[CommunicationOfRank, ...] = ()
     difference_ns: int | None = None  # between the most and the least
-    why: str
+    why: str  # in words
 
 
 def copy_figures(lines: Sequence[Timeline], steps: int) -> Copies:

@@ -24,23 +24,25 @@ class BusyTimes(Figure, frozen=True, kw_only=True):
 
     kernels: float | None  # kernels_ns over window_ns
     with_copies: float | None  # with_copies_ns over with_copies_window_ns, as are the two that follow
-    copies: float | None
-    compute: float | None
-    kernels_ns: int
-    window_ns: int
+    copies: float | None  # copies_ns over the window
+    compute: float | None  # compute_ns over the window
+    kernels_ns: int  # union of all kernels
+    window_ns: int  # of all devices
     with_copies_ns: int  # kernels, copies and memory sets
-    with_copies_window_ns: int
+    with_copies_window_ns: int  # of the same
     compute_ns: int  # kernels that are not communication
-    communication_ns: int
-    copies_ns: int
+    communication_ns: int  # collective kernels
+    copies_ns: int  # union of copies
     copies_exposed_ns: int  # while no kernel ran
-    sets_ns: int
+    sets_ns: int  # union of memory sets
 
 
 class UseDefinitions(Figure, frozen=True, kw_only=True):
     """What the shares of the window are."""
 
-    kernels: str = "length of the union of all kernels inside the window, over the window's length"
+    kernels: str = (
+        "length of the union of all kernels inside the window, over the window's length"
+    )
     with_copies: str = "the same of kernels, copies and memory sets together"
     copies: str = "the same of copies alone"
     compute: str = "the same of kernels that are not communication"
@@ -56,13 +58,13 @@ class Utilisation(BusyTimes, frozen=True, kw_only=True):
 class DeviceSpan(Figure, frozen=True, kw_only=True):
     """From the first event of a device to its last, whatever the steps: how other tools count."""
 
-    span_ns: int
-    busy_ns: int
-    idle_ns: int
-    kernels_ns: int
-    compute_ns: int
-    communication_ns: int
-    events: int
+    span_ns: int  # from the first event to the last
+    busy_ns: int  # union of all events
+    idle_ns: int  # the rest
+    kernels_ns: int  # union of all kernels
+    compute_ns: int  # kernels that are not communication
+    communication_ns: int  # collective kernels
+    events: int  # kernels, copies and memory sets
 
 
 def divide_safely(part: float, whole: float) -> float | None:

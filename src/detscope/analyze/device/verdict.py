@@ -28,7 +28,7 @@ _SENTENCES = {
 class DeviceLoss(Figure, frozen=True, kw_only=True):
     """Time in which the device did not compute."""
 
-    name: str
+    name: str  # host, synchronisation, data, copies, communication, ...
     share: float  # of the window
 
 
@@ -36,8 +36,8 @@ class DeviceVerdict(Figure, frozen=True, kw_only=True):
     """What limits the device."""
 
     bound: str  # the name of the loss, or compute, or mixed
-    sentence: str
-    evidence: tuple[str, ...]
+    sentence: str  # for people
+    evidence: tuple[str, ...]  # figures that it rests on
     losses: tuple[DeviceLoss, ...]  # the largest first; with compute and overlaps they make the window up
 
 

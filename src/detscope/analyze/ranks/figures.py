@@ -39,9 +39,7 @@ from detscope.runs.reader import Run
 class RankDefinitions(Figure, frozen=True, kw_only=True):
     """What the figures of several ranks mean."""
 
-    communication: str = (
-        "from handing a bucket over, or calling a collective, until the result was back; unions per step"
-    )
+    communication: str = "from handing a bucket over, or calling a collective, until the result was back; unions per step"
     hidden_share: str = (
         "part of the communication that ran before the last bucket was handed over, while"
         " backward still computed, or before the program waited for a collective of its own; of recorded"
@@ -64,8 +62,8 @@ class RankCommunication(Figure, frozen=True, kw_only=True):
     exposed_share: float | None = None  # of the steps
     wait_share: float | None = None  # of the steps
     ms: float | None = None  # per rank and step, as are the two that follow
-    exposed_ms: float | None = None
-    wait_for_others_ms: float | None = None
+    exposed_ms: float | None = None  # what nothing hid
+    wait_for_others_ms: float | None = None  # of the exposed, before the last rank came
     buckets: int | None = None  # of gradients
     bytes_per_step: float | None = None  # of gradients
     n: int = 0  # steps of ranks with collectives
@@ -75,15 +73,15 @@ class RankCommunication(Figure, frozen=True, kw_only=True):
 class OneRankSpeed(Figure, frozen=True, kw_only=True):
     """A run of one rank with the same settings."""
 
-    run: str | None = None
-    images_per_s: float | None = None
+    run: str | None = None  # its folder
+    images_per_s: float | None = None  # of that rank
 
 
 class Scaling(Figure, frozen=True, kw_only=True):
     """Images/s of all ranks, and against one rank alone."""
 
-    images_per_s: float | None
-    efficiency: float | None = None
+    images_per_s: float | None  # of all ranks together
+    efficiency: float | None = None  # against as many times one rank
     one_rank: OneRankSpeed | None = None
     why: str | None = None  # why there is no efficiency
 
@@ -91,25 +89,25 @@ class Scaling(Figure, frozen=True, kw_only=True):
 class RankClocks(Figure, frozen=True, kw_only=True):
     """How ranks were put on one clock and how wrong that can be."""
 
-    one_clock: bool | None
-    error_us: float | None
-    why: str | None = None
+    one_clock: bool | None  # all ranks read the same clock
+    error_us: float | None  # at most
+    why: str | None = None  # why it is not known
 
 
 class RankAgreement(Figure, frozen=True, kw_only=True):
     """Whether all ranks have the same weights and the same loss at the end."""
 
-    weights_equal: bool | None = None
-    loss_equal: bool | None = None
+    weights_equal: bool | None = None  # bit by bit
+    loss_equal: bool | None = None  # of the same images
     losses: tuple[float | None, ...] = ()  # of the same images, rank by rank
     checksum: str | None = None  # of rank 0's weights
-    how: str | None = None
+    how: str | None = None  # it was compared
 
 
 class Ranks(Figure, frozen=True, kw_only=True):
     """All ranks of a run; steps, spans and everything made of them are rank 0's."""
 
-    count: int | None
+    count: int | None  # how many
     rows: tuple[RankFigures, ...]
     communication: RankCommunication
     straggler: Straggler

@@ -18,8 +18,8 @@ _MODEL_PHASES = ("forward", "backward")
 class RankPhase(Figure, frozen=True, kw_only=True):
     """A phase of one rank's step; phases add up to its median."""
 
-    name: str
-    ms: float | None
+    name: str  # of the phase
+    ms: float | None  # of the median step
     exposed_ms: float | None  # of it: waiting for collectives, per step; None where none were recorded
 
     @property
@@ -31,27 +31,27 @@ class RankPhase(Figure, frozen=True, kw_only=True):
 class RankFigures(Figure, frozen=True, kw_only=True):
     """One rank: its step, its work, its collectives, what was in its images."""
 
-    rank: int
-    host: str | None = None
-    device: str | None = None
-    status: str | None = None
-    reason: str | None = None
+    rank: int  # from 0
+    host: str | None = None  # name of the machine
+    device: str | None = None  # that it ran on
+    status: str | None = None  # ok, partial or failed
+    reason: str | None = None  # why it is not ok
     run: str | None = None  # its own run, below this one
-    last_loss: float | None = None
+    last_loss: float | None = None  # of its own images
     steps: int  # that every rank recorded
     step_ms: float | None  # median
     ci95: Interval | None  # of the median
-    mean_step_ms: float | None
+    mean_step_ms: float | None  # of the common steps
     phases: tuple[RankPhase, ...]
     work_ms: float | None  # mean step without exposed communication
     communication_ms: float | None = None  # per step; None where no collective was recorded
     exposed_ms: float | None = None  # of it, what nothing hid
-    hidden_share: float | None = None
+    hidden_share: float | None = None  # of the communication
     wait_for_others_ms: float | None = None  # of the exposed, before the last rank came
-    images_per_step: float | None = None
-    boxes_per_step: float | None = None
-    pixels_per_step: float | None = None
-    proposals_per_step: float | None = None
+    images_per_step: float | None = None  # mean
+    boxes_per_step: float | None = None  # mean, annotated
+    pixels_per_step: float | None = None  # mean
+    proposals_per_step: float | None = None  # mean
 
     def known_content(self) -> dict[str, float]:
         """What makes a step's images costly, as far as it is known."""
@@ -66,8 +66,8 @@ class RankFigures(Figure, frozen=True, kw_only=True):
 class PhaseExcess(Figure, frozen=True, kw_only=True):
     """By how much a phase of the slowest rank exceeds the others' mean, without waiting."""
 
-    name: str
-    ms: float
+    name: str  # of the phase
+    ms: float  # per step
 
 
 class Straggler(Figure, frozen=True, kw_only=True):
@@ -76,28 +76,28 @@ class Straggler(Figure, frozen=True, kw_only=True):
     rank: int | None  # None: all are even, or it cannot be told
     reason: str | None = None  # the phase, or "content"
     excess_ms: float | None = None  # of its work over the mean of the others
-    excess_ci95: Interval | None = None
+    excess_ci95: Interval | None = None  # 95 % interval of the excess
     share: float | None = None  # of a step
     slowest_in: float | None = None  # share of steps in which its work took longest
     lost_ms: float | None = None  # per step: what perfectly even work would save
     phase_excess: tuple[PhaseExcess, ...] = ()
-    why: str
+    why: str  # in words
 
 
 class RankTotal(Figure, frozen=True, kw_only=True):
     """How much one rank had in all common steps."""
 
-    rank: int
-    total: int
+    rank: int  # from 0
+    total: int  # boxes or pixels
 
 
 class ContentBalance(Figure, frozen=True, kw_only=True):
     """How far the fullest rank of a step is above the mean of its ranks."""
 
-    above_mean: float | None
+    above_mean: float | None  # relative, mean over the steps
     ranks: tuple[RankTotal, ...] = ()
     n: int = 0  # steps
-    why: str | None = None
+    why: str | None = None  # why it is not known
 
 
 class Imbalance(Figure, frozen=True, kw_only=True):

@@ -12,18 +12,18 @@ from detscope.analyze.step.columns import mean, total
 class ContentFigures(Figure, frozen=True, kw_only=True):
     """What was in an image of the measured steps; None where it was not recorded."""
 
-    boxes_per_image: float | None
-    proposals_per_image: float | None
-    sampled_rois_per_image: float | None
-    pixels_per_image: float | None
+    boxes_per_image: float | None  # annotated
+    proposals_per_image: float | None  # of the region proposals
+    sampled_rois_per_image: float | None  # that the heads trained on
+    pixels_per_image: float | None  # as it is stored
     padding_share: float | None  # of the pixels in the network's input
 
 
 class LossFigures(Figure, frozen=True, kw_only=True):
     """The first and the last loss; None where the loop did not say."""
 
-    first: float | None = None
-    last: float | None = None
+    first: float | None = None  # of the run
+    last: float | None = None  # of the run
     parts: tuple[LossPart, ...] = ()  # of the last
 
 

@@ -24,10 +24,10 @@ _NOT_STAGES = ("other", "forward")
 class ContentCost(Figure, frozen=True, kw_only=True):
     """How a stage's time grows with what is in the images: a least-squares slope."""
 
-    stage: str
+    stage: str  # of the detector, or whole
     measure: str  # detections, proposals or pixels
-    slope: float | None
-    ci95: Interval | None
+    slope: float | None  # ms for so much of it
+    ci95: Interval | None  # 95 % interval of the slope
     r2: float | None  # the share of the variation that it explains
     n: int  # steps
     unit: str = ""  # of the slope

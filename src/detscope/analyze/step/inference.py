@@ -21,8 +21,8 @@ PerStep = dict[int, dict[str, float]]  # step -> stage -> ms
 class DetectionCounts(Figure, frozen=True, kw_only=True):
     """How much was found in the measured images; None where the model's output is not understood."""
 
-    per_image: float | None = None
-    above_score_per_image: float | None = None
+    per_image: float | None = None  # of any score
+    above_score_per_image: float | None = None  # above the score that counts
     most: int | None = None  # in one image
 
 

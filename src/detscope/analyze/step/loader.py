@@ -13,11 +13,11 @@ class WorkerFigures(Figure, frozen=True, kw_only=True):
     """A loader's worker, per batch it made; times are taken inside the worker."""
 
     worker: int  # -1 is the loop itself
-    batches: int
-    load_ms: float
-    decode_ms: float
-    transform_ms: float
-    collate_ms: float
+    batches: int  # that it made
+    load_ms: float  # reading files
+    decode_ms: float  # to pixels
+    transform_ms: float  # resizing, flipping, ...
+    collate_ms: float  # into a batch
     batch_ms: float  # all of it
     busy_share: float | None  # of the time from the first batch to the last
     wait_ms: float  # the loop waited for its batches
@@ -29,11 +29,11 @@ class LoaderFigures(Figure, frozen=True, kw_only=True):
     wait_ms: float  # per step
     demand_images_per_s: float | None  # what the loop would take if it never waited
     capacity_images_per_s: float | None = None  # what workers make if they never wait
-    num_workers: int | None = None
+    num_workers: int | None = None  # 0: the loop loads by itself
     workers: tuple[WorkerFigures, ...] = ()
     receive_ms: float | None = None  # of the waiting: after a batch had been made
     ready_share: float | None = None  # of batches: made before they were asked for
-    tensors_per_batch: float | None = None
+    tensors_per_batch: float | None = None  # that travel from a worker
     why: str | None = None  # why workers are not known
 
     @property

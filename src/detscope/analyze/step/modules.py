@@ -20,24 +20,24 @@ DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backwa
 class ModuleFigures(Figure, frozen=True, kw_only=True):
     """A module, method, function or region in the typical step; self times add up to their phase."""
 
-    path: str
+    path: str  # dotted; empty: the model itself
     kind: str  # module, method, function, region or outside
     type: str  # its class
-    stage: str | None
-    parameters: int
+    stage: str | None  # that it belongs to
+    parameters: int  # numbers that are trained or fixed
     calls: float  # per step, forward
-    forward_ms: float
-    backward_ms: float
+    forward_ms: float  # of the typical step
+    backward_ms: float  # of the typical step
     self_forward_ms: float  # without the modules below it
-    self_backward_ms: float
+    self_backward_ms: float  # without the modules below it
     recompute_ms: float  # of backward: running forward again under checkpointing
-    total_ms: float
+    total_ms: float  # forward and backward
     share: float  # of the step
     memory_bytes: int | None = None  # alive at the peak
-    flops_forward: int | None = None
-    flops_backward: int | None = None
-    self_flops_forward: int | None = None
-    self_flops_backward: int | None = None
+    flops_forward: int | None = None  # of a step
+    flops_backward: int | None = None  # of a step
+    self_flops_forward: int | None = None  # without the modules below it
+    self_flops_backward: int | None = None  # without the modules below it
 
     @property
     def self_ms(self) -> float:
@@ -49,17 +49,17 @@ class StageFigures(Figure, frozen=True, kw_only=True):
     """A stage of the detector in the typical step; a parent holds its parts."""
 
     name: str  # with its parents: roi_heads.box_head
-    depth: int
-    forward_ms: float
-    backward_ms: float
-    total_ms: float
+    depth: int  # among its parents
+    forward_ms: float  # of the typical step
+    backward_ms: float  # of the typical step
+    total_ms: float  # forward and backward
     self_ms: float  # without its parts
     share: float  # of the step
     p50: float | None = None  # median of its own durations; of an inference
-    ci95: Interval | None = None
-    p95: float | None = None
+    ci95: Interval | None = None  # 95 % interval of p50
+    p95: float | None = None  # of its own durations
     p95_why: str | None = None  # why there is none
-    n: int | None = None
+    n: int | None = None  # durations
     in_model_ms: float | None = None  # of `other`: inside the model, but in no stage
     in_loop_ms: float | None = None  # of `other`: around the model
 

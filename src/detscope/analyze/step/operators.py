@@ -11,11 +11,11 @@ from detscope.analyze.step.columns import total
 class OperatorFigures(Figure, frozen=True, kw_only=True):
     """An operator by module and direction, per step of the recorded window."""
 
-    name: str
-    direction: str
+    name: str  # as torch calls it
+    direction: str  # forward, backward or outside of both
     module: str | None  # None: in none
-    stage: str | None
-    phase: str | None
+    stage: str | None  # of the detector
+    phase: str | None  # of the step
     count: float  # per step
     self_ms: float  # without the operators it calls
     share: float  # of all operators' self time

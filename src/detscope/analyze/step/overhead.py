@@ -20,11 +20,11 @@ class OwnCost(Figure, frozen=True, kw_only=True):
     """What a step of this run took over what it would have taken without a recorder."""
 
     value: float | None  # a ratio: 1.02 is 2 % longer
-    ci95: Interval | None
+    ci95: Interval | None  # 95 % interval of the ratio
     n: int  # bare steps with recorded ones beside them
     recorded_over_bare: float | None = None  # of the steps alone, in the median
     between_steps_ms: float | None = None  # the recorder's own work between steps
-    why: str | None = None
+    why: str | None = None  # why it is not known
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ OUTLIER_LEAST = 0.25  # and at least this share above the median
 class Steadiness(Figure, frozen=True, kw_only=True):
     """How far a series of durations can be trusted."""
 
-    verdict: Literal["stable", "unstable", "error", "too few"]
+    verdict: Literal["stable", "unstable", "error", "too few"]  # in a word
     reason: str  # in words
     spread: float | None  # relative, around the median
 

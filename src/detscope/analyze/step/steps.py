@@ -20,12 +20,12 @@ class TimeFigures(Figure, frozen=True, kw_only=True):
     p50: float | None = None  # the median
     ci95: Interval | None = None  # of the median; needs six samples
     n: int = 0  # samples
-    mean: float | None = None
+    mean: float | None = None  # over all samples
     spread: float | None = None  # the middle half's width as that of a normal law, over the median
-    p95: float | None = None
+    p95: float | None = None  # only where the samples support it
     p95_why: str | None = None  # why there is none
-    p99: float | None = None
-    p99_why: str | None = None
+    p99: float | None = None  # only where the samples support it
+    p99_why: str | None = None  # why there is none
 
 
 class StepFigures(TimeFigures, frozen=True, kw_only=True):
@@ -37,28 +37,28 @@ class StepFigures(TimeFigures, frozen=True, kw_only=True):
 class PhaseFigures(Figure, frozen=True, kw_only=True):
     """A phase of the typical step; phases add up to the median step."""
 
-    name: str
+    name: str  # data, transfer, forward, backward, optimizer, other
     ms: float  # its share times the median step
     share: float  # of the typical steps' time
     device_ms: float | None = None  # mean time of the device's own clock
     p50: float | None = None  # median of its own durations
-    ci95: Interval | None = None
-    n: int = 0
+    ci95: Interval | None = None  # 95 % interval of p50
+    n: int = 0  # steps
 
 
 class Outlier(Figure, frozen=True, kw_only=True):
     """A step far above the median."""
 
-    step: int
-    ms: float
-    times_median: float | None
+    step: int  # its number, from 0
+    ms: float  # its wall time
+    times_median: float | None  # how many times as long
     phase: str  # the one that grew most
     growth_ms: float  # of that phase, over its median
-    first_of_epoch: bool
+    first_of_epoch: bool  # with the start of the loader
     boxes: int | None  # annotated where it trained, found where it inferred
     file: str | None = None  # of an inference: the images in it
     size: str | None = None  # and their width and height
-    proposals: int | None = None
+    proposals: int | None = None  # of the region proposals
     special: tuple[str, ...] = ()  # what is larger about them than about the median image
     why: str  # all that in words
 
@@ -66,9 +66,9 @@ class Outlier(Figure, frozen=True, kw_only=True):
 class WarmupFigures(Figure, frozen=True, kw_only=True):
     """Steps before measuring began."""
 
-    n: int
-    first_ms: float | None
-    p50: float | None
+    n: int  # steps
+    first_ms: float | None  # the very first step
+    p50: float | None  # median
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class TrialCounts(Figure, frozen=True, kw_only=True):
 class SweepDevice(TrialCounts, frozen=True, kw_only=True):
     """How far the trials of a device are."""
 
-    device: str
+    device: str  # where trials ran
 
 
 class SweepFailure(Figure, frozen=True, kw_only=True):

@@ -25,9 +25,9 @@ from detscope.cli.flags import (
     VerboseFlag,
     WeightsFlag,
 )
-from detscope.cli.nsight import BatchSizesFlag, NsightFlag, WindowFlag
-from detscope.cli.nsight import asked as nsight_asked
-from detscope.cli.nsight import measure as measure_nsight
+from detscope.cli.measure.nsight import BatchSizesFlag, NsightFlag, WindowFlag
+from detscope.cli.measure.nsight import asked as nsight_asked
+from detscope.cli.measure.nsight import measure as measure_nsight
 from detscope.cli.output import JsonFlag, present, read_finished, say_settings, stdout_kept_clean
 from detscope.errors import UsageError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.fit import (
+from detscope.cli.networks.fit import (
     FilesArgument,
     LayerTimesFlag,
     StageFlag,
