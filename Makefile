@@ -79,12 +79,12 @@ UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --compile-bytecode --pyth
 
 $(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'installing detscope (the first time this fetches about 3 GB: torch with CUDA)'
-	@$(UV_INSTALL) --editable .
+	@$(UV_INSTALL) --editable '.[torch,predict,pictures,tensorboard]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo 'installing what tests need'
-	@$(UV_INSTALL) --editable . --group dev
+	@$(UV_INSTALL) --editable '.[all]' --group dev
 	@touch $@
 
 # pip installs nothing but uv, at the version and hashes that constraints.txt names.
@@ -110,7 +110,7 @@ $(VENV)/.uv: constraints.txt
 lock: $(VENV)/.uv
 	@$(SETTINGS_OF_PIP); printf '%s\n' uv hatchling editables | $(BIN)/uv pip compile --quiet --universal \
 		--python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
-		$(if $(UPGRADE),--upgrade) --group dev --output-file constraints.txt pyproject.toml - >/dev/null
+		$(if $(UPGRADE),--upgrade) --all-extras --group dev --output-file constraints.txt pyproject.toml - >/dev/null
 	@! grep -nE '://|@ |(^|[ =])/' constraints.txt
 	@grep -c '==' constraints.txt | sed 's/$$/ packages pinned in constraints.txt/'
 

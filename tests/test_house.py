@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "detscope"
-BELOW_ALL = {"errors", "faults", "limits", "marks", "parts", "run_lengths", "web"}
+BELOW_ALL = {"errors", "extras", "faults", "limits", "marks", "parts", "run_lengths", "web"}
 MAY_IMPORT = {
     "config": BELOW_ALL,
     "runs": BELOW_ALL,
@@ -28,7 +28,16 @@ MAY_IMPORT = {
     | {"ingest", "accuracy", "predict", "sweep"},
 }
 WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli")
-WITHOUT_TORCH += ("marks.py", "errors.py", "faults.py", "limits.py", "parts.py", "run_lengths.py", "web.py")
+WITHOUT_TORCH += tuple(f"{name}.py" for name in sorted(BELOW_ALL))
+    "marks.py",
+    "errors.py",
+    "extras.py",
+    "faults.py",
+    "limits.py",
+    "parts.py",
+    "run_lengths.py",
+    "web.py",
+)
 
 
 def imports_of(path: Path) -> set[str]:

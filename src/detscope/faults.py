@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded
+from detscope.extras import missing_extra
 
 _OURS = str(Path(__file__).parent) + os.sep
 _LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
@@ -95,6 +96,9 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
     frame = find_user_frame(error)
     if frame is not None:
         return OwnCodeError(f"{frame}: {describe_error(error)}", "correct the code there")
+    missing = missing_extra(error)
+    if missing is not None:
+        return missing
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
         return MachineError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from detscope.cli.output import print_json
 from detscope.cli.signals import heard_signals
 from detscope.cli.streams import BROKEN_PIPE, OutputLost, guarded_streams
+from detscope.extras import MissingExtraError
 from detscope.faults import classify_fault, describe_error, escape_unprintable
 
 _INTERRUPTED = 130
@@ -79,6 +80,9 @@ def _explain(error: Exception, args: Sequence[str]) -> int:
     if type(error).__name__ == "Abort":
         return _tell(["interrupted"], _INTERRUPTED)
     fault = classify_fault(error)
+    if isinstance(fault, MissingExtraError):
+        verb = next((arg for arg in args if not arg.startswith("-")), "")
+        fault = MissingExtraError(fault.package, verb=verb)
     if fault is not None:
         if fault.exit_code == 0 and "--json" in args:  # who reads a success reads something
             print_json({"status": "ended", "reason": fault.message, "hint": fault.hint})

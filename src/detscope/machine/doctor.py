@@ -12,6 +12,7 @@ from typing import Literal
 
 import psutil
 
+from detscope.extras import EXTRA_OF, install_hint
 from detscope.machine.devices import GpuList, list_gpus
 from detscope.machine.facts import PACKAGES, cpu_clock, cpu_model, package_version, torch_cuda_version
 from detscope.machine.limits import (
@@ -66,7 +67,7 @@ def examine_machine() -> list[MachineFinding]:
         MachineFinding("python", "ok", platform.python_version()),
         *(
             _look_for(
-                name, package_version(name), "not installed", f"what needs {name} fails", "pip install ."
+                name, package_version(name), "not installed", f"what needs {name} fails", _how_to_install(name)
             )
             for name in PACKAGES
         ),
@@ -136,10 +137,16 @@ def _look_for(topic: str, found: str | Path | None, absent: str, cost: str, reme
     return MachineFinding(topic, "ok", str(found))
 
 
+def _how_to_install(package: str) -> str:
+    return install_hint(EXTRA_OF[package]) if package in EXTRA_OF else "pip install ."
+
+
 def _judge_match(torch: TorchCheck) -> MachineFinding:
     if torch.works:
         return MachineFinding(MATCH_TOPIC, "ok", "match: torchvision.ops.nms runs")
-    if "torchvision::" in torch.problem:
+    if package_version("torch") is None:
+        remedy = install_hint("torch")
+    elif "torchvision::" in torch.problem:
         remedy = "install both from one index in one command: pip install --force-reinstall torch torchvision"
     else:
         remedy = "see docs/install.md, or start from a fresh environment: make clean demo"

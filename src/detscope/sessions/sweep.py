@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InterruptedRun
+from detscope.extras import require_package
 from detscope.report.sweep_progress import SweepLines
 from detscope.sweep.cluster import RayMachines
 from detscope.sweep.keys import read_environment
@@ -55,6 +56,7 @@ class ThisMachine:
     """Processes here."""
 
     def __init__(self, plan: SweepPlan, options: SweepOptions) -> None:
+        require_package("torch")  # said once, not by the process of every trial
         labels = list_labels(plan)
         require_one_machine(labels)
         self.facts: Mapping[str, Mapping[str, Any]] = {labels[0]: read_environment()}

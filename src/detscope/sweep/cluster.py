@@ -164,10 +164,8 @@ def run_in_task(request: dict[str, Any], limits: dict[str, Any], command: list[s
 
 def _connect_ray(on: str) -> tuple[Any, bool]:
     """The library, and whether the cluster was started here."""
-    try:
-        import ray
-    except ImportError:
-        raise MachineError("--on ray needs Ray", "install it: pip install 'detscope[ray]'") from None
+    import ray
+
     if ray.is_initialized():
         return ray, False
     address = on if on.startswith("ray://") else "auto"

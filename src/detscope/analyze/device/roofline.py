@@ -72,7 +72,8 @@ def count_costs(
     for module in modules:
         found = by_path.get(module.path) if module.kind == "module" else None
         if found is not None:
-            flops = {key: value for key, value in found.items() if "flops" in key}
+            known = ModuleFigures.__struct_fields__
+            flops = {key: value for key, value in found.items() if key in known}
             module = msgspec.structs.replace(module, **flops)
             points += [point for way in DIRECTIONS if (point := _place_module(module, found, way, peak))]
         counted.append(module)

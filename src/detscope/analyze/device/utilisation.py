@@ -40,9 +40,7 @@ class BusyTimes(Figure, frozen=True, kw_only=True):
 class UseDefinitions(Figure, frozen=True, kw_only=True):
     """What the shares of the window are."""
 
-    kernels: str = (
-        "length of the union of all kernels inside the window, over the window's length"
-    )
+    kernels: str = "length of the union of all kernels inside the window, over the window's length"
     with_copies: str = "the same of kernels, copies and memory sets together"
     copies: str = "the same of copies alone"
     compute: str = "the same of kernels that are not communication"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,7 @@ import polars as pl
 from detscope.analyze.memory.blocks import PER_IMAGE, Ledger, Window, owners, peak_event
 from detscope.analyze.memory.figures import OutOfMemory
 from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
+from detscope.runs.info import MemoryInfo, OutOfMemoryInfo
 from detscope.runs.reader import Run
 
 STATES_PER_PARAMETER = {"adamw": 2, "sgd": 1}
@@ -30,9 +31,9 @@ class _Need:
 
 def explain_oom(run: Run, ledger: Ledger, windows: list[Window]) -> OutOfMemory:
     """The request that failed, the account then, and the largest batch that would fit by this run's slope."""
-    told = dict(run.info.get("oom") or {})
+    told = cast(OutOfMemoryInfo, run.info.get("oom") or {})
     fitted = int(ledger.level.max(initial=0))
-    about = run.info.get("memory") or {}
+    about = cast(MemoryInfo, run.info.get("memory") or {})
     batch = run.info.get("batch_size")
     own = _beside_tensors(about, told) if run.status == "oom_host" else 0
     need = _estimate_need(run, ledger, windows, told)
@@ -79,13 +80,13 @@ def _suggest_batch(
     return min(fits, batch - 1), None
 
 
-def _beside_tensors(about: dict[str, Any], told: dict[str, Any]) -> int:
+def _beside_tensors(about: MemoryInfo, told: OutOfMemoryInfo) -> int:
     """Host memory that later steps do not have for tensors: the account, and what the first step brings."""
     own = int(about.get("own_bytes") or 0)
     return max(own, FIRST_STEP_BYTES) if told.get("step") == 0 else own
 
 
-def _estimate_need(run: Run, ledger: Ledger, windows: list[Window], told: dict[str, Any]) -> _Need:
+def _estimate_need(run: Run, ledger: Ledger, windows: list[Window], told: OutOfMemoryInfo) -> _Need:
     """The fixed part and what an image brings: of a whole step where one ended, else of what was seen."""
     batch = run.info.get("batch_size")
     images = batch if isinstance(batch, int) and batch > 0 else None
@@ -134,7 +135,7 @@ def _expected_fixed(run: Run, ledger: Ledger) -> int:
     return parameters + gradients + optimizer
 
 
-def _rest_of_forward(ledger: Ledger, event: int, told: dict[str, Any]) -> tuple[int, str]:
+def _rest_of_forward(ledger: Ledger, event: int, told: OutOfMemoryInfo) -> tuple[int, str]:
     """What modules that had not run yet would have added: each as much as the last ones that had.
 
     Feature maps shrink along a network, so that this is rather too much than too little. Behind the

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from detscope.analyze.memory.account import find_peak, main_device
-from detscope.analyze.memory.blocks import CATEGORIES, Ledger, Window, ledger_of, owners, windows_of
+from detscope.analyze.memory.blocks import CATEGORIES, Ledger, Longs, Window, ledger_of, owners, windows_of
 from detscope.runs.reader import Run
 
 COLUMNS = 1200
@@ -65,7 +64,7 @@ def _peak_of_run(run: Run) -> tuple[Ledger, int, Window, str] | None:
     return None if window is None else (ledger, event, window, device)
 
 
-def _highest_per_column(column: Any, total: Any) -> Any:
+def _highest_per_column(column: Longs, total: Longs) -> Longs:
     """Of each column the highest moment and its last, in time order."""
     frame = pl.DataFrame({"column": column, "total": total, "index": np.arange(len(column))})
     grouped = frame.group_by("column").agg(
@@ -74,7 +73,7 @@ def _highest_per_column(column: Any, total: Any) -> Any:
     return np.unique(np.concatenate([grouped["highest"].to_numpy(), grouped["last"].to_numpy()]))
 
 
-def _levels(ledger: Ledger, category: str) -> Any:
+def _levels(ledger: Ledger, category: str) -> Longs:
     own = ledger.blocks["category"].eq(category).fill_null(category == "unknown").to_numpy()
     begins = np.arange(len(ledger.level)) == ledger.begin_at[ledger.block_of]
     size = np.where(own, ledger.size, 0)[ledger.block_of]

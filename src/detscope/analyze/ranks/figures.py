@@ -39,7 +39,9 @@ from detscope.runs.reader import Run
 class RankDefinitions(Figure, frozen=True, kw_only=True):
     """What the figures of several ranks mean."""
 
-    communication: str = "from handing a bucket over, or calling a collective, until the result was back; unions per step"
+    communication: str = (
+        "from handing a bucket over, or calling a collective, until the result was back; unions per step"
+    )
     hidden_share: str = (
         "part of the communication that ran before the last bucket was handed over, while"
         " backward still computed, or before the program waited for a collective of its own; of recorded"

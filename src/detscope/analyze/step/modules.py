@@ -20,7 +20,7 @@ DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backwa
 class ModuleFigures(Figure, frozen=True, kw_only=True):
     """A module, method, function or region in the typical step; self times add up to their phase."""
 
-    path: str  # dotted; empty: the model itself
+    path: str  # dotted, below the model
     kind: str  # module, method, function, region or outside
     type: str  # its class
     stage: str | None  # that it belongs to
@@ -36,8 +36,10 @@ class ModuleFigures(Figure, frozen=True, kw_only=True):
     memory_bytes: int | None = None  # alive at the peak
     flops_forward: int | None = None  # of a step
     flops_backward: int | None = None  # of a step
+    flops_recompute: int | None = None  # of a step: forward again under checkpointing
     self_flops_forward: int | None = None  # without the modules below it
     self_flops_backward: int | None = None  # without the modules below it
+    self_flops_recompute: int | None = None  # without the modules below it
 
     @property
     def self_ms(self) -> float:

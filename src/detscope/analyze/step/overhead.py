@@ -42,7 +42,7 @@ def measure_own_cost(
     steps: pl.DataFrame,
     between: pl.DataFrame | None = None,
     loader: pl.DataFrame | None = None,
-    alike: Mapping[int, object] | None = None,
+    alike: Mapping[int, tuple[str, ...] | int] | None = None,
 ) -> OwnCost:
     """What a step of this run took over what it would have taken without a recorder.
 
@@ -120,7 +120,7 @@ def _by_step(table: pl.DataFrame, value: pl.Expr) -> dict[int, float]:
     return dict(found.iter_rows())
 
 
-def _beside(number: int, recorded: list[int], alike: Mapping[int, object] | None) -> list[int]:
+def _beside(number: int, recorded: list[int], alike: Mapping[int, tuple[str, ...] | int] | None) -> list[int]:
     if alike is not None:
         same = [other for other in recorded if alike.get(other) == alike.get(number)]
         return sorted(same, key=lambda other: abs(other - number))[:1]

@@ -77,6 +77,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write nothing of our own to stderr.")] = False,
 ) -> None:
     """Run a training script as it is and show where its time goes; its output and exit code stay its own."""
+    from detscope.extras import require_package
     from detscope.record.script.options import make_options
     from detscope.sessions.run.script import find_target
 
@@ -87,6 +88,7 @@ def run(
     target = find_target(name, tuple(arguments), is_module=module is not None)
     if json is not None and not json.absolute().parent.is_dir():
         raise UsageError(f"--json {json}: there is no folder {json.absolute().parent}", "make it first")
+    require_package("torch")  # here: the script's own failure to import it would be a traceback
     options = make_options(
         out=out,
         level=level,

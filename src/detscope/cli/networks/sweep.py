@@ -184,9 +184,9 @@ def _present_sweep(store: Path, status: dict[str, Any], as_json: bool) -> None:
 
 
 def _draw_pictures(sections: Sequence[Section | Absent], folder: Path) -> tuple[str, ...]:
-    from importlib.util import find_spec
+    from detscope.extras import has_package
 
-    if find_spec("matplotlib") is None:
+    if not has_package("matplotlib"):
         print("note: no pictures: pip install 'detscope[pictures]' draws them", file=sys.stderr)
         return ()
     from detscope.report.render.picture import write_chart_files

@@ -119,19 +119,7 @@ class EventCollector:
     def add_batch(self, batch: Sequence[AnyEvent]) -> None:
         """Sort a batch by role and append it to the columns."""
         self.events += len(batch)
-        found = self._sort_batch(batch)
-        for role, events in found.items():
-            if role == "mark":
-                self._pair_marks(events)
-            elif role == "no phase":
-                self._count("events without ph dropped", len(events))
-            elif role not in ("ignored", "counters"):
-                self._append_events(role, events)
-        self.batch_has_counters = "counters" in found
-        self.batch_is_plain = not {"ignored", "annotation", "mark"} & set(found)
-
-    def _sort_batch(self, batch: Sequence[AnyEvent]) -> dict[str, list[AnyEvent]]:
-        """The hot loop: most events have a duration and a known category, most others are flows."""
+        # the hot loop: most events have a duration and a known category, most others are flows
         found: dict[str, list[AnyEvent]] = defaultdict(list)
         appends: dict[str | None, Callable[[AnyEvent], None]] = {}
         for event in batch:
@@ -147,7 +135,15 @@ class EventCollector:
             own.append(event)
             if phase == "X" and event.cat is not None:
                 appends[event.cat] = own.append
-        return found
+        for role, events in found.items():
+            if role == "mark":
+                self._pair_marks(events)
+            elif role == "no phase":
+                self._count("events without ph dropped", len(events))
+            elif role not in ("ignored", "counters"):
+                self._append_events(role, events)
+        self.batch_has_counters = "counters" in found
+        self.batch_is_plain = not {"ignored", "annotation", "mark"} & set(found)
 
     def _pair_marks(self, events: Sequence[AnyEvent]) -> None:
         """Begin and end marks: paired per thread, in the order of the file."""

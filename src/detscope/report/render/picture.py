@@ -6,11 +6,11 @@ import io
 import textwrap
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detscope.errors import MachineError, UsageError
+from detscope.errors import UsageError
+from detscope.extras import has_package, require_package
 from detscope.report.figures import plain
 from detscope.report.model import Absent, Axis, Chart, Section, Series, Tree
 from detscope.runs.atomic import storage_error, write_bytes
@@ -26,7 +26,7 @@ Box = tuple[float, float, float, float]  # left, bottom, width, height
 
 def has_matplotlib() -> bool:
     """Whether pictures can be drawn here."""
-    return find_spec("matplotlib") is not None
+    return has_package("matplotlib")
 
 
 def chart_png(chart: Chart) -> bytes:
@@ -36,13 +36,9 @@ def chart_png(chart: Chart) -> bytes:
 
 def draw_charts(charts: Sequence[Chart], *, title: str = "", note: str = "", form: str = "png") -> bytes:
     """Charts in one picture, two beside each other, as PNG or SVG; without any, the words alone."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise MachineError(
-            "pictures need matplotlib", hint="install it: pip install 'detscope[pictures]'"
-        ) from missing
+    import matplotlib
+    from matplotlib.figure import Figure
+
     columns = min(2, len(charts)) or 1
     lines = [charts[start : start + columns] for start in range(0, len(charts), columns)]
     heights = [max(3.2, *(chart.height / 75 for chart in line)) for line in lines] or [1.0]
@@ -68,7 +64,8 @@ def draw_charts(charts: Sequence[Chart], *, title: str = "", note: str = "", for
 
 
 def check_picture_name(path: Path) -> None:
-    """Refuse a picture that is neither a PNG nor an SVG, before anything is computed."""
+    """Refuse a picture that is neither a PNG nor an SVG or cannot be drawn, before anything is computed."""
+    require_package("matplotlib")
     if path.suffix.lower() not in (".png", ".svg"):
         raise UsageError(f"--picture {path}: its name says neither .png nor .svg", "--picture predicted.png")
 

@@ -21,6 +21,7 @@ from typing import Any
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import DetscopeError, InterruptedRun, MachineError, UsageError
+from detscope.extras import require_package
 from detscope.report.progress import Progress
 from detscope.runs.atomic import storage_error, write_text
 from detscope.runs.reader import load_run
@@ -61,6 +62,8 @@ def run_ranks(
     check_plan(settings, options)
     training = settings.training
     choose_device(training.device, 0, training.ranks)
+    if training.tensorboard:
+        require_package("tensorboard")
     runs = Path(settings.output.runs)
     with _meeting_folder(runs) as folder:
         write_text(folder / "config.toml", dump_settings(settings))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings
+from detscope.extras import require_package
 from detscope.machine.devices import resolve_device
 from detscope.sessions.recording import open_data
 from detscope.sessions.train.resume import EarlierRun, find_earlier
@@ -60,6 +61,8 @@ def run_training(
 ) -> Path:
     """Profile a training; what cannot work is said before anything is downloaded or built."""
     device = team.device if team else resolve_device(settings.training.device)
+    if settings.training.tensorboard:
+        require_package("tensorboard")
     card = get_card(settings.model.name)
     settings, recipe = apply_recipe(settings, card)
     training = settings.training

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
 from detscope.analyze.advice.case import Advice, AdviceRule, MemoryCase, about_ms, stage_ms
 from detscope.analyze.memory.blocks import BEFORE, NEVER
-from detscope.analyze.memory.replay import Replay, ending, forward_ends, resized, without
+from detscope.analyze.memory.replay import Booleans, Replay, ending, forward_ends, resized, without
 
 
 def advise_optimizer(case: MemoryCase) -> Advice | None:
@@ -54,7 +52,7 @@ def advise_zero_grad(case: MemoryCase) -> Advice | None:
     )
 
 
-def _freed_early(replay: Replay, old: Any, kept: Any) -> Replay:
+def _freed_early(replay: Replay, old: Booleans, kept: Booleans) -> Replay:
     """Old gradients end at the step's begin; where none replaces them, they begin again in backward."""
     backward = replay.where(pl.col("direction") == "backward") & (replay.begin_ns != BEFORE)
     turn_ns = int(replay.begin_ns[backward].min()) if backward.any() else replay.stop_ns
