@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("name", "rank", "reason", "target", "key", "pid", "measure")  # what tells rows of a list apart
-UNKNOWN = re.compile(r"n/a \((.*)\)$|cannot tell: (.*)$|a lower bound: (.*)$")  # version 1 in a number's place
+UNKNOWN = re.compile(
+    r"n/a \((.*)\)$|cannot tell: (.*)$|a lower bound: (.*)$"
+)  # version 1 in a number's place
 _PART = re.compile(r"\[\]|\{[^}]*\}|[^.\[\]{}]+")
 Key = tuple[str, ...]
 Way = tuple[str | int, ...]  # to a figure of one summary: names and places
@@ -85,12 +87,14 @@ class OldKeys:
             beside = look_up(summary, Successor(key[:-1], successor.rows)) if len(key) > 1 else summary
         except LookupError:
             return False
+        if agree(old, now):
+            return True
         if old == "measured":  # a peak that is no lower bound
             return now is None
         if isinstance(old, str) and (match := UNKNOWN.match(old)):
             reasons = [text for name, text in beside.items() if name.endswith("why")]
             return not isinstance(now, int | float) and match[match.lastindex or 0] in reasons
-        return agree(old, now)
+        return False
 
     def _described(self, key: Key) -> str:
         definition = self.schema["$defs"][key[1]]
@@ -157,7 +161,8 @@ def _choose_rows(rows: Sequence[Mapping[str, Any]], wanted: str) -> Any:
     field, is_filter, text = wanted.partition("=")
     if is_filter:
         return [row for row in rows if str(row[field]) == text]
-    return [row for row in rows if any(str(row[name]) == wanted for name in NAMES if name in row)][0]
+    named = [row for row in rows if any(str(row[name]) == wanted for name in NAMES if name in row)]
+    return named[0]
 
 
 def _fits(old: Key, way: Way) -> bool:

@@ -29,15 +29,6 @@ MAY_IMPORT = {
 }
 WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli")
 WITHOUT_TORCH += tuple(f"{name}.py" for name in sorted(BELOW_ALL))
-    "marks.py",
-    "errors.py",
-    "extras.py",
-    "faults.py",
-    "limits.py",
-    "parts.py",
-    "run_lengths.py",
-    "web.py",
-)
 
 
 def imports_of(path: Path) -> set[str]:

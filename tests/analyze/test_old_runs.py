@@ -49,7 +49,10 @@ def test_an_old_run_has_all_its_figures_and_they_are_equal(name, old_keys, capsy
 
 def test_a_figure_that_changed_or_went_is_named(old_keys: OldKeys) -> None:
     old = {"step_ms": {"p50": 2.0, "p95": "n/a (needs 90)"}, "phases_ms": {"data": 1.0}, "gone": 7}
-    now = {"step_ms": {"p50": 2.0, "p95": None, "p95_why": "needs 90"}, "phases": [{"name": "data", "ms": 1.0}]}
+    now = {
+        "step_ms": {"p50": 2.0, "p95": None, "p95_why": "needs 90"},
+        "phases": [{"name": "data", "ms": 1.0}],
+    }
     assert [one.split()[0] for one in old_keys.differences(old, now)] == ["gone"]
     now["phases"][0]["ms"] = 1.5
     now["step_ms"]["p95_why"] = None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from detscope.data.annotations.records import Annotations, ImageRecord, Size
 from detscope.data.annotations.segmentation import BadAnnotationError, draw_mask, export_segmentation
@@ -91,8 +89,24 @@ class FolderDataset(Annotations):
         }
         objects = content["annotations"]
         for record in self.records:
-            for row in range(len(record.labels)):  # numbered from 1, because files repeat numbers
-                objects.append(_make_truth_object(record, row, self.category_ids, len(objects) + 1))
+            for row, (x1, y1, x2, y2) in enumerate(record.boxes.tolist()):
+                crowd, difficult = int(record.crowd[row]), int(record.difficult[row])
+                made: TruthObject = {
+                    "id": len(objects) + 1,  # from 1, because files repeat numbers
+                    "image_id": record.image_id,
+                    "category_id": self.category_ids[int(record.labels[row]) - 1],
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "area": float(record.areas[row]),
+                    "iscrowd": crowd,
+                    "difficult": difficult,
+                    "ignore": crowd | difficult,
+                }
+                if record.segmentations is not None:
+                    made["segmentation"] = export_segmentation(record.segmentations[row])
+                if record.keypoints is not None:
+                    made["keypoints"] = record.keypoints[row].ravel().tolist()
+                    made["num_keypoints"] = int((record.keypoints[row][:, 2] > 0).sum())
+                objects.append(made)
         return content
 
 
@@ -108,7 +122,18 @@ def join_images(
             f"data set {name} has no keypoints, which this model needs", "choose another data set or model"
         )
     if not request.checking:
-        records = tuple(_inspect_images(records, images_folder, request, problems))
+        good = []
+        for record in track_progress(records, len(records), "checking images", request.progress):
+            path = images_folder / record.file_name
+            try:
+                require_annotated_size(inspect_image(path), str(path), record.width, record.height)
+                good.append(record)
+            except ImageError as error:
+                if not request.skip_bad:
+                    raise
+                reason = error.message.removeprefix(f"{path}: ")
+                problems.append(Problem(record.file_name, None, reason, "dropped"))
+        records = tuple(good)
         if not records:
             raise InputError(f"data set {name}: none of its images can be used", f"look into {images_folder}")
     return FolderDataset(
@@ -133,46 +158,6 @@ def read_image_size(path: Path) -> Size:
     return facts.width, facts.height
 
 
-def _inspect_images(
-    records: Sequence[ImageRecord], folder: Path, request: OpenRequest, problems: list[Problem]
-) -> list[ImageRecord]:
-    good = []
-    for record in track_progress(records, len(records), "checking images", request.progress):
-        path = folder / record.file_name
-        try:
-            require_annotated_size(inspect_image(path), str(path), record.width, record.height)
-            good.append(record)
-        except ImageError as error:
-            if not request.skip_bad:
-                raise
-            reason = error.message.removeprefix(f"{path}: ")
-            problems.append(Problem(record.file_name, None, reason, "dropped"))
-    return good
-
-
-def _make_truth_object(
-    record: ImageRecord, row: int, category_ids: Sequence[int], number: int
-) -> TruthObject:
-    x1, y1, x2, y2 = record.boxes[row].tolist()
-    crowd, difficult = int(record.crowd[row]), int(record.difficult[row])
-    made: TruthObject = {
-        "id": number,
-        "image_id": record.image_id,
-        "category_id": category_ids[int(record.labels[row]) - 1],
-        "bbox": [x1, y1, x2 - x1, y2 - y1],
-        "area": float(record.areas[row]),
-        "iscrowd": crowd,
-        "difficult": difficult,
-        "ignore": crowd | difficult,
-    }
-    if record.segmentations is not None:
-        made["segmentation"] = export_segmentation(record.segmentations[row])
-    if record.keypoints is not None:
-        made["keypoints"] = record.keypoints[row].ravel().tolist()
-        made["num_keypoints"] = int((record.keypoints[row][:, 2] > 0).sum())
-    return made
-
-
 def _make_target(
     record: ImageRecord, size: tuple[int, int], view: View, keypoint_swap: tuple[int, ...]
 ) -> Target:
@@ -194,7 +179,15 @@ def _make_target(
         "difficult": torch.from_numpy(record.difficult[kept]),
     }
     if record.segmentations is not None:
-        target["masks"] = _draw_masks(record, kept, size, shown, view.flip)
+        masks = torch.empty((len(kept), shown[1], shown[0]), dtype=torch.uint8)
+        for row, index in enumerate(kept):
+            try:
+                mask = draw_mask(record.segmentations[index], size[1], size[0], shown=(shown[1], shown[0]))
+            except BadAnnotationError as error:
+                number = record.annotation_ids[index]
+                raise ImageError(f"image {record.file_name}, annotation {number}: {error}") from error
+            masks[row] = torch.from_numpy(np.ascontiguousarray(mask[:, ::-1]) if view.flip else mask)
+        target["masks"] = masks
     if record.keypoints is not None:
         points = record.keypoints[kept].copy()
         points[..., :2] *= scale.astype(np.float32)
@@ -204,24 +197,3 @@ def _make_target(
         points[points[..., 2] == 0] = 0  # COCO writes points that nobody marked as 0, 0, 0
         target["keypoints"] = torch.from_numpy(np.ascontiguousarray(points))
     return target
-
-
-def _draw_masks(
-    record: ImageRecord,
-    kept: npt.NDArray[np.intp],
-    size: tuple[int, int],
-    shown: tuple[int, int],
-    flip: bool,
-) -> torch.Tensor:
-    import torch
-
-    masks = torch.empty((len(kept), shown[1], shown[0]), dtype=torch.uint8)
-    segmentations = record.segmentations or ()
-    for row, index in enumerate(kept):
-        try:
-            mask = draw_mask(segmentations[index], size[1], size[0], shown=(shown[1], shown[0]))
-        except BadAnnotationError as error:
-            number = record.annotation_ids[index]
-            raise ImageError(f"image {record.file_name}, annotation {number}: {error}") from error
-        masks[row] = torch.from_numpy(np.ascontiguousarray(mask[:, ::-1]) if flip else mask)
-    return masks

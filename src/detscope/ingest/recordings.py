@@ -88,18 +88,14 @@ def _group_jobs(recordings: Sequence[RecordedRank]) -> list[list[RecordedRank]]:
         return [list(recordings)]
     groups: list[list[RecordedRank]] = []
     for recording in (one for one in recordings if "rank" in one.sink.info):
-        home = next((group for group in groups if _is_same_job(group, recording)), None)
-        if home is None:
-            groups.append([recording])
+        rank, size = recording.sink.rank, recording.sink.info.get("world_size")
+        for group in groups:
+            if all(one.sink.info.get("world_size") == size and one.sink.rank != rank for one in group):
+                group.append(recording)
+                break
         else:
-            home.append(recording)
+            groups.append([recording])
     return groups + [[recording] for recording in recordings if "rank" not in recording.sink.info]
-
-
-def _is_same_job(group: list[RecordedRank], recording: RecordedRank) -> bool:
-    sizes = {member.sink.info.get("world_size") for member in group}
-    ranks = {member.sink.rank for member in group}
-    return sizes == {recording.sink.info.get("world_size")} and recording.sink.rank not in ranks
 
 
 def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None) -> Path:
@@ -108,15 +104,36 @@ def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None)
     aligned = _align_clocks(group)
     ranks = [recording.sink.rank for recording in group]
     several = len(set(ranks)) > 1
-    label = name or _label_file(group[0].path)
-    notes = _list_notes(group)
+    label = group[0].path.name
+    for suffix in (".gz", ".json", ".sqlite", ".csv", ".pickle"):
+        label = label.removesuffix(suffix)
+    label = name or label or "recording"
+    notes: list[str] = []
+    damage: list[str] = []  # why the run is only a part of what was recorded
+    for recording in group:
+        prefix = f"{recording.path.name}: " if len(group) > 1 else ""
+        counts = {what: f"{number:,} {what}" for what, number in recording.sink.counts.items()}
+        notes += [prefix + note for note in (*recording.sink.notes, *counts.values())]
+        if recording.sink.info.get("cut"):
+            damage.append(f"{recording.path.name} is cut")
+        damage += [text for what, text in counts.items() if any(word in what for word in _DAMAGE)]
     if several:
         notes.append(f"steps, modules and operators are those of rank {ranks[0]}")
     info: dict[str, Any] = {
         "model": {"name": label},
         "device": _name_devices(group),
         "level": "ops",
-        "sources": [_describe_source(recording) for recording in group],
+        "sources": [
+            {
+                "file": recording.path.name,
+                "format": recording.format.name,
+                "rank": recording.sink.rank,
+                "rows": recording.sink.rows,
+                "counts": recording.sink.counts,
+                **{key: val for key, val in recording.sink.info.items() if key not in ("rank", "format")},
+            }
+            for recording in group
+        ],
         "stages": group[0].sink.info.get("stages", []),
         "cannot_tell": list(dict.fromkeys(text for one in group for text in one.sink.unknown)),
         "definitions": DEFINITIONS,
@@ -135,29 +152,9 @@ def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None)
                     writer.append_frame("rank_steps", frame.with_columns(rank=rank))
         seen |= set(recording.frames)
         recording.frames.clear()
-    damage = _explain_damage(group)
-    writer.close_run("partial" if damage else "ok", damage)
+    writer.close_run("partial" if damage else "ok", ", ".join(damage) or None)
     _give_memory_back()
     return writer.folder
-
-
-def _label_file(path: Path) -> str:
-    name = path.name
-    for suffix in (".gz", ".json", ".sqlite", ".csv", ".pickle"):
-        name = name.removesuffix(suffix)
-    return name or "recording"
-
-
-def _describe_source(recording: RecordedRank) -> dict[str, Any]:
-    sink = recording.sink
-    return {
-        "file": recording.path.name,
-        "format": recording.format.name,
-        "rank": sink.rank,
-        "rows": sink.rows,
-        "counts": sink.counts,
-        **{key: value for key, value in sink.info.items() if key not in ("rank", "format")},
-    }
 
 
 def _name_devices(group: Sequence[RecordedRank]) -> str | None:
@@ -179,29 +176,6 @@ def _describe_operators(group: Sequence[RecordedRank]) -> dict[str, Any]:
     if first.get("modules_by"):
         found["backward_attributed"] = first.get("backward_attributed")
     return {"operators": found}
-
-
-def _list_notes(group: Sequence[RecordedRank]) -> list[str]:
-    notes = []
-    for recording in group:
-        prefix = f"{recording.path.name}: " if len(group) > 1 else ""
-        notes += [prefix + note for note in recording.sink.notes]
-        notes += [f"{prefix}{number:,} {what}" for what, number in recording.sink.counts.items()]
-    return notes
-
-
-def _explain_damage(group: Sequence[RecordedRank]) -> str | None:
-    """Why the run is only a part of what was recorded."""
-    reasons = []
-    for recording in group:
-        if recording.sink.info.get("cut"):
-            reasons.append(f"{recording.path.name} is cut")
-        reasons += [
-            f"{number:,} {what}"
-            for what, number in recording.sink.counts.items()
-            if any(word in what for word in _DAMAGE)
-        ]
-    return ", ".join(reasons) or None
 
 
 def _align_clocks(group: Sequence[RecordedRank]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import psutil
 
-from detscope.extras import EXTRA_OF, install_hint
+from detscope.extras import install_hint
 from detscope.machine.devices import GpuList, list_gpus
 from detscope.machine.facts import PACKAGES, cpu_clock, cpu_model, package_version, torch_cuda_version
 from detscope.machine.limits import (
@@ -67,7 +67,11 @@ def examine_machine() -> list[MachineFinding]:
         MachineFinding("python", "ok", platform.python_version()),
         *(
             _look_for(
-                name, package_version(name), "not installed", f"what needs {name} fails", _how_to_install(name)
+                name,
+                package_version(name),
+                "not installed",
+                f"what needs {name} fails",
+                _how_to_install(name),
             )
             for name in PACKAGES
         ),
@@ -135,10 +139,6 @@ def _look_for(topic: str, found: str | Path | None, absent: str, cost: str, reme
     if found is None:
         return MachineFinding(topic, "missing", absent, cost, remedy)
     return MachineFinding(topic, "ok", str(found))
-
-
-def _how_to_install(package: str) -> str:
-    return install_hint(EXTRA_OF[package]) if package in EXTRA_OF else "pip install ."
 
 
 def _judge_match(torch: TorchCheck) -> MachineFinding:

@@ -257,6 +257,7 @@ ScriptRootInfo = TypedDict(
     },
     total=False,
 )
+ScriptRootInfo.__doc__ = "A model that the script called."
 
 
 class ScriptFunctionInfo(TypedDict, total=False):

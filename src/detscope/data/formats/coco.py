@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +122,13 @@ def open_coco_file(
     `home` is the data set's folder, where it is more than that of the images: no file name leads out of it.
     """
     content = load_json(path) if content is None else content
-    images, annotations, categories = (
-        _list_of(content, key, path) for key in ("images", "annotations", "categories")
-    )
+    lists: list[list[Row]] = []
+    for key in ("images", "annotations", "categories"):
+        value = content.get(key) if isinstance(content, Mapping) else None
+        if not isinstance(value, list):
+            raise InputError(f"{path}: not in COCO layout: {key!r} is missing or not a list", HINT)
+        lists.append(value)
+    images, annotations, categories = lists
     require_within("classes", len(categories), f"{path}")
     judge = Judge(request.skip_bad)
     try:
@@ -132,7 +137,10 @@ def open_coco_file(
         chosen = sorted(wanted(known) if wanted else known, key=lambda image: parse_whole(image["id"]))
         by_image = _group_by_image(annotations, chosen[: request.settings.images], path)
         _note_strays(annotations, known, judge)
-        points = _read_point_names(categories)
+        # the keypoints of the category that has most of them
+        points = max((list(one.get("keypoints") or ()) for one in categories), key=len, default=[])
+        if len(points) > _MOST_POINTS or not all(isinstance(point, str) for point in points):
+            raise ValueError(f"keypoints are not at most {_MOST_POINTS} names")
         labels = {category_id: label for label, (category_id, _) in enumerate(classes, start=1)}
         reader = _CocoReader(labels, len(points), request, images_folder, judge)
         records = tuple(reader.read_image(image, rows) for image, rows in by_image)
@@ -162,16 +170,14 @@ def find_annotation_files(folder: Path) -> Iterator[Path]:
     splits = [folder / name for name in ("train", "valid", "val", "test")]
     for place in (folder / "annotations", folder, *splits):
         for path in sorted(place.glob("*.json")) if place.is_dir() else ():
-            if not path.name.startswith(_OTHER_KINDS) and _looks_like_coco(path):
+            if path.name.startswith(_OTHER_KINDS):
+                continue
+            with path.open("rb") as file:
+                start = file.read(_SNIFFED_BYTES)
+                file.seek(max(0, path.stat().st_size - _SNIFFED_BYTES))
+                text = start + file.read()
+            if text.lstrip()[:1] == b"{" and (b'"annotations"' in text or b'"categories"' in text):
                 yield path
-
-
-def _looks_like_coco(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(_SNIFFED_BYTES)
-        file.seek(max(0, path.stat().st_size - _SNIFFED_BYTES))
-        text = start + file.read()
-    return text.lstrip()[:1] == b"{" and (b'"annotations"' in text or b'"categories"' in text)
 
 
 def choose_file(files: Sequence[Path], split: Split, need_keypoints: bool) -> AnnotationFile:
@@ -204,28 +210,21 @@ def find_images_folder(base: Path, annotation_file: Path, content: Any) -> Path:
     images = content.get("images") if isinstance(content, dict) else None
     if not isinstance(images, list) or not images:
         return base
-    names = [name for image in images[:20] if (name := _usable_name(image))]
-    places = list(dict.fromkeys(_likely_folders(base, annotation_file)))
+    names = []
+    for image in images[:20]:
+        with suppress(LookupError, TypeError, ValueError):
+            names.append(require_name(image["file_name"]))
+    token = annotation_file.stem.rpartition("_")[2]  # train2017 of instances_train2017
+    role = next((role for role in ("train", "valid", "val", "test") if role in token), token)
+    root = base.parent if base.name == "annotations" else base
+    places = [
+        place for one in (token, role) for place in (root / one, root / "images" / one, root / one / "images")
+    ]
+    places += [annotation_file.parent, annotation_file.parent / "images", root / "images", root]
     for place in places:
         if any((place / name).is_file() for name in names):
             return place
     return next((place for place in places if place.is_dir()), base)
-
-
-def _usable_name(image: Any) -> str | None:
-    try:
-        return require_name(image["file_name"])
-    except (LookupError, TypeError, ValueError):
-        return None
-
-
-def _likely_folders(base: Path, annotation_file: Path) -> Iterator[Path]:
-    token = annotation_file.stem.rpartition("_")[2]  # train2017 of instances_train2017
-    role = next((role for role in ("train", "valid", "val", "test") if role in token), token)
-    root = base.parent if base.name == "annotations" else base
-    for name in (token, role):
-        yield from (root / name, root / "images" / name, root / name / "images")
-    yield from (annotation_file.parent, annotation_file.parent / "images", root / "images", root)
 
 
 def load_json(path: Path) -> Any:
@@ -257,13 +256,6 @@ def mirror_points(names: list[str]) -> tuple[int, ...]:
     return tuple(places.get(swap_side(name), place) for place, name in enumerate(names))
 
 
-def _list_of(content: Any, key: str, path: Path) -> list[Row]:
-    value = content.get(key) if isinstance(content, Mapping) else None
-    if not isinstance(value, list):
-        raise InputError(f"{path}: not in COCO layout: {key!r} is missing or not a list", HINT)
-    return value
-
-
 def _read_classes(categories: list[Row], judge: Judge) -> dict[int, str]:
     """Names by id; an id of two classes would give one of them the other's objects."""
     classes: dict[int, str] = {}
@@ -279,14 +271,6 @@ def _read_classes(categories: list[Row], judge: Judge) -> dict[int, str]:
         else:
             classes[number] = name
     return classes
-
-
-def _read_point_names(categories: list[Row]) -> list[str]:
-    """The keypoints of the category that has most of them."""
-    names = max((list(category.get("keypoints") or ()) for category in categories), key=len, default=[])
-    if len(names) > _MOST_POINTS or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"keypoints are not at most {_MOST_POINTS} names")
-    return names
 
 
 def _find_usable_images(images: list[Row], judge: Judge, *homes: Path) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.annotations.records import Annotations, ImageRecord, ObjectRecord, make_record
+from detscope.data.annotations.records import Annotations, ObjectRecord, make_record
 from detscope.data.annotations.segmentation import encode_mask
 from detscope.data.contract import DatasetFormat, OpenRequest, Problem, Progress, track_progress
 from detscope.data.dataset import FolderDataset, join_images
@@ -77,9 +77,11 @@ def open_pets_folder(folder: Path, request: OpenRequest, name: str) -> FolderDat
     rows = _read_split(listed / _SPLIT_FILES[request.split])
     both = [path for path in (listed / file for file in _SPLIT_FILES.values()) if path.is_file()]
     # breeds of both splits by number, so that labels mean the same in both
-    breeds = dict(
-        sorted({row.breed_id: row.breed_name for path in both for row in _read_split(path)}.items())
-    )
+    images = {breed_id: image for path in both for image, breed_id in _read_split(path)}
+    breeds = {
+        breed_id: image.rpartition("_")[0].replace("_", " ").title()
+        for breed_id, image in sorted(images.items())
+    }
     return join_images(
         name, folder / "images", _read_trimaps(listed / "trimaps", rows, breeds, request), request
     )
@@ -112,7 +114,11 @@ def prepare_pets(root: Path, source: PetsSource, progress: Progress | None = Non
         for remote in remotes:
             (downloads / remote.name).unlink()
 
-    build_folder_once(folder, build_pets, _is_complete, replace_incomplete=False)
+    def is_complete(made: Path) -> bool:
+        listed = made / "annotations" / _SPLIT_FILES["train"]
+        return (made / "images").is_dir() and is_pets(made) and listed.is_file()
+
+    build_folder_once(folder, build_pets, is_complete, replace_incomplete=False)
     return folder
 
 
@@ -121,24 +127,11 @@ def is_pets(folder: Path) -> bool:
     return (folder / "annotations" / "trimaps").is_dir()
 
 
-def _is_complete(folder: Path) -> bool:
-    listed = folder / "annotations" / _SPLIT_FILES["train"]
-    return (folder / "images").is_dir() and is_pets(folder) and listed.is_file()
-
-
-class _PetRow(NamedTuple):
-    image: str  # file name without its ending
-    breed_id: int  # from 1
-
-    @property
-    def breed_name(self) -> str:
-        return self.image.rpartition("_")[0].replace("_", " ").title()
-
-
-def _read_split(path: Path) -> list[_PetRow]:
+def _read_split(path: Path) -> list[tuple[str, int]]:
+    """Names of images without their ending, and breeds by number from 1."""
     try:
         rows = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("#")]
-        return [_PetRow(Path(row[0]).name, int(row[1])) for row in rows]
+        return [(Path(row[0]).name, int(row[1])) for row in rows]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, IndexError) as error:
@@ -146,7 +139,7 @@ def _read_split(path: Path) -> list[_PetRow]:
 
 
 def _read_trimaps(
-    trimaps: Path, rows: list[_PetRow], breeds: dict[int, str], request: OpenRequest
+    trimaps: Path, rows: list[tuple[str, int]], breeds: dict[int, str], request: OpenRequest
 ) -> Annotations:
     one_class = request.settings.pet_classes == "one"
     labels = {breed_id: 1 if one_class else label for label, breed_id in enumerate(breeds, start=1)}
@@ -156,10 +149,10 @@ def _read_trimaps(
     numbered = track_progress(
         enumerate(chosen, start=1), len(chosen), "reading trimaps", request.progress, every=1
     )
-    for number, row in numbered:
-        file_name = f"{row.image}.jpg"
+    for number, (image, breed_id) in numbered:
+        file_name = f"{image}.jpg"
         try:
-            foreground = read_label_image(trimaps / f"{row.image}.png") == FOREGROUND
+            foreground = read_label_image(trimaps / f"{image}.png") == FOREGROUND
         except ImageError as error:
             if not request.skip_bad:
                 raise
@@ -167,23 +160,17 @@ def _read_trimaps(
             continue
         if not foreground.any():
             problems.append(Problem(file_name, None, "trimap without foreground", "noted"))
+        height, width = foreground.shape
+        objects = []
+        if foreground.any():
+            mask = encode_mask(foreground) if request.need_masks else None
+            box, area = box_around(foreground), float(foreground.sum())
+            objects = [ObjectRecord(box, labels[breed_id], area, number, segmentation=mask)]
         records.append(
-            _make_pet_record(file_name, number, labels[row.breed_id], foreground, request.need_masks)
+            make_record(number, file_name, (width, height), objects, with_masks=request.need_masks)
         )
     category_ids = (1,) if one_class else tuple(breeds)
     return Annotations(("background", *classes), category_ids, tuple(records), tuple(problems))
-
-
-def _make_pet_record(
-    file_name: str, image_id: int, label: int, foreground: npt.NDArray[np.bool_], need_masks: bool
-) -> ImageRecord:
-    height, width = foreground.shape
-    objects = []
-    if foreground.any():
-        mask = encode_mask(foreground) if need_masks else None
-        area = float(foreground.sum())
-        objects = [ObjectRecord(box_around(foreground), label, area, image_id, segmentation=mask)]
-    return make_record(image_id, file_name, (width, height), objects, with_masks=need_masks)
 
 
 def box_around(foreground: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:

@@ -101,7 +101,14 @@ def open_voc_folder(folder: Path, request: OpenRequest, name: str) -> FolderData
     wanted = split.items[: request.settings.images]
     files = _read_files(wanted, folder, judge, request.progress)
     others = (*split.items[len(wanted) :], *split.others)
-    classes = CLASSES if name == "voc" else _find_classes(folder, files, others)
+    classes = CLASSES
+    listed = [path for path in (folder / "classes.txt", folder / "labels.txt") if path.is_file()]
+    if name != "voc" and listed:
+        classes = tuple(read_lines(listed[0]))
+    elif name != "voc":  # VOC's own if they will do, else those that occur in any split
+        rest = _read_files(others, folder, Judge(skip_bad=True), None)
+        names = {one.name for _, file in (*files, *rest) for one in file.objects} - {""}
+        classes = CLASSES if names <= set(CLASSES) and names else tuple(sorted(names))
     labels = {known: label for label, known in enumerate(classes, start=1)}
     records = tuple(
         _make_voc_record(item, file, folder, number, labels, judge, request.need_masks)
@@ -128,18 +135,6 @@ def _read_files(
             reason = error.message.removeprefix(str(item.annotation)).lstrip(":, ")
             judge.report_problem(relative_name(item.annotation, folder), None, reason)
     return files
-
-
-def _find_classes(
-    folder: Path, files: Sequence[tuple[VocItem, VocFile]], others: Sequence[VocItem]
-) -> tuple[str, ...]:
-    """Names as in classes.txt, else VOC's own if they will do, else those that occur in any split."""
-    for listed in (folder / "classes.txt", folder / "labels.txt"):
-        if listed.is_file():
-            return tuple(read_lines(listed))
-    rest = _read_files(others, folder, Judge(skip_bad=True), None)
-    names = {one.name for _, file in (*files, *rest) for one in file.objects} - {""}
-    return CLASSES if names <= set(CLASSES) and names else tuple(sorted(names))
 
 
 def _make_voc_record(
@@ -200,14 +195,33 @@ def is_voc(folder: Path) -> bool:
 def _choose_items(folder: Path, request: OpenRequest) -> SplitItems[VocItem]:
     """What to train on or to evaluate on."""
     years = find_years(folder)
-    if not years:
-        return _choose_beside_images(folder, request)
+    if not years:  # annotations beside the images
+        own, other = (
+            [
+                VocItem(path, path.parent)
+                for name in _BESIDE[part]
+                for path in sorted((folder / name).glob("*.xml"))
+            ]
+            for part in (request.split, request.other_split)
+        )
+        if own and other:
+            return SplitItems(tuple(own), tuple(other))
+        loose = [VocItem(path, path.parent) for path in sorted(folder.glob("*.xml"))]
+        return divide_items({item.annotation.stem: item for item in (*loose, *own, *other)}, request)
     kind = "Segmentation" if request.need_masks else "Main"
     if request.need_masks and not any((year / "SegmentationObject").is_dir() for year in years):
         raise UsageError(f"{folder} has no masks, which this model needs", "choose another data set or model")
     trained, tested = _read_lists(years, kind)
-    if not (trained and tested):
-        return _divide_years(years, kind, request)
+    if not (trained and tested):  # no lists for both splits: what there is, divided by us
+        everything = _read_names(years, kind, "trainval", "train", "val", "test")
+        if not everything and kind == "Main":
+            everything = [
+                (year, path.stem) for year in years for path in sorted((year / "Annotations").glob("*.xml"))
+            ]
+        if not everything:
+            raise InputError(f"{years[0]}: no annotations found", "look into its folder Annotations")
+        items = {f"{name[0].name}/{name[1]}": _make_item(name, request.need_masks) for name in everything}
+        return divide_items(items, request)
     wanted, other = (trained, tested) if request.split == "train" else (tested, trained)
     chosen = {name: _make_item(name, request.need_masks) for name in wanted}
     rest = [_make_item(name, request.need_masks) for name in other if name not in chosen]
@@ -231,31 +245,6 @@ def _read_lists(years: Sequence[Path], kind: str) -> tuple[list[_Name], list[_Na
     return trained, tested
 
 
-def _divide_years(years: Sequence[Path], kind: str, request: OpenRequest) -> SplitItems[VocItem]:
-    """No lists for both splits: what there is, divided by us."""
-    everything = _read_names(years, kind, "trainval", "train", "val", "test")
-    if not everything and kind == "Main":
-        everything = [
-            (year, path.stem) for year in years for path in sorted((year / "Annotations").glob("*.xml"))
-        ]
-    if not everything:
-        raise InputError(f"{years[0]}: no annotations found", "look into its folder Annotations")
-    items = {f"{year.name}/{stem}": _make_item((year, stem), request.need_masks) for year, stem in everything}
-    return divide_items(items, request)
-
-
-def _choose_beside_images(folder: Path, request: OpenRequest) -> SplitItems[VocItem]:
-    def find_items(names: Sequence[str]) -> tuple[VocItem, ...]:
-        paths = (path for name in names for path in sorted((folder / name).glob("*.xml")))
-        return tuple(VocItem(path, path.parent) for path in paths)
-
-    own, other = find_items(_BESIDE[request.split]), find_items(_BESIDE[request.other_split])
-    if own and other:
-        return SplitItems(own, other)
-    items = {item.annotation.stem: item for item in (*find_items(["."]), *own, *other)}
-    return divide_items(items, request)
-
-
 def _read_names(years: Sequence[Path], kind: str, *lists: str) -> list[_Name]:
     """Names of image sets, each once."""
     names: dict[_Name, None] = {}
@@ -275,7 +264,23 @@ def _make_item(name: _Name, masks: bool) -> VocItem:
 
 def read_voc_xml(path: Path) -> VocFile:
     """Read one annotation file; errors are one line and hold nothing of its content."""
-    root = _parse_xml(path)
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped]
+    from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped]
+
+    raw = read_within_limit("label_bytes", path, VocXmlError)
+    try:
+        root = fromstring(raw, forbid_dtd=True)
+    except DefusedXmlException:
+        raise VocXmlError(
+            f"{path}: defines entities or refers to other files, which is refused",
+            "an annotation needs neither; make the file anew",
+        ) from None
+    except (ParseError, ValueError, LookupError) as error:
+        position = getattr(error, "position", None)
+        where = f", line {position[0]}" if position else ""
+        raise VocXmlError(f"{path}{where}: is not well-formed XML") from None
     size, objects = root.find("size"), root.findall("object")
     require_within("image_objects", len(objects), f"{path}", VocXmlError)
     return VocFile(
@@ -291,26 +296,6 @@ def read_voc_xml(path: Path) -> VocFile:
             for one in objects
         ),
     )
-
-
-def _parse_xml(path: Path) -> Any:
-    from xml.etree.ElementTree import ParseError
-
-    from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped]
-    from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped]
-
-    raw = read_within_limit("label_bytes", path, VocXmlError)
-    try:
-        return fromstring(raw, forbid_dtd=True)
-    except DefusedXmlException:
-        raise VocXmlError(
-            f"{path}: defines entities or refers to other files, which is refused",
-            "an annotation needs neither; make the file anew",
-        ) from None
-    except (ParseError, ValueError, LookupError) as error:
-        position = getattr(error, "position", None)
-        where = f", line {position[0]}" if position else ""
-        raise VocXmlError(f"{path}{where}: is not well-formed XML") from None
 
 
 def _read_box(bounds: Any) -> Box | None:

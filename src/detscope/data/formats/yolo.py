@@ -16,7 +16,6 @@ import numpy as np
 
 from detscope.data.annotations.records import (
     Annotations,
-    Box,
     ImageRecord,
     Judge,
     ObjectRecord,
@@ -53,13 +52,26 @@ def open_yolo_folder(folder: Path, request: OpenRequest, name: str) -> FolderDat
     content = _read_yaml(described) if described is not None else {}
     base = folder.parent if folder.is_file() else folder
     classes = _read_class_names(content, base)
-    split = _choose_images(folder, base, content, request)
+    own, other = (_list_split(base, content, which) for which in (request.split, request.other_split))
+    split = SplitItems(tuple(own), tuple(other))
+    if not (own and other):  # divided by us
+        everything = [*own, *other] or _list_images(base)
+        if not everything:
+            raise InputError(f"{folder}: no images found beside its labels")
+        split = divide_items({str(image): image for image in everything}, request)
     judge = Judge(request.skip_bad)
     images = split.items[: request.settings.images]
     lines = {image: _read_label_lines(image, base, judge) for image in images}
-    if not classes:
+    if not classes:  # they are called by their numbers; labels of both splits tell how many there are
         others = (_read_label_lines(image, base, judge) for image in split.others)
-        classes = _number_classes(folder, [*lines.values(), *others])
+        words = (words[0] for found in (*lines.values(), *others) for _, words in found)
+        highest = max((int(word) for word in words if word.isascii() and word.isdecimal()), default=-1)
+        if highest < 0:
+            raise InputError(
+                f"{folder}: no labels and no class names found", "add a data.yaml or classes.txt"
+            )
+        require_within("classes", highest + 1, f"{folder}")
+        classes = tuple(f"class {number}" for number in range(highest + 1))
     records = tuple(
         _make_yolo_record(number, image, base, lines[image], len(classes), judge, request.need_masks)
         for number, image in track_progress(
@@ -87,16 +99,6 @@ def _read_label_lines(image: Path, base: Path, judge: Judge) -> _Lines:
     return [(number, line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-def _number_classes(folder: Path, files: Sequence[_Lines]) -> tuple[str, ...]:
-    """Without names, classes are called by their numbers; labels of both splits tell how many there are."""
-    words = (words[0] for lines in files for _, words in lines)
-    highest = max((int(word) for word in words if word.isascii() and word.isdecimal()), default=-1)
-    if highest < 0:
-        raise InputError(f"{folder}: no labels and no class names found", "add a data.yaml or classes.txt")
-    require_within("classes", highest + 1, f"{folder}")
-    return tuple(f"class {number}" for number in range(highest + 1))
-
-
 def _make_yolo_record(
     number: int, image: Path, base: Path, lines: _Lines, class_count: int, judge: Judge, need_masks: bool
 ) -> ImageRecord:
@@ -112,7 +114,11 @@ def _make_yolo_record(
             raise BadAnnotationError(f"unknown class {label}")
         points = np.array(shares).reshape(-1, 2) * np.array(size)
         is_box = len(shares) == 4
-        box = judge.judge_box(_make_box(points, is_box), size, name, line)
+        first, last = points.min(axis=0), points.max(axis=0)
+        if is_box:  # a centre and a size
+            first, last = points[0] - points[1] / 2, points[0] + points[1] / 2
+        left, top, right, bottom = (*first.tolist(), *last.tolist())
+        box = judge.judge_box((left, top, right, bottom), size, name, line)
         if need_masks and is_box:
             raise BadAnnotationError("has no polygon, which this model needs")
         mask = Segmentation(polygons=(points.ravel(),)) if need_masks else None
@@ -135,16 +141,6 @@ def _parse_line(words: Sequence[str]) -> tuple[int, list[float]]:
     return label, shares
 
 
-def _make_box(points: np.ndarray[Any, np.dtype[np.float64]], is_box: bool) -> Box:
-    """Corners in pixels, from centre and size or from the points of a polygon."""
-    if is_box:
-        (x, y), (width, height) = points.tolist()
-        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
-    left, top = points.min(axis=0).tolist()
-    right, bottom = points.max(axis=0).tolist()
-    return left, top, right, bottom
-
-
 def is_yolo(folder: Path) -> bool:
     """Whether a folder holds YOLO labels, or a file describes such a folder."""
     if _find_yaml(folder) is not None or any((folder / name).is_file() for name in _NAME_FILES):
@@ -163,19 +159,6 @@ def find_label_file(image: Path) -> Path:
     parts[len(parts) - 2 - parts[-2::-1].index("images")] = "labels"
     there = Path(*parts).with_suffix(".txt")
     return there if there.is_file() or not beside.is_file() else beside
-
-
-def _choose_images(
-    folder: Path, base: Path, content: dict[str, Any], request: OpenRequest
-) -> SplitItems[Path]:
-    """The images of the split; a folder without splits is divided by us."""
-    own, other = (_list_split(base, content, which) for which in (request.split, request.other_split))
-    if own and other:
-        return SplitItems(tuple(own), tuple(other))
-    everything = [*own, *other] or _list_images(base)
-    if not everything:
-        raise InputError(f"{folder}: no images found beside its labels")
-    return divide_items({str(image): image for image in everything}, request)
 
 
 def _find_yaml(folder: Path) -> Path | None:
@@ -282,8 +265,7 @@ def _expand_entry(text: str, base: Path, root: str | None) -> Iterator[Path]:
         except ValueError as error:
             raise InputError(f"{base}: a folder in its YAML file: {error}") from None
     places = [base / (root or ""), base]
-    plain = text.removeprefix("../").removeprefix("./")
-    for place in (*(start / text for start in places), base / plain):
+    for place in (*(start / text for start in places), base / text.removeprefix("../").removeprefix("./")):
         if place.is_dir():
             yield from _list_images(place)
             return

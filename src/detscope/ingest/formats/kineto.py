@@ -66,8 +66,15 @@ def read_trace(path: Path, sink: Sink) -> None:
             break
     metadata = read_metadata(text, sink.add_count)
     facts = select_facts(metadata)
-    homes = find_home_places(collector.names, collector.stacks)
-    _note_private(sink, [*find_private_keys(metadata), *homes], suspects)
+    keys = [*find_private_keys(metadata), *find_home_places(collector.names, collector.stacks)]
+    keys += sorted(suspects - set(keys))
+    if keys:
+        shown = ", ".join(key[:60] for key in keys[:12]) + (", ..." if len(keys) > 12 else "")
+        sink.add_note(
+            f"the file holds what may be private (keys: {shown}); none of it is in the run, "
+            "but think before passing the file on"
+        )
+        sink.info["private_keys"] = [key[:60] for key in keys[:100]]
     _note_damage(sink, text, collector.events)
     sink.info |= {"events": collector.events, **facts}
     sink.rank = facts.get("rank", sink.rank)
@@ -108,8 +115,14 @@ def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> No
         "modules_by": found.modules.made_of,
         "stages": [stages.paths[code] for code in dict.fromkeys(by_time)],
         "kernels_unlinked": unlinked,
-        "backward_attributed": _find_backward_share(found),
+        "backward_attributed": None,
     }
+    # the share of the autograd engine's time that belongs to modules; None where there is neither
+    top = found.is_top_backward
+    walls = trace.operators.wall_ns[top]
+    if found.modules.made_of and not found.has_own_backward and walls.sum():
+        share = walls[found.module[top] >= 0].sum() / walls.sum()
+        sink.info["backward_attributed"] = float(share)
     if steps.made_of and not steps.made_of.startswith(("ProfilerStep", "steps of")):
         sink.add_note(f"no step marks: steps are made from {steps.made_of}")
     if not len(steps):
@@ -120,36 +133,16 @@ def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> No
         sink.cannot_tell("modules: the file names none (record with with_stack=True or with_modules=True)")
 
 
-def _find_backward_share(found: TraceAttribution) -> float | None:
-    """Share of the autograd engine's time that belongs to modules; None where there is neither."""
-    if not found.modules.made_of or found.has_own_backward:
-        return None
-    top = found.is_top_backward
-    walls = found.trace.operators.wall_ns[top]
-    return float(walls[found.module[top] >= 0].sum() / walls.sum()) if walls.sum() else None
-
-
-def _note_private(sink: Sink, keys: list[str], suspects: set[str]) -> None:
-    found = [*keys, *sorted(suspects - set(keys))]
-    if found:
-        shown = ", ".join(key[:60] for key in found[:12]) + (", ..." if len(found) > 12 else "")
-        sink.add_note(
-            f"the file holds what may be private (keys: {shown}); none of it is in the run, "
-            "but think before passing the file on"
-        )
-        sink.info["private_keys"] = [key[:60] for key in found[:100]]
-
-
 def _note_damage(sink: Sink, text: TraceText, events: int) -> None:
     sink.add_count("unreadable bytes skipped", text.skipped_bytes)
     if text.cut:
         sink.add_note("the file ends before its events do: what was read until there is shown")
-        sink.info["cut"] = True
     if text.stopped:
         reason = f"limit {text.stopped} of {read_limit(text.stopped):,} {LIMITS[text.stopped].unit}"
         sink.add_note(
             f"partial: the first {events:,} events alone were read ({reason}: {raise_hint(text.stopped)})"
         )
+    if text.cut or text.stopped:
         sink.info["cut"] = True
 
 

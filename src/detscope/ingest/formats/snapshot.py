@@ -63,7 +63,21 @@ def read_snapshot(path: Path, sink: Sink) -> None:
     sink.info.update(format="CUDA allocator snapshot", memory=[_facts_of(memory) for memory in found])
     for memory in found:
         _add_memory(memory, sink)
-        _note_limits(memory, sink, f"cuda:{memory.device}: " if len(found) > 1 else "")
+        where, verdict = f"cuda:{memory.device}: " if len(found) > 1 else "", _explain_late_start(memory)
+        if verdict:
+            sink.add_note(where + verdict)
+            sink.cannot_tell(f"true peak: {where}{verdict}")
+        if memory.unknown_frees:
+            sink.add_note(
+                f"{where}lower bound from the history alone: {memory.history_peak_bytes} B; "
+                "it leaves out what was allocated before"
+            )
+        for failed in memory.failed[:3]:
+            sink.add_note(
+                f"{where}ran out of memory: a request of {failed['bytes']} B failed with "
+                f"{failed['device_free_bytes']} B free on the device"
+            )
+        sink.add_count("history entries that do not fit together", memory.odd_entries)
     sink.cannot_tell("categories and modules: a snapshot knows blocks and stacks, not what they are for")
 
 
@@ -155,24 +169,6 @@ def _add_memory(memory: DeviceMemory, sink: Sink) -> None:
     moments += [(last_ns, device, "largest_free", size) for size in memory.free_blocks]
     names = ("time_ns", "device", "level", "bytes")
     sink.add_rows("memory_levels", dict(zip(names, zip(*moments, strict=True), strict=True)))
-
-
-def _note_limits(memory: DeviceMemory, sink: Sink, where: str) -> None:
-    verdict = _explain_late_start(memory)
-    if verdict:
-        sink.add_note(where + verdict)
-        sink.cannot_tell(f"true peak: {where}{verdict}")
-    if memory.unknown_frees:
-        sink.add_note(
-            f"{where}lower bound from the history alone: {memory.history_peak_bytes} B; "
-            "it leaves out what was allocated before"
-        )
-    for failed in memory.failed[:3]:
-        sink.add_note(
-            f"{where}ran out of memory: a request of {failed['bytes']} B failed with "
-            f"{failed['device_free_bytes']} B free on the device"
-        )
-    sink.add_count("history entries that do not fit together", memory.odd_entries)
 
 
 PART = Format("memory snapshot", recognize_head, read_snapshot, order=20)

@@ -94,30 +94,22 @@ def attribute_events(trace: TraceEvents, offset_ns: int = 0) -> TraceAttribution
 def _link_launches(trace: TraceEvents, nest: NestedIntervals) -> tuple[Numbers, Numbers]:
     """By correlation to the call; by time on its thread to the operator, else by the external id."""
     runtime, device, operators = trace.runtime, trace.device, trace.operators
-    calls = find_by_key(runtime.get_extra("correlation"), _keep_positive(device.get_extra("correlation")))
-    operator = take_values(_find_operators(trace, nest), calls)
-    known = find_by_key(operators.get_extra("external"), _keep_positive(device.get_extra("external")))
-    # without a launch record the external id may still name the operator, unless it only repeats
-    # the correlation, as some versions write it
-    repeated = device.get_extra("external") == device.get_extra("correlation")
-    return calls, np.where((calls == NOBODY) & ~repeated, known, operator)
-
-
-def _find_operators(trace: TraceEvents, nest: NestedIntervals) -> Numbers:
-    """The innermost operator around each call."""
-    threads, times_ns = trace.runtime.thread, trace.runtime.start_ns
-    found = nest.find_innermost(threads, times_ns)
+    threads, times_ns, ids = runtime.thread, runtime.start_ns, operators.get_extra("external")
+    found = nest.find_innermost(threads, times_ns)  # the innermost operator around each call
     lost = found == NOBODY
     if lost.any():
-        operators = trace.operators
-        by_id = find_by_key(
-            operators.get_extra("external"), _keep_positive(trace.runtime.get_extra("external")[lost])
-        )
+        by_id = find_by_key(ids, _keep_positive(runtime.get_extra("external")[lost]))
         same_thread = take_values(operators.thread, by_id) == threads[lost]
         # times rounded to microseconds put a call at the very end of its operator
         at_end = nest.find_innermost(threads[lost], times_ns[lost], end_counts=True)
         found[lost] = np.where((at_end == NOBODY) & same_thread, by_id, at_end)
-    return found
+    calls = find_by_key(runtime.get_extra("correlation"), _keep_positive(device.get_extra("correlation")))
+    operator = take_values(found, calls)
+    known = find_by_key(ids, _keep_positive(device.get_extra("external")))
+    # without a launch record the external id may still name the operator, unless it only repeats
+    # the correlation, as some versions write it
+    repeated = device.get_extra("external") == device.get_extra("correlation")
+    return calls, np.where((calls == NOBODY) & ~repeated, known, operator)
 
 
 def _keep_positive(keys: Numbers) -> Numbers:
@@ -148,24 +140,18 @@ def _place_operators(
     module, stage = take_values(modules.path, module_here), stages.find_path(threads, starts)
     back = direction == IN_BACKWARD
     if back.any() and not modules.is_backward.any():
-        origin = _find_forward_operator(trace, index, direction)
+        # by the forward operator that made the autograd node
+        sequence = operators.get_extra("sequence")
+        numbered = index[sequence[index] >= 0]
+        nodes = trace.nest_events(operators.drop_extra().take_rows(numbered))
+        node = take_values(sequence, take_values(numbered, nodes.find_innermost(threads[back], starts[back])))
+        made = np.flatnonzero((direction == IN_FORWARD) & (sequence >= 0))
+        # several operators see one number: the last of them made the node
+        made = made[np.argsort(starts[made], kind="stable")]
+        origin = take_values(made, find_by_key(sequence[made], node))
         module[back], stage[back] = take_values(module, origin), take_values(stage, origin)
         _fill_accumulate(trace, nest, back, module, stage)
     return direction, module, stage
-
-
-def _find_forward_operator(trace: TraceEvents, index: Numbers, direction: Numbers) -> Numbers:
-    """For each backward operator: the forward operator that made the autograd node it belongs to."""
-    operators, back = trace.operators, direction == IN_BACKWARD
-    sequence = operators.get_extra("sequence")
-    numbered = index[sequence[index] >= 0]
-    nest = trace.nest_events(operators.drop_extra().take_rows(numbered))
-    where = nest.find_innermost(operators.thread[back], operators.start_ns[back])
-    node = take_values(sequence, take_values(numbered, where))
-    made = np.flatnonzero((direction == IN_FORWARD) & (sequence >= 0))
-    # several operators see one number: the last of them made the node
-    made = made[np.argsort(operators.start_ns[made], kind="stable")]
-    return take_values(made, find_by_key(sequence[made], node))
 
 
 def _fill_accumulate(

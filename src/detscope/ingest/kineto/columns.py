@@ -81,17 +81,14 @@ class EventColumns:
         return EventColumns(self.start_ns, self.wall_ns, self.name, self.thread)
 
 
-def no_columns() -> EventColumns:
-    """A role without events."""
-    empty, narrow = np.empty(0, np.int64), np.empty(0, np.int32)
-    return EventColumns(empty, empty, narrow, narrow)
-
-
 def join_columns(*parts: EventColumns) -> EventColumns:
     """Events of several roles; a column that one of them lacks is -1 there."""
     parts = tuple(part for part in parts if len(part))
-    if len(parts) <= 1:
-        return parts[0] if parts else no_columns()
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        empty, narrow = np.empty(0, np.int64), np.empty(0, np.int32)
+        return EventColumns(empty, empty, narrow, narrow)
     extras = {name for part in parts for name in part.extra}
     return EventColumns(
         np.concatenate([part.start_ns for part in parts]),
@@ -172,7 +169,13 @@ class EventCollector:
         walls = np.array([math.nan if event.dur is None else event.dur for event in events])
         if role == "memory":
             walls[:] = 0.0
-        usable = self._find_usable(starts, walls)
+        timed = starts != NO_TIME
+        lasting = np.isfinite(walls) & (walls < _LARGEST_US)
+        backward = walls < 0
+        self._count("events without ts dropped", int((~timed).sum()))
+        self._count("events without dur dropped", int((timed & ~lasting).sum()))
+        self._count("events with negative dur dropped", int((timed & lasting & backward).sum()))
+        usable = timed & lasting & ~backward
         if not usable.all():
             events = [event for event, good in zip(events, usable.tolist(), strict=True) if good]
             starts, walls = starts[usable], walls[usable]
@@ -189,15 +192,6 @@ class EventCollector:
         for name in _EXTRAS.get(role, ()):
             part[name].append(self._make_extra(name, arguments, events))
 
-    def _find_usable(self, starts: Numbers, walls: NDArray[np.float64]) -> Flags:
-        timed = starts != NO_TIME
-        lasting = np.isfinite(walls) & (walls < _LARGEST_US)
-        forward = ~(walls < 0)
-        self._count("events without ts dropped", int((~timed).sum()))
-        self._count("events without dur dropped", int((timed & ~lasting).sum()))
-        self._count("events with negative dur dropped", int((timed & lasting & ~forward).sum()))
-        return np.asarray(timed & lasting & forward)
-
     def _make_extra(self, name: str, arguments: list[Arguments], events: list[AnyEvent]) -> Any:
         if name == "external":
             found = _to_integers([a.external for a in arguments])
@@ -205,19 +199,20 @@ class EventCollector:
                 return found
             return np.where(found >= 0, found, _to_integers([a.external_old for a in arguments]))
         if name == "shapes":
-            shapes = self.shapes
-            return np.array([shapes[bytes(a.shapes)] for a in arguments], np.int32)
+            return np.array([self.shapes[bytes(a.shapes)] for a in arguments], np.int32)
+        values: list[Any] = list(map(attrgetter(name), arguments))
         if name == "stack":
-            stacks = self.stacks
-            return np.array([stacks[a.stack] for a in arguments], np.int32)
-        if name == "stream":
-            return _to_integers(_find_streams(arguments, events))
-        if name == "device":
-            return _to_integers(_find_devices(arguments, events))
-        values = list(map(attrgetter(name), arguments))
-        return (
-            np.array(values, np.float32) if name in ("blocks_per_sm", "occupancy") else _to_integers(values)
-        )
+            return np.array([self.stacks[stack] for stack in values], np.int32)
+        if name in ("blocks_per_sm", "occupancy"):
+            return np.array(values, np.float32)
+        if name == "stream" and (set(map(type, values)) != {int} or min(values) < 0):
+            values = [_find_stream(stream, event.tid) for stream, event in zip(values, events, strict=True)]
+        elif name == "device" and min(values) < 0:  # the process is it, or it is the first
+            values = [
+                device if device >= 0 else event.pid if isinstance(event.pid, int) and event.pid < 1024 else 0
+                for device, event in zip(values, events, strict=True)
+            ]
+        return _to_integers(values)
 
     def finish_columns(self) -> dict[str, EventColumns]:
         """All columns by role; what is still open is counted."""
@@ -251,18 +246,6 @@ def _to_integers(values: list[int]) -> Numbers:
         return np.array([value if abs(value) < _LARGEST else -1 for value in values], np.int64)
 
 
-def _find_streams(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
-    """Numbers of streams; where one is missing or has a name, each is looked at."""
-    streams: list[Any] = [a.stream for a in arguments]
-    try:
-        lowest = min(streams)
-    except TypeError:  # numbers and names
-        lowest = None
-    if isinstance(lowest, int) and lowest >= 0:
-        return streams
-    return [_find_stream(stream, event.tid) for stream, event in zip(streams, events, strict=True)]
-
-
 def _find_stream(stream: int | str, thread: int | str | None) -> int:
     """The stream's number; old traces have it in the name of the thread only: "stream 7"."""
     for value in (stream, thread):
@@ -271,17 +254,6 @@ def _find_stream(stream: int | str, thread: int | str | None) -> int:
         if isinstance(value, str) and (digits := value.rpartition(" ")[2]).isascii() and digits.isdigit():
             return int(digits[:18])
     return -1
-
-
-def _find_devices(arguments: list[Arguments], events: list[AnyEvent]) -> list[int]:
-    """Numbers of devices; where one is missing, the process is it, or it is the first."""
-    devices = [a.device for a in arguments]
-    if min(devices) >= 0:
-        return devices
-    return [
-        device if device >= 0 else event.pid if isinstance(event.pid, int) and event.pid < 1024 else 0
-        for device, event in zip(devices, events, strict=True)
-    ]
 
 
 def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
@@ -299,9 +271,7 @@ def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
 def find_time_ns(event: AnyEvent) -> int | None:
     """Begin of one event."""
     value = event.ts
-    if value is None or (isinstance(value, Decimal) and value.is_nan()):
-        return None
-    if not -_LARGEST_US < value < _LARGEST_US:
+    if value is None or (isinstance(value, Decimal) and value.is_nan()) or not abs(value) < _LARGEST_US:
         return None
     if isinstance(value, Decimal):
         return int((value * 1000).to_integral_value(ROUND_HALF_UP))

@@ -115,7 +115,12 @@ def _decode_damaged(data: bytes, text: TraceText, count: Callable[[str, int], No
             continue
         waiting.append(piece)
         event = _decode_event(b",".join(waiting), text.fraction_digits) if len(waiting) > 1 else None
-        event = event or _event_before_the_end(piece, data, text)
+        if event is None:  # the last of the list, where the piece goes on beyond the list, with metadata
+            for found in _END_OF_LIST.finditer(piece):
+                event = _decode_event(piece[: found.start() + 1], text.fraction_digits)
+                if event is not None:
+                    text.after, text.ended = data[data.find(piece) + found.end() :], True
+                    break
         if event is not None:
             waiting = []
             yield event
@@ -125,17 +130,6 @@ def _decode_damaged(data: bytes, text: TraceText, count: Callable[[str, int], No
             count("damaged events dropped", 1)
             waiting = waiting[1:]
     count("damaged events dropped", len([piece for piece in waiting if piece.strip()]))
-
-
-def _event_before_the_end(piece: bytes, data: bytes, text: TraceText) -> AnyEvent | None:
-    """The last event of the list, where the piece goes on beyond the list; the rest is metadata."""
-    begin = data.find(piece)
-    for found in _END_OF_LIST.finditer(piece):
-        event = _decode_event(piece[: found.start() + 1], text.fraction_digits)
-        if event is not None:
-            text.after, text.ended = data[begin + found.end() :], True
-            return event
-    return None
 
 
 def _decode_event(piece: bytes, exact: bool) -> AnyEvent | None:

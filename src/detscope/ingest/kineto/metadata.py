@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from detscope.ingest.kineto.naming import has_home
@@ -68,26 +69,16 @@ def select_facts(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def find_private_keys(metadata: dict[str, Any]) -> list[str]:
     """Keys whose names or values look private. Only keys, never values."""
-    found: list[str] = []
-    for key, value in _walk_keys(metadata):
-        private = _PRIVATE_KEY.search(key) or (isinstance(value, str) and has_home(value))
-        if private and key not in found:
-            found.append(key)
-    return found
-
-
-def _walk_keys(metadata: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """All keys with their values, breadth first, up to a limit."""
+    found: dict[str, None] = {}
     waiting: list[tuple[str, object]] = [(str(key), value) for key, value in metadata.items()]
-    seen = 0
-    while seen < len(waiting) and seen < _MOST_NODES:
-        key, value = waiting[seen]
-        seen += 1
-        yield key, value
+    for key, value in islice(waiting, _MOST_NODES):  # breadth first: it grows while it is walked
+        if _PRIVATE_KEY.search(key) or (isinstance(value, str) and has_home(value)):
+            found[key] = None
         if isinstance(value, dict):
             waiting.extend((str(inner), item) for inner, item in value.items())
         elif isinstance(value, list):
             waiting.extend((key, item) for item in value[:1000])
+    return list(found)
 
 
 def find_suspicious_keys(batch: bytes) -> set[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detscope.ingest.kineto import naming
-from detscope.ingest.kineto.columns import EventColumns, Flags, ValueNumbers, no_columns
+from detscope.ingest.kineto.columns import EventColumns, Flags, ValueNumbers, join_columns
 from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, Numbers, take_values
 from detscope.ingest.kineto.trace import TraceEvents
 
@@ -41,8 +41,19 @@ def find_modules(trace: TraceEvents) -> ModuleIntervals:
     if "own module" in trace.own:
         return _read_own(trace, "own module")
     python = trace.python.take_rows(trace.check_names(trace.python, naming.MODULE_EVENT.search))
-    if len(python):
-        return _read_python(trace, python)
+    if len(python):  # paths of types and numbers ("Encoder_0.Linear_2"): it does not have attribute names
+        labels = trace.map_names(python, lambda name: name.partition("nn.Module: ")[2])
+        walk = _walk_down(trace.nest_events(python))
+        one_root = len({labels[index] for index, parent in walk if parent == NOBODY}) == 1
+        paths: dict[int, str] = {}
+        types: dict[str, str] = {}
+        for index, parent in walk:
+            above = "" if parent == NOBODY else paths[parent]
+            path = f"{above}.{labels[index]}" if above else labels[index]
+            paths[index] = path = ROOT if parent == NOBODY and one_root else path
+            types[path] = labels[index].rpartition("_")[0] or labels[index]
+        whole = [paths[i] for i in range(len(python))]
+        return _make_intervals(trace, python, whole, types, "nn.Module events")
     spelled = trace.annotations.take_rows(trace.check_names(trace.annotations, naming.module_path))
     names = trace.map_names(spelled, lambda name: naming.module_path(name) or (ROOT, ""))
     made_of = "annotations" if names else ""
@@ -65,7 +76,7 @@ def find_stages(trace: TraceEvents, modules: ModuleIntervals) -> ModuleIntervals
     texts = [modules.paths[code] for code in modules.path.tolist()]
     chosen = np.array([bool(path) and "." not in path for path in texts], bool)
     if not chosen.any() or ROOT not in modules.paths:
-        return _make_intervals(trace, no_columns(), [], {}, "")
+        return _make_intervals(trace, join_columns(), [], {}, "")
     paths_chosen = [path for path, good in zip(texts, chosen.tolist(), strict=True) if good]
     children = modules.intervals.take_rows(chosen)
     return _make_intervals(trace, children, paths_chosen, {}, "the root's children")
@@ -75,23 +86,6 @@ def _walk_down(nest: NestedIntervals) -> list[tuple[int, int]]:
     """Every interval with the one around it, the outer ones first."""
     order = np.argsort(nest.depth, kind="stable")
     return list(zip(order.tolist(), nest.find_parents()[order].tolist(), strict=True))
-
-
-def _read_python(trace: TraceEvents, found: EventColumns) -> ModuleIntervals:
-    """Paths of types and numbers ("Encoder_0.Linear_2"): attribute names are not in such a trace."""
-    labels = trace.map_names(found, lambda name: name.partition("nn.Module: ")[2])
-    walk = _walk_down(trace.nest_events(found))
-    one_root = len({labels[index] for index, parent in walk if parent == NOBODY}) == 1
-    paths: dict[int, str] = {}
-    types: dict[str, str] = {}
-    for index, parent in walk:
-        if parent == NOBODY:
-            path = ROOT if one_root else labels[index]
-        else:
-            path = f"{paths[parent]}.{labels[index]}" if paths[parent] else labels[index]
-        paths[index] = path
-        types[path] = labels[index].rpartition("_")[0] or labels[index]
-    return _make_intervals(trace, found, [paths[i] for i in range(len(found))], types, "nn.Module events")
 
 
 def _read_own(trace: TraceEvents, role: str) -> ModuleIntervals:

@@ -128,7 +128,4 @@ def user_line(frame: str) -> str | None:
 
 def innermost_user_line(stack: str) -> str | None:
     """The user's own innermost line of a stack written innermost first, frames parted by semicolons."""
-    for frame in stack.split(";"):
-        if line := user_line(frame):
-            return line
-    return None
+    return next(filter(None, map(user_line, stack.split(";"))), None)

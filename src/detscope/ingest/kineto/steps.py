@@ -109,7 +109,20 @@ def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
         starts = np.sort(loader.start_ns)
         last = max(int(part.end_ns.max(initial=starts[-1] + 1)) for part in hosts)
         return _number_steps(starts, np.concatenate([starts[1:], [last]]), "the loader's batches")
-    return _find_passes(trace, annotations)
+    # inference: the outermost annotation around a detector's stages is one pass
+    stages = trace.check_names(annotations, naming.stage_name)
+    if stages.any():
+        nest = trace.nest_events(annotations)
+        parents = nest.find_parents()
+        outer = int(np.flatnonzero(stages)[np.argmin(annotations.start_ns[stages])])
+        while parents[outer] != NOBODY:
+            outer = int(parents[outer])
+        if not stages[outer]:
+            same = annotations.take_rows((annotations.name == annotations.name[outer]) & (nest.depth == 0))
+            same = same.take_rows(np.argsort(same.start_ns))
+            name = trace.names[int(annotations.name[outer])]
+            return _number_steps(same.start_ns, same.end_ns, f"annotation {name!r}")
+    return TraceSteps(_NOTHING, _NOTHING, _NOTHING, [], "")
 
 
 def _take_thread(columns: EventColumns, thread: int) -> EventColumns:
@@ -137,23 +150,6 @@ def _read_marks(
 def _number_steps(starts: Numbers, ends: Numbers, made_of: str) -> TraceSteps:
     names = [f"step {number}" for number in range(len(starts))]
     return TraceSteps(np.arange(len(starts)), starts, ends, names, made_of)
-
-
-def _find_passes(trace: TraceEvents, annotations: EventColumns) -> TraceSteps:
-    """Inference: the outermost annotation around a detector's stages is one pass."""
-    stages = trace.check_names(annotations, naming.stage_name)
-    if stages.any():
-        nest = trace.nest_events(annotations)
-        parents = nest.find_parents()
-        outer = int(np.flatnonzero(stages)[np.argmin(annotations.start_ns[stages])])
-        while parents[outer] != NOBODY:
-            outer = int(parents[outer])
-        if not stages[outer]:
-            same = annotations.take_rows((annotations.name == annotations.name[outer]) & (nest.depth == 0))
-            same = same.take_rows(np.argsort(same.start_ns))
-            name = trace.names[int(annotations.name[outer])]
-            return _number_steps(same.start_ns, same.end_ns, f"annotation {name!r}")
-    return TraceSteps(_NOTHING, _NOTHING, _NOTHING, [], "")
 
 
 def find_phases(
@@ -189,14 +185,10 @@ def find_phases(
     for label, found in parts:  # events that begin inside a mark are left out: it says more than they do
         free = find_interval(starts, ends, found.start_ns) == NOBODY
         marks.append((label, found.take_rows(free)))
-    return _join_stretches([(label, found) for label, found in marks if len(found)])
-
-
-def _join_stretches(parts: list[tuple[int, EventColumns]]) -> TracePhases:
-    if not parts:
+    whole = join_columns(*(found for _, found in marks))
+    if not len(whole):
         return TracePhases(_NOTHING, _NOTHING, _NOTHING)
-    whole = join_columns(*(found for _, found in parts))
-    labels = np.concatenate([np.full(len(found), label, np.int64) for label, found in parts])
+    labels = np.concatenate([np.full(len(found), label, np.int64) for label, found in marks])
     order = np.lexsort((-whole.wall_ns, whole.start_ns))
     starts, ends, labels = whole.start_ns[order], whole.end_ns[order], labels[order]
     first = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))

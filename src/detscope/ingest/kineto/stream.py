@@ -84,7 +84,23 @@ def read_batches(path: Path, text: TraceText) -> Iterator[bytes]:
             text.after += b"," + data[cut[1] :] + b"".join(islice(stream, _MOST_CHUNKS_OF_METADATA))
             return
         carry = data[cut[1] :]
-    yield from _last_batches(carry, text)
+    if _EMPTY_LIST.match(carry):
+        text.after = carry.partition(b"]")[2]
+        return
+    border = _last_border(carry, text.border)
+    begin = border[1] if border else 0
+    # the list closes at the first bracket behind the last border that can be it; then metadata follows
+    for end in _END_OF_LIST.finditer(carry, begin):
+        piece = carry[begin : end.start() + 1]
+        # braces within names mislead this count; then a later bracket, or none, is taken
+        if piece.count(b"{") == piece.count(b"}"):
+            text.after = carry[end.end(1) :]
+            yield carry[: end.start(1)]
+            return
+    text.cut = True
+    if border:
+        yield carry[: border[0]]
+    yield carry[begin:]
 
 
 def has_events(path: Path) -> bool:
@@ -126,27 +142,6 @@ def _last_border(data: bytes, border: re.Pattern[bytes]) -> tuple[int, int] | No
         if size >= len(data):
             return None
         size *= 8
-
-
-def _last_batches(carry: bytes, text: TraceText) -> Iterator[bytes]:
-    """The rest of the list; from its end on it is metadata again."""
-    if _EMPTY_LIST.match(carry):
-        text.after = carry.partition(b"]")[2]
-        return
-    border = _last_border(carry, text.border)
-    begin = border[1] if border else 0
-    # the list closes at the first bracket behind the last border that can be it
-    for found in _END_OF_LIST.finditer(carry, begin):
-        piece = carry[begin : found.start() + 1]
-        # braces within names mislead this count; then a later bracket, or none, is taken
-        if piece.count(b"{") == piece.count(b"}"):
-            text.after = carry[found.end(1) :]
-            yield carry[: found.start(1)]
-            return
-    text.cut = True
-    if border:
-        yield carry[: border[0]]
-    yield carry[begin:]
 
 
 def split_events(data: bytes, border: re.Pattern[bytes]) -> Iterator[bytes]:

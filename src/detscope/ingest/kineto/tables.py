@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from detscope.ingest.kineto import naming
 from detscope.ingest.kineto.attribution import DIRECTIONS, TraceAttribution
 from detscope.ingest.kineto.columns import EventColumns
 from detscope.ingest.kineto.events import CounterEvent
-from detscope.ingest.kineto.modules import ModuleIntervals
 from detscope.ingest.kineto.nesting import NOBODY, Numbers, self_times, take_values
 from detscope.ingest.kineto.steps import BACKWARD, PHASES, TracePhases, TraceSteps
 from detscope.ingest.kineto.trace import TraceEvents
@@ -84,14 +84,10 @@ def make_device_frame(found: TraceAttribution) -> pl.DataFrame:
 
 def _thread_numbers(trace: TraceEvents, codes: NDArray[np.integer], part: int = 1) -> Numbers:
     """Threads (or processes: part 0) as numbers; `NOBODY` for one that has only a name."""
-    numbers = np.array([_to_number(pair[part]) for pair in trace.threads], np.int64)
-    return take_values(numbers, codes.astype(np.int64))
-
-
-def _to_number(value: object) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    return value if isinstance(value, int) and abs(value) < 1 << 62 else NOBODY
+    values = [pair[part] for pair in trace.threads]
+    values = [int(v) if isinstance(v, str) and re.fullmatch("[0-9]{1,18}", v) else v for v in values]
+    known = [v if isinstance(v, int) and abs(v) < 1 << 62 else NOBODY for v in values]
+    return take_values(np.array(known, np.int64), codes.astype(np.int64))
 
 
 def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
@@ -101,12 +97,15 @@ def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
     plain = ~loader
     for test in (naming.STEP_MARK.search, naming.stage_name, naming.module_path):
         plain &= ~trace.check_names(annotations, test)
-    operator_stack = _operator_stacks(trace)
+    operator_stack = np.full(len(trace.operators), NOBODY, np.int64)
+    if len(trace.stacks) > 1 and "stack" in trace.operators.extra:
+        codes, known = trace.operators.extra["stack"], np.array([bool(stack) for stack in trace.stacks])
+        operator_stack = np.where(known[np.maximum(codes, 0)] & (codes >= 0), codes, NOBODY).astype(np.int64)
     operators = _make_frame(found, trace.operators, "operator").with_columns(
-        _make_numbers(trace.operators.get_extra("sequence")).alias("sequence")
+        sequence=_make_numbers(trace.operators.get_extra("sequence"))
     )
     runtime = _make_frame(found, trace.runtime, "runtime").with_columns(
-        _make_numbers(trace.runtime.get_extra("correlation")).alias("correlation")
+        correlation=_make_numbers(trace.runtime.get_extra("correlation"))
     )
     stack_lines: list[str | None] = []
     if (operator_stack >= 0).any():
@@ -125,8 +124,12 @@ def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
     frames = [
         _make_stretches("step", pl.Series(steps.names, dtype=pl.String), steps, found.offset_ns),
         _make_stretches("phase", make_texts(list(PHASES), phases.labels), phases, found.offset_ns),
-        _make_interval_frame(found, found.stages, "stage"),
-        _make_interval_frame(found, found.modules, "module"),
+        *(
+            _make_frame(found, places.intervals, kind).with_columns(
+                name=make_texts(places.paths, places.path)
+            )
+            for kind, places in (("stage", found.stages), ("module", found.modules))
+        ),
         operators,
         runtime,
         _make_frame(found, annotations.take_rows(loader), "loader"),
@@ -136,14 +139,6 @@ def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
     if "own loader" in trace.own:
         frames.append(_make_frame(found, trace.own["own loader"], "loader"))
     return [frame for frame in frames if frame.height]
-
-
-def _operator_stacks(trace: TraceEvents) -> Numbers:
-    codes = trace.operators.extra.get("stack")
-    if codes is None or len(trace.stacks) <= 1:
-        return np.full(len(trace.operators), NOBODY, np.int64)
-    known = np.array([bool(stack) for stack in trace.stacks], bool)
-    return np.where(known[np.maximum(codes, 0)] & (codes >= 0), codes, NOBODY).astype(np.int64)
 
 
 def _make_frame(found: TraceAttribution, columns: EventColumns, kind: str) -> pl.DataFrame:
@@ -157,11 +152,6 @@ def _make_frame(found: TraceAttribution, columns: EventColumns, kind: str) -> pl
         }
     )
     return frame.with_columns(kind=pl.lit(kind))
-
-
-def _make_interval_frame(found: TraceAttribution, places: ModuleIntervals, kind: str) -> pl.DataFrame:
-    names = make_texts(places.paths, places.path)
-    return _make_frame(found, places.intervals, kind).with_columns(names.alias("name"))
 
 
 def _make_stretches(

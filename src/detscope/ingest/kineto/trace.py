@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from detscope.ingest.kineto import naming
-from detscope.ingest.kineto.columns import EventCollector, EventColumns, Flags, join_columns, no_columns
+from detscope.ingest.kineto.columns import EventCollector, EventColumns, Flags, join_columns
 from detscope.ingest.kineto.nesting import NestedIntervals, ThreadAxis, make_axis
 
 _OWN_ROLES = ("own step", "own phase", "own stage", "own module", "own loader")
@@ -62,7 +62,7 @@ def sort_events(collector: EventCollector) -> TraceEvents:
     own = {role: columns.pop(role) for role in _OWN_ROLES if role in columns}
 
     def take_role(role: str) -> EventColumns:
-        return columns.pop(role, None) or no_columns()
+        return columns.pop(role, None) or join_columns()
 
     operators, marks = _split_marks(names, take_role("operator"))
     bare, more_marks = _split_bare(names, take_role("bare"))
@@ -72,6 +72,16 @@ def sort_events(collector: EventCollector) -> TraceEvents:
             part.thread[:] = 0
     annotations = join_columns(take_role("annotation"), marks, more_marks)
     runtime, python = take_role("runtime"), take_role("python")
+    parts = []
+    for index, role in enumerate(naming.DEVICE_ROLES):
+        part = columns.pop(role, None)
+        if part is not None:
+            part.extra["kind"] = np.full(len(part), index, np.int8)
+            if role != "kernel":
+                nothing = np.full(len(part), np.nan, np.float32)
+                part.extra |= {"blocks_per_sm": nothing, "occupancy": nothing}
+            parts.append(part)
+    device = join_columns(*parts)
     hosts = (runtime, operators, annotations, python, *own.values())
     timed = join_columns(*[part.drop_extra() for part in hosts])
     return TraceEvents(
@@ -79,7 +89,7 @@ def sort_events(collector: EventCollector) -> TraceEvents:
         threads=list(collector.threads),
         shapes=list(collector.shapes),
         stacks=list(collector.stacks),
-        device=_join_device(columns),
+        device=device.take_rows(np.argsort(device.start_ns, kind="stable")),
         device_annotations=take_role("device annotation"),
         runtime=runtime,
         operators=operators,
@@ -91,33 +101,19 @@ def sort_events(collector: EventCollector) -> TraceEvents:
     )
 
 
-def _join_device(columns: dict[str, EventColumns]) -> EventColumns:
-    parts = []
-    for index, role in enumerate(naming.DEVICE_ROLES):
-        part = columns.pop(role, None)
-        if part is not None:
-            part.extra["kind"] = np.full(len(part), index, np.int8)
-            if role != "kernel":
-                nothing = np.full(len(part), np.nan, np.float32)
-                part.extra |= {"blocks_per_sm": nothing, "occupancy": nothing}
-            parts.append(part)
-    whole = join_columns(*parts)
-    return whole.take_rows(np.argsort(whole.start_ns, kind="stable"))
-
-
 def _split_marks(names: list[str], operators: EventColumns) -> tuple[EventColumns, EventColumns]:
     """Old traces have the marks of steps, loader and optimizer among the operators."""
     patterns = (naming.STEP_MARK, naming.LOADER_MARK, naming.OPTIMIZER_MARK)
     marks = check_names(names, operators, lambda name: any(mark.search(name) for mark in patterns))
     if not marks.any():
-        return operators, no_columns()
+        return operators, join_columns()
     return operators.take_rows(~marks), operators.take_rows(marks)
 
 
 def _split_bare(names: list[str], bare: EventColumns) -> tuple[EventColumns, EventColumns]:
     """Traces without categories: what follows right behind an entering mark is an annotation."""
     if not len(bare):
-        return bare, no_columns()
+        return bare, join_columns()
     bare = bare.take_rows(np.lexsort((bare.start_ns, bare.thread)))
     enters = check_names(names, bare, lambda name: name == naming.RECORD_ENTER)
     annotated = np.concatenate([[False], enters[:-1] & (bare.thread[1:] == bare.thread[:-1])])

@@ -80,10 +80,7 @@ class KernelTable:
     def add_listing(self, listing: Listing) -> None:
         """Take all rows of a listing; a metric that a kernel lacks is a row without value, and counted."""
         self._kernels, self._units = {}, {}
-        if listing.is_long:
-            self._add_long(listing)
-        else:
-            self._add_wide(listing)
+        (self._add_long if listing.is_long else self._add_wide)(listing)
         for kernel in self._kernels.values():
             for metric, unit in self._units.items():
                 if metric not in kernel.metrics:

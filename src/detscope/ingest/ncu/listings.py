@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,6 +23,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _DELIMITERS = (",", ";", "\t")
+_ROW_BEGIN = re.compile(r'"\d+","\d+","')
 
 
 @dataclass
@@ -150,7 +152,8 @@ class ListingReader:
             more = self._next_line()
             if more is not None:
                 taken.append(more)
-            if more is None or len(taken) > MAX_LINES_OF_A_ROW + 1 or _begins_row(more):
+            # `"12","345",...`: a new row begins, so the one before was cut
+            if more is None or len(taken) > MAX_LINES_OF_A_ROW + 1 or _ROW_BEGIN.match(more):
                 self._put_back += reversed(taken[1:])
                 return None
         return _split_cells("\n".join(taken), delimiter)
@@ -172,12 +175,6 @@ def _read_header(line: str) -> tuple[list[str], str] | None:
         ):
             return names, delimiter
     return None
-
-
-def _begins_row(line: str) -> bool:
-    """`"12","345",...`: a new row begins, so the one before was cut."""
-    cells = line.split('","', 2)
-    return len(cells) > 2 and cells[0].startswith('"') and cells[0][1:].isdigit() and cells[1].isdigit()
 
 
 def _split_cells(line: str, delimiter: str) -> list[str] | None:

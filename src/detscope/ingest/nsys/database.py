@@ -30,15 +30,11 @@ class Database:
         self._connection = connection
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._watch = QueryWatch(connection, name)
-        self.columns = self._find_columns()
-
-    def _find_columns(self) -> dict[str, dict[str, str]]:
-        """Table -> lower-case column -> column as it is spelt; views are left alone."""
-        found = {}
-        for (name,) in next(self._read_pages("SELECT name FROM sqlite_master WHERE type = 'table'"), []):
-            rows = next(self._read_pages(f"PRAGMA table_info({_quote_name(str(name))})"), [])
-            found[str(name)] = {str(row[1]).lower(): str(row[1]) for row in rows}
-        return found
+        # table -> lower-case column -> column as it is spelt; views are left alone
+        self.columns: dict[str, dict[str, str]] = {}
+        for (table,) in next(self._read_pages("SELECT name FROM sqlite_master WHERE type = 'table'"), []):
+            rows = next(self._read_pages(f"PRAGMA table_info({_quote_name(str(table))})"), [])
+            self.columns[str(table)] = {str(row[1]).lower(): str(row[1]) for row in rows}
 
     def read_chunks(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
         """The rows in pieces of bounded size, as columns; a column the file lacks is all None."""

@@ -9,6 +9,7 @@ and asks for gigabytes when one wrong byte names a high place of its memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Any
 
@@ -78,11 +79,7 @@ class _PlainReader:
             elif code == 0x2E:  # STOP
                 return stack.pop()
             else:
-                action = actions[code]
-                if action is None:
-                    self._refuse_code(code)
-                else:
-                    action()
+                actions[code]()
             if len(stack) > most:
                 raise over_limit("snapshot_values", "the pickle keeps open")
 
@@ -93,17 +90,14 @@ class _PlainReader:
                 f"the pickle is damaged (no instruction {code:#04x} at byte {self.position - 1})",
                 "record or copy the file again",
             )
-        named = self._name_class() if code in b"c\x93" else ""
-        raise InputError(f"the pickle asks for {what}{named}: refused, nothing of it was run", _HINT)
-
-    def _name_class(self) -> str:
-        """What class was asked for, as far as it can be said safely."""
-        if self.data[self.position - 1] == 0x63:
+        parts: list[str] = []  # what class was asked for, as far as it can be said safely
+        if code == 0x63:
             lines = self.data[self.position : self.position + 200].split(b"\n", 2)[:2]
             parts = [line.decode("ascii", "replace") for line in lines]
-        else:
+        elif code == 0x93:
             parts = [part for part in self.stack[-2:] if isinstance(part, str)]
-        return " " + repr(".".join(part[:80] for part in parts)) if parts else ""
+        named = " " + repr(".".join(part[:80] for part in parts)) if parts else ""
+        raise InputError(f"the pickle asks for {what}{named}: refused, nothing of it was run", _HINT)
 
     # ---- bytes
 
@@ -160,15 +154,12 @@ class _PlainReader:
                 raise TypeError(f"a key that is a {type(key).__name__}")
         target.update(zip(keys, items[1::2], strict=True))
 
-    def _make_tuple_action(self, count: int) -> Callable[[], None]:
-        def make_tuple() -> None:
-            if len(self.stack) < count:
-                raise IndexError("too few values for a tuple")
-            items = tuple(self.stack[-count:])
-            del self.stack[-count:]
-            self._push_container(items)
-
-        return make_tuple
+    def _push_tuple(self, count: int) -> None:
+        if len(self.stack) < count:
+            raise IndexError("too few values for a tuple")
+        items = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        self._push_container(items)
 
     def _keep_memo(self, key: int) -> None:
         self.memo[key] = self.stack[-1]
@@ -193,7 +184,7 @@ class _PlainReader:
             raise ValueError("a number of more than 40 digits")
         self.stack.append({"00": False, "01": True}[text] if text in ("00", "01") else int(text.rstrip("L")))
 
-    def _make_actions(self) -> list[Callable[[], None] | None]:
+    def _make_actions(self) -> list[Callable[[], Any]]:
         push, number, take = self.stack.append, self._take_number, self._take_bytes
         known: dict[bytes, Callable[[], Any]] = {
             b"\x80": lambda: take(1),  # PROTO
@@ -228,9 +219,9 @@ class _PlainReader:
             b")": lambda: push(()),
             b"l": lambda: self._push_container(self._pop_to_mark()),
             b"t": lambda: self._push_container(tuple(self._pop_to_mark())),
-            b"\x85": self._make_tuple_action(1),
-            b"\x86": self._make_tuple_action(2),
-            b"\x87": self._make_tuple_action(3),
+            b"\x85": partial(self._push_tuple, 1),
+            b"\x86": partial(self._push_tuple, 2),
+            b"\x87": partial(self._push_tuple, 3),
             b"a": lambda: self._extend_list([self.stack.pop()]),
             b"e": lambda: self._extend_list(self._pop_to_mark()),
             b"s": lambda: self._set_items([self.stack.pop(-2), self.stack.pop()]),
@@ -242,10 +233,7 @@ class _PlainReader:
             b"r": lambda: self._keep_memo(number(_U4)),
             b"\x94": lambda: self._keep_memo(len(self.memo)),
         }
-        table: list[Callable[[], None] | None] = [None] * 256
-        for code, action in known.items():
-            table[code[0]] = action
-        return table
+        return [known.get(bytes((code,)), partial(self._refuse_code, code)) for code in range(256)]
 
     def _push_dict(self) -> None:
         items = self._pop_to_mark()

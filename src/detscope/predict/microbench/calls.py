@@ -5,6 +5,7 @@ What no gradient flows to (boxes, indices, truths) is made beforehand.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -132,7 +133,9 @@ def make_call(bench: LayerBench, trial: LayerTrial, *, training: bool) -> LayerF
                     bench.fill_tensor(parameter)
         module = module.to(bench.device).train(training)
         return LayerFunction(module, module)
-    maker = _make_multiplication if trial.variant == "mul" else _MAKERS.get(trial.operation.kind)
+    if trial.variant == "mul":
+        return LayerFunction(lambda gate, image: gate * image)
+    maker = _MAKERS.get(trial.operation.kind)
     if maker is None:
         raise ValueError(f"no layer for {trial.operation.kind} {trial.variant}")
     return LayerFunction(maker(torch, bench.device, trial))
@@ -153,20 +156,19 @@ def _make_module(nn: Any, trial: LayerTrial) -> Any:
             device="meta",  # filled later: drawing weights as a network does takes longer than the layer
         )
     channels = operation.output_shape[1] if len(operation.output_shape) > 1 else 0
-    if operation.kind == kinds.LINEAR:
-        return nn.Linear(operation.input_shapes[0][1], channels, device="meta")
-    if operation.kind == kinds.BATCH_NORM:
-        return nn.BatchNorm2d(channels)
-    if operation.kind == kinds.GROUP_NORM:
-        return nn.GroupNorm(channels // _GROUP, channels)
-    if operation.kind == kinds.DROPOUT:
-        return nn.Dropout(0.2)
-    if trial.variant == "adaptive":
-        return nn.AdaptiveAvgPool2d(1)
-    if operation.kind in (kinds.MAX_POOL, kinds.AVERAGE_POOL):
+    if operation.kind in (kinds.MAX_POOL, kinds.AVERAGE_POOL) and trial.variant != "adaptive":
         window, stride = map(int, trial.variant.split())
         pool = nn.MaxPool2d if operation.kind == kinds.MAX_POOL else nn.AvgPool2d
         return pool(window, stride, 1 if window == 3 else 0)
+    make = {
+        kinds.LINEAR: lambda: nn.Linear(operation.input_shapes[0][1], channels, device="meta"),
+        kinds.BATCH_NORM: lambda: nn.BatchNorm2d(channels),
+        kinds.GROUP_NORM: lambda: nn.GroupNorm(channels // _GROUP, channels),
+        kinds.DROPOUT: lambda: nn.Dropout(0.2),
+        kinds.AVERAGE_POOL: lambda: nn.AdaptiveAvgPool2d(1),
+    }.get(operation.kind)
+    if make is not None:
+        return make()
     made = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}.get(trial.variant)
     if made is not None:
         return made(inplace=operation.in_place)
@@ -176,18 +178,6 @@ def _make_module(nn: Any, trial: LayerTrial) -> Any:
 def _make_step(torch: Any, device: str, trial: LayerTrial) -> Function:
     targets = torch.zeros(trial.batch, dtype=torch.long, device=device)
     return lambda scores: torch.nn.functional.cross_entropy(scores, targets)
-
-
-def _make_concatenation(torch: Any, _: str, __: LayerTrial) -> Function:
-    return lambda *parts: torch.cat(parts, 1)
-
-
-def _make_addition(_: Any, __: str, trial: LayerTrial) -> Function:
-    return lambda one, other: one.add_(other) if trial.operation.in_place else one + other
-
-
-def _make_multiplication(_: Any, __: str, ___: LayerTrial) -> Function:
-    return lambda gate, image: gate * image
 
 
 def _make_boxes(torch: Any, device: str, count: int, side: float) -> Tensor:
@@ -232,10 +222,6 @@ def _make_arithmetic(torch: Any, _: str, trial: LayerTrial) -> Function:
     return found
 
 
-def _make_reduction(_: Any, __: str, trial: LayerTrial) -> Function:
-    return (lambda one: one.sum()) if trial.variant == "sum" else (lambda one: one.max(1)[0])
-
-
 def _make_index(torch: Any, device: str, trial: LayerTrial) -> Function:
     shapes = (*trial.operation.input_shapes, trial.operation.output_shape)
     among, wanted = (trial.batch * shape[0] for shape in shapes)
@@ -243,16 +229,9 @@ def _make_index(torch: Any, device: str, trial: LayerTrial) -> Function:
     return lambda one: one[rows]
 
 
-def _make_sorting(_: Any, __: str, trial: LayerTrial) -> Function:
-    if trial.variant == "topk":
-        return lambda one: one.topk(trial.operation.output_shape[0])
-    return lambda one: one.sort(descending=True)
-
-
 def _make_loss(torch: Any, device: str, trial: LayerTrial) -> Function:
     rows, width = trial.operation.input_shapes[0]
-    truth = torch.rand(trial.batch * rows, width, device=device)
-    functional = torch.nn.functional
+    truth, functional = torch.rand(trial.batch * rows, width, device=device), torch.nn.functional
     how = "sum" if trial.operation.output_shape == (1,) else "none"
     if trial.variant == "smooth_l1":
         return lambda one: functional.smooth_l1_loss(one, truth, beta=0.1, reduction=how)
@@ -298,16 +277,22 @@ def _make_small(torch: Any, device: str, trial: LayerTrial) -> Function:
 
 _MAKERS: dict[str, Callable[[Any, str, LayerTrial], Function]] = {
     kinds.STEP: _make_step,
-    kinds.CONCATENATE: _make_concatenation,
-    kinds.ADD: _make_addition,
+    kinds.CONCATENATE: lambda torch, _, __: lambda *parts: torch.cat(parts, 1),
+    kinds.ADD: lambda _, __, trial: operator.iadd if trial.operation.in_place else operator.add,
     kinds.ROI_ALIGN: _make_roi_align,
     kinds.NMS: _make_nms,
     kinds.NEAREST: _make_interpolation,
     kinds.BILINEAR: _make_interpolation,
     kinds.ARITHMETIC: _make_arithmetic,
-    kinds.REDUCTION: _make_reduction,
+    kinds.REDUCTION: lambda _, __, trial: (
+        (lambda one: one.sum()) if trial.variant == "sum" else (lambda one: one.max(1)[0])
+    ),
     kinds.INDEX: _make_index,
-    kinds.SORTING: _make_sorting,
+    kinds.SORTING: lambda _, __, trial: (
+        (lambda one: one.topk(trial.operation.output_shape[0]))
+        if trial.variant == "topk"
+        else (lambda one: one.sort(descending=True))
+    ),
     kinds.LOSS: _make_loss,
     kinds.VIEW: _make_views,
     kinds.SMALL: _make_small,

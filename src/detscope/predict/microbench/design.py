@@ -7,7 +7,8 @@ keep their order. Boxes come as rows of four numbers, from a few to tens of thou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log, prod
@@ -67,13 +68,11 @@ Draw = Callable[[Random], LayerTrial]
 
 def draw_rounds(seed: int = 0, limits: LayerLimits = CPU_LIMITS) -> Iterator[list[LayerTrial]]:
     """Rounds without end; each holds every kind."""
-    number = 0
-    while True:
+    for number in itertools.count():
         chance = Random(f"{seed} {number}")
         trials = [_draw_within(draw, chance, limits) for draw, count in _ROUND for _ in range(count)]
         chance.shuffle(trials)
         yield trials
-        number += 1
 
 
 def _draw_within(draw: Draw, chance: Random, limits: LayerLimits) -> LayerTrial:
@@ -180,6 +179,22 @@ def _draw_first(chance: Random) -> LayerTrial:
     return replace(trial, stages=(FIRST, INFERENCE))
 
 
+def _make_trial(
+    chance: Random,
+    kind: str,
+    inputs: tuple[Shape, ...],
+    output: Shape,
+    parameters: Shape = (),
+    *,
+    in_place: bool = False,
+    variant: str = "",
+    batches: Sequence[int] = BATCHES,
+) -> LayerTrial:
+    """At a batch size that is drawn last."""
+    operation = _make_operation(kind, inputs, output, parameters, in_place=in_place)
+    return LayerTrial(operation, chance.choice(batches), variant=variant)
+
+
 def _draw_plain(
     chance: Random, *, kind: str, variants: tuple[str, ...] = (), in_place: float = 0.0
 ) -> LayerTrial:
@@ -187,8 +202,8 @@ def _draw_plain(
     shape = _draw_image(chance)
     variant = chance.choice(variants) if variants else ""
     parameters = (shape[1], shape[1]) if kind == kinds.BATCH_NORM else ()
-    operation = _make_operation(kind, (shape,), shape, parameters, in_place=chance.random() < in_place)
-    return LayerTrial(operation, chance.choice(BATCHES), variant=variant)
+    inside = chance.random() < in_place
+    return _make_trial(chance, kind, (shape,), shape, parameters, in_place=inside, variant=variant)
 
 
 def _draw_norm(chance: Random) -> LayerTrial:
@@ -199,45 +214,39 @@ def _draw_norm(chance: Random) -> LayerTrial:
 
 def _draw_add(chance: Random) -> LayerTrial:
     shape = _draw_image(chance)
-    operation = _make_operation(kinds.ADD, (shape, shape), shape, in_place=chance.random() < 0.5)
-    return LayerTrial(operation, chance.choice(BATCHES))
+    return _make_trial(chance, kinds.ADD, (shape, shape), shape, in_place=chance.random() < 0.5)
 
 
 def _draw_gate(chance: Random) -> LayerTrial:
     """Squeeze and excite: a map times one number per channel."""
     shape = _draw_image(chance)
-    operation = _make_operation(kinds.ACTIVATION, ((1, shape[1], 1, 1), shape), shape)
-    return LayerTrial(operation, chance.choice(BATCHES), variant="mul")
+    return _make_trial(chance, kinds.ACTIVATION, ((1, shape[1], 1, 1), shape), shape, variant="mul")
 
 
 def _draw_concatenation(chance: Random) -> LayerTrial:
     size, parts = _draw_size(chance), chance.choice((2, 2, 3, 4))
     channels = [_draw_channels(chance, 8, 512) for _ in range(parts)]
     shapes = tuple((1, count, size, size) for count in channels)
-    operation = _make_operation(kinds.CONCATENATE, shapes, (1, sum(channels), size, size))
-    return LayerTrial(operation, chance.choice(BATCHES))
+    return _make_trial(chance, kinds.CONCATENATE, shapes, (1, sum(channels), size, size))
 
 
 def _draw_pool(chance: Random, *, kind: str) -> LayerTrial:
     channels, size = _draw_channels(chance), _draw_size(chance, 4, 112)
     window, stride = chance.choice(((3, 2), (3, 2), (2, 2), (3, 1)))
     out = (size + 2 * (window // 2) - window) // stride + 1 if window == 3 else size // 2
-    operation = _make_operation(kind, ((1, channels, size, size),), (1, channels, out, out))
-    return LayerTrial(operation, chance.choice(BATCHES), variant=f"{window} {stride}")
+    shapes = ((1, channels, size, size),), (1, channels, out, out)
+    return _make_trial(chance, kind, *shapes, variant=f"{window} {stride}")
 
 
 def _draw_mean(chance: Random) -> LayerTrial:
     """The pool to one number per channel."""
     shape = _draw_image(chance)
-    operation = _make_operation(kinds.AVERAGE_POOL, (shape,), (*shape[:2], 1, 1))
-    return LayerTrial(operation, chance.choice(BATCHES), variant="adaptive")
+    return _make_trial(chance, kinds.AVERAGE_POOL, (shape,), (*shape[:2], 1, 1), variant="adaptive")
 
 
 def _draw_linear(chance: Random) -> LayerTrial:
     inside, outside = _draw_channels(chance, 16, 2048), _draw_channels(chance, 10, 2048)
-    parameters = (inside * outside, outside)
-    operation = _make_operation(kinds.LINEAR, ((1, inside),), (1, outside), parameters)
-    return LayerTrial(operation, chance.choice(BATCHES))
+    return _make_trial(chance, kinds.LINEAR, ((1, inside),), (1, outside), (inside * outside, outside))
 
 
 def _draw_update(chance: Random, *, kind: str) -> LayerTrial:
@@ -246,12 +255,10 @@ def _draw_update(chance: Random, *, kind: str) -> LayerTrial:
 
 
 def _draw_step(chance: Random) -> LayerTrial:
-    operation = _make_operation(kinds.STEP, ((1, chance.choice((10, 100, 1000))),), (1,))
-    return LayerTrial(operation, chance.choice(BATCHES))
+    return _make_trial(chance, kinds.STEP, ((1, chance.choice((10, 100, 1000))),), (1,))
 
 
-def draw_roi_align(chance: Random) -> LayerTrial:
-    """Boxes of one level's map, five, seven or fourteen places wide."""
+def _draw_roi_align(chance: Random) -> LayerTrial:
     while True:
         batch, image = chance.choice(FEW_BATCHES), _draw_map(chance, 8)
         window, boxes = chance.choice((5, 7, 7, 14)), _draw_log(chance, 4, 512)
@@ -260,79 +267,64 @@ def draw_roi_align(chance: Random) -> LayerTrial:
             return LayerTrial(_make_operation(kinds.ROI_ALIGN, (image, (boxes, 5)), output), batch)
 
 
-def draw_nms(chance: Random) -> LayerTrial:
-    """Boxes of one image."""
+def _draw_nms(chance: Random) -> LayerTrial:
     count = _draw_log(chance, 20, 4000)
     return LayerTrial(_make_operation(kinds.NMS, ((count, 4),), (count,)), 1, (INFERENCE,))
 
 
-def draw_group_norm(chance: Random) -> LayerTrial:
-    """Eight channels to a group, as heads have it."""
+def _draw_group_norm(chance: Random) -> LayerTrial:
     shape = _draw_map(chance)
-    operation = _make_operation(kinds.GROUP_NORM, (shape,), shape, (shape[1], shape[1]))
-    return LayerTrial(operation, chance.choice(BATCHES))
+    return _make_trial(chance, kinds.GROUP_NORM, (shape,), shape, (shape[1], shape[1]))
 
 
-def draw_nearest(chance: Random) -> LayerTrial:
-    """A level of a pyramid, twice as large."""
+def _draw_nearest(chance: Random) -> LayerTrial:
     shape = _draw_map(chance)
-    operation = _make_operation(kinds.NEAREST, (shape,), (*shape[:2], 2 * shape[2], 2 * shape[3]))
-    return LayerTrial(operation, chance.choice(BATCHES))
+    return _make_trial(chance, kinds.NEAREST, (shape,), (*shape[:2], 2 * shape[2], 2 * shape[3]))
 
 
-def draw_bilinear(chance: Random) -> LayerTrial:
-    """An image made to fit, or masks."""
+def _draw_bilinear(chance: Random) -> LayerTrial:
     channels, size = chance.choice((1, 3, 3, 17)), _draw_log(chance, 14, 400)
     made = max(1, round(size * chance.uniform(0.5, 2.0)))
-    operation = _make_operation(kinds.BILINEAR, ((1, channels, size, size),), (1, channels, made, made))
-    return LayerTrial(operation, chance.choice(FEW_BATCHES))
+    shapes = ((1, channels, size, size),), (1, channels, made, made)
+    return _make_trial(chance, kinds.BILINEAR, *shapes, batches=FEW_BATCHES)
 
 
-def draw_arithmetic(chance: Random) -> LayerTrial:
-    """Boxes or maps, element by element."""
+def _draw_arithmetic(chance: Random) -> LayerTrial:
     shape = _draw_boxes(chance) if chance.random() < 0.6 else _draw_map(chance)
     variant, inputs = chance.choice((("sub", 2), ("div", 2), ("exp", 1), ("clamp", 1), ("maximum", 2)))
-    operation = _make_operation(kinds.ARITHMETIC, (shape,) * inputs, shape)
-    return LayerTrial(operation, chance.choice(FEW_BATCHES), variant=variant)
+    shapes = (shape,) * inputs
+    return _make_trial(chance, kinds.ARITHMETIC, shapes, shape, variant=variant, batches=FEW_BATCHES)
 
 
-def draw_reduction(chance: Random) -> LayerTrial:
-    """To one number, or to one per row."""
+def _draw_reduction(chance: Random) -> LayerTrial:
     shape = _draw_boxes(chance)
     variant, output = chance.choice((("sum", (1,)), ("max", shape[:1])))
-    operation = _make_operation(kinds.REDUCTION, (shape,), output)
-    return LayerTrial(operation, chance.choice(FEW_BATCHES), variant=variant)
+    return _make_trial(chance, kinds.REDUCTION, (shape,), output, variant=variant, batches=FEW_BATCHES)
 
 
-def draw_index(chance: Random) -> LayerTrial:
-    """Some of the boxes."""
+def _draw_index(chance: Random) -> LayerTrial:
     rows, width = _draw_boxes(chance)
     chosen = max(1, round(rows * exp(chance.uniform(log(0.01), 0.0))))
-    operation = _make_operation(kinds.INDEX, ((rows, width),), (chosen, width))
-    return LayerTrial(operation, chance.choice(FEW_BATCHES))
+    return _make_trial(chance, kinds.INDEX, ((rows, width),), (chosen, width), batches=FEW_BATCHES)
 
 
-def draw_sorting(chance: Random) -> LayerTrial:
-    """Scores of one image, all of them or the best."""
+def _draw_sorting(chance: Random) -> LayerTrial:
     count = _draw_log(chance, 100, 100_000)
     variant, kept = chance.choice((("sort", count), ("topk", max(1, min(count, 1000) // 2))))
     return LayerTrial(_make_operation(kinds.SORTING, ((count,),), (kept,)), 1, (INFERENCE,), variant)
 
 
-def draw_loss(chance: Random) -> LayerTrial:
-    """Of boxes or of class scores: summed up, or one for each (focal losses weigh them)."""
+def _draw_loss(chance: Random) -> LayerTrial:
     shape, variant = _draw_boxes(chance), chance.choice(("smooth_l1", "cross_entropy"))
-    operation = _make_operation(kinds.LOSS, (shape,), chance.choice(((1,), shape)))
-    return LayerTrial(operation, chance.choice(FEW_BATCHES), variant=variant)
+    output = chance.choice(((1,), shape))
+    return _make_trial(chance, kinds.LOSS, (shape,), output, variant=variant, batches=FEW_BATCHES)
 
 
-def draw_views(_: Random) -> LayerTrial:
-    """Other shapes of the same memory: the time of one of several."""
+def _draw_views(_: Random) -> LayerTrial:
     return LayerTrial(_make_operation(kinds.VIEW, (), (1,)), 1, (INFERENCE,), parts=VIEWS)
 
 
-def draw_small(chance: Random) -> LayerTrial:
-    """What is done with boxes and targets where no gradient is asked for: the time of one of several."""
+def _draw_small(chance: Random) -> LayerTrial:
     boxes = _draw_log(chance, 5, 50_000)
     size = max(1, round(boxes * SMALL_ELEMENTS / SMALL_CALLS))
     operation = _make_operation(kinds.SMALL, (), (size,))
@@ -341,18 +333,19 @@ def draw_small(chance: Random) -> LayerTrial:
 
 # operators of detectors
 DETECTION: tuple[tuple[Draw, int], ...] = (
-    (draw_roi_align, 2),
-    (draw_nms, 1),
-    (draw_group_norm, 2),
-    (draw_nearest, 2),
-    (draw_bilinear, 1),
-    (draw_arithmetic, 4),
-    (draw_reduction, 2),
-    (draw_index, 2),
-    (draw_sorting, 1),
-    (draw_loss, 3),
-    (draw_views, 1),
-    (draw_small, 3),
+    (_draw_roi_align, 2),  # boxes of one level's map, five, seven or fourteen places wide
+    (_draw_nms, 1),  # boxes of one image
+    (_draw_group_norm, 2),  # eight channels to a group, as heads have it
+    (_draw_nearest, 2),  # a level of a pyramid, twice as large
+    (_draw_bilinear, 1),  # an image made to fit, or masks
+    (_draw_arithmetic, 4),  # boxes or maps, element by element
+    (_draw_reduction, 2),  # to one number, or to one per row
+    (_draw_index, 2),  # some of the boxes
+    (_draw_sorting, 1),  # scores of one image, all of them or the best
+    (_draw_loss, 3),  # of boxes or of class scores: summed up, or one for each (focal losses weigh them)
+    (_draw_views, 1),  # other shapes of the same memory: the time of one of several
+    # what is done with boxes and targets where no gradient is asked for: the time of one of several
+    (_draw_small, 3),
 )
 _ACTIVATIONS = ("silu", "hardswish", "sigmoid")
 _ROUND: tuple[tuple[Draw, int], ...] = (

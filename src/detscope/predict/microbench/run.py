@@ -172,18 +172,16 @@ def measure_layer(bench: LayerBench, trial: LayerTrial, stage: str) -> float:
     return median(times) / trial.parts
 
 
-def _count_copies(trial: LayerTrial) -> int:
-    one = trial.operation
-    held = 4 * (trial.batch * (one.input_elements + one.output_elements) + 2 * sum(one.parameters))
-    return max(_FEWEST, min(_MOST, round(_ALIVE_BYTES / held)))
-
-
 def _time_training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool) -> Callable[[], float]:
     """A function that runs all copies forward, then backward, and gives the ms of one."""
-    calls = [make_call(bench, trial, training=True) for _ in range(_count_copies(trial))]
-    shape = trial.operation.output_shape
+    one = trial.operation
+    held = 4 * (trial.batch * (one.input_elements + one.output_elements) + 2 * sum(one.parameters))
+    copies = max(_FEWEST, min(_MOST, round(_ALIVE_BYTES / held)))
+    calls = [make_call(bench, trial, training=True) for _ in range(copies)]
+    shape = one.output_shape
     gradient = bench.draw_tensor((trial.batch * shape[0], *shape[1:]))
-    clock, empty = bench.clock, (bench.draw_tensor((1,)).requires_grad_(), bench.draw_tensor((1,)))
+    clock = bench.clock
+    leaf, one_number = bench.draw_tensor((1,)).requires_grad_(), bench.draw_tensor((1,))
 
     def run() -> float:
         clock.reset()
@@ -204,20 +202,13 @@ def _time_training(bench: LayerBench, trial: LayerTrial, *, input_gradient: bool
             call.clear_gradients()
         backward_ms = clock.total_ms()
         if trial.operation.kind != kinds.STEP:  # the start of the backward pass is a part of it
-            backward_ms = max(
-                _LEAST * backward_ms, backward_ms - len(calls) * _time_empty_backward(clock, *empty)
-            )
+            nothing = leaf.view(1)
+            clock.reset()
+            _run_backward(clock, nothing, one_number, (leaf,))
+            backward_ms = max(_LEAST * backward_ms, backward_ms - len(calls) * clock.total_ms())
         return (forward_ms + backward_ms) / len(calls)
 
     return run
-
-
-def _time_empty_backward(clock: Clock, leaf: Tensor, gradient: Tensor) -> float:
-    """Of a backward pass with nothing in it."""
-    output = leaf.view(1)
-    clock.reset()
-    _run_backward(clock, output, gradient, (leaf,))
-    return clock.total_ms()
 
 
 def _run_backward(clock: Clock, output: Tensor, gradient: Tensor, leaves: Iterable[Tensor]) -> None:

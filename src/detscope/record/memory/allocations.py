@@ -43,13 +43,19 @@ class _ByteSums:
             self.freed -= size
         self.peak = max(self.peak, live)
 
+    def describe_pass(self, passes: int) -> dict[str, float]:
+        return {
+            "peak_bytes": self.peak,
+            "allocated_bytes": self.allocated / passes,
+            "freed_bytes": self.freed / passes,
+        }
+
 
 @dataclass
 class _PassSums:
     """Sums over all passes, and the single allocations of the first."""
 
     count: int = 0
-    peak: int = 0
     peak_at: tuple[str, str, str] = ("", "", "")
     whole: _ByteSums = field(default_factory=_ByteSums)
     stages: dict[str, _ByteSums] = field(default_factory=lambda: defaultdict(_ByteSums))
@@ -87,12 +93,11 @@ def measure_allocations(
 def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSums:
     wanted = "CUDA" if device.startswith("cuda") else "CPU"
     host = [event for event in events if event.name() == MEMORY or event.device_type().name == "CPU"]
-    spans = sorted(host, key=lambda event: (event.start_ns(), -event.duration_ns()))
     found = _PassSums()
     open_spans: list[tuple[int, str]] = []  # end, name; outermost first
     live = 0
     thread: int | None = None
-    for event in spans:
+    for event in sorted(host, key=lambda event: (event.start_ns(), -event.duration_ns())):
         name, start_ns = event.name(), event.start_ns()
         if name == PASS_NAME:
             found.count += 1
@@ -106,8 +111,17 @@ def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSu
             if event.start_thread_id() == thread:
                 open_spans.append((event.end_ns(), name))
         elif event.device_type().name == wanted:
-            live += event.nbytes()
-            _add_change(found, event.nbytes(), live, _find_owners([name for _, name in open_spans], nodes))
+            size = event.nbytes()
+            live += size
+            owners = stage, module, operator = _find_owners([name for _, name in open_spans], nodes)
+            if live > found.whole.peak:
+                found.peak_at = owners
+            parts = stage.split(".") if stage else ["(rest of the model)"]
+            around = [found.stages[".".join(parts[: depth + 1])] for depth in range(len(parts))]
+            for sums in (found.whole, found.modules[module], *around):
+                sums.add_change(size, live)
+            if size > 0 and found.count == 1:
+                found.single.append((size, operator, module, stage))
     return found
 
 
@@ -126,44 +140,24 @@ def _find_owners(names: Sequence[str], nodes: NodeTable) -> tuple[str, str, str]
     return stage, module or "(model)", operator or "(outside operators)"
 
 
-def _add_change(found: _PassSums, size: int, live: int, owners: tuple[str, str, str]) -> None:
-    stage, module, operator = owners
-    found.whole.add_change(size, live)
-    found.modules[module].add_change(size, live)
-    parts = stage.split(".") if stage else ["(rest of the model)"]
-    for depth in range(len(parts)):
-        found.stages[".".join(parts[: depth + 1])].add_change(size, live)
-    if live > found.peak:
-        found.peak, found.peak_at = live, owners
-    if size > 0 and found.count == 1:
-        found.single.append((size, operator, module, stage))
-
-
 def _make_figures(found: _PassSums, device: str) -> dict[str, Any]:
-    if not found.count:
-        return {"what": WHAT.format(device=device), "passes": 0, "peak_bytes": None, "why": "no pass ran"}
+    what, count = WHAT.format(device=device), found.count
+    if not count:
+        return {"what": what, "passes": 0, "peak_bytes": None, "why": "no pass ran"}
     largest = sorted(found.single, key=lambda item: -item[0])[:LARGEST]
     modules = sorted(found.modules.items(), key=lambda item: -item[1].allocated)[:LARGEST]
-    stage, module, operator = found.peak_at
     return {
-        "what": WHAT.format(device=device),
-        "passes": found.count,
-        "peak_bytes": found.peak,
-        "peak_at": {"stage": stage, "module": module, "operator": operator},
-        **_mean_sums(found.whole, found.count),
+        "what": what,
+        "passes": count,
+        "peak_at": dict(zip(("stage", "module", "operator"), found.peak_at, strict=True)),
+        **found.whole.describe_pass(count),
         "stages": [
-            {"name": name, "depth": name.count("."), "peak_bytes": own.peak, **_mean_sums(own, found.count)}
+            {"name": name, "depth": name.count("."), **own.describe_pass(count)}
             for name, own in found.stages.items()
         ],
-        "modules": [
-            {"path": path, "peak_bytes": own.peak, **_mean_sums(own, found.count)} for path, own in modules
-        ],
+        "modules": [{"path": path, **own.describe_pass(count)} for path, own in modules],
         "largest": [
             {"bytes": size, "operator": operator, "module": module, "stage": stage or None}
             for size, operator, module, stage in largest
         ],
     }
-
-
-def _mean_sums(own: _ByteSums, passes: int) -> dict[str, float]:
-    return {"allocated_bytes": own.allocated / passes, "freed_bytes": own.freed / passes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detscope.faults import error_text
@@ -30,26 +30,18 @@ class MemoryFailure:
 
 def find_out_of_memory(error: BaseException | None, device: str) -> MemoryFailure | None:
     """What ran out, if that is what the error says or was caused by."""
-    for link in _chain_of(error):
-        found = _read_error(link)
-        if found is not None:
-            status, text = found
-            where = device if status == "oom_device" else "cpu"
-            first = next((line for line in text.splitlines() if _is_request(line)), text)
-            return MemoryFailure(status, where, read_requested_bytes(text), first[:_MESSAGE_LENGTH])
-    return None
-
-
-def _is_request(line: str) -> bool:
-    return bool(_PLAIN_REQUEST.search(line) or _ROUNDED_REQUEST.search(line))
-
-
-def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        yield error
+        found = _read_error(error)
+        if found is not None:
+            status, text = found
+            where = device if status == "oom_device" else "cpu"
+            lines = (line for line in text.splitlines() if read_requested_bytes(line) is not None)
+            message = next(lines, text)[:_MESSAGE_LENGTH]
+            return MemoryFailure(status, where, read_requested_bytes(text), message)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
 
 
 def _read_error(error: BaseException) -> tuple[str, str] | None:

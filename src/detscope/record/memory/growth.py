@@ -58,9 +58,7 @@ class Addition:
 def weigh_added(container: Any, items: int) -> Addition:
     """Of the last items; the order of a set is anybody's guess."""
     values = container.values() if isinstance(container, dict) else container
-    last: Iterator[Any] = iter(values)
-    if not isinstance(container, set):
-        last = reversed(values) if hasattr(values, "__reversed__") else last
+    last: Iterator[Any] = reversed(values) if hasattr(values, "__reversed__") else iter(values)
     added = Addition()
     for item in islice(last, min(items, _MOST_ITEMS)):
         _weigh_item(item, added, _DEPTH)
@@ -88,15 +86,12 @@ def find_holder(
     container: Any, frame: FrameType | None, items: int, added: Addition
 ) -> GrowingVariable | None:
     """The variable of a running function, of a module, or the attribute through which it is kept."""
-    frames = _script_frames(frame)
-    level = [container]
+    frames, level = _script_frames(frame), [container]
     for _ in range(_DEPTH):
         for one in level:
             place = _find_scope(one, frames)
             if place is not None:
-                return GrowingVariable(
-                    place[0], added.kind, items, added.bytes, added.graphs, _line_of(place)
-                )
+                return _make_variable(place, added.kind, items, added.bytes, added.graphs)
         above = [one for part in level for one in gc.get_referrers(part) if type(one) in _CONTAINERS]
         level = [one for one in above if one is not level][:_MOST_ITEMS]
     return None
@@ -108,27 +103,24 @@ VariableScope = tuple[str, str, int, int]  # name, file, first and last line in 
 def measure_graphs(frame: FrameType | None) -> dict[VariableScope, int]:
     """Variables and attributes that keep a tensor with its graph, and how many nodes that graph has."""
     frames, found = _script_frames(frame), {}
-    kept = [
-        one for one in gc.get_objects() if type(one) is torch.Tensor
-    ]  # others answer by code of their own
+    # others than plain tensors answer by code of their own
+    kept = [one for one in gc.get_objects() if type(one) is torch.Tensor]
     for one in [one for one in kept if one.grad_fn is not None][:_MOST_GRAPHS]:
         place = _find_scope(one, frames)
-        if place is not None:
-            found[place] = _count_nodes(one.grad_fn)
+        if place is None:
+            continue
+        seen: set[Any] = {one.grad_fn}
+        waiting: list[Any] = [one.grad_fn]
+        while waiting and len(seen) < _MOST_NODES:
+            for following, _ in waiting.pop().next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    waiting.append(following)
+        found[place] = len(seen)
     return found
 
 
-def _count_nodes(node: Any) -> int:
-    seen, waiting = {node}, [node]
-    while waiting and len(seen) < _MOST_NODES:
-        for following, _ in waiting.pop().next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)
-    return len(seen)
-
-
-def find_graph_holder(
+def _find_graph_holder(
     first: dict[VariableScope, int], second: dict[VariableScope, int], third: dict[VariableScope, int]
 ) -> GrowingVariable | None:
     """Of the graphs that grew between three neighbouring steps, the one that grew by most."""
@@ -140,12 +132,13 @@ def find_graph_holder(
     if not grown:
         return None
     place = max(grown, key=lambda one: grown[one])
-    return GrowingVariable(place[0], GRAPH, grown[place], 0, True, _line_of(place))
+    return _make_variable(place, GRAPH, grown[place], 0, True)
 
 
-def _line_of(place: VariableScope) -> str | None:
+def _make_variable(place: VariableScope, kind: str, items: int, size: int, graphs: bool) -> GrowingVariable:
     name, file, first, last = place
-    return find_growing_line(file, name.rpartition(".")[2], first, last)
+    line = find_growing_line(file, name.rpartition(".")[2], first, last)
+    return GrowingVariable(name, kind, items, size, graphs, line)
 
 
 def _script_frames(frame: FrameType | None) -> list[FrameType]:
@@ -196,10 +189,8 @@ def _find_in_instances(value: Any) -> VariableScope | None:
             holders = [owner]
         for holder in holders:
             kind = type(holder)
-            if (
-                isinstance(holder, (ModuleType, FrameType, *_CONTAINERS))
-                or kind.__module__.split(".")[0] == "detscope"
-            ):
+            ours = kind.__module__.split(".")[0] == "detscope"
+            if ours or isinstance(holder, (ModuleType, FrameType, *_CONTAINERS)):
                 continue
             attributes: Mapping[str, Any] = getattr(holder, "__dict__", None) or {}
             name = next((name for name, one in attributes.items() if one is value), None)
@@ -216,10 +207,9 @@ def find_growing_line(file: str, name: str, first: int = 0, last: int = sys.maxs
     except (OSError, SyntaxError, ValueError):
         return None
     nodes = (node for node in ast.walk(tree) if isinstance(node, (ast.expr, ast.stmt)))
-    lines = sorted({node.lineno for node in nodes if _makes_longer(node, name)})
-    inside = [line for line in lines if first <= line <= last]
-    short = Path(file).name
-    return ", ".join(f"{short}:{line}" for line in inside[:3]) or None
+    inside = (node for node in nodes if first <= node.lineno <= last)
+    lines = sorted({node.lineno for node in inside if _makes_longer(node, name)})
+    return ", ".join(f"{Path(file).name}:{line}" for line in lines[:3]) or None
 
 
 def _makes_longer(node: ast.AST, name: str) -> bool:
@@ -292,9 +282,8 @@ class GrowthWatch:
         self._readings: list[tuple[int, int]] = []
         self._lengths: dict[int, int] | None = None  # of all containers, at the border before
         self._grown: dict[int, int] | None = None  # those that were longer at the border after that
-        self._graphs: list[
-            dict[VariableScope, int]
-        ] = []  # of tensors kept beyond their step, at these borders
+        # of tensors kept beyond their step, at these borders
+        self._graphs: list[dict[VariableScope, int]] = []
         self._looks = 0
         self._holder: GrowingVariable | None = None
 
@@ -319,25 +308,24 @@ class GrowthWatch:
         self._graphs = []
 
     def _look_for_cause(self) -> None:
+        recent = self._readings[-2 * SUSPICIOUS_READINGS :]
         if self._lengths is None:
-            recent = self._readings[-2 * SUSPICIOUS_READINGS :]
             if len(self._readings) % 4 == 0 and find_growth(recent, SUSPICIOUS_READINGS):
                 self._lengths = _measure_lengths()
                 self._graphs = [measure_graphs(sys._getframe())]
-            return
-        if self._grown is None:
+        elif self._grown is None:
             now, before = _measure_lengths(), self._lengths
             self._grown = {one: size for one, size in now.items() if before.get(one, size) < size}
             self._graphs.append(measure_graphs(sys._getframe()))
-            return
-        before, self._lengths, self._grown = self._grown, None, None
-        (first, second), self._graphs = self._graphs, []
-        self._looks += 1
-        growth = find_growth(self._readings[-2 * SUSPICIOUS_READINGS :], SUSPICIOUS_READINGS)
-        if growth is not None:
-            self._holder = _find_largest(before, growth.bytes_per_step)
-        if growth is not None and self._holder is None:
-            self._holder = find_graph_holder(first, second, measure_graphs(sys._getframe()))
+        else:
+            before, self._lengths, self._grown = self._grown, None, None
+            (first, second), self._graphs = self._graphs, []
+            self._looks += 1
+            growth = find_growth(recent, SUSPICIOUS_READINGS)
+            if growth is not None:
+                self._holder = _find_largest(before, growth.bytes_per_step)
+                if self._holder is None:
+                    self._holder = _find_graph_holder(first, second, measure_graphs(sys._getframe()))
 
     def describe_growth(self) -> dict[str, Any] | None:
         """For `run.json`; None where memory does not grow."""

@@ -16,6 +16,8 @@ from detscope.record.steps.nodes import NodeTable
 
 ACTIVATIONS, TEMPORARY, WORKSPACE, UNKNOWN = "activations", "temporary", "workspace", "unknown"
 ALLOCATED_BEFORE = -1  # as a step
+# of things at one moment: a phase ends before another begins
+_END, _BEGIN, _HOLDERS, _SEEN, _GONE = range(5)
 
 
 @dataclass(slots=True)
@@ -51,8 +53,8 @@ class BlockRelease:
     last_step: bool  # recording ended before it was let go
 
 
-def find_category(block: MemoryBlock, release: BlockRelease, backward_operators_ns: Sequence[int]) -> str:
-    """The category of a block whose life is known."""
+def find_category(block: MemoryBlock, release: BlockRelease, backward_ns: Sequence[int]) -> str:
+    """The category of a block whose life is known; `backward_ns`: when operators of backward began."""
     if block.category is not None:
         return block.category
     if block.step == ALLOCATED_BEFORE:
@@ -61,27 +63,18 @@ def find_category(block: MemoryBlock, release: BlockRelease, backward_operators_
     if same_step and block.place.run != NO_OPERATOR and block.place.run == release.run:
         return WORKSPACE
     if block.place.direction == "recompute":
-        used = bisect_right(backward_operators_ns, release.time_ns) > bisect_right(
-            backward_operators_ns, block.alloc_ns
-        )
-        return ACTIVATIONS if used or not same_step else TEMPORARY
+        before, after = (bisect_right(backward_ns, time_ns) for time_ns in (block.alloc_ns, release.time_ns))
+        return ACTIVATIONS if after > before or not same_step else TEMPORARY
     if block.phase in ("backward", "optimizer"):
         return TEMPORARY if same_step and not release.last_step else UNKNOWN
-    return _find_forward_category(block, release, same_step)
-
-
-def _find_forward_category(block: MemoryBlock, release: BlockRelease, same_step: bool) -> str:
-    """Made before the backward pass: kept for it, an input, or neither."""
+    # made before the backward pass: kept for it, an input, or neither
     if block.phase == "transfer" and release.phase != "transfer":
         return "inputs"
     if release.backwards > block.backwards:
         return ACTIVATIONS
-    if same_step and not release.last_step:
-        return TEMPORARY
     # without a backward pass: what a pass gave out is let go when the next one replaces it
-    if block.phase == "forward" and release.step - block.step <= 1:
-        return TEMPORARY
-    return UNKNOWN
+    replaced = block.phase == "forward" and release.step - block.step <= 1
+    return TEMPORARY if replaced or (same_step and not release.last_step) else UNKNOWN
 
 
 Row = tuple[Any, ...]
@@ -130,18 +123,26 @@ class MemoryLedger:
         self._backward_operators_ns: list[int] = []
         # by module, operator, direction and bytes: what was seen of blocks like that in any step
         self._portrait: dict[tuple[int, str | None, str | None, int], tuple[str, str]] = {}
-        self._shapes: dict[
-            tuple[int, int], tuple[str, str]
-        ] = {}  # by module and bytes: what passed its border
+        # by module and bytes: what passed its border
+        self._shapes: dict[tuple[int, int], tuple[str, str]] = {}
 
     def add_step(self, trace: MemoryTrace, observed: StepObservations) -> None:
         """Account for one step."""
         offset_ns = observed.offset_ns
         self._step = observed.step
         self._shapes.clear()
-        self._backward_operators_ns = [time_ns - offset_ns for time_ns in trace.backward_operators_ns]
-        others = _order_others(trace, observed)
         self._phases.clear()
+        self._backward_operators_ns = [time_ns - offset_ns for time_ns in trace.backward_operators_ns]
+        # all but the allocator's changes, by our clock, the last first
+        others: list[tuple[int, int, Any]] = []
+        for start_ns, end_ns, name in trace.phases:
+            others += (start_ns - offset_ns, _BEGIN, name), (end_ns - offset_ns, _END, name)
+        for number, holders in observed.holders.items():
+            if number in trace.marks:
+                others.append((trace.marks[number] - offset_ns, _HOLDERS, holders))
+        others += [(seen.time_ns, _SEEN, seen) for seen in observed.seen]
+        others += [(time_ns, _GONE, address) for time_ns, address in observed.gone]
+        others.sort(key=itemgetter(0, 1), reverse=True)
         begin_ns = trace.marks.get(observed.begin_mark or 0, 0) - offset_ns
         for change in trace.changes:
             time_ns = change[0] - offset_ns
@@ -165,9 +166,15 @@ class MemoryLedger:
         elif what == _HOLDERS:
             self.identify_blocks(item, time_ns, self._open_phase)
         elif what == _SEEN:
-            self._apply_seen(item)
+            size = item.shape.numel() * item.dtype.itemsize
+            texts = self._shapes[item.owner, size] = format_shape(item.shape), format_dtype(item.dtype)
+            block = self.live.get(item.address)
+            if block is not None and block.name is None and block.bytes == size:
+                block.shape, block.dtype = texts
         else:
-            self._close_unreported(item, self._next_time(time_ns), self._open_phase)
+            time_ns, block = self._next_time(time_ns), self.live.get(item)
+            if block is not None and not block.reported:
+                self._close_block(block, time_ns, self._open_phase)
 
     @property
     def _open_phase(self) -> str:
@@ -182,12 +189,17 @@ class MemoryLedger:
             holding.add(item.address)
             block = self.live.get(item.address)
             if block is not None and not block.reported and block.bytes != self._block_bytes(item):
-                self._close_block(
-                    block, self._next_time(time_ns), phase, NO_OPERATOR
-                )  # another one took its place
+                self._close_block(block, self._next_time(time_ns), phase)  # another one took its place
                 block = None
             if block is None:
-                block = self._add_unreported(item, time_ns)
+                # from before recording, or an input that is not the allocator's
+                self._numbers += 1
+                size = self._block_bytes(item)
+                block = MemoryBlock(self._numbers, item.address, size, item.device, 0, ALLOCATED_BEFORE, None)
+                if item.category == INPUTS and item.outside:
+                    block.alloc_ns, block.step, block.phase = self._next_time(time_ns), self._step, "data"
+                block.reported = False
+                self.live[item.address] = block
             block.category, block.name = item.category, item.name
             block.shape, block.dtype = item.shape, item.dtype
         if holders.complete:
@@ -196,24 +208,21 @@ class MemoryLedger:
                     if block.reported:  # still allocated, by somebody else: known by its life alone
                         block.category = block.name = None
                     else:
-                        self._close_block(block, self._next_time(time_ns), phase, NO_OPERATOR)
+                        self._close_block(block, self._next_time(time_ns), phase)
 
     def resume_after_gap(self, holders: TensorHolders, time_ns: int) -> None:
         """After a gap without events: what nobody holds is taken as released in it."""
         holding = {item.address for item in holders.held}
         for block in list(self.live.values()):
             if block.address not in holding:
-                self._close_block(block, self._next_time(time_ns), "other", NO_OPERATOR)
+                self._close_block(block, self._next_time(time_ns), "other")
         self.identify_blocks(holders, time_ns, "other")
 
     def write_alive(self, without_step: int | None = None) -> None:
         """Rows of what is still alive; but not of a step that is not part of the run."""
         for block in self.live.values():
             if block.step != without_step:
-                backwards = self._backwards_since(block)
-                self._write_row(
-                    block, BlockRelease(self._last_ns + 1, self._step, None, NO_OPERATOR, backwards, True)
-                )
+                self._write_row(block, self._last_ns + 1, None, NO_OPERATOR, last_step=True)
         self.live.clear()
 
     def forget_before(self, step: int) -> None:
@@ -244,36 +253,12 @@ class MemoryLedger:
             return
         if block is not None:  # its release was not reported: it was allocated before recording began
             self.unseen_frees += 1
-            self._close_block(block, time_ns, phase, NO_OPERATOR)
+            self._close_block(block, time_ns, phase)
             time_ns = self._next_time(time_ns)
         self._numbers += 1
         block = MemoryBlock(self._numbers, address, size, device, time_ns, self._step, phase)
         block.place, block.backwards, block.own = place, self._backwards, between_steps
         self.live[address] = block
-
-    def _add_unreported(self, item: HeldTensor, time_ns: int) -> MemoryBlock:
-        """A block nobody reported: from before recording, or an input that is not the allocator's."""
-        self._numbers += 1
-        size = self._block_bytes(item)
-        block = MemoryBlock(self._numbers, item.address, size, item.device, 0, ALLOCATED_BEFORE, None)
-        if item.category == INPUTS and item.outside:
-            block.alloc_ns, block.step, block.phase = self._next_time(time_ns), self._step, "data"
-        block.reported = False
-        self.live[item.address] = block
-        return block
-
-    def _close_unreported(self, address: int, time_ns: int, phase: str) -> None:
-        block = self.live.get(address)
-        if block is not None and not block.reported:
-            self._close_block(block, time_ns, phase, NO_OPERATOR)
-
-    def _apply_seen(self, seen: SeenTensor) -> None:
-        size = seen.shape.numel() * seen.dtype.itemsize
-        texts = format_shape(seen.shape), format_dtype(seen.dtype)
-        self._shapes[seen.owner, size] = texts
-        block = self.live.get(seen.address)
-        if block is not None and block.name is None and block.bytes == size:
-            block.shape, block.dtype = texts
 
     def _find_shape(self, block: MemoryBlock, category: str) -> None:
         """A gradient, and what a module makes inside, has the shape of what passes the module's border."""
@@ -291,22 +276,22 @@ class MemoryLedger:
         if found is not None:
             block.shape, block.dtype = found
 
-    def _close_block(self, block: MemoryBlock, time_ns: int, phase: str, run: int) -> None:
+    def _close_block(self, block: MemoryBlock, time_ns: int, phase: str, run: int = NO_OPERATOR) -> None:
         del self.live[block.address]
-        backwards = self._backwards_since(block)
-        self._write_row(block, BlockRelease(time_ns, self._step, phase, run, backwards, False))
+        self._write_row(block, time_ns, phase, run)
 
-    def _backwards_since(self, block: MemoryBlock) -> int:
-        """Backward passes until now; only those of its own step for what was made outside of the model."""
-        if block.phase == "forward" or block.step == self._step:
-            return self._backwards
-        return self._backwards_after.get(block.step, self._backwards)
-
-    def _write_row(self, block: MemoryBlock, release: BlockRelease) -> None:
+    def _write_row(
+        self, block: MemoryBlock, time_ns: int, phase: str | None, run: int, last_step: bool = False
+    ) -> None:
         if block.own and block.category is None:
             return
+        backwards = self._backwards
+        if block.phase != "forward" and block.step != self._step:
+            # made outside of the model: only backward passes of its own step count
+            backwards = self._backwards_after.get(block.step, backwards)
+        release = BlockRelease(time_ns, self._step, phase, run, backwards, last_step)
         place, known = block.place, block.step >= self.first_step
-        freed = not release.last_step
+        freed = not last_step
         category = find_category(block, release, self._backward_operators_ns)
         self._find_shape(block, category)
         self.rows.append(
@@ -315,11 +300,11 @@ class MemoryLedger:
                 block.device,
                 block.bytes,
                 block.alloc_ns if known else None,
-                release.time_ns if freed else None,
+                time_ns if freed else None,
                 block.step if known else None,
                 block.phase,
-                release.step if freed else None,
-                release.phase if freed else None,
+                self._step if freed else None,
+                phase if freed else None,
                 place.direction,
                 place.stage or None,
                 None if place.owner == NOBODY else self._nodes[place.owner].path,
@@ -331,23 +316,3 @@ class MemoryLedger:
                 None,
             )
         )
-
-
-# of things at one moment: a phase ends before another begins
-_END, _BEGIN, _HOLDERS, _SEEN, _GONE = range(5)
-
-
-def _order_others(trace: MemoryTrace, observed: StepObservations) -> list[tuple[int, int, Any]]:
-    """Everything of a step but the allocator's changes, by our clock, the last first."""
-    offset_ns = observed.offset_ns
-    items: list[tuple[int, int, Any]] = []
-    for start_ns, end_ns, name in trace.phases:
-        items.append((start_ns - offset_ns, _BEGIN, name))
-        items.append((end_ns - offset_ns, _END, name))
-    for number, holders in observed.holders.items():
-        if number in trace.marks:
-            items.append((trace.marks[number] - offset_ns, _HOLDERS, holders))
-    items += [(seen.time_ns, _SEEN, seen) for seen in observed.seen]
-    items += [(time_ns, _GONE, address) for time_ns, address in observed.gone]
-    items.sort(key=itemgetter(0, 1), reverse=True)
-    return items

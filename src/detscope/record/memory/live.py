@@ -85,59 +85,46 @@ class LiveObjects:
         self._optimizers = optimizers
         self._known: list[tuple[str, weakref.ref[torch.Tensor]]] = []
 
-    def find_parameters(self) -> None:
-        """Look which parameters there are; walking over the modules is for between steps."""
-        self._known = [(name, weakref.ref(one)) for name, one in self._list_parameters()]
-
     @property
     def _live_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Those that were there when it was looked, and still are."""
         found = [(name, reference()) for name, reference in self._known]
         return [(name, parameter) for name, parameter in found if parameter is not None]
 
-    def _list_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Parameters of the model, and of optimizers where they train others."""
+    def list_gradients(self) -> list[HeldTensor]:
+        """Gradients of the parameters, as far as there are any."""
+        found = [(name, parameter.grad) for name, parameter in self._live_parameters]
+        return _describe_all(GRADIENTS, [(name, one) for name, one in found if one is not None])
+
+    def list_everything(self) -> list[HeldTensor]:
+        """All of them; a storage that is both, such as a parameter's, counts as what comes first.
+
+        Parameters of the model, and of optimizers where they train others, are looked for here alone: walking
+        over the modules is for between steps. State is named by parameter and key: `head.weight exp_avg`.
+        """
         model = self._model()
-        named: list[tuple[str, torch.Tensor]] = [] if model is None else list(model.named_parameters())
-        known = {id(parameter) for _, parameter in named}
+        weights: list[tuple[str, torch.Tensor]] = [] if model is None else list(model.named_parameters())
+        names = {id(parameter): name for name, parameter in weights}
         for optimizer in self._optimizers:
             for number, group in enumerate(optimizer.param_groups):
                 for position, parameter in enumerate(group["params"]):
-                    if id(parameter) not in known:
-                        known.add(id(parameter))
-                        named.append((f"(optimizer).group{number}_{position}", parameter))
-        return named
-
-    def list_weights(self) -> list[HeldTensor]:
-        """Parameters and buffers."""
-        model = self._model()
-        buffers = () if model is None else model.named_buffers()
-        tensors: list[tuple[str, torch.Tensor]] = [*self._live_parameters, *buffers]
-        return _without_none(describe_tensor(tensor, PARAMETERS, name) for name, tensor in tensors)
-
-    def list_gradients(self) -> list[HeldTensor]:
-        """Gradients of the parameters, as far as there are any."""
-        return _without_none(
-            describe_tensor(parameter.grad, GRADIENTS, name)
-            for name, parameter in self._live_parameters
-            if parameter.grad is not None
-        )
-
-    def list_optimizer_state(self) -> list[HeldTensor]:
-        """Tensors in the optimizers' states, by parameter and key: `head.weight exp_avg`."""
-        names = {id(parameter): name for name, parameter in self._live_parameters}
-        found = []
-        for optimizer in self._optimizers:
-            for parameter, state in optimizer.state.items():
-                owner = names.get(id(parameter), "(optimizer)")
-                for key, tensor in find_named_tensors(state, ""):
-                    found.append(describe_tensor(tensor, OPTIMIZER, f"{owner} {key.strip('.')}"))
-        return _without_none(found)
-
-    def list_everything(self) -> list[HeldTensor]:
-        """All of them; a storage that is both, such as a parameter's, counts as what comes first."""
-        self.find_parameters()
-        return [*self.list_weights(), *self.list_gradients(), *self.list_optimizer_state()]
+                    if id(parameter) not in names:
+                        name = names[id(parameter)] = f"(optimizer).group{number}_{position}"
+                        weights.append((name, parameter))
+        self._known = [(name, weakref.ref(one)) for name, one in weights]
+        if model is not None:
+            weights += model.named_buffers()
+        state = [
+            (f"{names.get(id(parameter), '(optimizer)')} {key.strip('.')}", tensor)
+            for optimizer in self._optimizers
+            for parameter, states in optimizer.state.items()
+            for key, tensor in find_named_tensors(states, "")
+        ]
+        return [
+            *_describe_all(PARAMETERS, weights),
+            *self.list_gradients(),
+            *_describe_all(OPTIMIZER, state),
+        ]
 
 
 def sum_by_category(everything: Sequence[HeldTensor]) -> dict[str, int]:
@@ -170,8 +157,9 @@ def find_named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[
                 yield f"{path}.tensors", item
 
 
-def _without_none(items: Any) -> list[HeldTensor]:
-    return [item for item in items if item is not None]
+def _describe_all(category: str, named: Iterable[tuple[str, torch.Tensor]]) -> list[HeldTensor]:
+    found = (describe_tensor(tensor, category, name) for name, tensor in named)
+    return [item for item in found if item is not None]
 
 
 LARGEST_FREE = 5
@@ -182,14 +170,17 @@ Level = tuple[int, int, str, str, int]  # a row of `memory_levels`
 def read_levels(step: int, workers: Iterable[int], device: str) -> list[Level]:
     """All levels of this moment."""
     time_ns = perf_counter_ns()
-    found = [(level, size) for level, size in read_process_levels("self").items()]
+    found = list(read_process_levels("self").items())
     for worker in sorted(workers):
         resident = read_process_levels(str(worker)).get("process")
         if resident is not None:  # else it has ended
             found.append((f"worker {worker}", resident))
     rows: list[Level] = [(time_ns, step, "cpu", level, size) for level, size in found]
     if device.startswith("cuda"):
-        rows += [(time_ns, step, device, level, size) for level, size in _read_cuda_levels(device)]
+        blocks = _list_blocks(device)
+        free = sorted((block["size"] for block in blocks if block["state"] == "inactive"), reverse=True)
+        rows.append((time_ns, step, device, "reserved", torch.cuda.memory_reserved(device)))
+        rows += [(time_ns, step, device, "largest_free", size) for size in free[:LARGEST_FREE]]
     return rows
 
 
@@ -201,34 +192,16 @@ def read_process_levels(pid: str) -> dict[str, int]:
             key, _, rest = line.partition("\t")
             if key in _STATUS:
                 levels[_STATUS[key]] = int(rest.split()[0]) * 1024
-    if not levels:
-        levels = _read_by_psutil(pid)
+    if not levels:  # there is no /proc
+        import psutil
+
+        with suppress(psutil.Error):
+            levels["process"] = psutil.Process(None if pid == "self" else int(pid)).memory_info().rss
     return levels
 
 
-def _read_by_psutil(pid: str) -> dict[str, int]:
-    """Where there is no /proc."""
-    import psutil
-
-    try:
-        return {"process": psutil.Process(None if pid == "self" else int(pid)).memory_info().rss}
-    except psutil.Error:
-        return {}
-
-
-def _read_cuda_levels(device: str) -> list[tuple[str, int]]:
-    """Reserved by the caching allocator, and its largest free blocks."""
-    import torch
-
-    levels = [("reserved", torch.cuda.memory_reserved(device))]
-    blocks = _list_blocks(device)
-    free = sorted((block["size"] for block in blocks if block["state"] == "inactive"), reverse=True)
-    return levels + [("largest_free", size) for size in free[:LARGEST_FREE]]
-
-
 def _list_blocks(device: str) -> list[dict[str, Any]]:
-    import torch
-
+    """What the caching allocator has, blocks in use and free ones."""
     index = torch.device(device).index
     wanted = torch.cuda.current_device() if index is None else index
     return [

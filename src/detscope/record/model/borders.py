@@ -146,30 +146,23 @@ class BorderWriter:
     def find_mark(self, number: int) -> BackwardMark:
         """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""
         code = encode_event(number, ENTER)
-        mark = self._marks.get(code)
-        if mark is None:
-            mark = self._marks[code] = BackwardMark(self._make_mark(number))
-        return mark
-
-    def _make_mark(self, number: int) -> Callable[[Any], None]:
-        extend, now, code = self.buffer.items.extend, self.buffer.now, encode_event(number, MARK)
+        if code in self._marks:
+            return self._marks[code]
+        extend, now, marked = self.buffer.items.extend, self.buffer.now, encode_event(number, MARK)
         device_clock, handles = self.buffer.device_clock, self.buffer.handles
 
         def reach_node(gradient: Any) -> None:  # noqa: ARG001
-            extend((code, now(), NO_SEQUENCE))
+            extend((marked, now(), NO_SEQUENCE))
             if device_clock is not None:
                 handles.append(device_clock.record())
 
-        return reach_node
+        mark = self._marks[code] = BackwardMark(reach_node)
+        return mark
 
     def border_pair(self, number: int) -> Pair:
         """The two functions called around a target: before(target, args), after(target, args, output)."""
-        pair = self._pairs.get(number)
-        if pair is None:  # made once: probes go on and off between recorded and bare steps
-            pair = self._pairs[number] = self._make_pair(number)
-        return pair
-
-    def _make_pair(self, number: int) -> Pair:
+        if number in self._pairs:  # made once: probes go on and off between recorded and bare steps
+            return self._pairs[number]
         buffer = self.buffer
         extend, now = buffer.items.extend, buffer.now
         device_clock, handles = buffer.device_clock, buffer.handles
@@ -210,7 +203,8 @@ class BorderWriter:
             if ends:
                 ends[-1] = sequence
 
-        return before, after
+        pair = self._pairs[number] = (before, after)
+        return pair
 
     def note_failure(self, number: int, error: Exception) -> None:
         """A target is left by an exception; outer ones are left by the same, and the first counts."""

@@ -113,67 +113,6 @@ class _ReplacedFunction:
             vars(owner)[self._name] = self._plain
 
 
-class CallReplacements:
-    """All stand-ins of one recording; which of them do something follows from `show`."""
-
-    def __init__(self, calls: CallState) -> None:
-        self._calls = calls
-        self._patches = Patches()
-        self._methods: dict[tuple[type, str], MethodReplacement] = {}
-        self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
-        self._open = 0
-
-    def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
-        """From now on do this around calls of a method (or of a function, of its library module)."""
-        kind = None if name in vars(owner) else _find_class(owner, name)
-        if kind is None:
-            replaced = self._replaced.setdefault(
-                (id(owner), name), _ReplacedFunction(owner, name, self._calls)
-            )
-            replaced.target = target
-            return
-        stand_in = self._methods.get((kind, name))
-        if stand_in is None:
-            stand_in = self._methods[kind, name] = MethodReplacement(vars(kind)[name], self._calls)
-            self._patches.put(kind, name, stand_in)
-        stand_in.targets[id(owner)] = target
-
-    def hide_targets(self) -> None:
-        """Do nothing from now on."""
-        for stand_in in self._methods.values():
-            stand_in.targets.clear()
-        for replaced in self._replaced.values():
-            replaced.target = None
-
-    def forget_object(self, key: int) -> None:
-        """An object is gone, and its id may become another's."""
-        for stand_in in self._methods.values():
-            stand_in.targets.pop(key, None)
-
-    def remove_all(self) -> None:
-        """Take everything off for good."""
-        self.hide_targets()
-        for replaced in self._replaced.values():
-            replaced.take_out()
-        self._patches.undo()
-        self._methods.clear()
-        self._replaced.clear()
-
-    def put_functions_in(self) -> None:
-        """A recorded call begins."""
-        self._open += 1
-        if self._open == 1:
-            for replaced in self._replaced.values():
-                replaced.put_in()
-
-    def take_functions_out(self) -> None:
-        """It has ended."""
-        self._open -= 1
-        if not self._open:
-            for replaced in self._replaced.values():
-                replaced.take_out()
-
-
 def _recorded_here(calls: CallState) -> bool:
     here = calls.inside and (get_ident() == calls.owner or calls.in_backward)
     return bool(here and is_traced() is None)
@@ -187,11 +126,6 @@ def _make_around(plain: Callable[..., Any], target: CallTarget, calls: CallState
         return target.call_target(plain, args, kwargs)
 
     return function
-
-
-def _find_class(owner: Any, name: str) -> type | None:
-    """The class whose attribute an object finds under a name."""
-    return next((kind for kind in type(owner).__mro__ if name in vars(kind)), None)
 
 
 # the way to ask has changed with torch's versions; without any, tracers keep the plain call all the same
@@ -258,7 +192,7 @@ class CallListener:
 
 
 class ModuleCalls:
-    """Stands in nn.Module; `codes` says which modules are recorded now."""
+    """All stand-ins of one recording: `codes` says which modules are recorded now, `show_target` what else."""
 
     def __init__(self, borders: BorderWriter, listener: CallListener) -> None:
         self._borders = borders
@@ -268,7 +202,9 @@ class ModuleCalls:
         self._alone = Lock()
         self._call: Callable[..., Any] = nn.Module.__call__
         self._plain: Callable[..., Any] = nn.Module.__call__
-        self.stand_ins = CallReplacements(listener.calls)
+        self._methods: dict[tuple[type, str], MethodReplacement] = {}
+        self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
+        self._open = 0
         # codes of begins by id; negative: not in one piece, see `BorderWriter.targets`
         self.codes: dict[int, int] = {}
         self.installed = False
@@ -288,9 +224,39 @@ class ModuleCalls:
     def remove_call(self) -> None:
         """Put everything back for good."""
         self.codes.clear()
+        self.hide_targets()
+        for replaced in self._replaced.values():
+            replaced.take_out()
         self._patches.undo()
-        self.stand_ins.remove_all()
+        self._methods.clear()
+        self._replaced.clear()
         self.installed = False
+
+    def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
+        """From now on do this around calls of a method (or of a function, of its library module)."""
+        classes = (kind for kind in type(owner).__mro__ if name in vars(kind))
+        kind = None if name in vars(owner) else next(classes, None)
+        if kind is None:
+            made = _ReplacedFunction(owner, name, self._calls)
+            self._replaced.setdefault((id(owner), name), made).target = target
+            return
+        stand_in = self._methods.get((kind, name))
+        if stand_in is None:
+            stand_in = self._methods[kind, name] = MethodReplacement(vars(kind)[name], self._calls)
+            self._patches.put(kind, name, stand_in)
+        stand_in.targets[id(owner)] = target
+
+    def hide_targets(self) -> None:
+        """Do nothing around methods and functions from now on."""
+        for stand_in in self._methods.values():
+            stand_in.targets.clear()
+        for replaced in self._replaced.values():
+            replaced.target = None
+
+    def forget_object(self, key: int) -> None:
+        """An object is gone, and its id may become another's."""
+        for stand_in in self._methods.values():
+            stand_in.targets.pop(key, None)
 
     def _make_outermost(self) -> Callable[..., Any]:
         outside, plain = self._listener.outside, self._plain
@@ -320,9 +286,14 @@ class ModuleCalls:
             self._alone.release()
 
     def _call_inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        stand_ins = self.stand_ins
-        stand_ins.put_functions_in()
+        self._open += 1
+        if self._open == 1:
+            for replaced in self._replaced.values():
+                replaced.put_in()
         try:
             return self._call(module, *args, **kwargs)
         finally:
-            stand_ins.take_functions_out()
+            self._open -= 1
+            if not self._open:
+                for replaced in self._replaced.values():
+                    replaced.take_out()

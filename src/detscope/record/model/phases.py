@@ -42,10 +42,29 @@ class PhaseProbes(CallListener):
         self._on = False
 
     def attach(self) -> None:
-        """Begin to watch."""
-        if not self._handles:
-            self._install_hooks()
+        """Begin to watch; what is put on torch stays there until the end."""
         self._on = True
+        if self._handles:
+            return
+        put_around(self._patches, torch.autograd, "_engine_run_backward", self._run_backward)
+
+        def enter_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                self._buffer.enter_node(self._optimizer)
+
+        def exit_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                self._buffer.exit_node(self._optimizer)
+
+        self._handles += [
+            register_optimizer_step_pre_hook(enter_step),
+            register_optimizer_step_post_hook(exit_step),
+        ]
+        for kind in {
+            next(kind for kind in type(optimizer).__mro__ if "zero_grad" in vars(kind))
+            for optimizer in self._optimizers
+        }:
+            put_around(self._patches, kind, "zero_grad", self._zero_grad)
 
     def detach(self) -> None:
         """Watch no more, for now."""
@@ -66,28 +85,6 @@ class PhaseProbes(CallListener):
         buffer, number = self._buffer, self._forward
         buffer.enter_node(number)
         return lambda: buffer.exit_node(number)
-
-    def _install_hooks(self) -> None:
-        put_around(self._patches, torch.autograd, "_engine_run_backward", self._run_backward)
-
-        def enter_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
-                self._buffer.enter_node(self._optimizer)
-
-        def exit_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
-                self._buffer.exit_node(self._optimizer)
-
-        self._handles += [
-            register_optimizer_step_pre_hook(enter_step),
-            register_optimizer_step_post_hook(exit_step),
-        ]
-        classes = {
-            next(kind for kind in type(optimizer).__mro__ if "zero_grad" in vars(kind))
-            for optimizer in self._optimizers
-        }
-        for kind in classes:
-            put_around(self._patches, kind, "zero_grad", self._zero_grad)
 
     def _run_backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._on:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
 from detscope.record.foreign import WeakObjects
-from detscope.record.model.borders import BorderWriter
+from detscope.record.model.borders import BorderWriter, Pair
 from detscope.record.model.calls import CallListener, CallTarget, ModuleCalls
 from detscope.record.steps.events import ENTER, encode_event
-from detscope.record.steps.nodes import Node, NodeTable
+from detscope.record.steps.nodes import NodeTable
 from detscope.zoo.contract import Observer, Stage
 
 
@@ -50,6 +49,8 @@ def count_parameters(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, int]
 
 
 Reader = Callable[[Any], None]
+# by the id of an owner and a name (modules: none): the owner and who reads its outputs
+_Reads = dict[tuple[int, str], tuple[Any, list[Reader]]]
 
 
 class _ProbeTable:
@@ -58,10 +59,6 @@ class _ProbeTable:
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
         self.targets: dict[int, Callable[..., Any]] = {}
-
-    def forget_module(self, key: int) -> None:
-        self.codes.pop(key, None)
-        self.targets.pop(key, None)
 
 
 class ModelProbes:
@@ -88,99 +85,71 @@ class ModelProbes:
         self._whole, self._sparse, self._shown = _ProbeTable(), _ProbeTable(), _ProbeTable()
         self._shown.codes, self._shown.targets = self._module_calls.codes, borders.targets
         self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget_module)
-        stage_of = {stage.target: stage.name for stage in stages}
-        reads = self._make_readers(root, observers)
-        self._add_modules(self._add_module_nodes(root, nodes, which, stage_of), reads, root)
-        self._functions = self._make_function_targets(self._add_call_nodes(root, nodes, stages), reads)
+        reads: _Reads = {}
+        for observer in observers:
+            kind, owner, name = resolve_target(root, observer.target)
+            key = (id(owner), "" if kind == "module" else name)
+            reads.setdefault(key, (owner, []))[1].append(self._make_reader(observer))
+        self._add_modules(root, nodes, which, {stage.target: stage.name for stage in stages}, reads)
+        self._functions = self._make_function_targets(root, nodes, stages, reads)
 
-    @staticmethod
-    def _add_module_nodes(
-        root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str]
-    ) -> list[tuple[nn.Module, Node]]:
+    def _add_modules(
+        self, root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str], reads: _Reads
+    ) -> None:
         selected = dict(select_modules(root, which))
         for target in stage_of:  # a stage is recorded whatever --modules says
             if ":" not in target and not target.endswith("()"):
                 selected.setdefault(target, root.get_submodule(target))
         parameters = count_parameters(list(selected.items()))
-        return [
-            (
-                module,
-                nodes.add_node("module", path, type(module).__name__, stage_of.get(path), parameters[path]),
-            )
-            for path, module in selected.items()
-        ]
-
-    @staticmethod
-    def _add_call_nodes(
-        root: nn.Module, nodes: NodeTable, stages: Sequence[Stage]
-    ) -> list[tuple[Any, str, Node]]:
-        calls = []
-        for stage in stages:
-            kind, owner, name = resolve_target(root, stage.target)
-            if kind != "module":
-                path = stage.target if kind == "method" else f"{name}()"
-                calls.append((owner, name, nodes.add_node(kind, path, kind, stage.name)))
-        return calls
-
-    def _make_readers(
-        self, root: nn.Module, observers: Sequence[Observer]
-    ) -> dict[tuple[int, str], tuple[Any, list[Reader]]]:
-        """By owner and name (modules: none): the owner and who reads its outputs."""
-        found: dict[tuple[int, str], tuple[Any, list[Reader]]] = {}
-        for observer in observers:
-            kind, owner, name = resolve_target(root, observer.target)
-            key = (id(owner), "" if kind == "module" else name)
-            found.setdefault(key, (owner, []))[1].append(self._make_reader(observer))
-        return found
-
-    def _add_modules(
-        self,
-        modules: Sequence[tuple[nn.Module, Node]],
-        reads: Mapping[tuple[int, str], tuple[Any, list[Reader]]],
-        root: nn.Module,
-    ) -> None:
-        numbers = {id(module): node.number for module, node in modules}
+        numbers: dict[int, int] = {}
+        for path, module in selected.items():
+            about = (type(module).__name__, stage_of.get(path), parameters[path])
+            numbers[id(module)] = nodes.add_node("module", path, *about).number
+            self._alive.add(module)
+        self._whole.codes |= {key: encode_event(number, ENTER) for key, number in numbers.items()}
         observed = {
             key: (owner, tuple(readers)) for (key, name), (owner, readers) in reads.items() if not name
         }
         observed.setdefault(id(root), (root, ()))  # without modules its calls are still the forward phase
-        for module, _ in modules:
-            self._alive.add(module)
-        self._whole.codes |= {key: encode_event(number, ENTER) for key, number in numbers.items()}
         for key, (owner, readers) in observed.items():
             self._alive.add(owner)
             self._sparse.codes[key] = -1
-            self._sparse.targets[key] = _make_observed_call(None, self._borders, readers)
+            self._sparse.targets[key] = CallTarget(None, readers).call_target
             if readers:
                 self._whole.codes[key] = -1
-                self._whole.targets[key] = _make_observed_call(numbers.get(key), self._borders, readers)
+                self._whole.targets[key] = self._sparse.targets[key]
+                if key in numbers:
+                    self._whole.targets[key] = _make_observed_call(numbers[key], self._borders, readers)
 
     def _make_function_targets(
-        self,
-        nodes: Sequence[tuple[Any, str, Node]],
-        reads: Mapping[tuple[int, str], tuple[Any, list[Reader]]],
+        self, root: nn.Module, nodes: NodeTable, stages: Sequence[Stage], reads: _Reads
     ) -> list[tuple[weakref.ref[Any], str, CallTarget, CallTarget]]:
         """Owner, name, and what to do around calls with and without modules."""
-        wanted: dict[tuple[int, str], tuple[Any, str]] = {}
-        pairs = defaultdict[tuple[int, str], Any](lambda: None)
-        for owner, name, node in nodes:
-            wanted[id(owner), name] = (owner, name)
-            pairs[id(owner), name] = self._borders.border_pair(node.number)
-        wanted |= {key: (owner, key[1]) for key, (owner, _) in reads.items() if key[1]}
+        wanted: dict[tuple[int, str], tuple[Any, Pair | None]] = {}
+        for stage in stages:
+            kind, owner, name = resolve_target(root, stage.target)
+            if kind != "module":
+                path = stage.target if kind == "method" else f"{name}()"
+                number = nodes.add_node(kind, path, kind, stage.name).number
+                wanted[id(owner), name] = (owner, self._borders.border_pair(number))
+        for key, (owner, _) in reads.items():
+            if key[1]:
+                wanted.setdefault(key, (owner, None))
         found = []
-        for key, (owner, name) in wanted.items():
+        for key, (owner, pair) in wanted.items():
             readers = tuple(reads[key][1]) if key in reads else ()
             if isinstance(owner, nn.Module):
                 self._alive.add(owner)
-            whole, sparse = CallTarget(pairs[key], readers), CallTarget(None, readers)
-            found.append((weakref.ref(owner), name, whole, sparse))
+            whole, sparse = CallTarget(pair, readers), CallTarget(None, readers)
+            found.append((weakref.ref(owner), key[1], whole, sparse))
         return found
 
     def _forget_module(self, key: int) -> None:
         """A module is gone, and its id may become another's."""
         for table in (self._whole, self._sparse, self._shown):
-            table.forget_module(key)
-        self._module_calls.stand_ins.forget_object(key)
+            table.codes.pop(key, None)
+            table.targets.pop(key, None)
+        self._module_calls.forget_object(key)
 
     def knows_module(self, module: nn.Module) -> bool:
         """Whether it is recorded."""
@@ -196,7 +165,7 @@ class ModelProbes:
         for reference, name, whole, sparse in self._functions:
             owner, target = reference(), whole if modules else sparse
             if owner is not None and (target.pair or target.reads):
-                self._module_calls.stand_ins.show_target(owner, name, target)
+                self._module_calls.show_target(owner, name, target)
         if self._listener.outside is None:
             self._listener.calls.active = True
 
@@ -204,7 +173,7 @@ class ModelProbes:
         """Let no probe do anything; the stand-ins stay."""
         if self._listener.outside is None:
             self._listener.calls.active = False
-        self._module_calls.stand_ins.hide_targets()
+        self._module_calls.hide_targets()
         self._shown.codes.clear()
         self._shown.targets.clear()
         self._borders.forget_open()
@@ -226,27 +195,24 @@ class ModelProbes:
 
 
 def _make_observed_call(
-    number: int | None, borders: BorderWriter, readers: tuple[Reader, ...]
+    number: int, borders: BorderWriter, readers: tuple[Reader, ...]
 ) -> Callable[..., Any]:
-    """How a module is called whose outputs are read; `number`: None where it is not recorded."""
+    """How a recorded module is called whose outputs are read."""
 
     def call(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         output = None
-        if number is None:
-            output = run(*args, **kwargs)
-        else:
-            before, after = borders.border_pair(number)
-            before(None, args)
-            try:
-                if borders.seen is None:
-                    output = run(*args, **kwargs)
-                else:
-                    output = borders.call_noted(borders.seen, number, run, args, kwargs)
-            except Exception as error:
-                borders.note_failure(number, error)
-                raise
-            finally:
-                after(None, args, output)
+        before, after = borders.border_pair(number)
+        before(None, args)
+        try:
+            if borders.seen is None:
+                output = run(*args, **kwargs)
+            else:
+                output = borders.call_noted(borders.seen, number, run, args, kwargs)
+        except Exception as error:
+            borders.note_failure(number, error)
+            raise
+        finally:
+            after(None, args, output)
         for read in readers:
             read(output)
         return output
