@@ -1,4 +1,4 @@
-"""`detscope schema`: all nodes typed, nothing beside what is named, no change that breaks readers unnoticed."""
+"""`detscope schema`: nodes are typed, objects closed, and changes that break readers noticed."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from kineto_maker import event, training_step
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
+from schema_check import check_summary
 
 
 def detscope(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -41,6 +42,7 @@ def test_a_trace_becomes_a_run_that_shows_its_phases_modules_and_device_use(tmp_
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["verb"] == "import"
+    check_summary(summary)
     assert summary["step_ms"]["p50"] == pytest.approx(1.0)
     assert times(summary["phases"], "ms")["data"] == pytest.approx(0.1)
     assert {row["path"] for row in summary["modules"]} >= {"Conv2d_0", "Linear_0"}

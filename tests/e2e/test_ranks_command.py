@@ -18,7 +18,9 @@ import polars as pl
 import psutil
 import pytest
 
+from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
+from schema_check import check_summary
 
 pytestmark = pytest.mark.processes
 
@@ -37,7 +39,9 @@ def trained(tmp_path_factory) -> tuple[Path, dict]:
     command = [*COMMAND, SLOW_RANK, "--data=slow_on_rank_1", "--ranks=2", "--steps=5", "--json", *SMALL]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    summary = json.loads(done.stdout)
+    check_summary(summary)
+    return folder, summary
 
 
 def test_every_rank_has_its_phases_and_they_add_up_to_its_step(trained):
@@ -157,6 +161,7 @@ def test_one_rank_killed_the_run_fails_names_it_and_what_was_recorded_is_partial
     steps = run.table("rank_steps")
     assert set(steps["rank"]) == {0, 1}
     assert run.table("steps").height > 0
+    check_summary(summarize(run))
     ends = time.monotonic() + LONGEST_S
     while left := running(tmp_path):  # killed, and about to be gone
         assert time.monotonic() < ends, left

@@ -17,6 +17,7 @@ from torch_process import wait_for
 from detscope.cli.main import app
 from detscope.runs.reader import load_run
 from named_rows import by_name
+from schema_check import check_summary
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # no optimizer: making one imports torch's compiler, for seconds
@@ -54,7 +55,9 @@ def recorded(*arguments: str, folder: Path) -> tuple[subprocess.CompletedProcess
 
 def figures(folder: Path, said: str) -> dict:
     assert (folder / "figures.json").exists(), said
-    return json.loads((folder / "figures.json").read_text())
+    found = json.loads((folder / "figures.json").read_text())
+    check_summary(found)
+    return found
 
 
 def own_words(text: str) -> str:

@@ -20,6 +20,7 @@ from torch_process import DETECTION, wait_for
 
 from detscope.runs.writer import read_part
 from named_rows import by_name
+from schema_check import check_summary
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ["--set", "data.images=8", "--set", "data.image_width=160", "--set", "data.image_height=128"]
@@ -87,6 +88,7 @@ def test_show_prints_it_again_for_people_and_for_programs(trained):
         assert text in shown.stdout
     again = json.loads(run("show", Path(summary["run"]).name, "--json", folder=folder).stdout)
     assert again["step_ms"] == summary["step_ms"]
+    check_summary(again)
 
 
 def test_the_run_keeps_no_environment_variable_and_no_home_path(trained):
@@ -123,6 +125,7 @@ def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_ser
     assert shown.returncode == 0, shown.stderr
     summary = json.loads(shown.stdout)
     assert summary["status"] == "partial"
+    check_summary(summary)
     assert summary["step_ms"]["n"] >= 3  # six, of which up to half may count as a slow start
     assert "partial" in torch_server("show", folder=tmp_path).stdout
 

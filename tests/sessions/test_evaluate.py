@@ -28,6 +28,7 @@ from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
 from detscope.sessions.evaluate.evaluation import run_evaluation
 from detscope.sessions.evaluate.model import coco_label_ids
+from schema_check import check_summary
 
 IMAGES = 5
 
@@ -147,6 +148,7 @@ def test_figures_of_a_run_equal_those_of_pycocotools_on_its_saved_detections(mod
     assert said["throughput"]["images_per_s"] > 0
     assert len(said["worst"]) == len(list((run / "worst").iterdir())) > 0
     summary = summarize(run)
+    check_summary(summary)
     assert summary.status == "ok"
     assert summary.accuracy.ap == said["coco_box"]["figures"]["AP"]
     assert load_run(run).table("accuracy").height > 12

@@ -19,6 +19,7 @@ from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
 from detscope.sessions.infer.inference import run_inference
+from schema_check import check_summary
 
 OWN_STAGES = {
     "tiny_fasterrcnn": {"backbone", "fpn", "rpn", "roi_heads"},
@@ -63,7 +64,9 @@ def settings_for(model: str, tmp_path: Path, data_root: Path, /, **sections: dic
 
 
 def infer(*args, **sections) -> RunSummary:
-    return summarize(run_inference(settings_for(*args, **sections), progress=QuietProgress()))
+    summary = summarize(run_inference(settings_for(*args, **sections), progress=QuietProgress()))
+    check_summary(summary)
+    return summary
 
 
 @pytest.mark.parametrize("model", OWN_STAGES)

@@ -22,6 +22,7 @@ from detscope.errors import UsageError
 from detscope.report.progress import QuietProgress
 from detscope.sessions.train.variants import parse_variants, train_and_try
 from detscope.zoo.recompute import recompute_in_backward
+from schema_check import check_summary
 
 LIMITED = Path(__file__).with_name("limited_train.py")
 
@@ -79,6 +80,7 @@ def test_a_step_that_does_not_fit_says_what_would_and_that_runs(tmp_path):
     assert "out of memory" in failed.stderr
     summary = json.loads(failed.stdout)
     assert summary["status"] == "oom_host"
+    check_summary(summary)
     oom = summary["memory"]["oom"]
     assert oom["request_bytes"] is None or oom["request_bytes"] > 0, "None where a library does not say"
     assert 1 <= oom["suggested_batch"] < 16

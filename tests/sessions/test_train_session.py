@@ -14,6 +14,7 @@ from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.sessions.train.training import run_training
+from schema_check import check_summary
 
 TINY = (
     "tiny_fasterrcnn",
@@ -46,7 +47,9 @@ def settings_for(model: str, tmp_path: Path, data_root: Path, **sections: dict) 
 
 
 def train(*args, **sections) -> RunSummary:
-    return summarize(run_training(settings_for(*args, **sections), progress=QuietProgress()))
+    summary = summarize(run_training(settings_for(*args, **sections), progress=QuietProgress()))
+    check_summary(summary)
+    return summary
 
 
 @pytest.mark.parametrize("model", TINY)

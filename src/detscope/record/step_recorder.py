@@ -32,7 +32,7 @@ from detscope.record.memory.failures import (
     find_out_of_memory,
     locate_failure,
 )
-from detscope.record.memory.spans import SpanBuffer
+from detscope.record.memory.trace import SpanBuffer
 from detscope.record.memory.watch import MemoryWatch
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.calls import CallListener

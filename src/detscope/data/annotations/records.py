@@ -192,7 +192,8 @@ def draw_names(names: Sequence[str], request: OpenRequest) -> set[str]:
     if len(names) < 2:
         return set(names)
     count = min(len(names) - 1, max(1, round(request.settings.held_out * len(names))))
-    held_out = set(sorted(names, key=_hash_name)[:count])
+    hashes = {name: hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16) for name in names}
+    held_out = set(sorted(names, key=lambda name: hashes[name].digest())[:count])
     return held_out if request.split == "val" else set(names) - held_out
 
 
@@ -200,7 +201,3 @@ def held_out_note(request: OpenRequest) -> str:
     """What a person is told about a split of our own making."""
     share = request.settings.held_out
     return f"no split of its own: {share:.0%} of the images, chosen by their names, are kept for evaluation"
-
-
-def _hash_name(name: str) -> bytes:
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

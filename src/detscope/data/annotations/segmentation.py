@@ -69,7 +69,11 @@ def draw_mask(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools' way to make arrays, under numpy 2
         mask: Mask = coco_mask.decode(encoded)
-    return mask if mask.shape == (to_height, to_width) else _resize_nearest(mask, to_height, to_width)
+    if mask.shape != (to_height, to_width):  # by the nearest pixel
+        rows = ((np.arange(to_height) + 0.5) * mask.shape[0] / to_height).astype(np.intp)
+        columns = ((np.arange(to_width) + 0.5) * mask.shape[1] / to_width).astype(np.intp)
+        mask = mask[rows][:, columns]
+    return mask
 
 
 def encode_mask(mask: npt.NDArray[np.bool_]) -> Segmentation:
@@ -86,13 +90,6 @@ def export_segmentation(segmentation: Segmentation) -> Any:
         return [polygon.tolist() for polygon in segmentation.polygons]
     counts = segmentation.run_lengths.decode("ascii")
     return {"size": [segmentation.height, segmentation.width], "counts": counts}
-
-
-def _resize_nearest(mask: Mask, height: int, width: int) -> Mask:
-    rows = ((np.arange(height) + 0.5) * mask.shape[0] / height).astype(np.intp)
-    columns = ((np.arange(width) + 0.5) * mask.shape[1] / width).astype(np.intp)
-    shown: Mask = mask[rows][:, columns]
-    return shown
 
 
 def _parse_polygon(value: Any) -> npt.NDArray[np.float64]:

@@ -90,7 +90,11 @@ def check_dataset(
     name: str, root: str = "data", *, workers: int | None = None, progress: Progress | None = None
 ) -> CheckReport:
     """Check a data set by name, or a folder of one's own, both splits."""
-    layout = _find_layout(name, root)
+    published = {collection.name: collection for collection in list_collections()}
+    if name == "pets" and find_prepared(published[name], Path(root)) is None:
+        raise InputError(f"{name} is not in {root}", f"fetch it with `detscope data prepare {name}`")
+    known = {*published, *(dataset.name for dataset in list_datasets())}
+    layout = recognise_folder(Path(name)).name if name not in known and Path(name).exists() else name
     settings = DataSettings(name=name, root=root)
     splits: tuple[Split, ...] = ("val",) if layout == "images" else ("train", "val")
     opened = {
@@ -112,19 +116,28 @@ def check_dataset(
         splits={split: len(dataset) for split, dataset in opened.items()},
         classes=first.classes[1:],
         findings=tuple(dict.fromkeys(findings)),
-        images=tuple(_make_row(image) for image in images),
+        images=tuple(
+            {
+                "split": split,
+                "image": record.file_name,
+                "image_id": record.image_id,
+                "width": check.width,
+                "height": check.height,
+                "format": check.file_format,
+                "mode": check.mode,
+                "turned_by_exif": check.turned,
+                "bytes": check.size_bytes,
+                "boxes": len(record.labels),
+                "crowd": int(record.crowd.sum()),
+                "difficult": int(record.difficult.sum()),
+                "problem": check.problem or "",
+            }
+            for split, record, _, check in images
+        ),
         duplicates=_find_duplicates(images),
         figures=_compute_figures(images, first.classes),
         notes=tuple(dict.fromkeys(note for dataset in opened.values() for note in dataset.notes)),
     )
-
-
-def _find_layout(name: str, root: str) -> str:
-    published = {collection.name: collection for collection in list_collections()}
-    if name == "pets" and find_prepared(published[name], Path(root)) is None:
-        raise InputError(f"{name} is not in {root}", f"fetch it with `detscope data prepare {name}`")
-    known = {*published, *(dataset.name for dataset in list_datasets())}
-    return recognise_folder(Path(name)).name if name not in known and Path(name).exists() else name
 
 
 def _check_files(
@@ -195,25 +208,6 @@ def _find_duplicates(images: Sequence[CheckedImage]) -> tuple[dict[str, Any], ..
     )
 
 
-def _make_row(image: CheckedImage) -> dict[str, Any]:
-    record, check = image.record, image.check
-    return {
-        "split": image.split,
-        "image": record.file_name,
-        "image_id": record.image_id,
-        "width": check.width,
-        "height": check.height,
-        "format": check.file_format,
-        "mode": check.mode,
-        "turned_by_exif": check.turned,
-        "bytes": check.size_bytes,
-        "boxes": len(record.labels),
-        "crowd": int(record.crowd.sum()),
-        "difficult": int(record.difficult.sum()),
-        "problem": check.problem or "",
-    }
-
-
 def _compute_figures(images: Sequence[CheckedImage], classes: Sequence[str]) -> dict[str, Any]:
     """Over all images that can be opened, each once."""
     once: dict[Path, CheckedImage] = {}
@@ -257,20 +251,15 @@ def check_images(
     progress: Progress | None = None,
 ) -> list[ImageCheck]:
     """Check every image; a few are looked at in this process, many in several."""
-    checks = _run_checks(str(folder), images, count_cores() if workers is None else workers)
-    return list(track_progress(checks, len(images), "opening images", progress))
-
-
-def _run_checks(folder: str, images: Sequence[tuple[str, Size]], workers: int) -> Iterator[ImageCheck]:
-    work = partial(check_image, folder)
+    work, workers = partial(check_image, str(folder)), count_cores() if workers is None else workers
+    track = partial(track_progress, total=len(images), what="opening images", progress=progress)
     if workers < 2 or len(images) < 4 * _CHUNK:
-        yield from map(work, images)
-        return
+        return list(track(map(work, images)))
     # forking is quick, but not beside torch's threads
     quick = "torch" not in sys.modules and "fork" in multiprocessing.get_all_start_methods()
     try:
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork" if quick else "spawn")) as pool:
-            yield from pool.map(work, images, chunksize=_CHUNK)
+            return list(track(pool.map(work, images, chunksize=_CHUNK)))
     except BrokenProcessPool:
         raise InputError(
             "a process that decoded images died", "some image crashes the decoder or fills the memory"

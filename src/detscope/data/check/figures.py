@@ -30,6 +30,8 @@ def describe_images(records: Sequence[ImageRecord], sizes: Sizes, classes: Seque
     spans = np.concatenate([np.zeros((0, 2)), *(one.boxes[:, 2:] - one.boxes[:, :2] for one in records)])
     sides = np.sqrt(spans.prod(axis=1))
     labels = np.concatenate([np.zeros(0, np.int64), *(record.labels for record in records)])
+    counts = np.bincount(labels, minlength=len(classes))[1:] if len(classes) > 1 else np.zeros(0, np.int64)
+    order = np.argsort(-counts, kind="stable")
     return {
         "objects": int(boxes.sum()),
         "crowd": int(sum(record.crowd.sum() for record in records)),
@@ -50,7 +52,11 @@ def describe_images(records: Sequence[ImageRecord], sizes: Sizes, classes: Seque
             "box_size": _count_ranges(
                 sides, [8, 16, SMALL_SIDE, 64, MEDIUM_SIDE, 192, 384], "square root of the area, pixels"
             ),
-            "classes": _count_classes(labels, classes),
+            "classes": {
+                "labels": [classes[place + 1] for place in order],
+                "counts": counts[order].tolist(),
+                "unit": "objects",
+            },
         },
         "cost": _estimate_cost(records, sizes, boxes, sides) if sizes else {},
     }
@@ -67,13 +73,6 @@ def _count_ranges(
     filled = [place for place, count in enumerate(counts) if count]
     part = slice(filled[0], filled[-1] + 1) if filled else slice(0, 0)
     return {"labels": list(labels[part]), "counts": counts[part], "unit": unit}
-
-
-def _count_classes(labels: npt.NDArray[np.int64], classes: Sequence[str]) -> Histogram:
-    counts = np.bincount(labels, minlength=len(classes))[1:] if len(classes) > 1 else np.zeros(0, np.int64)
-    order = np.argsort(-counts, kind="stable")
-    names = [classes[place + 1] for place in order]
-    return {"labels": names, "counts": counts[order].tolist(), "unit": "objects"}
 
 
 def _estimate_cost(

@@ -15,8 +15,7 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -33,6 +32,10 @@ _FEW_MEMBERS = 1000  # so many are no matter, however small the archive
 _ENCRYPTED = 0x1
 _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _DRIVE = re.compile("[A-Za-z]:")
+_REFUSED = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error),
+    *(ValueError, NotImplementedError, FileExistsError, NotADirectoryError),
+)
 
 
 def extract_archive(
@@ -45,29 +48,18 @@ def extract_archive(
 
     def unpack_into(partial: Path) -> None:
         writer = _ArchiveWriter(archive, partial, most_members or read_limit("archive_members"), progress)
-        with _one_line_reasons(archive):
-            unpack = _unpack_zip if _starts_with(archive, *_ZIP_STARTS) else _unpack_tar
-            unpack(archive, writer)
+        try:
+            (_unpack_zip if _starts_with(archive, *_ZIP_STARTS) else _unpack_tar)(archive, writer)
+        except _REFUSED as error:
+            reason = str(error).partition("\n")[0]
+            raise _refuse_archive(archive, f"cannot be unpacked: {reason}") from error
+        except OSError as error:
+            if error.errno not in (None, errno.ENAMETOOLONG):
+                raise  # the disk; the decompressors' own errors have no number
+            raise _refuse_archive(archive, f"cannot be unpacked: {error}") from error
 
     build_folder_once(target, unpack_into, Path.is_dir, replace_incomplete=False)
     return target
-
-
-@contextmanager
-def _one_line_reasons(archive: Path) -> Iterator[None]:
-    damaged = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, gzip.BadGzipFile)
-    try:
-        yield
-    except (*damaged, ValueError, NotImplementedError, FileExistsError, NotADirectoryError) as error:
-        raise _refuse_archive(archive, f"cannot be unpacked: {str(error).partition(chr(10))[0]}") from error
-    except OSError as error:
-        if error.errno not in (None, errno.ENAMETOOLONG):
-            raise  # the disk; the decompressors' own errors have no number
-        raise _refuse_archive(archive, f"cannot be unpacked: {error}") from error
-    except Exception as error:
-        if type(error).__module__ == "zlib":
-            raise _refuse_archive(archive, f"cannot be unpacked: {error}") from error
-        raise
 
 
 def _refuse_archive(archive: Path, reason: str, why: str = "") -> InputError:
@@ -165,7 +157,9 @@ def _judge_mode(writer: _ArchiveWriter, name: str, mode: int) -> None:
 
 def _unpack_tar(archive: Path, writer: _ArchiveWriter) -> None:
     writer.judge_announced(archive.stat().st_size)  # a tar does not announce its size; it is at least this
-    with _decompress(archive) as stream:
+    packed: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+    opener = next((opener for start, opener in packed.items() if _starts_with(archive, start)), Path.open)
+    with opener(archive, "rb") as stream:
         limited = cast(IO[bytes], _LimitedStream(stream, writer))
         with tarfile.open(fileobj=limited, mode="r:") as opened:
             for member in opened:
@@ -191,12 +185,6 @@ def _unpack_tar_member(opened: tarfile.TarFile, member: tarfile.TarInfo, writer:
 def _starts_with(archive: Path, *starts: bytes) -> bool:
     with archive.open("rb") as file:
         return file.read(8).startswith(starts)
-
-
-def _decompress(archive: Path) -> IO[bytes]:
-    packed: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
-    opener = next((opener for start, opener in packed.items() if _starts_with(archive, start)), Path.open)
-    return cast(IO[bytes], opener(archive, "rb"))
 
 
 class _LimitedStream:

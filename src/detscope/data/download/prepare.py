@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,7 +82,12 @@ def prepare_collection(
         with report_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
         if not trust_mirror:
-            _require_room(missing, root, collection.name)
+            parts = (root / "downloads" / f"{one.name}{end}" for one in missing for end in ("", ".part"))
+            have_bytes = sum(path.stat().st_size for path in parts if path.is_file())
+            sizes = [archive.size_bytes for archive in missing]
+            # What is unpacked is removed at once: room for everything unpacked and the largest archive.
+            need_bytes = max(0, sum(sizes) + max(sizes) - have_bytes)
+            require_free_disk(root, need_bytes, f"preparing {collection.name}")
         for archive in missing:
             _bring_archive(archive, root, folder, mirror, trust_mirror, progress)
     return PreparedFolder(collection.name, folder, tuple(archive.name for archive in missing), found)
@@ -112,15 +116,6 @@ def _find_folder(collection: Collection, root: Path) -> Path:
 
 def _is_there(archive: Archive, folder: Path) -> bool:
     return any((folder / proof).exists() for proof in (archive.proof, *_OTHER_PROOFS.get(archive.proof, ())))
-
-
-def _require_room(missing: Sequence[Archive], root: Path, name: str) -> None:
-    downloads = root / "downloads"
-    parts = (downloads / f"{archive.name}{end}" for archive in missing for end in ("", ".part"))
-    have_bytes = sum(path.stat().st_size for path in parts if path.is_file())
-    sizes = [archive.size_bytes for archive in missing]
-    # What is unpacked is removed at once: room for everything unpacked and the largest archive.
-    require_free_disk(root, max(0, sum(sizes) + max(sizes) - have_bytes), f"preparing {name}")
 
 
 def _bring_archive(

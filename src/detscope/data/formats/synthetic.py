@@ -48,12 +48,6 @@ def _draw_regular(corners: int, turn: float = 0.0) -> Outline:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def _draw_star(points: int, inner: float) -> Outline:
-    outline = _draw_regular(2 * points)
-    outline[1::2] *= inner
-    return outline
-
-
 def _draw_cross(arm: float) -> Outline:
     a, b = arm, math.sqrt(1 - arm * arm)
     corners = [(-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a)]
@@ -64,7 +58,7 @@ CLASSES = (
     ShapeClass("circle", (214, 48, 49), _draw_regular(32)),
     ShapeClass("square", (41, 98, 214), _draw_regular(4, turn=0.5)),
     ShapeClass("triangle", (38, 166, 65), _draw_regular(3)),
-    ShapeClass("star", (240, 200, 30), _draw_star(5, inner=0.42)),
+    ShapeClass("star", (240, 200, 30), _draw_regular(10) * np.tile([[1.0], [0.42]], (5, 1))),
     ShapeClass("cross", (160, 60, 190), _draw_cross(0.3)),
 )
 
@@ -117,44 +111,41 @@ def generate_images(root: Path, parameters: SyntheticParameters, progress: Progr
         files = (folder / "annotations" / "instances.json", *(folder / "images" / name for name in names))
         return all(file.is_file() for file in files)
 
-    build_folder_once(
-        folder,
-        lambda partial: _write_files(partial, names, parameters, progress),
-        is_complete,
-        replace_incomplete=True,
-    )
+    def write_files(partial: Path) -> None:
+        (partial / "images").mkdir()
+        (partial / "annotations").mkdir()
+        size = {"width": parameters.width, "height": parameters.height}
+        numbered = list(enumerate(names, start=1))
+        annotations: list[dict[str, Any]] = []
+        for number, name in track_progress(
+            numbered, len(names), "drawing synthetic images", progress, every=1
+        ):
+            for shape in _draw_image(partial / "images" / name, parameters, number - 1):
+                annotations.append(_annotate_shape(shape, len(annotations) + 1, number))
+        points = [f"outline_{number}" for number in range(1, KEYPOINT_COUNT + 1)]
+        content = {
+            "info": {"description": "synthetic shapes made by detscope", **asdict(parameters)},
+            "images": [{"id": number, "file_name": name, **size} for number, name in numbered],
+            "annotations": annotations,
+            "categories": [
+                {"id": label, "name": shape.name, "supercategory": "shape", "keypoints": points}
+                for label, shape in enumerate(CLASSES, start=1)
+            ],
+        }
+        (partial / "annotations" / "instances.json").write_text(json.dumps(content))
+
+    build_folder_once(folder, write_files, is_complete, replace_incomplete=True)
     return folder
-
-
-def _write_files(
-    folder: Path, names: list[str], parameters: SyntheticParameters, progress: Progress | None
-) -> None:
-    (folder / "images").mkdir()
-    (folder / "annotations").mkdir()
-    size = {"width": parameters.width, "height": parameters.height}
-    annotations: list[dict[str, Any]] = []
-    for index, name in enumerate(
-        track_progress(names, len(names), "drawing synthetic images", progress, every=1)
-    ):
-        for shape in _draw_image(folder / "images" / name, parameters, index):
-            annotations.append(_annotate_shape(shape, len(annotations) + 1, index + 1))
-    points = [f"outline_{number}" for number in range(1, KEYPOINT_COUNT + 1)]
-    content = {
-        "info": {"description": "synthetic shapes made by detscope", **asdict(parameters)},
-        "images": [{"id": number, "file_name": name, **size} for number, name in enumerate(names, start=1)],
-        "annotations": annotations,
-        "categories": [
-            {"id": label, "name": shape.name, "supercategory": "shape", "keypoints": points}
-            for label, shape in enumerate(CLASSES, start=1)
-        ],
-    }
-    (folder / "annotations" / "instances.json").write_text(json.dumps(content))
 
 
 def _annotate_shape(shape: _Shape, annotation_id: int, image_id: int) -> dict[str, Any]:
     outline = shape.outline
     low, high = outline.min(axis=0), outline.max(axis=0)
-    points = _space_points(outline, KEYPOINT_COUNT)
+    # points at equal distances along the closed outline, from its first corner on
+    closed = np.vstack([outline, outline[:1]])
+    distance = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(closed, axis=0).T))])
+    wanted = distance[-1] * np.arange(KEYPOINT_COUNT) / KEYPOINT_COUNT
+    points = np.stack([np.interp(wanted, distance, closed[:, axis]) for axis in (0, 1)], axis=1)
     visible = np.column_stack([points, np.full(len(points), 2.0)])
     x, y = outline[:, 0], outline[:, 1]
     area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
@@ -169,14 +160,6 @@ def _annotate_shape(shape: _Shape, annotation_id: int, image_id: int) -> dict[st
         "keypoints": visible.round(2).ravel().tolist(),
         "num_keypoints": len(points),
     }
-
-
-def _space_points(outline: Outline, count: int) -> Outline:
-    """Points at equal distances along the closed outline, from its first corner on."""
-    closed = np.vstack([outline, outline[:1]])
-    distance = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(closed, axis=0).T))])
-    wanted = distance[-1] * np.arange(count) / count
-    return np.stack([np.interp(wanted, distance, closed[:, axis]) for axis in (0, 1)], axis=1)
 
 
 def _draw_image(path: Path, parameters: SyntheticParameters, index: int) -> list[_Shape]:

@@ -164,9 +164,12 @@ class _PackingPlan:
         import torch
 
         if isinstance(value, torch.Tensor):
-            if _is_packable(value):
+            # plain values in this machine's memory: not a class of its own, sparse, or one with a gradient
+            is_strided = value.layout is torch.strided
+            plain = type(value) is torch.Tensor and is_strided and value.device.type == "cpu"
+            if plain and not value.requires_grad and not value.is_quantized:
                 return self._add_tensor(value)
-            self.apart_bytes += value.nbytes if value.layout is torch.strided else 0
+            self.apart_bytes += value.nbytes if is_strided else 0
         return value
 
     def _add_tensor(self, tensor: torch.Tensor, is_image: bool = False) -> PackedTensor:
@@ -196,11 +199,3 @@ class _PackingPlan:
         for tensor, packed in self._packed.values():
             packed.view_in(parts).copy_(tensor)
         return files
-
-
-def _is_packable(tensor: torch.Tensor) -> bool:
-    """Plain values in this machine's memory: not a class of its own, sparse, or one with a gradient."""
-    import torch
-
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return plain and not tensor.requires_grad and not tensor.is_quantized

@@ -271,7 +271,9 @@ def find_times_ns(events: Sequence[AnyEvent]) -> Numbers:
 def find_time_ns(event: AnyEvent) -> int | None:
     """Begin of one event."""
     value = event.ts
-    if value is None or (isinstance(value, Decimal) and value.is_nan()) or not abs(value) < _LARGEST_US:
+    if value is None or (isinstance(value, Decimal) and value.is_nan()):
+        return None
+    if not -_LARGEST_US < value < _LARGEST_US:
         return None
     if isinstance(value, Decimal):
         return int((value * 1000).to_integral_value(ROUND_HALF_UP))

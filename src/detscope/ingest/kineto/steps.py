@@ -188,12 +188,12 @@ def find_phases(
     whole = join_columns(*(found for _, found in marks))
     if not len(whole):
         return TracePhases(_NOTHING, _NOTHING, _NOTHING)
-    labels = np.concatenate([np.full(len(found), label, np.int64) for label, found in marks])
+    codes = np.concatenate([np.full(len(found), label, np.int64) for label, found in marks])
     order = np.lexsort((-whole.wall_ns, whole.start_ns))
-    starts, ends, labels = whole.start_ns[order], whole.end_ns[order], labels[order]
-    first = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+    starts, ends, codes = whole.start_ns[order], whole.end_ns[order], codes[order]
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     stretch_ends = np.maximum.reduceat(ends, first)
     stretch_starts = starts[first]
     # the next phase ends the one before it; what is left over afterwards is not taken up again
     stretch_ends[:-1] = np.minimum(stretch_ends[:-1], stretch_starts[1:])
-    return TracePhases(stretch_starts, stretch_ends, labels[first])
+    return TracePhases(stretch_starts, stretch_ends, codes[first])

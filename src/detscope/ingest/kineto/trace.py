@@ -74,13 +74,12 @@ def sort_events(collector: EventCollector) -> TraceEvents:
     runtime, python = take_role("runtime"), take_role("python")
     parts = []
     for index, role in enumerate(naming.DEVICE_ROLES):
-        part = columns.pop(role, None)
-        if part is not None:
-            part.extra["kind"] = np.full(len(part), index, np.int8)
-            if role != "kernel":
-                nothing = np.full(len(part), np.nan, np.float32)
-                part.extra |= {"blocks_per_sm": nothing, "occupancy": nothing}
-            parts.append(part)
+        part = take_role(role)
+        part.extra["kind"] = np.full(len(part), index, np.int8)
+        if role != "kernel":
+            nothing = np.full(len(part), np.nan, np.float32)
+            part.extra |= {"blocks_per_sm": nothing, "occupancy": nothing}
+        parts.append(part)
     device = join_columns(*parts)
     hosts = (runtime, operators, annotations, python, *own.values())
     timed = join_columns(*[part.drop_extra() for part in hosts])

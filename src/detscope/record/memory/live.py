@@ -85,16 +85,11 @@ class LiveObjects:
         self._optimizers = optimizers
         self._known: list[tuple[str, weakref.ref[torch.Tensor]]] = []
 
-    @property
-    def _live_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Those that were there when it was looked, and still are."""
-        found = [(name, reference()) for name, reference in self._known]
-        return [(name, parameter) for name, parameter in found if parameter is not None]
-
     def list_gradients(self) -> list[HeldTensor]:
-        """Gradients of the parameters, as far as there are any."""
-        found = [(name, parameter.grad) for name, parameter in self._live_parameters]
-        return _describe_all(GRADIENTS, [(name, one) for name, one in found if one is not None])
+        """Gradients of the parameters that were there when it was looked, as far as there are any."""
+        parameters = ((name, reference()) for name, reference in self._known)
+        found = [(name, one.grad) for name, one in parameters if one is not None and one.grad is not None]
+        return _describe_all(GRADIENTS, found)
 
     def list_everything(self) -> list[HeldTensor]:
         """All of them; a storage that is both, such as a parameter's, counts as what comes first.
@@ -130,11 +125,9 @@ class LiveObjects:
 def sum_by_category(everything: Sequence[HeldTensor]) -> dict[str, int]:
     """Sizes counted from the live tensors, each storage once."""
     sizes = dict.fromkeys((PARAMETERS, GRADIENTS, OPTIMIZER), 0)
-    counted: set[int] = set()
-    for item in everything:
-        if item.address not in counted:
-            counted.add(item.address)
-            sizes[item.category] += item.bytes
+    first_of_storage = {item.address: item for item in reversed(everything)}
+    for item in first_of_storage.values():
+        sizes[item.category] += item.bytes
     return sizes
 
 

@@ -1,11 +1,14 @@
 """One step of torch.profiler, as far as memory goes: who allocated and freed what, when, doing what.
 
+Memory steps write phases and moments into the profiler, besides operators.
+
 Read from the profiler's own tree: only there an event has its address, and nesting is known already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from time import perf_counter_ns
@@ -15,8 +18,7 @@ from torch import Size
 from torch._C._profiler import _ExperimentalConfig, _TensorMetadata
 
 from detscope.record.memory.live import read_process_levels
-from detscope.record.memory.spans import MARK_PREFIX, SpanBuffer, write_mark
-from detscope.record.model.borders import BorderWriter, SeenTensor
+from detscope.record.model.borders import BorderWriter, SeenTensor, close_span, open_span
 from detscope.record.operators.attribution import (
     ACCUMULATE,
     NOBODY,
@@ -28,9 +30,10 @@ from detscope.record.operators.attribution import (
     classify_name,
 )
 from detscope.record.operators.profiler import OpenSpans, make_session
-from detscope.record.steps.events import SPAN_PREFIX
+from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
 from detscope.record.steps.nodes import NodeTable
 
+MARK_PREFIX = "detscope!"  # names of moments in torch.profiler, followed by their number
 MEMORY = "[memory]"  # the profiler's name for a change of memory
 _MARK, _OTHER = -1, -2  # kinds of names besides those of all profiles
 NO_OPERATOR = 0  # runs of operators are numbered from 1
@@ -107,14 +110,16 @@ class _TraceWalk:
             return self._enter_operator(event, name, place)
         if kind == SPAN:
             return self._enter_span(event, name, place)
+        if kind in (NODE, ACCUMULATE):  # `AccumulateGrad` belongs to the node that ran before it
+            sequence = event.extra_fields.sequence_number
+            if kind == NODE and sequence >= 0:
+                self.last_owner[event.start_tid] = self.owners.owner_at(sequence)
+            return OperatorContext(*self.last_owner.get(event.start_tid, (NOBODY, "")), "backward")
         if kind == _MARK:
             self.trace.marks[int(name[len(MARK_PREFIX) :])] = event.start_time_ns
-            return place
-        if kind in (NODE, ACCUMULATE):
-            return self._enter_autograd(event, kind)
-        if kind == OPTIMIZER_STEP:
-            return place
-        return place if place.operator else place._replace(operator=name)
+        elif kind != OPTIMIZER_STEP and not place.operator:
+            return place._replace(operator=name)
+        return place
 
     def _enter_operator(self, event: Any, name: str, place: OperatorContext) -> OperatorContext:
         """The outermost operator: everything inside belongs to this run of it."""
@@ -130,10 +135,8 @@ class _TraceWalk:
                 self.trace.backward_operators_ns.append(start_ns)
         for given in getattr(extra, "inputs", ()):
             if type(given) is _TensorMetadata and given.storage_data_ptr:
-                size = Size(given.sizes)
-                self.trace.inputs.append(
-                    SeenTensor(start_ns, given.storage_data_ptr, size, given.dtype, place.owner)
-                )
+                about = (start_ns, given.storage_data_ptr, Size(given.sizes), given.dtype, place.owner)
+                self.trace.inputs.append(SeenTensor(*about))
         inside = OperatorContext(place.owner, place.stage, direction, name, self.runs)
         last = self.trace.last_operator
         if last is None or start_ns > last[0]:
@@ -152,15 +155,6 @@ class _TraceWalk:
         direction = "recompute" if again else "forward"
         return OperatorContext(node.number, node.stage_within(place.stage) or "", direction)
 
-    def _enter_autograd(self, event: Any, kind: int) -> OperatorContext:
-        """A node of the backward pass; `AccumulateGrad` belongs to the node that ran before it."""
-        thread = event.start_tid
-        sequence = event.extra_fields.sequence_number
-        if kind == NODE and sequence >= 0:
-            self.last_owner[thread] = self.owners.owner_at(sequence)
-        owner, stage = self.last_owner.get(thread, (NOBODY, ""))
-        return OperatorContext(owner, stage, "backward")
-
 
 def _classify_event(name: str) -> int:
     if name.startswith(MARK_PREFIX):
@@ -168,6 +162,44 @@ def _classify_event(name: str) -> int:
     kind = classify_name(name)
     is_operator = "::" in name and not name.startswith("torch::autograd")
     return kind if kind != OPERATOR or is_operator else _OTHER
+
+
+class SpanBuffer(EventBuffer):
+    """An event buffer whose phases are spans of torch.profiler too, while `spanning` is set."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spanning = False
+        self.failed = False  # the phase that ended last was left by an exception
+        self.after: dict[int, Callable[[], None]] = {}  # called when the phase of that number has ended
+        self._open: list[tuple[int, Any]] = []
+
+    def enter_node(self, number: int) -> int:
+        """A phase begins."""
+        self.failed = False
+        time_ns = super().enter_node(number)
+        if self.spanning:
+            self._open.append((number, open_span(f"{SPAN_PREFIX}{number}")))
+        return time_ns
+
+    def exit_node(self, number: int) -> int:
+        """A phase ends, and with it what an exception left open inside."""
+        if any(opened == number for opened, _ in self._open):
+            while True:
+                opened, span = self._open.pop()
+                close_span(span)
+                if opened == number:
+                    break
+        time_ns = super().exit_node(number)
+        self.failed = sys.exc_info()[0] is not None  # hooks are called while it is on its way
+        if self.spanning and number in self.after and not self.failed:
+            self.after[number]()
+        return time_ns
+
+    def close_spans(self) -> None:
+        """End what is still open."""
+        while self._open:
+            close_span(self._open.pop()[1])
 
 
 _CLOCK_MARKS = 3  # moments written to compare clocks; the quickest is believed
@@ -180,12 +212,6 @@ class SessionResult:
     results: Any  # kept as a whole: the tree below goes with it
     seen: list[SeenTensor]
     clock: list[tuple[int, int, int]]  # mark, our time before it, how long it took
-
-    @property
-    def event_roots(self) -> Sequence[Any]:
-        """The outermost events of all threads."""
-        roots: Sequence[Any] = self.results.experimental_event_tree()
-        return roots
 
     def find_offset(self, trace: MemoryTrace) -> int:
         """The profiler's clock less ours."""
@@ -233,7 +259,7 @@ class MemorySession:
     def write_moment(self) -> int:
         """Write a moment; returns its number."""
         self._marks += 1
-        write_mark(self._marks)
+        close_span(open_span(f"{MARK_PREFIX}{self._marks}"))
         return self._marks
 
     def stop(self) -> SessionResult:

@@ -10,6 +10,7 @@ import io
 import mmap
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -30,8 +31,7 @@ from detscope.record.memory.live import (
     read_levels,
     sum_by_category,
 )
-from detscope.record.memory.spans import SpanBuffer
-from detscope.record.memory.trace import MemorySession, MemoryTrace, SessionResult, read_trace
+from detscope.record.memory.trace import MemorySession, MemoryTrace, SessionResult, SpanBuffer, read_trace
 from detscope.record.model.borders import BorderWriter, close_span, open_span
 from detscope.record.operators.attribution import NOBODY, find_owners
 from detscope.record.operators.profiler import OpenSpans, no_garbage_collection
@@ -47,19 +47,14 @@ class AddressReserve:
     """Address space kept back while steps run. Its pages are never touched: they cost addresses alone."""
 
     def __init__(self) -> None:
+        start_table_threads()
         self._kept: mmap.mmap | None = None
-        self._threads_started = False
 
     def keep_room(self) -> None:
         """From now on there is room to come back to; nothing where even that does not fit."""
-        if not self._threads_started:
-            start_table_threads()
-            self._threads_started = True
         if self._kept is None:
-            try:
+            with suppress(OSError):
                 self._kept = mmap.mmap(-1, RESERVE_BYTES)
-            except OSError:
-                self._kept = None
 
     def give_room_up(self) -> None:
         """A step has failed, or the run ends: the room is needed now."""
@@ -78,8 +73,7 @@ def start_table_threads() -> None:
     frame.write_parquet(buffer)
     buffer.seek(0)
     pl.read_parquet(buffer)
-    stream = io.BytesIO()
-    frame.write_ipc_stream(stream, compression="lz4")
+    frame.write_ipc_stream(io.BytesIO(), compression="lz4")
 
 
 DEFINITION = (
@@ -204,7 +198,11 @@ class MemoryWatch:
         except MemoryError:
             self.unfinished = UnfinishedStep(step, lost=True)
             return
-        place = self._locate_last_operator(trace, observed.offset_ns)
+        place: dict[str, Any] = {}
+        if trace.last_operator is not None:  # where memory ran out, that is the one that asked for it
+            start_ns, last = trace.last_operator
+            module = None if last.owner == NOBODY else self._nodes[last.owner].path
+            place = {"operator": last.operator, "module": module, "time_ns": start_ns - observed.offset_ns}
         self.unfinished = UnfinishedStep(step, ledger.take_rows(), place)
 
     def pause_session(self) -> None:
@@ -221,15 +219,12 @@ class MemoryWatch:
         unfinished = self.unfinished
         if unfinished and keep_unfinished:
             writer.append_rows("memory", unfinished.rows)
-        if self._ledger is not None and (self.steps or keep_unfinished):
-            self._ledger.write_alive(unfinished.step if unfinished and not keep_unfinished else None)
-            writer.append_rows("memory", self._ledger.take_rows())
-        writer.append_rows("memory_levels", self.levels)
-        writer.info["memory"] = self._describe_account()
-
-    def _describe_account(self) -> dict[str, Any]:
         ledger = self._ledger
-        return {
+        if ledger is not None and (self.steps or keep_unfinished):
+            ledger.write_alive(unfinished.step if unfinished and not keep_unfinished else None)
+            writer.append_rows("memory", ledger.take_rows())
+        writer.append_rows("memory_levels", self.levels)
+        writer.info["memory"] = {
             "definition": DEFINITION,
             "steps": self.steps,
             "times": "step, phase and module times come from other steps, recorded without memory",
@@ -243,17 +238,15 @@ class MemoryWatch:
 
     # ---- inside a step
 
-    def _read_gradients(self) -> None:
+    def _read_gradients(self, complete: tuple[str, ...] = ()) -> None:
         """A backward pass has ended: these are the gradients, until somebody clears them."""
         if self._session.is_on:
-            self._holders[self._session.write_moment()] = TensorHolders(self._live.list_gradients())
+            self._holders[self._session.write_moment()] = TensorHolders(self._live.list_gradients(), complete)
 
     def _read_first_gradients(self) -> None:
         """Gradients from before recording go without an event: look once more after the first clearing."""
-        if self._first and self._session.is_on:
-            self._holders[self._session.write_moment()] = TensorHolders(
-                self._live.list_gradients(), (GRADIENTS,)
-            )
+        if self._first:
+            self._read_gradients((GRADIENTS,))
 
     def _watch_life(self, tensor: torch.Tensor, address: int) -> None:
         """Memory that workers share is released without an event; the tensor itself tells."""
@@ -293,18 +286,10 @@ class MemoryWatch:
         cuda = self._device.startswith("cuda")
         with no_garbage_collection():
             owners = find_owners(events, self._nodes)
-            trace = read_trace(recorded.event_roots, self._nodes, owners, cuda)
+            trace = read_trace(recorded.results.experimental_event_tree(), self._nodes, owners, cuda)
             offset_ns = observed.offset_ns = recorded.find_offset(trace)
             observed.seen = recorded.seen + [
                 seen._replace(time_ns=seen.time_ns - offset_ns) for seen in trace.inputs
             ]
             self._ledger.add_step(trace, observed)
         return trace, self._ledger
-
-    def _locate_last_operator(self, trace: MemoryTrace, offset_ns: int) -> dict[str, Any]:
-        """The operator that began last: where memory ran out, that is the one that asked for it."""
-        if trace.last_operator is None:
-            return {}
-        start_ns, place = trace.last_operator
-        module = None if place.owner == NOBODY else self._nodes[place.owner].path
-        return {"operator": place.operator, "module": module, "time_ns": start_ns - offset_ns}

@@ -192,7 +192,7 @@ class CallListener:
 
 
 class ModuleCalls:
-    """All stand-ins of one recording: `codes` says which modules are recorded now, `show_target` what else."""
+    """All stand-ins of one recording: `codes` says which modules are recorded now."""
 
     def __init__(self, borders: BorderWriter, listener: CallListener) -> None:
         self._borders = borders

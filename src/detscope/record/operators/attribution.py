@@ -110,13 +110,6 @@ class _EventSweep:
         self.span_indices: list[int] = []
         self.backward_ns = self.backward_in_modules_ns = self.kernels_unlinked = 0
 
-    def _number_context(self, context: Context) -> int:
-        number = self._numbers.get(context)
-        if number is None:
-            number = self._numbers[context] = len(self.contexts)
-            self.contexts.append(context)
-        return number
-
     def run_events(self, order: list[int]) -> None:
         """Walk over the events; this loop sees every operator and is kept lean."""
         raw, context_of, below_ns = self.raw, self.context_of, self.below_ns
@@ -159,18 +152,22 @@ class _EventSweep:
         if kind == SPAN:
             self.span_indices.append(index)
             node = self.nodes[int(self.raw.names[index][len(SPAN_PREFIX) :])]
-            again = phase == "backward"
-            inside = ("backward", "recompute") if again else ("forward", "forward")
-            return self._number_context((node.number, node.stage_within(stage) or "", *inside)), last_owner
-        if kind == OPTIMIZER_STEP:
-            return self._number_context((owner, stage, "optimizer", direction)), last_owner
-        sequence = self.raw.sequences[index]
-        if kind == NODE and sequence >= 0:
-            last_owner = self.owners.owner_at(sequence)
-        self.backward_ns += self.raw.durations_ns[index]
-        if last_owner[0] != NOBODY:
-            self.backward_in_modules_ns += self.raw.durations_ns[index]
-        return self._number_context((*last_owner, "backward", "backward")), last_owner
+            inside = ("backward", "recompute") if phase == "backward" else ("forward", "forward")
+            entered: Context = (node.number, node.stage_within(stage) or "", *inside)
+        elif kind == OPTIMIZER_STEP:
+            entered = (owner, stage, "optimizer", direction)
+        else:
+            sequence = self.raw.sequences[index]
+            if kind == NODE and sequence >= 0:
+                last_owner = self.owners.owner_at(sequence)
+            self.backward_ns += self.raw.durations_ns[index]
+            if last_owner[0] != NOBODY:
+                self.backward_in_modules_ns += self.raw.durations_ns[index]
+            entered = (*last_owner, "backward", "backward")
+        number = self._numbers.setdefault(entered, len(self.contexts))
+        if number == len(self.contexts):
+            self.contexts.append(entered)
+        return number, last_owner
 
 
 def classify_name(name: str) -> int:
@@ -186,15 +183,24 @@ def _make_operator_table(
     raw: OperatorEvents, sweep: _EventSweep, nodes: NodeTable, on_device: np.typing.NDArray[np.bool_]
 ) -> pl.DataFrame:
     """Operators of one name, place and shape as one row; `index` lists which events they were."""
-    device_ns, kernels = _sum_device_times(raw, sweep, on_device)
-    shapes = [""] * len(raw)
-    for index, text in raw.shapes.items():
-        shapes[index] = text
+    # kernel time by the host event that launched it; kernels without one are counted
+    device_ns, kernels = [0] * len(raw), [0] * len(raw)
+    if raw.correlations is not None:
+        launched_by = {
+            raw.correlations[index]: index for index, context in enumerate(sweep.context_of) if context >= 0
+        }
+        for index in np.flatnonzero(on_device).tolist():
+            launcher = launched_by.get(raw.correlations[index])
+            if launcher is None:
+                sweep.kernels_unlinked += 1
+            else:
+                device_ns[launcher] += raw.durations_ns[index]
+                kernels[launcher] += 1
     frame = pl.DataFrame(
         {
             "name": raw.names,
             "context": sweep.context_of,
-            "shapes": shapes,
+            "shapes": [raw.shapes.get(index, "") for index in range(len(raw))],
             "total_ns": raw.durations_ns,
             "below_ns": sweep.below_ns,
             "device_ns": device_ns,
@@ -218,13 +224,7 @@ def _make_operator_table(
             (number, None if owner == NOBODY else nodes[owner].path, stage, phase, direction)
             for number, (owner, stage, phase, direction) in enumerate(sweep.contexts)
         ],
-        schema={
-            "context": pl.Int64,
-            "module": pl.String,
-            "stage": pl.String,
-            "phase": pl.String,
-            "direction": pl.String,
-        },
+        schema={"context": pl.Int64, **dict.fromkeys(("module", "stage", "phase", "direction"), pl.String)},
         orient="row",
     )
     device = pl.col("device_ns") if raw.on_device is not None else pl.lit(None, pl.Int64).alias("device_ns")
@@ -234,25 +234,6 @@ def _make_operator_table(
         "kernels",
         "index",
     )
-
-
-def _sum_device_times(
-    raw: OperatorEvents, sweep: _EventSweep, on_device: np.typing.NDArray[np.bool_]
-) -> tuple[list[int], list[int]]:
-    """Kernel time by the host event that launched it; kernels without one are counted."""
-    device_ns, kernels = [0] * len(raw), [0] * len(raw)
-    if raw.correlations is not None:
-        launched_by = {
-            raw.correlations[index]: index for index, context in enumerate(sweep.context_of) if context >= 0
-        }
-        for index in np.flatnonzero(on_device).tolist():
-            launcher = launched_by.get(raw.correlations[index])
-            if launcher is None:
-                sweep.kernels_unlinked += 1
-            else:
-                device_ns[launcher] += raw.durations_ns[index]
-                kernels[launcher] += 1
-    return device_ns, kernels
 
 
 def _make_intervals(

@@ -49,7 +49,15 @@ def make_device_tables(
         return None
     phases = find_phase_spans(events, nodes)
     device = _make_device_rows(raw, raw.device, raw.correlations, found, nodes, phases, steps)
-    host = [*_make_step_rows(steps), *_make_host_rows(raw, raw.device, found, nodes)]
+    host: list[Row] = []
+    for step in steps:
+        for kind, name, end_ns in (
+            ("step", f"step {step.index}", step.end_ns),
+            ("loader", LOADER, step.waited_ns),
+        ):
+            times = {"start_ns": step.start_ns, "wall_ns": end_ns - step.start_ns}
+            host.append({"kind": kind, "name": name, **times})
+    host += _make_host_rows(raw, raw.device, found, nodes)
     return (
         pl.DataFrame([{"rank": rank, **row} for row in device], schema=polars_schema("device_events")),
         pl.DataFrame([{"rank": rank, **row} for row in host], schema=polars_schema("host_events")),
@@ -107,53 +115,26 @@ def _make_device_rows(
             "step": next((step.index for step in steps if step.start_ns <= moment < step.end_ns), None),
             "copy": copied.group() if copied else None,
             "communication": kind == "kernel" and bool(COMMUNICATION.search(name)),
-            **_read_numbers(side.metadata.get(index, "")),
         }
-        rows.append(
-            row | _locate_launch(operators.get(correlations[index]), raw, found, nodes, phases, moment)
-        )
-    return rows
-
-
-def _locate_launch(
-    operator: int | None,
-    raw: OperatorEvents,
-    found: Attribution,
-    nodes: NodeTable,
-    phases: list[tuple[int, int, str]],
-    moment: int,
-) -> Row:
-    """Operator, module, stage, direction and phase of what was launched; nothing where nobody launched it."""
-    if operator is None:
-        return {}
-    owner, stage, phase, direction = found.contexts[found.context_of[operator]]
-    if phase == "other":  # modules, autograd and optimizer say it themselves; the rest is the recorder's
-        phase = next((name for start, end, name in phases if start <= moment < end), phase)
-    return {
-        "operator": raw.names[operator],
-        "module": None if owner == NOBODY else nodes[owner].path,
-        "stage": stage or None,
-        "direction": direction,
-        "phase": phase,
-    }
-
-
-def _read_numbers(metadata: str) -> Row:
-    found: Row = {}
-    for name, pattern in _NUMBERS.items():
-        match = pattern.search(metadata)
-        if match:
-            found[name] = int(match.group(1)) if name == "bytes" else float(match.group(1))
-    return found
-
-
-def _make_step_rows(steps: Sequence[StepSpan]) -> list[Row]:
-    rows: list[Row] = []
-    for step in steps:
-        whole = {"start_ns": step.start_ns, "wall_ns": step.end_ns - step.start_ns}
-        rows.append({"kind": "step", "name": f"step {step.index}", **whole})
-        wait = {"start_ns": step.start_ns, "wall_ns": step.waited_ns - step.start_ns}
-        rows.append({"kind": "loader", "name": LOADER, **wait})
+        for number, pattern in _NUMBERS.items():
+            match = pattern.search(side.metadata.get(index, ""))
+            if match:
+                row[number] = int(match.group(1)) if number == "bytes" else float(match.group(1))
+        operator = operators.get(correlations[index])
+        if operator is not None:  # else nobody launched it
+            owner, stage, phase, direction = found.contexts[found.context_of[operator]]
+            if (
+                phase == "other"
+            ):  # modules, autograd and optimizer say it themselves; the rest is the recorder's
+                phase = next((name for start, end, name in phases if start <= moment < end), phase)
+            row |= {
+                "operator": raw.names[operator],
+                "module": None if owner == NOBODY else nodes[owner].path,
+                "stage": stage or None,
+                "direction": direction,
+                "phase": phase,
+            }
+        rows.append(row)
     return rows
 
 

@@ -177,15 +177,10 @@ class OperatorWindow:
         return self._profile is not None
 
     @property
-    def taken_bytes(self) -> int:
-        """By how much the process has grown since it began; 0 where the system does not tell."""
-        now = status_bytes("VmRSS")
-        return 0 if now is None or self._began_bytes is None else now - self._began_bytes
-
-    @property
     def is_full(self) -> bool:
         """Whether what is recorded takes so much memory that no further step should be."""
-        return self.is_open and self.taken_bytes >= _FULL_BYTES
+        now = status_bytes("VmRSS") if self.is_open else None
+        return now is not None and self._began_bytes is not None and now - self._began_bytes >= _FULL_BYTES
 
     def start(self) -> None:
         """Begin to record operators."""
@@ -238,7 +233,7 @@ def read_profiler_events(events: Sequence[Any], device: bool, shapes: bool) -> O
         _read_device(result, events, kinds)
     if shapes:
         result.shapes = {
-            index: _format_shapes(event.shapes())
+            index: " ".join(["x".join(map(str, shape)) if shape else "-" for shape in event.shapes()])
             for index, event in enumerate(events)
             if durations_ns[index] >= _SHAPES_FROM_NS
         }
@@ -285,7 +280,3 @@ def find_event_kind(event: Any) -> str:
             return IGNORED
         return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
     return "runtime" if event.linked_correlation_id() > 0 and name.startswith(RUNTIMES) else ""
-
-
-def _format_shapes(shapes: list[Any]) -> str:
-    return " ".join(["x".join(map(str, shape)) if shape else "-" for shape in shapes])

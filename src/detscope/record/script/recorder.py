@@ -179,7 +179,7 @@ class ScriptRecorder(StepRecorder):
 
     def _take_operators(self) -> None:
         raw = self.window.stop()
-        if self.tables.has_operator_steps:
+        if self.tables.operator_spans:
             self.tables.add_operators(raw)
 
     # ---- evaluation and training

@@ -8,9 +8,9 @@ many steps are one matrix: a row of moments per step. The figures are those of `
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,48 +18,33 @@ from numpy.typing import NDArray
 
 from detscope.record.steps.events import CODE, NO_SEQUENCE, TIME, WIDTH
 from detscope.record.steps.nodes import PHASES, NodeTable
-from detscope.record.steps.replay import BACKWARD, FORWARD, EventStructure, replay_codes
+from detscope.record.steps.replay import BACKWARD, FORWARD, StepAccount, replay_codes
 
 Matrix = NDArray[np.int64]
 Places = NDArray[np.intp]
-_NAMES = pl.String
 
 
-@dataclass(frozen=True)
 class ColumnGroups:
-    """Sums over sets of columns; a column may be in several sets."""
+    """Sums over sets of columns, none of which is empty; a column may be in several sets."""
 
-    members: Places  # columns, set after set
-    begins: Places  # where each set begins
+    def __init__(self, sets: Collection[Sequence[int]]) -> None:
+        self._members = np.array([column for columns in sets for column in columns], np.intp)
+        self._begins = np.cumsum([0, *map(len, sets)], dtype=np.intp)[:-1]
 
     def sum_columns(self, values: Matrix) -> Matrix:
         """One column per set."""
-        if not len(self.begins):
+        if not len(self._begins):
             return np.zeros((len(values), 0), np.int64)
-        return np.asarray(np.add.reduceat(values[:, self.members], self.begins, axis=1))
+        return np.asarray(np.add.reduceat(values[:, self._members], self._begins, axis=1))
 
 
-def make_groups(sets: Sequence[Sequence[int]]) -> ColumnGroups:
-    """Groups of sets, none of which is empty."""
-    sizes = [len(members) for members in sets]
-    begins = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0)
-    return ColumnGroups(np.array([m for members in sets for m in members], np.intp), begins.astype(np.intp))
-
-
-@dataclass(frozen=True)
-class SpanRows:
+class SpanRows(NamedTuple):
     """What every step's rows of `spans` have in common, and from which figures the others come."""
 
-    kinds: pl.Series
-    paths: pl.Series
-    directions: pl.Series
-    calls: Matrix
+    common: pl.DataFrame
     totals: Places
     selves: Places
     positive: Places  # figures that are above zero wherever these are the rows
-
-    def __len__(self) -> int:
-        return len(self.kinds)
 
 
 class StepLayout:
@@ -67,22 +52,36 @@ class StepLayout:
 
     def __init__(self, codes: Sequence[int], nodes: NodeTable) -> None:
         self.codes = tuple(codes)
-        found = replay_codes(self.codes, nodes)
-        self._owners, quantities = _group_intervals(found)
-        self._quantities = make_groups(list(quantities.values()))
+        account, closed = replay_codes(self.codes, nodes)
+        # intervals by owner, and owners by what they add to: `_share_time` of a replay as sets
+        intervals: dict[Any, list[int]] = defaultdict(list)
+        for place, piece in enumerate(account.slices):
+            intervals[piece.phase, piece.direction, piece.ancestors, piece.stage].append(place)
+        quantities: dict[Any, list[int]] = defaultdict(list)
+        for owner, (phase, direction, ancestors, stage) in enumerate(intervals):
+            quantities["phase", phase].append(owner)
+            if not ancestors:
+                quantities["outside", phase].append(owner)
+                continue
+            quantities["self", ancestors[-1], direction].append(owner)
+            quantities["stage", stage or "", direction].append(owner)
+            if direction == BACKWARD:
+                for ancestor in set(ancestors):
+                    quantities["total", ancestor].append(owner)
+        self._owners, self._quantities = ColumnGroups(intervals.values()), ColumnGroups(quantities.values())
         calls: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-        for key, begin, end in found.calls:
+        for key, begin, end in closed:
             calls[key].append((begin, end))
         borders = [border for of_node in calls.values() for border in of_node]
         self._begins = np.array([begin for begin, _ in borders], np.intp)
         self._ends = np.array([end for _, end in borders], np.intp)
         numbers = iter(range(len(borders)))
-        self._calls = make_groups([[next(numbers) for _ in of_node] for of_node in calls.values()])
+        self._calls = ColumnGroups([[next(numbers) for _ in of_node] for of_node in calls.values()])
         self._place: dict[Any, int] = {key: place for place, key in enumerate(quantities)}
         self._place |= {("calls", *key): len(quantities) + place for place, key in enumerate(calls)}
         self._nothing = len(self._place)  # a last column of zeros
         self.phases = np.array([self._column_of("phase", phase) for phase in PHASES], np.intp)
-        self.spans = self._make_span_rows(found, nodes)
+        self.spans = self._make_span_rows(account, nodes)
 
     def _column_of(self, *key: object) -> int:
         return self._place.get(key, self._nothing)
@@ -95,12 +94,7 @@ class StepLayout:
         calls = self._calls.sum_columns(moments[:, self._ends] - moments[:, self._begins])
         return np.hstack([sums, calls, np.zeros((len(moments), 1), np.int64)])
 
-    def find_fitting(self, figures: Matrix) -> NDArray[np.bool_]:
-        """Steps whose rows are these: a node that took no time at all would have none."""
-        return np.asarray((figures[:, self.spans.positive] > 0).all(axis=1))
-
-    def _make_span_rows(self, found: EventStructure, nodes: NodeTable) -> SpanRows:
-        account = found.account
+    def _make_span_rows(self, account: StepAccount, nodes: NodeTable) -> SpanRows:
         rows: list[tuple[str, str, str, int, int, int]] = []
         positive: list[int] = []
         for number, direction in sorted(set(account.total_ns) | set(account.self_ns)):
@@ -121,35 +115,10 @@ class StepLayout:
             rows.append(("outside", direction, direction, 1, place, place))
         if not account.self_ns:
             rows = []
-        kinds, paths, directions, calls_, totals, selves = zip(*rows, strict=True) if rows else [()] * 6
-        return SpanRows(
-            pl.Series(kinds, dtype=_NAMES),
-            pl.Series(paths, dtype=_NAMES),
-            pl.Series(directions, dtype=_NAMES),
-            np.array(calls_, np.int64),
-            np.array(totals, np.intp),
-            np.array(selves, np.intp),
-            np.array(positive, np.intp),
-        )
-
-
-def _group_intervals(found: EventStructure) -> tuple[ColumnGroups, Mapping[Any, list[int]]]:
-    """Intervals by owner, and owners by what they add to: `_share_time` of a replay as sets."""
-    intervals: dict[Any, list[int]] = defaultdict(list)
-    for place, piece in enumerate(found.account.slices):
-        intervals[piece.phase, piece.direction, piece.ancestors, piece.stage].append(place)
-    sets: dict[Any, list[int]] = defaultdict(list)
-    for owner, (phase, direction, ancestors, stage) in enumerate(intervals):
-        sets["phase", phase].append(owner)
-        if not ancestors:
-            sets["outside", phase].append(owner)
-            continue
-        sets["self", ancestors[-1], direction].append(owner)
-        sets["stage", stage or "", direction].append(owner)
-        if direction == BACKWARD:
-            for ancestor in set(ancestors):
-                sets["total", ancestor].append(owner)
-    return make_groups(list(intervals.values())), sets
+        names, numbers = dict.fromkeys(("kind", "path", "direction"), pl.String), ("calls", "total", "self")
+        table = pl.DataFrame(rows, {**names, **dict.fromkeys(numbers, pl.Int64)}, orient="row")
+        totals, selves = (table[column].to_numpy() for column in numbers[1:])
+        return SpanRows(table.drop(numbers[1:]), totals, selves, np.array(positive, np.intp))
 
 
 def make_span_frame(
@@ -157,14 +126,11 @@ def make_span_frame(
 ) -> pl.DataFrame:
     """Rows of table `spans` for steps with these figures."""
     rows = layout.spans
-    again = np.tile(np.arange(len(rows), dtype=np.uint32), len(steps))
+    again = np.tile(np.arange(rows.common.height, dtype=np.uint32), len(steps))
     return pl.DataFrame(
         {
-            "step": np.repeat(np.array(steps, np.int64), len(rows)),
-            "kind": rows.kinds.gather(again),
-            "path": rows.paths.gather(again),
-            "direction": rows.directions.gather(again),
-            "calls": np.tile(rows.calls, len(steps)),
+            "step": np.repeat(np.array(steps, np.int64), rows.common.height),
+            **rows.common[again].to_dict(),
             "total_ns": host[:, rows.totals].ravel(),
             "self_ns": host[:, rows.selves].ravel(),
             "device_total_ns": None if device is None else device[:, rows.totals].ravel(),
@@ -232,7 +198,8 @@ class RepeatedSteps:
                 if not steps:
                     continue
                 host = layout.sum_figures(np.stack([step.moments for step in steps]))
-                fits = layout.find_fitting(host)
+                # their rows are those of the layout, but that a node which took no time would have none
+                fits = (host[:, layout.spans.positive] > 0).all(axis=1)
                 odd += [(layout, step) for step, good in zip(steps, fits.tolist(), strict=True) if not good]
                 steps = [step for step, good in zip(steps, fits.tolist(), strict=True) if good]
                 if not steps:
@@ -241,7 +208,7 @@ class RepeatedSteps:
                 device = layout.sum_figures(np.stack(_device_moments(steps))) if on_device else None
                 frames.append(("steps", _make_step_frame(layout, steps, host, device)))
                 spanned = np.array([step.with_spans for step in steps])
-                if spanned.any() and len(layout.spans):
+                if spanned.any() and layout.spans.common.height:
                     numbers = [step.index for step in steps if step.with_spans]
                     below = None if device is None else device[spanned]
                     frames.append(("spans", make_span_frame(layout, numbers, host[spanned], below)))

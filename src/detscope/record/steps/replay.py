@@ -69,21 +69,18 @@ def replay_events(
     return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices).run_events(events, times)
 
 
-@dataclass(frozen=True)
-class EventStructure:
-    """What a sequence of events says whatever its times are; moments are numbered, the step's begin is 0."""
+def replay_codes(
+    codes: Sequence[int], nodes: NodeTable
+) -> tuple[StepAccount, list[tuple[tuple[int, str], int, int]]]:
+    """Replay events by their codes alone: every moment comes one unit after the one before.
 
-    account: StepAccount  # with one slice between any two neighbouring moments
-    calls: list[tuple[tuple[int, str], int, int]]  # node and direction, moments of begin and end
-
-
-def replay_codes(codes: Sequence[int], nodes: NodeTable) -> EventStructure:
-    """Replay events by their codes alone: every moment comes one unit after the one before."""
+    The account has one slice between any two neighbouring moments; with it, of every call: node and
+    direction, moments of its begin and end. Moments are numbered, the step's begin is 0.
+    """
     events = [number for code in codes for number in (code, 0, NO_SEQUENCE)]
     walk = _Replay(nodes, StepAccount(0, len(codes) + 1), keep_slices=True)
     walk.closed = []
-    account = walk.run_events(events, range(1, len(codes) + 1))
-    return EventStructure(account, walk.closed)
+    return walk.run_events(events, range(1, len(codes) + 1)), walk.closed
 
 
 class _Replay:

@@ -25,14 +25,20 @@ def make_step_rows(
     step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None
 ) -> list[Row]:
     """The whole step and each of its phases."""
-    rows: list[Row] = [
-        (step, epoch, mode, "step", account.start_ns, account.wall_ns, device.wall_ns if device else None)
+    host = {"step": account.wall_ns, **account.phases}
+    below = {"step": device.wall_ns, **device.phases} if device else None
+    return [
+        (
+            step,
+            epoch,
+            mode,
+            phase,
+            account.start_ns,
+            host.get(phase, 0),
+            on_device and on_device.get(phase, 0),
+        )
+        for phase in ("step", *PHASES)
     ]
-    for phase in PHASES:
-        wall_ns = account.phases.get(phase, 0)
-        device_ns = device.phases.get(phase, 0) if device else None
-        rows.append((step, epoch, mode, phase, account.start_ns, wall_ns, device_ns))
-    return rows
 
 
 def make_span_rows(
@@ -106,7 +112,8 @@ def _make_module_rows(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> l
         coming = () if piece is None else piece.ancestors
         kept = 0
         if piece is not None and piece.direction == direction and piece.start_ns == end_ns:
-            kept = _count_shared(stack, coming)
+            places = (depth for depth, (a, b) in enumerate(zip(stack, coming, strict=False)) if a != b)
+            kept = len(stack) if stack == coming else next(places, min(len(stack), len(coming)))
         for depth in range(kept, len(stack)):
             node = nodes[stack[depth]]
             begun_ns = since[depth]
@@ -119,13 +126,6 @@ def _make_module_rows(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> l
         levels += [[] for _ in range(len(coming) - len(levels))]
         stack, direction, end_ns = coming, piece.direction, piece.end_ns
     return [row for level in levels for row in level]
-
-
-def _count_shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    if one == other:
-        return len(one)
-    places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(places, min(len(one), len(other)))
 
 
 def _join_slices(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:

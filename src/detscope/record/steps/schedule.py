@@ -30,18 +30,14 @@ class Schedule:
             return MEMORY
         if self.operators_after <= measured < self.operators_after + self.operator_steps:
             return OPERATORS
-        if self.bare_every > 1 and self._is_bare(measured):
-            return BARE
-        return RECORDED
-
-    def _is_bare(self, measured: int) -> bool:
-        """Of each group of `bare_every` steps one, drawn: what recurs (workers, logging) never falls on all.
-
-        The first of all is recorded: what is compared with it, or profiled after it, finds it there.
-        """
+        if self.bare_every <= 1:
+            return RECORDED
+        # of each group of `bare_every` steps one is bare, drawn: what recurs (workers, logging) never falls
+        # on all; the first step of all is recorded: what is compared with it finds it there
         group, place = divmod(measured, self.bare_every)
-        free = self.bare_every if group else self.bare_every - 1
-        return place == _draw_number(self.seed, group) % free + (0 if group else 1)
+        first = 0 if group else 1
+        drawn = _draw_number(self.seed, group) % (self.bare_every - first) + first
+        return BARE if place == drawn else RECORDED
 
     def without_operators_from(self, index: int) -> Schedule:
         """The same, but the window of operators ends before the step with this index."""

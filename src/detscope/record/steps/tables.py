@@ -80,7 +80,7 @@ class StepTables:
         self._waiting: deque[OpenStep] = deque()
         self._repeats = RepeatedSteps(nodes)
         self._operator_events: list[int] = []
-        self._operator_spans: list[StepSpan] = []  # of the steps of a window
+        self.operator_spans: list[StepSpan] = []  # of the steps of the window of operators that is open
         self._operator_sums = [0] * 4  # of all windows: steps, backward, of that in modules, unlinked
         self._nodes_written = 0
         self._drawn_until_ns = 0  # end of the first operator step that the trace shows
@@ -95,7 +95,7 @@ class StepTables:
                 self._growth.end_step(step.index)
             if step.mode == OPERATORS:
                 self._operator_events += step.events
-                self._operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
+                self.operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
             self._waiting.append(step)
             self._write_ready()
 
@@ -125,7 +125,11 @@ class StepTables:
         waiting = (_DATA_BEGINS, step.start_ns, NO_SEQUENCE, _DATA_ENDS, step.waited_ns, NO_SEQUENCE)
         events = [*waiting, *step.events]
         traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
-        device_times = self._read_device_times(step)
+        device_times: list[int] | None = None  # of the events; waiting for the batch is none of them
+        clock, first = self._device_clock, step.first_handle
+        if clock is not None and first is not None and step.handles:
+            device_times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
+            clock.recycle_marks([first, *step.handles])
         layout = None if traced or step.mode == BARE else self._repeats.find_layout(events)
         if layout is not None:
             moments = moments_of(events, step.start_ns, step.end_ns)
@@ -189,23 +193,9 @@ class StepTables:
             for table, frame in frames:
                 self._writer.append_frame(table, frame, sorted_by="step")
 
-    def _read_device_times(self, step: OpenStep) -> list[int] | None:
-        """Device times of the step's events; waiting for the batch is none of them."""
-        clock, first = self._device_clock, step.first_handle
-        if clock is None or first is None or not step.handles:
-            return None
-        times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
-        clock.recycle_marks([first, *step.handles])
-        return times
-
-    @property
-    def has_operator_steps(self) -> bool:
-        """Whether a step has ended in the window of operators that is open."""
-        return bool(self._operator_spans)
-
     def add_operators(self, raw: OperatorEvents) -> None:
         """Take the operators of a window that has just ended; windows that were cut in two are summed up."""
-        spans = self._operator_spans
+        spans = self.operator_spans
         with no_garbage_collection():
             result = attribute_operators(raw, self._nodes, self._operator_events)
             self._writer.append_frame("ops", result.operators)
@@ -213,8 +203,11 @@ class StepTables:
             for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
                 self._writer.append_frame(table, frame)
             if self._drawn_until_ns:
-                self._draw_operators("operators", result.host)
-                self._draw_operators("kernels", result.device)
+                step = spans[0].index if spans else -1
+                for track, intervals in (("operators", result.host), ("kernels", result.device)):
+                    drawn = intervals.filter(pl.col("start_ns") < self._drawn_until_ns)
+                    about = {"step": pl.lit(step, pl.Int64), "track": pl.lit(track), "direction": pl.lit("")}
+                    self._writer.append_frame("timeline", drawn.with_columns(**about))
         backward = (result.backward_ns, result.backward_in_modules_ns)
         found = (max(1, len(spans)), *backward, result.kernels_unlinked)
         self._operator_sums = [sum(pair) for pair in zip(self._operator_sums, found, strict=True)]
@@ -229,22 +222,7 @@ class StepTables:
 
     def forget_operators(self, all_windows: bool = False) -> None:
         """A window has ended, or was given up; all of them: what they told is not part of the run."""
-        self._operator_events, self._operator_spans = [], []
+        self._operator_events, self.operator_spans = [], []
         if all_windows:
             self._operator_sums = [0] * 4
             self._writer.info.pop("operators", None)
-
-    def _draw_operators(self, track: str, intervals: pl.DataFrame) -> None:
-        """Put operators of the steps that the trace shows on the time line."""
-        step = self._operator_spans[0].index if self._operator_spans else -1
-        self._writer.append_frame(
-            "timeline",
-            intervals.filter(pl.col("start_ns") < self._drawn_until_ns).select(
-                pl.lit(step, pl.Int64).alias("step"),
-                pl.lit(track).alias("track"),
-                "name",
-                pl.lit("").alias("direction"),
-                "start_ns",
-                "wall_ns",
-            ),
-        )
