@@ -1,7 +1,7 @@
 """The base of the package alone: what reads, imports, compares and reports needs none of the extras.
 
 The environment is made of links to what is installed here: the dependencies that pyproject.toml names without
-any extra, theirs, and nothing else. A dependency that the base uses and pyproject.toml does not name is missing.
+any extra, theirs, and nothing else. What the base uses and pyproject.toml does not name is missing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Literal
 
 import psutil
 
-from detscope.extras import install_hint
+from detscope.extras import EXTRA_OF, install_hint
 from detscope.machine.devices import GpuList, list_gpus
 from detscope.machine.facts import PACKAGES, cpu_clock, cpu_model, package_version, torch_cuda_version
 from detscope.machine.limits import (
@@ -71,7 +71,7 @@ def examine_machine() -> list[MachineFinding]:
                 package_version(name),
                 "not installed",
                 f"what needs {name} fails",
-                _how_to_install(name),
+                install_hint(EXTRA_OF[name]) if name in EXTRA_OF else "pip install .",
             )
             for name in PACKAGES
         ),

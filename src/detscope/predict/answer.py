@@ -16,7 +16,7 @@ from detscope.predict.memory.lifetimes import TrainingPlan
 from detscope.predict.memory.limit import FITS, decide_fit
 from detscope.predict.memory.model import MemoryModel
 from detscope.predict.memory.simulation import simulate_training
-from detscope.predict.models.choice import Estimate, TargetModel
+from detscope.predict.models.choice import TargetModel
 from detscope.predict.models.methods import HybridModel, find_physical
 from detscope.predict.samples import StepCase
 
@@ -56,13 +56,15 @@ def answer_questions(
         notes += [*device.notes, *_note_latency(graph, device, optimizer)]
     for row in rows:
         row["fits"] = _decide_fit(row, limit, device)
+    known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
+    best = max(known, key=lambda row: row["batch"] / row["latency_ms"]) if known else None
     return {
         "network": graph.name,
         "fingerprint": device.fingerprint if device else None,
         "limit_bytes": limit,
         "rows": rows,
         "largest_batch_that_fits": max((row["batch"] for row in rows if row["fits"] == FITS), default=None),
-        "best_batch_for_throughput": _find_best_batch(rows),
+        "best_batch_for_throughput": best and best["batch"],
         "cannot_tell": [] if device and "latency" in device.targets else ["latency: no device model"],
         "notes": notes,
     }
@@ -90,7 +92,13 @@ def _add_estimates(
         model = device.targets.get(target)
         if model is None:
             continue
-        estimate = _estimate_positive(model, cases, target)
+        with np.errstate(all="ignore"):
+            estimate = model.estimate_cases(cases)
+        ends = np.concatenate([estimate.predicted, estimate.lower, estimate.upper])
+        if not ((ends > 0) & (ends < _LARGEST)).all():  # a model that was tampered with may give others
+            raise InputError(
+                f"the device model's {target} is no positive number", "fit it again: detscope fit"
+            )
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
             row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
@@ -104,16 +112,6 @@ def _add_estimates(
             notes.append(
                 f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
             )
-
-
-def _estimate_positive(model: TargetModel, cases: Sequence[StepCase], target: str) -> Estimate:
-    """An estimate of positive numbers; a model that was tampered with may give others."""
-    with np.errstate(all="ignore"):
-        found = model.estimate_cases(cases)
-    ends = np.concatenate([found.predicted, found.lower, found.upper])
-    if not ((ends > 0) & (ends < _LARGEST)).all():
-        raise InputError(f"the device model's {target} is no positive number", "fit it again: detscope fit")
-    return found
 
 
 def _note_latency(graph: LayerGraph, device: DeviceModel, optimizer: str) -> Iterator[str]:
@@ -145,12 +143,3 @@ def _decide_fit(row: dict[str, Any], limit: float | None, device: DeviceModel | 
     return decide_fit(
         row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2
     )
-
-
-def _find_best_batch(rows: Sequence[dict[str, Any]]) -> int | None:
-    """The batch with the most images per second among those that do not plainly fail to fit."""
-    known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
-    if not known:
-        return None
-    best: int = max(known, key=lambda row: row["batch"] / row["latency_ms"])["batch"]
-    return best

@@ -83,8 +83,19 @@ def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> li
             network = row.get("net_name") or row["net"]
             level = int(row.get("level") or row.get("prune_level") or row["test_var"])
             graph = graphs.get((network, level))
-            if graph is not None:
-                found.append(_read_sample(row, network, level, graph))
+            if graph is None:
+                continue
+            batch = int(row["bs"])
+            if batch < 1:
+                raise ValueError(f"batch {batch}")
+            values = {
+                ours: float(row[theirs]) * factor if row.get(theirs) else None
+                for ours, (theirs, factor) in _COLUMNS.items()
+            }
+            passed = row.get("passed", "True").strip().lower() in ("true", "1")
+            device = (row.get("device") or "").strip()
+            case = StepCase(graph, batch)
+            found.append(StepSample(case, network, level, passed=passed, device=device, **values))
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(
                 f"{path}, line {number}: {error!r:.80} is missing or no number", "see docs/predict.md"
@@ -92,19 +103,6 @@ def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> li
     if not found:
         raise InputError(f"{path} has no row whose network has a layer graph", "see docs/predict.md")
     return found
-
-
-def _read_sample(row: Mapping[str, str], network: str, level: int, graph: LayerGraph) -> StepSample:
-    batch = int(row["bs"])
-    if batch < 1:
-        raise ValueError(f"batch {batch}")
-    values = {
-        ours: float(row[theirs]) * factor if row.get(theirs) else None
-        for ours, (theirs, factor) in _COLUMNS.items()
-    }
-    passed = row.get("passed", "True").strip().lower() in ("true", "1")
-    device = (row.get("device") or "").strip()
-    return StepSample(StepCase(graph, batch), network, level, passed=passed, device=device, **values)
 
 
 def sum_samples(samples: Sequence[StepSample]) -> str:

@@ -1,9 +1,10 @@
-"""Objects of somebody else's, known by identity: they live as long as without us."""
+"""Objects of somebody else's, known by identity: they live as long as without us; frames and patches."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 Kind = TypeVar("Kind")
@@ -40,6 +41,13 @@ class WeakObjects(Generic[Kind]):
             one = reference()
             if one is not None:
                 yield one
+
+
+def frames_above(frame: FrameType | None, most: int | None = None) -> Iterator[FrameType]:
+    """A frame, who called it, and so on."""
+    while frame is not None and most != 0:
+        yield frame
+        frame, most = frame.f_back, None if most is None else most - 1
 
 
 _ABSENT = object()

@@ -49,9 +49,17 @@ _TRIED_BATCHES = (1, 64)
 
 def save_model(model: DeviceModel, path: Path) -> None:
     """Write a model whole or not at all."""
-    plain = {"format": FORMAT, "version": VERSION, **vars(model)}
-    plain["targets"] = {name: _target_to_plain(target) for name, target in model.targets.items()}
-    write_text(path, json.dumps(plain, allow_nan=False))
+    targets = {}
+    for name, target in model.targets.items():
+        plain = {
+            **vars(target),
+            "near": _to_plain(target.near),
+            "far": None if target.far is target.near else _to_plain(target.far),
+            "reach": _numbers_to_plain(target.reach),
+        }
+        targets[name] = {key: _bound_number(value) for key, value in plain.items()}
+    whole = {"format": FORMAT, "version": VERSION, **vars(model), "targets": targets}
+    write_text(path, json.dumps(whole, allow_nan=False))
 
 
 def load_model(path: Path) -> DeviceModel:
@@ -103,27 +111,6 @@ def _read_plain(path: Path) -> dict[str, Any]:
     return plain
 
 
-def _require_numbers(plain: Any) -> None:
-    """Refuse numbers that nothing can have, wherever they stand; JSON knows 1e400 and NaN."""
-    waiting = [plain]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict | list):
-            waiting.extend(value.values() if isinstance(value, dict) else value)
-        elif isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
-            raise ValueError(f"a number is {value!s:.20}")
-
-
-def _target_to_plain(target: TargetModel) -> dict[str, Any]:
-    plain = {
-        **vars(target),
-        "near": _to_plain(target.near),
-        "far": None if target.far is target.near else _to_plain(target.far),
-        "reach": _numbers_to_plain(target.reach),
-    }
-    return {name: _bound_number(value) for name, value in plain.items()}
-
-
 def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
     reach = _numbers_from_plain(plain["reach"], Reach)
     if reach.places.size:  # places are told by the older features: all 56, each with a centre and a scale
@@ -150,7 +137,14 @@ def _target_from_plain(plain: dict[str, Any], path: Path) -> TargetModel:
         errors,
         None if plain.get("beside_width") is None else _read_width(plain["beside_width"]),
     )
-    _try_target(target)
+    # a small network is asked about: parts of different widths cannot answer
+    cases = [StepCase(_make_small_network(), batch) for batch in _TRIED_BATCHES]
+    with np.errstate(all="ignore"):
+        for predictor in (target.near, target.far):
+            if predictor.predict(cases).shape != (len(cases),):
+                raise ValueError("it gives other answers than one per question")
+        target.estimate_cases(cases)
+        target.reach.find_outside(cases[0])
     return target
 
 
@@ -251,17 +245,6 @@ def _check_forest(forest: Any, features: int) -> None:
             raise ValueError("a tree of its forest gives no number")
     if forest.predict(np.zeros((1, features))).shape != (1,):
         raise ValueError("its forest gives no answer")
-
-
-def _try_target(target: TargetModel) -> None:
-    """Ask about a small network: parts of different widths cannot answer."""
-    cases = [StepCase(_make_small_network(), batch) for batch in _TRIED_BATCHES]
-    with np.errstate(all="ignore"):
-        for predictor in (target.near, target.far):
-            if predictor.predict(cases).shape != (len(cases),):
-                raise ValueError("it gives other answers than one per question")
-        target.estimate_cases(cases)
-        target.reach.find_outside(cases[0])
 
 
 def _make_small_network() -> LayerGraph:

@@ -69,6 +69,11 @@ def fit_device(
             fitted[target] = fit_method(samples, target, method, training=training, table=table)
         else:
             notes.append(f"{target}: no whole step was measured; it is simulated")
+    limit, memory = None, fitted.get("memory")
+    if memory is not None and isinstance(memory.far, MemoryModel) and not all(one.passed for one in samples):
+        known = keep_outcomes(samples)
+        predicted = memory.far.predict_unbounded([one.case for one in known])
+        limit = learn_limit(predicted, [one.passed for one in known])
     sums = [sum_samples(samples)] if samples else []
     sums += [sum_layer_times(layer_times)] if layer_times else []
     return DeviceModel(
@@ -78,15 +83,7 @@ def fit_device(
         "+".join(sums),
         len(samples),
         tuple(sorted({one.network for one in samples})),
-        _learn_limit(samples, fitted.get("memory")),
+        limit,
         len(layer_times or ()),
         tuple(notes),
     )
-
-
-def _learn_limit(samples: Sequence[StepSample], memory: TargetModel | None) -> float | None:
-    if memory is None or all(one.passed for one in samples) or not isinstance(memory.far, MemoryModel):
-        return None
-    known = keep_outcomes(samples)
-    predicted = memory.far.predict_unbounded([one.case for one in known])
-    return learn_limit(predicted, [one.passed for one in known])

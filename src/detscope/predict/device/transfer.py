@@ -129,16 +129,6 @@ def _fit_factors(physics: OldDeviceTimes, truth: Array, spread: float) -> Array:
     return whole(solve_least_squares(left_over, start))
 
 
-def _leave_one_out(physics: OldDeviceTimes, truth: Array, spread: float) -> Array:
-    """log(predicted / measured) of every sample by factors from the others."""
-    errors = np.zeros(len(truth))
-    for place in range(len(truth)):
-        others = [one for one in range(len(truth)) if one != place]
-        logs = _fit_factors(physics.take_rows(others), truth[others], spread)
-        errors[place] = np.log(max(physics.take_rows([place]).predict(logs)[0], 1e-9) / truth[place])
-    return errors
-
-
 def _scale_model(
     old: PhysicalModel | LayerModel, names: Sequence[str], factors: Array
 ) -> PhysicalModel | LayerModel:
@@ -196,21 +186,18 @@ def _make_target(
     here = float(student.ppf(0.5 + COVERAGE / 2, count - 1)) * spread * sqrt(1 + 1 / count)
     kind = "layers" if isinstance(new, LayerModel) else "physical"
     name = f"{kind}, transferred"
+    means = next(iter(source.errors.values()), {})
+    # where the old device used something better than what is transferred, wider by as much
+    own, used = means.get(kind), means.get(source.near_name)
+    near_width = source.near_width * (max(1.0, own / used) if own and used else 1.0)
     return replace(
         source,
         near=new,
         far=new,
         near_name=name,
         far_name=name,
-        near_width=max(_widen_near(source, kind), here),
+        near_width=max(near_width, here),
         beside_width=None,
         far_width=float(np.hypot(source.far_width, here)),
         errors={LEFT_OUT: {name: float(np.abs(np.expm1(errors)).mean()), "old device": before}},
     )
-
-
-def _widen_near(source: TargetModel, kind: str) -> float:
-    """Of what is transferred; where the old device used something better, wider by as much."""
-    means = next(iter(source.errors.values()), {})
-    own, used = means.get(kind), means.get(source.near_name)
-    return source.near_width * (max(1.0, own / used) if own and used else 1.0)

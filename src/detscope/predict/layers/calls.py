@@ -57,7 +57,10 @@ def list_calls(
 ) -> Iterator[LayerCall]:
     """Everything that one step runs; `update` is the kind of the optimizer's work."""
     operations = group_as_measured(graph)
-    learning = _find_learning(operations) if training else frozenset()
+    learning: set[int] = set()  # tensors that have a gradient: some trained parameter had a part in them
+    for operation in operations if training else ():
+        if operation.parameters or not learning.isdisjoint(operation.inputs):
+            learning.add(operation.output)
     for operation in operations:
         yield LayerCall(operation, batch, _stage_of(operation, learning) if training else INFERENCE)
     if training:
@@ -73,16 +76,7 @@ def list_calls(
             yield LayerCall(Operation(one.kind, (), (), 0, shape, stage=one.stage), 1, INFERENCE, calls)
 
 
-def _find_learning(operations: Sequence[Operation]) -> frozenset[int]:
-    """Tensors that have a gradient: some trained parameter had a part in them."""
-    found: set[int] = set()
-    for operation in operations:
-        if operation.parameters or not found.isdisjoint(operation.inputs):
-            found.add(operation.output)
-    return frozenset(found)
-
-
-def _stage_of(operation: Operation, learning: frozenset[int]) -> str:
+def _stage_of(operation: Operation, learning: set[int]) -> str:
     """What prepares the images, and frozen layers before the first trained one, run forward alone."""
     if not learning.isdisjoint(operation.inputs):
         return TRAINING
@@ -134,9 +128,7 @@ def count_weights(operation: Operation) -> int:
     return 0
 
 
-def _gradient_sums(
-    operations: Sequence[Operation], learning: frozenset[int], batch: int
-) -> Iterator[LayerCall]:
+def _gradient_sums(operations: Sequence[Operation], learning: set[int], batch: int) -> Iterator[LayerCall]:
     """A tensor that is read n times gets n gradients; an in-place layer begins another tensor."""
     versions: Counter[int] = Counter()
     readers: Counter[tuple[int, int]] = Counter()
@@ -198,8 +190,17 @@ def roofline_terms(call: LayerCall) -> tuple[float, ...]:
     operation, batch = call.operation, call.batch
     into, out = batch * operation.input_elements / _GIGA, batch * operation.output_elements / _GIGA
     weights = count_weights(operation) / _GIGA
-    if operation.convolution is not None:
-        plain, rounded = _count_multiplications(call)
+    layer = operation.convolution
+    if layer is not None:
+        passes = {TRAINING: 3, FIRST: 2}.get(call.stage, 1)
+        places = passes * batch * prod(operation.output_shape[2:]) * prod(layer.kernel) / _GIGA
+        inside, outside = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+        # kernels for images do not pad their channels
+        deep = inside if call.stage == FIRST else _round_up(inside)
+        plain = places * layer.groups * inside * outside
+        rounded = places * layer.groups * deep * _round_up(outside)
+        if layer.is_depthwise:
+            plain, rounded = places * layer.out_channels, places * _round_up(layer.out_channels)
         return (rounded, plain, into, out, weights, 1.0)
     if operation.kind == kinds.LINEAR:
         return (batch * weights, into, out, weights, 1.0)
@@ -221,20 +222,6 @@ def traffic_terms(call: LayerCall) -> tuple[float, ...]:
     """Terms where features say nothing (never measured, or many at once): what is moved, and the call."""
     operation = call.operation
     return (call.batch * (operation.input_elements + operation.output_elements) / _GIGA, 1.0)
-
-
-def _count_multiplications(call: LayerCall) -> tuple[float, float]:
-    layer = call.operation.convolution
-    assert layer is not None
-    passes = {TRAINING: 3, FIRST: 2}.get(call.stage, 1)
-    places = passes * call.batch * prod(call.operation.output_shape[2:]) * prod(layer.kernel) / _GIGA
-    if layer.is_depthwise:
-        return places * layer.out_channels, places * _round_up(layer.out_channels)
-    inside, outside = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    deep = (
-        inside if call.stage == FIRST else _round_up(inside)
-    )  # kernels for images do not pad their channels
-    return places * layer.groups * inside * outside, places * layer.groups * deep * _round_up(outside)
 
 
 def call_features(call: LayerCall) -> tuple[float, ...]:

@@ -60,7 +60,16 @@ def read_networks(path: Path) -> list[ListedNetwork]:
         require_within("layer_graph_bytes", path.stat().st_size, f"{path}")
         listed = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(listed, dict) and listed.get("format") == FORMAT:
-            return _from_plain(listed, path)
+            if listed["version"] != VERSION or listed["columns"] != _COLUMNS:
+                raise InputError(
+                    f"{path} is a list of layers of version {listed['version']!s:.20},"
+                    f" this detscope reads {VERSION}",
+                    "make it again, or update detscope",
+                )
+            return [
+                ListedNetwork(str(one["network"]), int(one["level"]), _graph_from_plain(one))
+                for one in listed["networks"]
+            ]
         return [
             ListedNetwork(name.rpartition("_")[0], int(name.rpartition("_")[2]), read_older_rows(name, rows))
             for name, rows in listed.items()
@@ -78,31 +87,17 @@ def write_layers(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> No
 
 def write_networks(path: Path, listed: Iterable[ListedNetwork]) -> None:
     """Write networks, one operation a line, whole or not at all."""
-    networks = ",\n".join(_network_text(one) for one in listed)
-    head = {"format": FORMAT, "version": VERSION, "columns": _COLUMNS}
-    write_text(path, f'{json.dumps(head)[:-1]}, "networks": [\n{networks}\n]}}\n')
-
-
-def _network_text(one: ListedNetwork) -> str:
-    graph = one.graph
-    head: dict[str, Any] = {"network": one.network, "level": one.level}
-    head |= {"name": graph.name, "family": graph.family, "details": dict(graph.details)}
-    if graph.beside:
-        head["beside"] = [astuple(part) for part in graph.beside]
-    rows = ",\n".join(json.dumps(astuple(operation), separators=(",", ":")) for operation in graph.operations)
-    return f'{json.dumps(head)[:-1]}, "operations": [\n{rows}]}}'
-
-
-def _from_plain(plain: Mapping[str, Any], path: Path) -> list[ListedNetwork]:
-    if plain["version"] != VERSION or plain["columns"] != _COLUMNS:
-        raise InputError(
-            f"{path} is a list of layers of version {plain['version']!s:.20}, this detscope reads {VERSION}",
-            "make it again, or update detscope",
-        )
-    return [
-        ListedNetwork(str(one["network"]), int(one["level"]), _graph_from_plain(one))
-        for one in plain["networks"]
-    ]
+    networks = []
+    for one in listed:
+        graph = one.graph
+        head: dict[str, Any] = {"network": one.network, "level": one.level}
+        head |= {"name": graph.name, "family": graph.family, "details": dict(graph.details)}
+        if graph.beside:
+            head["beside"] = [astuple(part) for part in graph.beside]
+        rows = ",\n".join(json.dumps(astuple(row), separators=(",", ":")) for row in graph.operations)
+        networks.append(f'{json.dumps(head)[:-1]}, "operations": [\n{rows}]}}')
+    whole = json.dumps({"format": FORMAT, "version": VERSION, "columns": _COLUMNS})
+    write_text(path, f'{whole[:-1]}, "networks": [\n' + ",\n".join(networks) + "\n]}\n")
 
 
 def _graph_from_plain(one: Mapping[str, Any]) -> LayerGraph:
@@ -112,12 +107,7 @@ def _graph_from_plain(one: Mapping[str, Any]) -> LayerGraph:
         if row["convolution"] is not None:
             row["convolution"] = _with_names(row["convolution"], Convolution)
     beside = [_with_names(row, SideOperators) for row in one.get("beside", ())]
-    found: LayerGraph = msgspec.convert(
-        {**one, "operations": operations, "beside": beside},
-        LayerGraph,
-        strict=False,
-    )
-    return found
+    return msgspec.convert({**one, "operations": operations, "beside": beside}, LayerGraph, strict=False)
 
 
 def _with_names(values: Sequence[Any], kind: type[Operation | Convolution | SideOperators]) -> dict[str, Any]:
@@ -127,41 +117,28 @@ def _with_names(values: Sequence[Any], kind: type[Operation | Convolution | Side
 def read_older_rows(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
     """One network; operands that the list leaves out (it names one input) are put back."""
     operations: list[Operation] = []
-    for kind, source, source_shape, output, output_shape, attributes in rows:
-        operation = _read_older(
-            str(kind), source, tuple(source_shape), output, tuple(output_shape), attributes
-        )
+    for kind, source, source_shape, output, output_shape, more in rows:
+        convolution = None
+        parameters: tuple[int, ...] = ()
+        if kind == "conv":
+            window, stride, padding = ((more[key], more[key]) for key in ("k", "stride", "pad"))
+            convolution = Convolution(
+                more["ic"], more["oc"], window, stride, padding, groups=more["groups"]
+            )
+            weight = more["oc"] * (more["ic"] // more["groups"]) * more["k"] ** 2
+            parameters = (weight, more["params"] - weight) if more["params"] > weight else (weight,)
+        elif kind == "linear":
+            parameters = (more["ic"] * more["oc"], more["params"] - more["ic"] * more["oc"])
+        elif kind == "bn":
+            parameters = (more["params"] // 2, more["params"] // 2)
+        shapes = (tuple(source_shape),), output, tuple(output_shape)
+        operation = Operation(_KINDS.get(kind, str(kind)), (source,), *shapes, parameters, convolution)
         if operation.kind == kinds.ADD:
             operation = _with_other_operand(operation, operations)
         elif operation.kind == kinds.CONCATENATE:
-            operation = _with_all_parts(operation, operations, int(attributes["n"]))
+            operation = _with_all_parts(operation, operations, int(more["n"]))
         operations.append(operation)
     return LayerGraph(name, tuple(operations), family=name.rpartition("_")[0])
-
-
-def _read_older(
-    kind: str, source: int, source_shape: Shape, output: int, output_shape: Shape, more: Mapping[str, int]
-) -> Operation:
-    convolution = None
-    parameters: tuple[int, ...] = ()
-    if kind == "conv":
-        convolution = Convolution(
-            more["ic"],
-            more["oc"],
-            (more["k"], more["k"]),
-            (more["stride"], more["stride"]),
-            (more["pad"], more["pad"]),
-            groups=more["groups"],
-        )
-        weight = more["oc"] * (more["ic"] // more["groups"]) * more["k"] ** 2
-        parameters = (weight, more["params"] - weight) if more["params"] > weight else (weight,)
-    elif kind == "linear":
-        parameters = (more["ic"] * more["oc"], more["params"] - more["ic"] * more["oc"])
-    elif kind == "bn":
-        parameters = (more["params"] // 2, more["params"] // 2)
-    return Operation(
-        _KINDS.get(kind, kind), (source,), (source_shape,), output, output_shape, parameters, convolution
-    )
 
 
 def _with_other_operand(operation: Operation, before: list[Operation]) -> Operation:

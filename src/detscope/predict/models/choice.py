@@ -71,11 +71,6 @@ def conformal_line(
     return float(raised * line[0]), float(raised * line[1])
 
 
-def interval_bounds(predicted: Array, half_width: Array) -> tuple[Array, Array]:
-    """Lower and upper ends of the intervals."""
-    return np.asarray(predicted * np.exp(-half_width)), np.asarray(predicted * np.exp(half_width))
-
-
 class Predictor(Protocol):
     """Anything fitted."""
 
@@ -188,8 +183,8 @@ class TargetModel:
         beside = self.near_width if self.beside_width is None else self.beside_width
         away = np.where(far, 1.0, distances / max(self.reach.radius, 1e-12))
         near_widths = beside + away * (self.near_width - beside)
-        lower, upper = interval_bounds(predicted, np.where(far, self.far_width, near_widths))
-        return Estimate(predicted, lower, upper, far)
+        width = np.where(far, self.far_width, near_widths)  # half of it
+        return Estimate(predicted, predicted * np.exp(-width), predicted * np.exp(width), far)
 
 
 def fit_target(

@@ -58,11 +58,6 @@ class StepCost:
     terms: tuple[float, ...]
     calls: int
 
-    @property
-    def cost_by_name(self) -> dict[str, float]:
-        """Terms by their names."""
-        return dict(zip(TERMS, self.terms, strict=True))
-
 
 @lru_cache(maxsize=4096)
 def list_kernel_classes(graph: LayerGraph) -> frozenset[str]:
@@ -108,18 +103,11 @@ def count_operation_cost(
     operation: Operation, batch: int, tiles: Tiles, *, training: bool
 ) -> Iterable[tuple[str, float]]:
     """Terms and amounts of one operation."""
-    if operation.convolution is not None:
-        yield from _count_convolution(operation, batch, tiles, passes=3 if training else 1)
-    else:
-        yield "other traffic", batch * _count_traffic(operation, training=training)
-
-
-def _count_convolution(
-    operation: Operation, batch: int, tiles: Tiles, *, passes: int
-) -> Iterable[tuple[str, float]]:
     layer = operation.convolution
-    assert layer is not None
-    window = prod(layer.kernel)
+    if layer is None:
+        yield "other traffic", batch * _count_traffic(operation, training=training)
+        return
+    passes, window = 3 if training else 1, prod(layer.kernel)
     places = batch * prod(operation.output_shape[2:])
     traffic = passes * batch * (operation.input_elements + operation.output_elements)
     if layer.groups > 1:
@@ -133,21 +121,17 @@ def _count_convolution(
         sides = _round_up(layer.out_channels, tiles.winograd) * _round_up(layer.in_channels, tiles.winograd)
         yield "3x3 multiplications", passes * places * sides * window
         return
-    pointwise = window == 1
-    amount = places * _count_dense(layer.in_channels * window, layer.out_channels, passes, tiles, pointwise)
-    if pointwise:
+    # each pass has another pair of sides that are rounded up: forward, to the input, to the weights
+    tile = tiles.pointwise if window == 1 else tiles.other
+    inner, outer = layer.in_channels * window, layer.out_channels
+    wide, deep = _round_up(outer, tile), _round_up(inner, tile)
+    amount = places * (wide * inner + (outer * deep + wide * deep if training else 0))
+    if window == 1:
         yield "pointwise multiplications", amount
         return
     yield "other dense multiplications", amount
     if batch < FEW_IMAGES:
         yield "other dense multiplications, few images", amount
-
-
-def _count_dense(inner: int, outer: int, passes: int, tiles: Tiles, pointwise: bool) -> float:
-    """Each pass has another pair of sides that are rounded up: forward, to the input, to the weights."""
-    tile = tiles.pointwise if pointwise else tiles.other
-    wide, deep = _round_up(outer, tile), _round_up(inner, tile)
-    return (wide * inner, wide * inner + outer * deep + wide * deep)[passes == 3]
 
 
 def _round_up(value: int, tile: int) -> int:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
@@ -34,35 +34,34 @@ class _NvmlMetric(NamedTuple):
     read: Callable[[ModuleType, Any], float]
 
 
-def _read_temperature(nvml: ModuleType, handle: Any) -> float:
+def _call_either(nvml: ModuleType, names: tuple[str, str], *args: Any) -> float:
+    """Drivers differ in which of two names of a call they have."""
     try:
-        return float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-    except nvml.NVMLError_FunctionNotFound:  # withdrawn by newer drivers for the versioned call
-        return float(nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
+        return float(getattr(nvml, names[0])(*args))
+    except nvml.NVMLError_FunctionNotFound:
+        return float(getattr(nvml, names[1])(*args))
 
 
-def _read_throttling(nvml: ModuleType, handle: Any) -> float:
-    try:
-        return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except nvml.NVMLError_FunctionNotFound:  # the call's name before driver 535
-        return float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
+_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")  # newer drivers: the versioned call
+# the second was its name before driver 535
+_THROTTLING = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 _METRICS = (
-    _NvmlMetric("utilization_percent", "%", lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).gpu)),
-    _NvmlMetric(
-        "memory_utilization_percent", "%", lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).memory)
-    ),
-    _NvmlMetric("memory_used_bytes", "bytes", lambda n, h: float(n.nvmlDeviceGetMemoryInfo(h).used)),
-    _NvmlMetric("sm_clock_mhz", "MHz", lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM))),
-    _NvmlMetric("memory_clock_mhz", "MHz", lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM))),
+    _NvmlMetric("utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
+    _NvmlMetric("memory_utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory),
+    _NvmlMetric("memory_used_bytes", "bytes", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
+    _NvmlMetric("sm_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+    _NvmlMetric("memory_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
     _NvmlMetric("power_watts", "W", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000.0),
-    _NvmlMetric("temperature_celsius", "°C", _read_temperature),
-    _NvmlMetric("throttle_reasons", "bits", _read_throttling),
+    _NvmlMetric(
+        "temperature_celsius", "°C", lambda n, h: _call_either(n, _TEMPERATURE, h, n.NVML_TEMPERATURE_GPU)
+    ),
+    _NvmlMetric("throttle_reasons", "bits", lambda n, h: _call_either(n, _THROTTLING, h)),
     _NvmlMetric("energy_joules", "J", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000.0),
 )
 
 
+# errors after which a device answers nothing any more
+_GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 _CHILDREN_EVERY_NS = 2_000_000_000  # listing children reads every process of the machine
 _MAX_ROWS = 500_000  # rows nobody drains must not eat the memory that is being measured
 
@@ -107,30 +106,23 @@ class ProcessSource(Source):
 
     def read_values(self) -> list[Reading]:
         """CPU since the previous reading (so not in the first), the rest as of now."""
-        readings = []
+        values: list[tuple[str, float, str]] = []
         with self._process.oneshot():
             percent = self._process.cpu_percent(None)
             if self._primed:
-                readings.append(Reading(self.name, "cpu_percent", percent, "%"))
+                values.append(("cpu_percent", percent, "%"))
             self._primed = True
-            rss = self._process.memory_info().rss
-            readings.append(Reading(self.name, "rss_bytes", float(rss), "bytes"))
-            readings.append(Reading(self.name, "threads", float(self._process.num_threads()), "count"))
-        return readings + self._read_file_traffic()
-
-    def _read_file_traffic(self) -> list[Reading]:
-        if not self._counts_files:
-            return []
-        try:
-            traffic = self._process.io_counters()
-        except (psutil.AccessDenied, AttributeError, OSError) as error:
-            self._counts_files = False
-            self.notes[f"{self.name} read_bytes, write_bytes"] = f"cannot be read here: {error}"
-            return []
-        return [
-            Reading(self.name, "read_bytes", float(traffic.read_bytes), "bytes"),
-            Reading(self.name, "write_bytes", float(traffic.write_bytes), "bytes"),
-        ]
+            values.append(("rss_bytes", self._process.memory_info().rss, "bytes"))
+            values.append(("threads", self._process.num_threads(), "count"))
+        if self._counts_files:
+            try:
+                traffic = self._process.io_counters()
+                values.append(("read_bytes", traffic.read_bytes, "bytes"))
+                values.append(("write_bytes", traffic.write_bytes, "bytes"))
+            except (psutil.AccessDenied, AttributeError, OSError) as error:
+                self._counts_files = False
+                self.notes[f"{self.name} read_bytes, write_bytes"] = f"cannot be read here: {error}"
+        return [Reading(self.name, metric, float(value), unit) for metric, value, unit in values]
 
 
 class WorkersSource(Source):
@@ -146,7 +138,14 @@ class WorkersSource(Source):
 
     def read_values(self) -> list[Reading]:
         """Readings of the children that live; one that ended is forgotten."""
-        self._list_workers()
+        now_ns = time.perf_counter_ns()
+        if self._listed_ns is None or now_ns - self._listed_ns >= _CHILDREN_EVERY_NS:
+            self._listed_ns, known = now_ns, self._workers
+            self._workers = {
+                child.pid: known.get(child.pid) or ProcessSource(child, f"worker:{child.pid}")
+                for child in self._parent.children(recursive=True)
+                if f"worker:{child.pid}" not in self.notes
+            }
         readings: list[Reading] = []
         for pid, worker in list(self._workers.items()):
             try:
@@ -158,19 +157,6 @@ class WorkersSource(Source):
                 del self._workers[pid]
             self.notes.update(worker.notes)
         return readings
-
-    def _list_workers(self) -> None:
-        now_ns = time.perf_counter_ns()
-        if self._listed_ns is not None and now_ns - self._listed_ns < _CHILDREN_EVERY_NS:
-            return
-        self._listed_ns = now_ns
-        living = self._parent.children(recursive=True)
-        known = self._workers
-        self._workers = {
-            child.pid: known.get(child.pid) or ProcessSource(child, f"worker:{child.pid}")
-            for child in living
-            if f"worker:{child.pid}" not in self.notes
-        }
 
 
 class SystemSource(Source):
@@ -217,19 +203,17 @@ class NvmlSampler(Source):
             self.notes["gpu"] = reason
             return
         try:
-            self._find_devices(self._nvml)
+            count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             self.notes["gpu"] = f"NVML: {error}"
-
-    def _find_devices(self, nvml: ModuleType) -> None:
-        count = nvml.nvmlDeviceGetCount()
+            return
         if count == 0:
             self.notes["gpu"] = "the driver reports no device"
         for index in range(count):
             try:
-                self._handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
+                self._handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 self._metrics[index] = list(_METRICS)
-            except nvml.NVMLError as error:
+            except self._nvml.NVMLError as error:
                 self.notes[f"gpu:{index}"] = f"NVML: {error}"
 
     def read_values(self) -> list[Reading]:
@@ -244,16 +228,16 @@ class NvmlSampler(Source):
         readings = []
         for metric in list(self._metrics[index]):
             try:
-                value = metric.read(nvml, self._handles[index])
+                value = float(metric.read(nvml, self._handles[index]))
             except nvml.NVMLError as error:
-                if _is_gone(nvml, error):
+                if getattr(error, "value", None) in {getattr(nvml, f"NVML_ERROR_{name}") for name in _GONE}:
                     self.notes[f"gpu:{index}"] = f"no more readings: {error}"
                     del self._handles[index]
                     break
                 self.notes[f"gpu:{index} {metric.name}"] = str(error)
                 self._metrics[index].remove(metric)
-                continue
-            readings.append(Reading(f"gpu:{index}", metric.name, value, metric.unit))
+            else:
+                readings.append(Reading(f"gpu:{index}", metric.name, value, metric.unit))
         return readings
 
     def close(self) -> None:
@@ -261,16 +245,6 @@ class NvmlSampler(Source):
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
-
-
-def _is_gone(nvml: ModuleType, error: Exception) -> bool:
-    """True for errors after which the device answers nothing any more."""
-    return getattr(error, "value", None) in {
-        nvml.NVML_ERROR_GPU_IS_LOST,
-        nvml.NVML_ERROR_RESET_REQUIRED,
-        nvml.NVML_ERROR_UNINITIALIZED,
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED,
-    }
 
 
 def default_sources() -> list[Source]:
@@ -332,9 +306,7 @@ class Telemetry:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def drain_samples(self) -> list[Sample]:
@@ -372,10 +344,9 @@ class Telemetry:
         began_ns = time.perf_counter_ns()
         rows = []
         for source in list(self._sources):
-            if source.name in self._failed:
-                continue
-            readings = self._call_guarded(source, source.read_values)
-            rows += [Sample(began_ns, *reading) for reading in readings or ()]
+            if source.name not in self._failed:
+                readings = self._call_guarded(source, source.read_values)
+                rows += [Sample(began_ns, *reading) for reading in readings or ()]
         with self._lock:
             room = max(0, _MAX_ROWS - len(self._rows))
             self._rows += rows[:room]

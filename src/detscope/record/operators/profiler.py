@@ -177,10 +177,15 @@ class OperatorWindow:
         return self._profile is not None
 
     @property
+    def taken_bytes(self) -> int:
+        """By how much the process has grown since it began; 0 where the system does not tell."""
+        now = status_bytes("VmRSS")
+        return 0 if now is None or self._began_bytes is None else now - self._began_bytes
+
+    @property
     def is_full(self) -> bool:
         """Whether what is recorded takes so much memory that no further step should be."""
-        now = status_bytes("VmRSS") if self.is_open else None
-        return now is not None and self._began_bytes is not None and now - self._began_bytes >= _FULL_BYTES
+        return self.is_open and self.taken_bytes >= _FULL_BYTES
 
     def start(self) -> None:
         """Begin to record operators."""

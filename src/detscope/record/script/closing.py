@@ -107,7 +107,7 @@ def describe_script(
     """Everything that is known of the script, for `run.json`."""
     training, evaluation = recording.training, recording.evaluation
     return {
-        "roots": recording.describe_roots(),
+        "roots": recording.roots.describe_roots(recording.model),
         "parts": {"training": training.describe_part(), "evaluation": evaluation.describe_part()},
         "optimizers": recording.optimizer_names,
         "optimizer_steps": recording.optimizer_steps,
@@ -148,13 +148,20 @@ def note_parts(recording: ScriptRecording, pacer: StepPacer) -> list[str]:
 
 def _note_models(recording: ScriptRecording) -> list[str]:
     """Where the model that is taken apart is not the whole story."""
-    model, steps = recording.model, recording.steps_of_model
+    model, trains = recording.model, recording.training.steps > 0
     if model is None:
         return []
     notes = []
-    kind = "training" if recording.training.steps else "evaluation"
+    kind = "training" if trains else "evaluation"
+    # since it is known which model the run is about
+    steps = recording.training.steps or recording.evaluation.steps - recording.steps_before_model
     others = [
-        one for one in recording.other_models if not model.is_part_of(one) and not one.is_part_of(model)
+        one
+        for one in recording.roots.all
+        if one.has_parameters
+        and (one.calls_training if trains else one.calls_in_evaluation_steps)
+        and not model.is_part_of(one)
+        and not one.is_part_of(model)
     ]
     if model.steps_called(kind) < steps and others:
         names = ", ".join(f"{one.label} in {one.steps_called(kind)}" for one in others[:3])
@@ -181,16 +188,15 @@ def note_other(rows: Sequence[Mapping[str, Any]], figures: ScriptStepFigures, lo
     whole = f"other is {share:.0%} of the time of the recorded steps"
     if looks < _ENOUGH_LOOKS:
         return [f"{whole}; cannot tell whose it is: only {looks} looks at it"]
-    words = ", ".join(_describe_function(row, figures.steps) for row in rows[:3])
-    return [f"{whole}: {words} (from {looks} looks at the running function)"]
-
-
-def _describe_function(row: Mapping[str, Any], steps: int) -> str:
-    where = f"{row['file']}:{row['line']}"
-    for part in row["inside"][:1]:
-        where += f", there mostly in {part['function']} of {part['file']}:{part['line']}"
-    rare = f", seen in {row['steps']} of {steps} steps" if row["steps"] <= _RARE * steps else ""
-    return f"{row['share_of_other']:.0%} in {row['function']} ({where}{rare})"
+    words = []
+    for row in rows[:3]:
+        where = f"{row['file']}:{row['line']}"
+        for part in row["inside"][:1]:
+            where += f", there mostly in {part['function']} of {part['file']}:{part['line']}"
+        if row["steps"] <= _RARE * figures.steps:
+            where += f", seen in {row['steps']} of {figures.steps} steps"
+        words.append(f"{row['share_of_other']:.0%} in {row['function']} ({where})")
+    return [f"{whole}: {', '.join(words)} (from {looks} looks at the running function)"]
 
 
 def write_empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | None) -> RunWriter:

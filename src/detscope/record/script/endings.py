@@ -19,25 +19,8 @@ _OWN = str(Path(__file__).parents[1])  # the room `record`
 _IN_TEXT = re.compile(rf'  File "{re.escape(_OWN)}[^\n]*\n(?:    [^\n]*\n)*')
 
 
-def without_own_frames(trace: TracebackType | None, outer: str = "") -> TracebackType | None:
-    """A traceback without frames of the recorder, nor those of the file `outer` and what called it."""
-    frames: list[TracebackType] = []
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if outer and name == outer:
-            frames = []
-        elif not name.startswith(_OWN):
-            frames.append(trace)
-        trace = trace.tb_next
-    following = None
-    for frame in reversed(frames):
-        frame.tb_next = following
-        following = frame
-    return frames[0] if frames else None
-
-
 def clean_error(error: BaseException, outer: str) -> None:
-    """Take our frames out of an error and of those it came from."""
+    """Take our frames out of an error and of those it came from, with those of `outer` and what called it."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -45,7 +28,20 @@ def clean_error(error: BaseException, outer: str) -> None:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        one.__traceback__ = without_own_frames(one.__traceback__, outer)
+        frames: list[TracebackType] = []
+        trace = one.__traceback__
+        while trace is not None:
+            name = trace.tb_frame.f_code.co_filename
+            if outer and name == outer:
+                frames = []
+            elif not name.startswith(_OWN):
+                frames.append(trace)
+            trace = trace.tb_next
+        following = None
+        for frame in reversed(frames):
+            frame.tb_next = following
+            following = frame
+        one.__traceback__ = following
         waiting += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             waiting += one.exceptions

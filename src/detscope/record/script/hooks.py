@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 from detscope.record.foreign import Patches
 from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.script.loading import watch_loaders
-from detscope.record.script.tracker import ScriptTracker
+from detscope.record.script.tracker import OPTIMIZER, TRANSFER, ScriptTracker
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -37,8 +37,9 @@ class Hooks:
     def install(self, torch_is_new: bool = False) -> None:
         """Begin to listen; optimizers that were made before are known by looking at all objects there are."""
         tracker, patches = self._tracker, self._patches
-        for _ in range(0 if torch_is_new else _count_optimizers()):
-            tracker.pacer.add_optimizer()
+        for one in () if torch_is_new else gc.get_objects():
+            if issubclass(type(one), torch.optim.Optimizer):
+                tracker.pacer.add_optimizer()
         tracker.module_call = _make_module_call(tracker)
         patches.put(nn.Module, "__call__", tracker.module_call)
         put_around(patches, torch.autograd, "_engine_run_backward", tracker.run_backward)
@@ -116,15 +117,11 @@ class Hooks:
         return plain(*args, **kwargs)
 
     def _call_in_optimizer_phase(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        end = self._tracker.begin_optimizer_phase()
+        end = self._tracker.begin_phase(OPTIMIZER)
         try:
             return plain(*args, **kwargs)
         finally:
             end()
-
-
-def _count_optimizers() -> int:
-    return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
 
 
 def _make_module_call(tracker: ScriptTracker) -> Callable[..., Any]:
@@ -147,7 +144,7 @@ def _make_copy(plain: Callable[..., Any], tracker: ScriptTracker) -> Callable[..
     def copy_tensor(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling() or tracker.inside or not tracker.active or not self.is_cpu:
             return plain(self, *args, **kwargs)
-        end = tracker.begin_transfer()
+        end = tracker.begin_phase(TRANSFER)
         try:
             return plain(self, *args, **kwargs)
         finally:

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from torch.utils.data._utils import fetch
 
 from detscope import marks
 from detscope.record.content import BatchContent, describe_foreign_batch
-from detscope.record.foreign import Patches
+from detscope.record.foreign import Patches, frames_above
 from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, count_tensors
 from detscope.record.script.endings import forget_own_frames
 from detscope.record.script.pacing import StepEnd
@@ -169,7 +168,7 @@ def _make_iter(name: str, batches: StepBatches) -> Callable[[Any], Any]:
             end_waiting()
             if told:
                 self.worker_init_fn = own
-        batches.begin_pass(self, iterator)
+        batches.passes[iterator] = _LoaderPass(self)
         return iterator
 
     return iterate_loader
@@ -181,7 +180,11 @@ class _LoaderPass:
     def __init__(self, loader: Any) -> None:
         self.loader = id(loader)
         self.taken = self.length = 0
-        self.made_ahead = _is_being_made(loader)
+        # its constructor is running: an iterator that is made there begins no pass yet
+        self.made_ahead = any(
+            frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is loader
+            for frame in frames_above(sys._getframe(), _FRAMES)
+        )
         if type(loader).__iter__ is not DataLoader.__iter__:  # such a one may serve pass after pass
             try:
                 self.length = len(loader)
@@ -194,55 +197,29 @@ class _LoaderPass:
         return self.length > 0 and self.taken % self.length == 0
 
 
-def _is_being_made(loader: Any) -> bool:
-    """Whether its constructor is running: an iterator that is made there begins no pass yet."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_FRAMES):
-        if frame is None:
-            return False
-        if frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is loader:
-            return True
-        frame = frame.f_back
-    return False
-
-
 class StepBatches:
     """What a step's batches were; told by loaders on behalf of the tracker, emptied at every border."""
 
     def __init__(self, tracker: ScriptTracker) -> None:
         self._tracker = tracker
-        self._contents: list[BatchContent] = []
-        self._timings: list[tuple[BatchTiming, int]] = []
-        self._arguments: list[BatchContent] = []  # of models, where no loader tells
+        self.contents: list[BatchContent] = []  # of the step's batches that came from loaders
+        self.timings: list[tuple[BatchTiming, int]] = []  # and the loop's waiting; -1: it has not got that one
+        self.arguments: list[BatchContent] = []  # of models, where no loader tells
         self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
         self._waited_ns = 0
         self._fetcher: int | None = None  # a thread that asked for batches before any model was called
-        self._passes: weakref.WeakKeyDictionary[Any, _LoaderPass] = weakref.WeakKeyDictionary()
+        # by iterator; that of a loader whose workers persist begins anew
+        self.passes: weakref.WeakKeyDictionary[Any, _LoaderPass] = weakref.WeakKeyDictionary()
         self.fresh_pass = False
         self.loader = 0  # the one that was asked for its iterator or a batch last
         self.num_workers: int | None = None  # of that loader
 
     def clear_step(self, ended: StepEnd) -> None:
         """A step has ended, or what counts as none: that does not end the beginning of a pass."""
-        self._contents, self._timings = [], []
-        self._arguments = self._next_arguments if ended is StepEnd.EARLIER else []
+        self.contents, self.timings = [], []
+        self.arguments = self._next_arguments if ended is StepEnd.EARLIER else []
         self._next_arguments = []
         self.fresh_pass = self.fresh_pass and ended is StepEnd.DROPPED
-
-    @property
-    def step_contents(self) -> list[BatchContent]:
-        """Of the step's batches; without a loader, of what the model was called with."""
-        return self._contents or self._arguments
-
-    @property
-    def has_batch(self) -> bool:
-        """Whether the step has a batch of a loader."""
-        return bool(self._contents)
-
-    @property
-    def step_timings(self) -> list[tuple[BatchTiming, int]]:
-        """Of those that the loop has got, with its waiting."""
-        return [(timing, waited_ns) for timing, waited_ns in self._timings if waited_ns >= 0]
 
     def add_arguments(self, arguments: tuple[Any, ...]) -> None:
         """The first arguments of a step, or of each iteration that it accumulates, where no loader tells."""
@@ -250,8 +227,8 @@ class StepBatches:
             self._tracker.recording.note(_ELSEWHERE)
         self._fetcher = None
         pacer = self._tracker.pacer
-        known = self._next_arguments if pacer.stepped else self._arguments
-        if not self._contents and (pacer.begins_iteration or not known):
+        known = self._next_arguments if pacer.stepped else self.arguments
+        if not self.contents and (pacer.begins_iteration or not known):
             known.append(describe_foreign_batch(arguments))
 
     def ask_iterator(self, loader: Any) -> bool:
@@ -266,10 +243,6 @@ class StepBatches:
         tracker.cross_border(ended)
         self.fresh_pass, self.loader = True, id(loader)
         return True
-
-    def begin_pass(self, loader: Any, iterator: Any) -> None:
-        """A loader begins a pass; the iterator of one whose workers persist begins anew."""
-        self._passes[iterator] = _LoaderPass(loader)
 
     def _fetches_for_others(self) -> bool:
         """Before any model was called, a thread beside the main one may be one that only fetches."""
@@ -286,7 +259,7 @@ class StepBatches:
         if not tracker.listens_here():
             tracker.recording.note(_ELSEWHERE)
             return False
-        under_way = self._passes.get(iterator)
+        under_way = self.passes.get(iterator)
         ended = tracker.pacer.ask_batch()
         if under_way is not None:
             self.loader = under_way.loader
@@ -311,22 +284,22 @@ class StepBatches:
     def add_made(self, timing: BatchTiming) -> None:
         """A batch was made, here or in a worker; it may be made ahead of the one that is waited for."""
         if self._tracker.active:
-            self._timings.append((timing, -1))
+            self.timings.append((timing, -1))
 
     def add_batch(self, batch: Any, iterator: Any) -> None:
         """The loop has its batch."""
         tracker = self._tracker
         self.num_workers = getattr(iterator, "_num_workers", None)
-        under_way = self._passes.get(iterator)
+        under_way = self.passes.get(iterator)
         if under_way is not None:
             self.fresh_pass = self.fresh_pass or under_way.begins_again
             under_way.taken += 1
         tracker.pacer.add_batch()
-        self._contents.append(describe_foreign_batch(batch))
+        self.contents.append(describe_foreign_batch(batch))
         timing = None
-        if self._timings and self._timings[-1][1] < 0:
-            timing = self._timings[-1][0]
-            self._timings[-1] = (timing, self._waited_ns)
+        if self.timings and self.timings[-1][1] < 0:
+            timing = self.timings[-1][0]
+            self.timings[-1] = (timing, self._waited_ns)
         tracker.look_safely(lambda: tracker.recording.watch_inputs(batch, timing))
 
     def end_pass(self) -> None:

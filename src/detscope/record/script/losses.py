@@ -7,7 +7,6 @@ the scalars of a dict that a model or a loss returns, and what loss modules retu
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 import weakref
 from collections.abc import Mapping
@@ -94,17 +93,18 @@ class LossKeeper:
         self._closure_seen = False
         now = self._now
         if now.waiting:
-            now.by_optimizer.append((self._name_optimizer(optimizer), now.waiting))
+            if id(optimizer) not in self._names:
+                kind = type(optimizer).__name__
+                same = sum(name.split(" ")[0] == kind for name in self._names.values())
+                self._names[id(optimizer)] = f"{kind} {same + 1}" if same else kind
+            now.by_optimizer.append((self._names[id(optimizer)], now.waiting))
             now.waiting = []
         if now.rate is None:
-            now.rate = _read_rate(optimizer)
-
-    def _name_optimizer(self, optimizer: Any) -> str:
-        if id(optimizer) not in self._names:
-            kind = type(optimizer).__name__
-            same = sum(name.split(" ")[0] == kind for name in self._names.values())
-            self._names[id(optimizer)] = f"{kind} {same + 1}" if same else kind
-        return self._names[id(optimizer)]
+            groups = getattr(optimizer, "param_groups", None)
+            rate = groups[0].get("lr") if groups else None
+            if isinstance(rate, torch.Tensor):  # one on a device is not waited for
+                rate = read_scalar(rate) if rate.device.type == "cpu" else None
+            now.rate = float(rate) if isinstance(rate, (int, float)) else None
 
     def take_losses(self, earlier: bool = False) -> StepLosses:
         """The step has ended; `earlier`: before the optimizer step that was told last."""
@@ -169,19 +169,6 @@ def read_values(losses: StepLosses, copied: Any) -> dict[str, float]:
     return found
 
 
-def keep_finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Without what is no number."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
 def _is_loss(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
 
-
-def _read_rate(optimizer: Any) -> float | None:
-    groups = getattr(optimizer, "param_groups", None)
-    rate = groups[0].get("lr") if groups else None
-    if isinstance(rate, torch.Tensor):
-        reading = read_scalar(rate) if rate.device.type == "cpu" else None
-        return reading if isinstance(reading, float) else None
-    return float(rate) if isinstance(rate, (int, float)) else None

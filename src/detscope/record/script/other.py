@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -132,33 +132,30 @@ class OtherSampler:
 
         `inside` has the functions of packages that ran in it, `steps` in how many steps it was seen.
         """
-        whole = sum(self.looks.values())
-        by_function: dict[Function, Counter[CodeLook]] = {}
+        own: Counter[CodeLine] = Counter()
+        inside: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
         for look, times in self.looks.items():
-            by_function.setdefault((look.own.function, look.own.file), Counter())[look] += times
-        rows = []
-        for function, looks in sorted(by_function.items(), key=lambda item: -item[1].total())[:_SHOWN]:
-            row = _make_row(Counter(look.own for look in looks.elements()), whole)
+            own[look.own] += times
+            if look.inside is not None:
+                inside[look.own.function, look.own.file][look.inside] += times
+        rows = _make_function_rows(own, own.total())[:_SHOWN]
+        for row in rows:
+            function = (row["function"], row["file"])
             row["ms"] = None if other_ms is None else row["share_of_other"] * other_ms
             row["steps"] = self._steps[function]
-            row["inside"] = _make_inside_rows(looks, whole)
-            rows.append(row)
+            row["inside"] = _make_function_rows(inside[function], own.total())[:_SHOWN_INSIDE]
         return rows
 
 
-def _make_row(places: Counter[CodeLine], whole: int) -> dict[str, Any]:
-    ((place, _),) = places.most_common(1)
-    return {**place._asdict(), "share_of_other": places.total() / whole, "looks": places.total()}
-
-
-def _make_inside_rows(looks: Counter[CodeLook], whole: int) -> list[dict[str, Any]]:
-    by_function: dict[Function, Counter[CodeLine]] = {}
-    for look, times in looks.items():
-        if look.inside is not None:
-            key = (look.inside.function, look.inside.file)
-            by_function.setdefault(key, Counter())[look.inside] += times
-    rows = [_make_row(places, whole) for places in by_function.values()]
-    return sorted(rows, key=lambda row: -row["looks"])[:_SHOWN_INSIDE]
+def _make_function_rows(lines: Counter[CodeLine], whole: int) -> list[dict[str, Any]]:
+    by_function: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
+    for line, times in lines.items():
+        by_function[line.function, line.file][line] += times
+    rows = []
+    for seen in sorted(by_function.values(), key=lambda seen: -seen.total()):
+        ((line, _),) = seen.most_common(1)
+        rows.append({**line._asdict(), "share_of_other": seen.total() / whole, "looks": seen.total()})
+    return rows
 
 
 def look_at(frame: FrameType | None) -> CodeLook | None:

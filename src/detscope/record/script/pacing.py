@@ -56,9 +56,7 @@ class StepPacer:
         self._by_loader = True  # the same optimizer never stepped twice on one batch
         self._quiet_since_step = False  # nothing has happened since an optimizer stepped
         self._called_since_step = False
-        self.begins_iteration = (
-            False  # the last call of a model was the first with gradients since a backward
-        )
+        self.begins_iteration = False  # the last call of a model was the first with gradients since a backward
         self._forward_open = False  # a model was called with gradients and nothing went backward since
         self._iterations = 0  # of forward and backward since an optimizer stepped
         self._iterations_stepped = 0  # most of them before one step of an optimizer, since the border
@@ -68,11 +66,7 @@ class StepPacer:
 
     def ask_batch(self) -> StepEnd:
         """The loop asks a loader for a batch, or for its iterator."""
-        ended = self._end_before_batch()
         self._quiet_since_step = False
-        return ended
-
-    def _end_before_batch(self) -> StepEnd:
         if self.stepped:
             return self._end_step(StepEnd.TRAINING)
         latest = self._latest
@@ -191,7 +185,7 @@ class StepPacer:
     def end_pass(self) -> StepEnd:
         """A loader has no more batches: what comes now belongs to no step, unless one is under way."""
         another_loader = 0 < self._whole.batches < max(_STATISTICS, self._most_fetched + 1)
-        under_way = not self.is_idle or another_loader
+        under_way = self._whole.forwards or self._whole.backwards or self.stepped or another_loader
         return StepEnd.NOTHING if under_way else self._end_step(StepEnd.DROPPED)
 
     def go_backward(self, in_optimizer: bool = False) -> StepEnd:
@@ -209,16 +203,9 @@ class StepPacer:
         self._called_since_step = self._called_since_step or not in_optimizer
         return ended
 
-    @property
-    def is_idle(self) -> bool:
-        """Nothing is under way."""
-        return not (self._whole.forwards or self._whole.backwards or self.stepped)
-
     def end_script(self) -> StepEnd:
         """The script has ended: what was complete by then counts."""
-        if self.stepped:
-            return self._end_step(StepEnd.TRAINING)
-        if self._whole.backwards and self.by_backward:
+        if self.stepped or (self._whole.backwards and self.by_backward):
             return self._end_step(StepEnd.TRAINING)
         if self.accumulated or self._whole.backwards:
             self.unfinished += self.accumulated + bool(self._latest.backwards)

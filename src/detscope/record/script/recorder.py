@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from torch import nn
 from detscope.record.content import BatchContent, add_contents
 from detscope.record.loader import BatchTiming
 from detscope.record.model.calls import CallListener
-from detscope.record.script.losses import LOSS, LateLosses, StepLosses, keep_finite
+from detscope.record.script.losses import LOSS, LateLosses, StepLosses
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import NO_PARTS, ModelParts
 from detscope.record.step_recorder import StepRecorder
@@ -138,7 +139,7 @@ class ScriptRecorder(StepRecorder):
         step, values = found or (-1, {})
         if LOSS not in values:
             return
-        numbers = keep_finite(values)
+        numbers = {name: value for name, value in values.items() if math.isfinite(value)}
         if len(numbers) < len(values) and not self._not_finite:
             self._not_finite = [name for name in values if name not in numbers]
             self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
@@ -249,9 +250,7 @@ class ScriptRecorder(StepRecorder):
             self._model = weakref.ref(model)
             self._replace_probes(parts)
             self.writer.info["stages"] = [stage.name for stage in parts.stages]
-            parameters = sum(p.numel() for p in model.parameters())
-            about = {"name": name, "family": parts.family, "source": "script", "parameters": parameters}
-            self.writer.info["model"] = about
+            self.writer.info["model"] = parts.describe_model(model, name)
         if self.memory:
             self.memory.pause_session()
             self.memory = self.make_memory(model)

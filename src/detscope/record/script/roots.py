@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
+from detscope.record.foreign import frames_above
 from detscope.record.model.borders import tensors_in
 from detscope.zoo.contract import Observer, Stage
 from detscope.zoo.registry import recognise_parts
@@ -106,7 +105,14 @@ class RootModels:
             root = self._roots[id(module)] = RootModel(module, len(self.all))
             self.all.append(root)
         if root.calls & (root.calls - 1) == 0:  # now and then: a constructor may call what nobody calls later
-            root.called_by = _find_forward_above(sys._getframe(1))
+            # a class whose `forward` called it: somebody called that method instead of the module
+            owners = (
+                frame.f_locals.get("self")
+                for frame in frames_above(sys._getframe(1), _FRAMES)
+                if frame.f_code.co_name == "forward"
+            )
+            callers = (type(owner).__name__ for owner in owners if isinstance(owner, nn.Module))
+            root.called_by = next(callers, None)
         return root
 
     def choose_model(self, trained: bool, so_far: RootModel | None = None) -> RootModel | None:
@@ -162,18 +168,6 @@ def name_role(root: RootModel, model: RootModel | None) -> str:
     return "copy of the model (averaged weights or similar), evaluated" if same else "another evaluated model"
 
 
-def _find_forward_above(frame: FrameType | None) -> str | None:
-    """The class whose `forward` called a root: somebody called that method instead of the module."""
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
-        if isinstance(owner, nn.Module):
-            return type(owner).__name__
-        frame = frame.f_back
-    return None
-
-
 def unwrap_model(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     """The model inside of wrappers, and their names, outermost first."""
     names: list[str] = []
@@ -194,6 +188,11 @@ class ModelParts:
     stages: tuple[Stage, ...]
     observers: tuple[Observer, ...]
 
+    def describe_model(self, model: nn.Module, name: str) -> dict[str, Any]:
+        """For `run.json`."""
+        parameters = sum(p.numel() for p in model.parameters())
+        return {"name": name, "family": self.family, "source": "script", "parameters": parameters}
+
 
 NO_PARTS = ModelParts("user", (), ())
 
@@ -203,19 +202,24 @@ def find_parts(model: nn.Module) -> ModelParts:
     whole = ModelParts(*recognise_parts(model))
     if whole.family != "user":
         return whole
-    for path, module in _find_inner(model):
-        found = ModelParts(*recognise_parts(module))
-        if found.family != "user":
-            return ModelParts(
-                found.family,
-                tuple(replace(stage, target=_prefix_target(path, stage.target)) for stage in found.stages),
-                tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.observers),
-            )
-    return replace(whole, stages=_find_child_stages(model)) if whole.stages else whole
-
-
-def _find_child_stages(model: nn.Module) -> tuple[Stage, ...]:
-    """The children as stages; of a child that holds nearly all parameters, its children (EfficientDet)."""
+    level: list[tuple[str, nn.Module]] = [("", model)]
+    for _ in range(3):  # detectors are not hidden deeper
+        level = [
+            (f"{path}.{name}" if path else name, child)
+            for path, module in level
+            for name, child in module.named_children()
+        ]
+        for path, module in level:
+            found = ModelParts(*recognise_parts(module))
+            if found.family != "user":
+                return ModelParts(
+                    found.family,
+                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.stages),
+                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.observers),
+                )
+    if not whole.stages:
+        return whole
+    # the children are stages; of a child that holds nearly all parameters, its children (EfficientDet)
     parameters = max(1, sum(p.numel() for p in model.parameters()))
     stages: list[Stage] = []
     for name, child in model.named_children():
@@ -225,19 +229,7 @@ def _find_child_stages(model: nn.Module) -> tuple[Stage, ...]:
             stages += [Stage(part, f"{name}.{part}") for part in below]
         else:
             stages.append(Stage(name, name))
-    return tuple(stages)
-
-
-def _find_inner(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules down to a depth of three, outer first: detectors are not hidden deeper."""
-    level: list[tuple[str, nn.Module]] = [("", model)]
-    for _ in range(3):
-        level = [
-            (f"{path}.{name}" if path else name, child)
-            for path, module in level
-            for name, child in module.named_children()
-        ]
-        yield from level
+    return replace(whole, stages=tuple(stages))
 
 
 def _prefix_target(path: str, target: str) -> str:

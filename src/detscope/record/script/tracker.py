@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from detscope.record.foreign import frames_above
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
 from detscope.record.script.endings import ScriptStopped
@@ -34,10 +35,6 @@ TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[
 _MOST_REFUSALS = 100  # times that a script may catch the request to stop
 
 
-def _nothing() -> None:
-    """The end of something that is not timed."""
-
-
 class ScriptTracker(CallState):
     """State of one script while it runs."""
 
@@ -48,7 +45,10 @@ class ScriptTracker(CallState):
         self.losses = LossKeeper()
         self.batches = StepBatches(self)
         self.recording = ScriptRecording(
-            options, self.roots, self._make_listener, OtherSampler(self._thread_outside_phases)
+            options,
+            self.roots,
+            lambda: CallListener(self, self.call_root, self.module_call),
+            OtherSampler(self._thread_outside_phases),
         )
         self.writing = True  # phases are written; not in bare steps
         self.in_optimizer = 0
@@ -65,12 +65,9 @@ class ScriptTracker(CallState):
         self.crossing = False  # our own work is under way
         self._start_ns = perf_counter_ns()
         self._refused = 0
-        os.register_at_fork(after_in_child=self._stop_in_child)
+        os.register_at_fork(after_in_child=self._stop_listening)
 
-    def _make_listener(self) -> CallListener:
-        return CallListener(self, self.call_root, self.module_call)
-
-    def _stop_in_child(self) -> None:
+    def _stop_listening(self) -> None:
         self.active = self.writing = False
 
     # ---- who speaks
@@ -131,7 +128,11 @@ class ScriptTracker(CallState):
         else:
             self._mark_split()
             self.cross_border(self.pacer.enter_root(root.number, gradients, module.training))
-            self._prepare_call(root, gradients)
+            if self.active:
+                self.crossing = True
+                self.look_safely(lambda: self.recording.prepare_root(root, gradients))
+                self.crossing = False
+                self.writing = self.active and self.recording.is_writing
             self._mark_beginning(root)
         self._called.add(root)
         if root.has_parameters:
@@ -161,7 +162,7 @@ class ScriptTracker(CallState):
     def _leave_out_start(self, trains: bool) -> None:
         """Of the first step, what came before its work; without a loader nobody says when that begins."""
         marks, self._beginnings = self._beginnings, None
-        if not marks or self.batches.has_batch:
+        if not marks or self.batches.contents:
             return
         model = self.roots.choose_model(trains)
         begun = [
@@ -179,13 +180,6 @@ class ScriptTracker(CallState):
         """Work begins after an optimizer has stepped: it may turn out to be the next step's."""
         if self.pacer.stepped and self._split is None:
             self._split = (len(self.buffer.items), perf_counter_ns())
-
-    def _prepare_call(self, root: RootModel, gradients: bool) -> None:
-        if self.active:
-            self.crossing = True
-            self.look_safely(lambda: self.recording.prepare_root(root, gradients))
-            self.crossing = False
-            self.writing = self.active and self.recording.is_writing
 
     def _call_forward(
         self, plain: Call, root: RootModel, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
@@ -247,10 +241,7 @@ class ScriptTracker(CallState):
     def _inside_optimizer(self) -> bool:
         """Whether an optimizer is stepping; one that raised never says that it ended."""
         if self.in_optimizer and self._optimizer_frame is not None:
-            frame = sys._getframe(1)
-            while frame is not None and frame is not self._optimizer_frame:
-                frame = frame.f_back  # type: ignore[assignment]
-            if frame is None:
+            if not any(frame is self._optimizer_frame for frame in frames_above(sys._getframe(1))):
                 self.recording.note("an optimizer step raised an error that the script caught")
                 while self.in_optimizer:
                     self._exit_optimizer()
@@ -290,19 +281,11 @@ class ScriptTracker(CallState):
             self.cross_border(self.pacer.end_optimizer_step(id(optimizer)))
             self._split = None
 
-    def begin_optimizer_phase(self) -> Callable[[], None]:
-        """Something that belongs to the optimizer phase begins: clearing or clipping gradients."""
-        if self.inside or not self.writing or not self.listens_here():
-            return _nothing
-        return self._begin_phase(OPTIMIZER)
-
-    def begin_transfer(self) -> Callable[[], None]:
-        """Data go to a device."""
-        if self.inside or self.in_optimizer or not self.writing or not self.listens_here():
-            return _nothing
-        return self._begin_phase(TRANSFER)
-
-    def _begin_phase(self, phase: int) -> Callable[[], None]:
+    def begin_phase(self, phase: int) -> Callable[[], None]:
+        """Data go to a device, or gradients are cleared or clipped; call what is given back when it ends."""
+        under_way = self.inside or (phase == TRANSFER and self.in_optimizer)
+        if under_way or not self.writing or not self.listens_here():
+            return lambda: None
         self.buffer.enter_node(phase)
         self.inside += 1
 
@@ -353,10 +336,10 @@ class ScriptTracker(CallState):
                 now_ns,
                 batches.fresh_pass,
                 self.pacer.last_batches,
-                batches.step_contents,
-                batches.step_timings,
+                batches.contents or batches.arguments,
+                [(timing, waited_ns) for timing, waited_ns in batches.timings if waited_ns >= 0],
                 losses,
-                batches.num_workers if batches.has_batch else None,
+                batches.num_workers if batches.contents else None,
             )
             for root in self._called:
                 root.calls_in_training_steps += trains
@@ -373,7 +356,7 @@ class ScriptTracker(CallState):
 
     def fail_with(self, error: Exception) -> None:
         """The recording is over, the script goes on."""
-        self.active = self.writing = False
+        self._stop_listening()
         self.recording.fail_with(error)
 
     def close_run(self, error: BaseException | None) -> Any:
@@ -387,5 +370,5 @@ class ScriptTracker(CallState):
                     self._cross_to_next(ended, end_ns)
                 except Exception as failure:
                     self.fail_with(failure)
-        self.active = self.writing = False
+        self._stop_listening()
         return self.recording.close_run(error, self.pacer)

@@ -199,7 +199,7 @@ class RepeatedSteps:
                     continue
                 host = layout.sum_figures(np.stack([step.moments for step in steps]))
                 # their rows are those of the layout, but that a node which took no time would have none
-                fits = (host[:, layout.spans.positive] > 0).all(axis=1)
+                fits = np.asarray((host[:, layout.spans.positive] > 0).all(axis=1))
                 odd += [(layout, step) for step, good in zip(steps, fits.tolist(), strict=True) if not good]
                 steps = [step for step, good in zip(steps, fits.tolist(), strict=True) if good]
                 if not steps:

@@ -28,15 +28,7 @@ def make_step_rows(
     host = {"step": account.wall_ns, **account.phases}
     below = {"step": device.wall_ns, **device.phases} if device else None
     return [
-        (
-            step,
-            epoch,
-            mode,
-            phase,
-            account.start_ns,
-            host.get(phase, 0),
-            on_device and on_device.get(phase, 0),
-        )
+        (step, epoch, mode, phase, account.start_ns, host.get(phase, 0), below and below.get(phase, 0))
         for phase in ("step", *PHASES)
     ]
 
