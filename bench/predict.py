@@ -21,8 +21,7 @@ from detscope.ingest.snapshot.unpickle import load_plain
 from detscope.predict.device.model import fit_device
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.memory.allocator import replay_snapshot
-from detscope.predict.memory.limit import keep_outcomes
-from detscope.predict.memory.model import simulate_bytes
+from detscope.predict.memory.model import keep_outcomes, simulate_bytes
 from detscope.predict.models.methods import list_methods
 from detscope.predict.models.older import fit_trees
 from detscope.predict.models.physical import calibrate_latency

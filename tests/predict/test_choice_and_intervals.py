@@ -7,15 +7,15 @@ import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.memory.limit import (
+from detscope.predict.memory.model import (
     DOES_NOT_FIT,
     FITS,
     TOO_CLOSE,
     decide_fit,
+    fit_process,
     keep_outcomes,
     learn_limit,
 )
-from detscope.predict.memory.model import fit_process
 from detscope.predict.models.choice import (
     UNTESTED,
     WIDEST,

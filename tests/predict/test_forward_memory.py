@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
 from detscope.predict.layers.kinds import ADD, CONVOLUTION, RELU
-from detscope.predict.memory.lifetimes import TrainingPlan, sum_live_categories
-from detscope.predict.memory.simulation import list_forward_events, simulate_inference, simulate_training
+from detscope.predict.memory.lifetimes import (
+    TrainingPlan,
+    list_forward_events,
+    simulate_inference,
+    simulate_training,
+    sum_live_categories,
+)
 
 SHAPE = (1, 8, 16, 16)
 BYTES = 8 * 16 * 16 * 4

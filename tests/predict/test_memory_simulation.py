@@ -9,10 +9,10 @@ from detscope.predict.memory.lifetimes import (
     TrainingPlan,
     TrainingStep,
     count_winograd,
+    simulate_training,
     sum_live_categories,
 )
 from detscope.predict.memory.model import simulate_bytes
-from detscope.predict.memory.simulation import simulate_training
 from detscope.predict.samples import StepCase
 
 PLANE = 64 * 64 * 4  # bytes of one channel of one image

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from detscope.predict.garbage import skip_full_collections
-from detscope.predict.memory.simulation import MemoryReplay
+from detscope.predict.memory.lifetimes import MemoryReplay
 from detscope.predict.trace import network as trace_memory
 from detscope.predict.trace.hollow import (
     BATCH_NORM,

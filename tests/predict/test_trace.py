@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from detscope.predict.layers.kinds import BATCH_NORM, CONVOLUTION, LINEAR
-from detscope.predict.memory.lifetimes import TrainingPlan
-from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.memory.lifetimes import TrainingPlan, simulate_training
 from detscope.predict.trace.graph import count_side_operators, make_graph
 from detscope.predict.trace.step import trace_step
 from detscope.zoo.networks import Network, load_network

@@ -11,8 +11,7 @@ from detscope.ingest.snapshot.unpickle import load_plain
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.memory.allocator import replay_snapshot
-from detscope.predict.memory.limit import keep_outcomes, learn_limit
-from detscope.predict.memory.model import fit_memory, simulate_bytes
+from detscope.predict.memory.model import fit_memory, keep_outcomes, learn_limit, simulate_bytes
 from detscope.predict.models.older import fit_trees
 from detscope.predict.models.physical import choose_physical
 from detscope.predict.samples import StepSample, keep_measured, read_samples

@@ -61,8 +61,9 @@ class TorchCheck:
 
 def examine_machine() -> list[MachineFinding]:
     """Look at everything; imports torch in another process, so it takes some seconds."""
-    torch = check_torch()
-    browser = find_browser()
+    torch, browser = check_torch(), find_browser()
+    memory, limit, free = psutil.virtual_memory(), memory_limit_bytes(), disk_free_bytes(Path())
+    contained = f", container limit {_in_gib(limit)}" if limit is not None else ""
     return [
         MachineFinding("python", "ok", platform.python_version()),
         *(
@@ -79,9 +80,21 @@ def examine_machine() -> list[MachineFinding]:
         _judge_cuda(torch, list_gpus()),
         _judge_cores(torch),
         _judge_clock(),
-        _judge_memory(),
+        _judge_room(
+            "memory",
+            f"{_in_gib(memory.available)} available of {_in_gib(memory.total)}{contained}",
+            min(memory.available, limit or memory.available) < 4 * GIB,
+            "full-size detectors at batch 2 need about 4 GiB on a CPU",
+            "use tiny_* models or a smaller batch",
+        ),
         _judge_shared_memory(),
-        _judge_disk(),
+        _judge_room(
+            "disk",
+            f"{_in_gib(free)} free in the current folder",
+            free < 2 * GIB,
+            "weights, data sets and traces may not fit",
+            "free space, or set output.runs and data.root elsewhere",
+        ),
         _look_for(
             "browser",
             browser and browser.name,
@@ -195,18 +208,6 @@ def _judge_clock() -> MachineFinding:
     )
 
 
-def _judge_memory() -> MachineFinding:
-    memory, limit = psutil.virtual_memory(), memory_limit_bytes()
-    return _judge_room(
-        "memory",
-        f"{_in_gib(memory.available)} available of {_in_gib(memory.total)}"
-        + (f", container limit {_in_gib(limit)}" if limit is not None else ""),
-        min(memory.available, limit or memory.available) < 4 * GIB,
-        "full-size detectors at batch 2 need about 4 GiB on a CPU",
-        "use tiny_* models or a smaller batch",
-    )
-
-
 def _judge_shared_memory() -> MachineFinding:
     shared = shared_memory_bytes()
     cost = "loader workers hand batches over through it; too little stops a run"
@@ -215,17 +216,6 @@ def _judge_shared_memory() -> MachineFinding:
     total, free = shared
     value, remedy = f"{_in_gib(free)} free of {_in_gib(total)}", "in a container: docker run --shm-size 2g"
     return _judge_room("/dev/shm", value, free < GIB // 2, cost, f"{remedy}; else --num-workers 0")
-
-
-def _judge_disk() -> MachineFinding:
-    free = disk_free_bytes(Path())
-    return _judge_room(
-        "disk",
-        f"{_in_gib(free)} free in the current folder",
-        free < 2 * GIB,
-        "weights, data sets and traces may not fit",
-        "free space, or set output.runs and data.root elsewhere",
-    )
 
 
 def _judge_room(topic: str, value: str, is_tight: bool, cost: str, remedy: str) -> MachineFinding:

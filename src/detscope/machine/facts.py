@@ -28,11 +28,20 @@ def gather_facts() -> dict[str, Any]:
     memory = psutil.virtual_memory()
     torch = sys.modules.get("torch")  # asking for thread counts must not load it
     loaded = torch if hasattr(torch, "get_num_threads") else None
+    try:
+        distribution = platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        distribution = None
     return {
         "python": platform.python_version(),
         "packages": {name: package_version(name) for name in PACKAGES},
         "torch_cuda": torch_cuda_version(),
-        "os": _describe_system(),
+        "os": {
+            "system": platform.system(),
+            "release": platform.release(),
+            "distribution": distribution,
+            "machine": platform.machine(),
+        },
         "container": _find_container(),
         "cpu": {
             "model": cpu_model(),
@@ -96,19 +105,6 @@ def cpu_clock() -> dict[str, float | str | None]:
         "clock_mhz": frequency.current if frequency else None,
         "clock_max_mhz": (frequency.max or None) if frequency else None,
         "governor": governor or None,
-    }
-
-
-def _describe_system() -> dict[str, str | None]:
-    try:
-        distribution = platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
-        distribution = None
-    return {
-        "system": platform.system(),
-        "release": platform.release(),
-        "distribution": distribution,
-        "machine": platform.machine(),
     }
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,24 @@ def machine_peak(device: str, threads: int) -> dict[str, Any]:
     key = f"{name}|{device.split(':')[0]}|{threads}|{torch.__version__}"
     base = os.environ.get("XDG_CACHE_HOME")
     path = (Path(base) if base else Path.home() / ".cache") / "detscope" / "peak.json"
-    known = _read_cache(path)
+    known: Any = None
+    with suppress(OSError, ValueError):
+        known = json.loads(path.read_text(encoding="utf-8"))
+    known = known if isinstance(known, dict) else {}
     if key not in known:
-        known[key] = _measure_peak(device)
-        _write_cache(path, known)
+        first = torch.rand(_SIDE, _SIDE, device=device)
+        source = torch.empty(_BYTES, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        product_s = min(_time_work(lambda: first @ first, device) for _ in range(_REPEATS))
+        copy_s = min(_time_work(lambda: target.copy_(source), device) for _ in range(_REPEATS))
+        found = {"peak_flops_per_s": 2 * _SIDE**3 / product_s, "bandwidth_bytes_per_s": 2 * _BYTES / copy_s}
+        known[key] = found
+        with suppress(OSError):  # a cache that cannot be written is measured again the next time
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text(json.dumps(known, indent=2), encoding="utf-8")
+            temporary.replace(path)
     return {**known[key], "device": name, "threads": threads, "definition": _DEFINITION}
-
-
-def _measure_peak(device: str) -> dict[str, float]:
-    import torch
-
-    first = torch.rand(_SIDE, _SIDE, device=device)
-    source = torch.empty(_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    product_s = min(_time_work(lambda: first @ first, device) for _ in range(_REPEATS))
-    copy_s = min(_time_work(lambda: target.copy_(source), device) for _ in range(_REPEATS))
-    return {"peak_flops_per_s": 2 * _SIDE**3 / product_s, "bandwidth_bytes_per_s": 2 * _BYTES / copy_s}
 
 
 def _time_work(work: Callable[[], Any], device: str) -> float:
@@ -59,22 +62,3 @@ def _time_work(work: Callable[[], Any], device: str) -> float:
     work()
     wait_for_device()
     return time.perf_counter() - begin
-
-
-def _read_cache(path: Path) -> dict[str, dict[str, float]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _write_cache(path: Path, known: dict[str, dict[str, float]]) -> None:
-    """A cache that cannot be written is measured again the next time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(known, indent=2), encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        return

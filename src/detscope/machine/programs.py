@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -98,20 +98,20 @@ def run_tool(
             ) from None
         finally:
             _end_group(process)
-    return code, _read_tail(log)
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        return code, file.read().decode("utf-8", "replace")
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """Ask every process of the group to end, then end what is left; also after the leader is gone."""
-    for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
         except (ProcessLookupError, PermissionError):
             break  # nobody left
-        try:
-            process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            continue
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE_SECONDS)
     process.poll()
 
 
@@ -127,10 +127,3 @@ def _signal_handlers(
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-def _read_tail(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - _TAIL_BYTES))
-        return file.read().decode("utf-8", "replace")

@@ -12,10 +12,8 @@ from detscope.errors import InputError, UsageError
 from detscope.predict.device.model import DeviceModel
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.model import LayerModel
-from detscope.predict.memory.lifetimes import TrainingPlan
-from detscope.predict.memory.limit import FITS, decide_fit
-from detscope.predict.memory.model import MemoryModel
-from detscope.predict.memory.simulation import simulate_training
+from detscope.predict.memory.lifetimes import TrainingPlan, simulate_training
+from detscope.predict.memory.model import FITS, MemoryModel, decide_fit
 from detscope.predict.models.choice import TargetModel
 from detscope.predict.models.methods import HybridModel, find_physical
 from detscope.predict.samples import StepCase

@@ -15,8 +15,15 @@ import numpy as np
 from detscope.errors import InputError
 from detscope.predict.device.transfer import transfer_target
 from detscope.predict.layers.table import LayerTable
-from detscope.predict.memory.limit import FITS, NEVER_BEYOND, TOO_CLOSE, decide_fit, lean_towards, learn_limit
-from detscope.predict.memory.model import fit_memory
+from detscope.predict.memory.model import (
+    FITS,
+    NEVER_BEYOND,
+    TOO_CLOSE,
+    decide_fit,
+    fit_memory,
+    lean_towards,
+    learn_limit,
+)
 from detscope.predict.models.choice import COVERAGE, Estimate
 from detscope.predict.models.methods import TARGETS, fit_method
 from detscope.predict.samples import Array, StepSample, choose_spread, keep_measured

@@ -2,7 +2,7 @@
 
 A hook of DistributedDataParallel does the same all-reduce as without one and notes its begin and end. What
 the wrapper does before the model's own forward, the exchange of buffers, is noted too, and so are collectives
-that a program calls itself (`collectives.py`), with the part in which it could do nothing but wait for them.
+that a program calls itself, with the part in which it could do nothing but wait for them.
 """
 
 from __future__ import annotations
@@ -26,133 +26,36 @@ from detscope.record.foreign import Patches
 from detscope.record.model.borders import tensors_in
 from detscope.record.model.calls import put_around
 
-# methods of a group -> what they are called in the run; those that a version of torch lacks are passed over
+# what they are called in the run -> methods of a group; those that a version of torch lacks are passed over
 KINDS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "all_gather_single_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "gather": "gather",
-    "gather_single": "gather",
-    "gather_into_tensor": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_single_coalesced": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "_end_coalescing": "coalesced",
-    "barrier": "barrier",
-    "monitored_barrier": "barrier",
-    "send": "send",
-    "recv": "recv",
-    "recv_anysource": "recv",
+    "all_reduce": ("allreduce", "allreduce_coalesced"),
+    "reduce": ("reduce",),
+    "broadcast": ("broadcast",),
+    "all_gather": (
+        *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+        *("all_gather_single", "all_gather_single_coalesced"),
+    ),
+    "gather": ("gather", "gather_single", "gather_into_tensor"),
+    "scatter": ("scatter",),
+    "reduce_scatter": (
+        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+        *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    ),
+    "all_to_all": ("alltoall", "alltoall_base", "all_to_all_single"),
+    "coalesced": ("_end_coalescing",),
+    "barrier": ("barrier", "monitored_barrier"),
+    "send": ("send",),
+    "recv": ("recv", "recv_anysource"),
 }
 _BETWEEN_TWO = ("send", "recv")
 # functions of traced programs, which go round `ProcessGroup`; their results are waited for when they are used
 _FUNCTIONAL = {
-    "all_reduce": "all_reduce",
-    "all_gather_tensor": "all_gather",
-    "all_gather_single": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "all_to_all_single": "all_to_all",
-    "broadcast": "broadcast",
+    "all_reduce": ("all_reduce",),
+    "all_gather": ("all_gather_tensor", "all_gather_single"),
+    "reduce_scatter": ("reduce_scatter_tensor", "reduce_scatter_single"),
+    "all_to_all": ("all_to_all_single",),
+    "broadcast": ("broadcast",),
 }
-
-
-class OwnCollectives:
-    """Notes every call; numbers calls by group, so that those of all ranks can be laid beside each other."""
-
-    def __init__(self, watch: CommunicationWatch) -> None:
-        self._watch = watch
-        self._numbers: dict[str, int] = {}
-        self._works: WeakKeyDictionary[Any, HostInterval] = WeakKeyDictionary()
-        self._results: dict[int, HostInterval] = {}  # of functional collectives, by the result's address
-
-    def attach_to_groups(self, patches: Patches) -> None:
-        """Listen to all groups of this process."""
-        from torch.distributed import _functional_collectives as functional
-
-        for owner, kinds, around in (
-            (ProcessGroup, KINDS, self._call_collective),
-            (functional, _FUNCTIONAL, self._call_function),
-        ):
-            for name, kind in kinds.items():
-                if hasattr(owner, name):
-                    put_around(patches, owner, name, functools.partial(around, kind))
-        put_around(patches, Work, "wait", self._wait_for_work)
-        put_around(patches, Work, "get_future", self._get_future)
-        put_around(patches, functional, "wait_tensor", self._wait_for_tensor)
-
-    def _call_collective(
-        self, kind: str, plain: Callable[..., Any], group: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        if not self._watch.is_listening or group.size() < 2:
-            return plain(group, *args, **kwargs)
-        about = (kind, *self._number_call(group, kind, args), (*args, *kwargs.values()))
-        noted, work = self._watch.call_noted(about, lambda: plain(group, *args, **kwargs))
-        if noted is not None:
-            if isinstance(work, Work):
-                self._works[work] = noted
-            else:
-                noted.finish()
-        return work
-
-    def _wait_for_work(self, plain: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._watch.wait_for(self._works.pop(work, None), lambda: plain(work, *args, **kwargs))
-
-    def _get_future(self, plain: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        """A hook on gradients hands its future to torch, which waits where nobody sees: it tells the end."""
-        future = plain(work, *args, **kwargs)
-        noted = self._works.get(work)
-        if noted is not None and noted.phase == "backward":
-            del self._works[work]
-            self._watch.take_for_bucket(noted)
-            future.add_done_callback(lambda _: noted.finish())
-        return future
-
-    def _call_function(
-        self, kind: str, plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        if not self._watch.is_listening or not dist.is_initialized() or dist.get_world_size() < 2:
-            return plain(tensor, *args, **kwargs)
-        about = (kind, "functional", self._count_call("functional"), (tensor,))
-        noted, result = self._watch.call_noted(about, lambda: plain(tensor, *args, **kwargs))
-        if noted is not None:
-            held = getattr(result, "elem", None)
-            if held is None:  # nobody is asked to wait
-                noted.finish()
-            else:
-                self._results[held.data_ptr()] = noted
-        return result
-
-    def _wait_for_tensor(self, plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        noted = self._results.pop(tensor.data_ptr(), None) if self._results else None
-        return self._watch.wait_for(noted, lambda: plain(tensor, *args, **kwargs))
-
-    def _number_call(self, group: Any, kind: str, args: tuple[Any, ...]) -> tuple[str | None, int]:
-        """The group's name, and the how-manieth call of it this is; a pair of ranks counts for itself."""
-        name = str(group.group_name)
-        if kind in _BETWEEN_TWO:
-            if len(args) < 3 or not isinstance(args[1], int):
-                return None, 0  # from anybody: who it was is known afterwards
-            ends = (group.rank(), args[1]) if kind == "send" else (args[1], group.rank())
-            name = f"{name}:{ends[0]}>{ends[1]}"
-        return name, self._count_call(name)
-
-    def _count_call(self, name: str) -> int:
-        number = self._numbers[name] = self._numbers.get(name, -1) + 1
-        return number
 
 
 Result = TypeVar("Result")
@@ -170,13 +73,8 @@ class HostInterval:
         self.kind, self.bucket, self.size_bytes = kind, bucket, size_bytes
         self.phase, self.group = phase, group  # of a program's own collective
         self.steps_carried = 0
-        self._called_ns = self._waits_ns = 0
-        self.start_ns = perf_counter_ns()
-        self.end_ns = 0
-
-    def end_call(self) -> None:
-        """The call has returned; what it gave may still have to be waited for."""
-        self._called_ns = perf_counter_ns()
+        self.called_ns = self._waits_ns = 0  # when the call returned, and when it was waited for
+        self.start_ns, self.end_ns = perf_counter_ns(), 0
 
     def begin_waiting(self) -> None:
         """The program waits for it from now on."""
@@ -186,7 +84,7 @@ class HostInterval:
         """From its begin until the program waited for it, and how long; the call may be the waiting."""
         if self.phase is None:
             return None, None
-        in_call_ns = (self._called_ns or self.end_ns) - self.start_ns
+        in_call_ns = (self.called_ns or self.end_ns) - self.start_ns
         waited_ns = self.end_ns - self._waits_ns if self._waits_ns else 0
         return (0, in_call_ns) if in_call_ns >= waited_ns else (self._waits_ns - self.start_ns, waited_ns)
 
@@ -262,6 +160,9 @@ class CommunicationWatch:
         self.set_aside: Callable[[str], Callable[[], object]] = lambda _phase: lambda: None
         self._in_hook = 0  # collectives of ours, or of one that is noted as a whole
         self._current: list[HostInterval] = []
+        self._numbers: dict[str, int] = {}  # of a group's last call: those of all ranks are laid side by side
+        self._works: WeakKeyDictionary[Any, HostInterval] = WeakKeyDictionary()
+        self._results: dict[int, HostInterval] = {}  # of functional collectives, by the result's address
         self._waiting: deque[tuple[int, list[HostInterval]]] = deque()
         self._phase: ExitStack | None = None
         self._before_forward: HostInterval | None = None
@@ -305,19 +206,80 @@ class CommunicationWatch:
 
     def attach_to_calls(self, patches: Patches, phase_now: Callable[[], str | None]) -> None:
         """Note collectives that the program calls itself; `phase_now` says in which phase it is."""
+        from torch.distributed import _functional_collectives as functional
+
         self.phase_now = phase_now
-        OwnCollectives(self).attach_to_groups(patches)
+        for owner, kinds, around in (
+            (ProcessGroup, KINDS, self._call_collective),
+            (functional, _FUNCTIONAL, self._call_function),
+        ):
+            for kind, names in kinds.items():
+                for name in names:
+                    if hasattr(owner, name):
+                        put_around(patches, owner, name, functools.partial(around, kind))
+        put_around(patches, Work, "wait", self._wait_for_work)
+        put_around(patches, Work, "get_future", self._get_future)
+        put_around(patches, functional, "wait_tensor", self._wait_for_tensor)
 
-    @property
-    def is_listening(self) -> bool:
-        """Whether a collective that is called now is one to be noted."""
-        return not self._in_hook
+    def _call_collective(
+        self, kind: str, plain: Callable[..., Any], group: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._in_hook or group.size() < 2:
+            return plain(group, *args, **kwargs)
+        name: str | None = str(group.group_name)
+        if kind in _BETWEEN_TWO:  # a pair of ranks counts for itself
+            if len(args) < 3 or not isinstance(args[1], int):
+                name = None  # from anybody: who it was is known afterwards
+            else:
+                ends = (group.rank(), args[1]) if kind == "send" else (args[1], group.rank())
+                name = f"{name}:{ends[0]}>{ends[1]}"
+        arguments = (*args, *kwargs.values())
+        noted, work = self._call_noted(kind, name, arguments, lambda: plain(group, *args, **kwargs))
+        if noted is not None and isinstance(work, Work):
+            self._works[work] = noted
+        elif noted is not None:
+            noted.finish()
+        return work
 
-    def call_noted(
-        self, about: tuple[str, str | None, int, tuple[Any, ...]], plain: Callable[[], Result]
+    def _wait_for_work(self, plain: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._wait_for(self._works.pop(work, None), lambda: plain(work, *args, **kwargs))
+
+    def _get_future(self, plain: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+        """A hook on gradients hands its future to torch, which waits where nobody sees: it tells the end."""
+        future = plain(work, *args, **kwargs)
+        noted = self._works.get(work)
+        if noted is not None and noted.phase == "backward":
+            del self._works[work]
+            noted.kind, noted.phase, noted.group = GRADIENTS, None, None
+            noted.bucket = sum(one.kind == GRADIENTS for one in self._current) - 1
+            future.add_done_callback(lambda _: noted.finish())
+        return future
+
+    def _call_function(
+        self, kind: str, plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._in_hook or not dist.is_initialized() or dist.get_world_size() < 2:
+            return plain(tensor, *args, **kwargs)
+        call = functools.partial(plain, tensor, *args, **kwargs)
+        noted, result = self._call_noted(kind, "functional", (tensor,), call)
+        held = getattr(result, "elem", None)
+        if noted is not None and held is not None:
+            self._results[held.data_ptr()] = noted
+        elif noted is not None:  # nobody is asked to wait
+            noted.finish()
+        return result
+
+    def _wait_for_tensor(self, plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = self._results.pop(tensor.data_ptr(), None) if self._results else None
+        return self._wait_for(noted, lambda: plain(tensor, *args, **kwargs))
+
+    def _call_noted(
+        self, kind: str, group: str | None, arguments: tuple[Any, ...], plain: Callable[[], Result]
     ) -> tuple[HostInterval | None, Result]:
-        """A collective is called: its kind, group, number and arguments; None where it is not noted."""
-        kind, group, number, arguments = about
+        """A collective is called, the how-manieth of its group is counted; None where it is not noted."""
+        number = 0
+        if group is not None:
+            number = self._numbers[group] = self._numbers.get(group, -1) + 1
         phase, tensors = self.phase_now(), list(tensors_in(arguments))
         on_device = bool(tensors) and tensors[0].is_cuda
         if phase is None or (on_device and torch.cuda.is_current_stream_capturing()):
@@ -333,12 +295,12 @@ class CommunicationWatch:
             self._current.remove(noted)
             raise
         finally:
-            noted.end_call()
+            noted.called_ns = perf_counter_ns()  # what it gave may still have to be waited for
             self._in_hook -= 1
             end_aside()
         return noted, result
 
-    def wait_for(self, noted: HostInterval | None, plain: Callable[[], Result]) -> Result:
+    def _wait_for(self, noted: HostInterval | None, plain: Callable[[], Result]) -> Result:
         """The program waits for a collective; None: for one that is not noted."""
         if noted is None:
             return plain()
@@ -350,11 +312,6 @@ class CommunicationWatch:
         finally:
             noted.finish()
             back()
-
-    def take_for_bucket(self, noted: HostInterval) -> None:
-        """It is a bucket of gradients of a hook that the program has made itself."""
-        noted.kind, noted.phase, noted.group = GRADIENTS, None, None
-        noted.bucket = sum(one.kind == GRADIENTS for one in self._current) - 1
 
     # ---- rows
 
@@ -392,8 +349,7 @@ class CommunicationWatch:
     def _make_reduce_hook(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
         group = wrapped.process_group
         ranks = dist.get_world_size(group)
-        on_device = next(wrapped.parameters()).is_cuda
-        interval = DeviceInterval if on_device else HostInterval
+        interval = DeviceInterval if next(wrapped.parameters()).is_cuda else HostInterval
 
         def reduce_bucket(_state: Any, bucket: GradBucket) -> Any:
             gradients = bucket.buffer()

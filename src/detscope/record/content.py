@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -22,8 +22,17 @@ def describe_batch(batch: Any) -> BatchContent:
     images, targets = batch, None
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and not _is_image(batch[0]):
         images, targets = batch
-    count, pixels = _count_images(images)
-    boxes, ids = _count_targets(targets)
+    count = pixels = boxes = None
+    ids = ""
+    shape = getattr(images, "shape", None) or ()
+    if len(shape) == 4:
+        count, pixels = int(shape[0]), int(shape[0] * shape[2] * shape[3])
+    elif isinstance(images, (list, tuple)) and images and all(_is_image(image) for image in images):
+        count, pixels = len(images), sum(int(image.shape[-2] * image.shape[-1]) for image in images)
+    if isinstance(targets, (list, tuple)) and all(isinstance(t, Mapping) and "boxes" in t for t in targets):
+        boxes = sum(len(target["boxes"]) for target in targets)
+        found = [target.get("image_id") for target in targets]
+        ids = " ".join(str(int(one)) for one in found if isinstance(one, int) or _on_host(one))
     return BatchContent(count, boxes, pixels, ids)
 
 
@@ -31,29 +40,9 @@ def _is_image(value: Any) -> bool:
     return len(getattr(value, "shape", ())) == 3
 
 
-def _count_images(images: Any) -> tuple[int | None, int | None]:
-    shape = getattr(images, "shape", None)
-    if shape is not None and len(shape) == 4:
-        return int(shape[0]), int(shape[0] * shape[2] * shape[3])
-    if isinstance(images, (list, tuple)) and images and all(_is_image(image) for image in images):
-        return len(images), sum(int(image.shape[-2] * image.shape[-1]) for image in images)
-    return None, None
-
-
-def _count_targets(targets: Any) -> tuple[int | None, str]:
-    if not isinstance(targets, (list, tuple)) or not all(isinstance(t, Mapping) for t in targets):
-        return None, ""
-    if not all("boxes" in target for target in targets):
-        return None, ""
-    ids = [target.get("image_id") for target in targets]
-    # an id on a device would have to be waited for
-    readable = [str(int(i)) for i in ids if isinstance(i, int) or (i is not None and _on_host(i))]
-    return sum(len(target["boxes"]) for target in targets), " ".join(readable)
-
-
 def _on_host(value: Any) -> bool:
-    device = getattr(value, "device", None)
-    return device is not None and getattr(device, "type", "") == "cpu" and value.numel() == 1
+    """One number; on a device it would have to be waited for."""
+    return getattr(getattr(value, "device", None), "type", "") == "cpu" and bool(value.numel() == 1)
 
 
 _BOXES = ("boxes", "bboxes", "bbox", "gt_boxes")
@@ -62,23 +51,17 @@ _BOXES = ("boxes", "bboxes", "bbox", "gt_boxes")
 def describe_foreign_batch(batch: Any) -> BatchContent:
     """Counts of a batch; one of a kind that cannot be read has nothing that is known."""
     try:
-        return _describe_parts(batch)
+        found = describe_batch(batch)
+        if not (isinstance(batch, (list, tuple)) and batch):
+            return found
+        if found.images is None:
+            images = describe_batch(getattr(batch[0], "tensors", batch[0]))
+            found = replace(found, images=images.images, pixels=images.pixels)
+        if found.boxes is None and len(batch) > 1:
+            found = replace(found, boxes=_count_boxes(batch[1]))
     except Exception:  # whatever a stranger's batch does when it is looked at is no matter of the script
         return BatchContent()
-
-
-def _describe_parts(batch: Any) -> BatchContent:
-    found = describe_batch(batch)
-    if found.boxes is not None and found.images is not None:
-        return found
-    parts = batch if isinstance(batch, (list, tuple)) else ()
-    if not parts:
-        return found
-    images = describe_batch(getattr(parts[0], "tensors", parts[0])) if found.images is None else found
-    boxes = found.boxes
-    if boxes is None and len(parts) > 1:
-        boxes = _count_boxes(parts[1])
-    return BatchContent(images.images, boxes, images.pixels, found.image_ids)
+    return found
 
 
 def _count_boxes(targets: Any) -> int | None:
@@ -120,17 +103,13 @@ def _boxes_of(target: Mapping[Any, Any]) -> Any:
 
 def add_contents(contents: Iterable[BatchContent]) -> BatchContent:
     """The counts of all batches of a step; None as soon as one is not known."""
-    all_of_them = list(contents)
-    if not all_of_them:
+    batches = list(contents)
+    if not batches:
         return BatchContent()
 
-    def add_known(values: list[int | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if len(known) == len(values) else None
+    def add_known(name: str) -> int | None:
+        values = [getattr(one, name) for one in batches]
+        return None if None in values else sum(values)
 
-    return BatchContent(
-        add_known([one.images for one in all_of_them]),
-        add_known([one.boxes for one in all_of_them]),
-        add_known([one.pixels for one in all_of_them]),
-        " ".join(one.image_ids for one in all_of_them if one.image_ids),
-    )
+    ids = " ".join(one.image_ids for one in batches if one.image_ids)
+    return BatchContent(add_known("images"), add_known("boxes"), add_known("pixels"), ids)

@@ -28,7 +28,7 @@ from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.replay import StepAccount, replay_events
+from detscope.record.steps.replay import replay_events
 from detscope.zoo.contract import Stage
 
 FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12
@@ -66,30 +66,15 @@ def count_costs(
         phases.remove()
     events, _ = buffer.take_events()
     moments = events[TIME::WIDTH]
-    accounts = [
+    flops, moved = (
         replay_events(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
         for counted in (counter.flops, counter.bytes)
+    )
+    parts = (flops.total_ns, flops.self_ns, moved.total_ns, moved.self_ns)
+    return [
+        Cost(nodes[key[0]].kind, nodes[key[0]].path, key[1], *(part.get(key, 0) for part in parts))
+        for key in {key: None for part in parts for key in part}
     ]
-    return _merge_costs(nodes, *accounts)
-
-
-def _merge_costs(nodes: NodeTable, flops: StepAccount, moved: StepAccount) -> list[Cost]:
-    keys = {key: None for account in (flops, moved) for key in (*account.total_ns, *account.self_ns)}
-    found = []
-    for number, direction in keys:
-        node, key = nodes[number], (number, direction)
-        found.append(
-            Cost(
-                node.kind,
-                node.path,
-                direction,
-                flops.total_ns.get(key, 0),
-                flops.self_ns.get(key, 0),
-                moved.total_ns.get(key, 0),
-                moved.self_ns.get(key, 0),
-            )
-        )
-    return found
 
 
 class _OperatorCounter(TorchDispatchMode):
@@ -105,13 +90,7 @@ class _OperatorCounter(TorchDispatchMode):
         """The clock of the events: how many operators ran."""
         return len(self.flops) - 1
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = func.overloadpacket
         if packet not in flop_registry and packet not in self.own and not func.is_view:
@@ -135,37 +114,17 @@ def _count_bytes(*parts: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def _count_roi_align(
-    output: torch.Tensor,
-    features: torch.Tensor,  # noqa: ARG001
-    rois: torch.Tensor,
-    scale: float,
-    height: int,
-    width: int,
-    ratio: int,
-    aligned: bool = False,  # noqa: ARG001
-) -> int:
-    channels = output.shape[1]
+def _count_roi_align(output: torch.Tensor, _features: torch.Tensor, rois: torch.Tensor, *rest: Any) -> int:
+    scale, height, width, ratio = rest[:4]
     per_bin = _count_samples(rois, scale, height, width, ratio)
-    return int(channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * rois.shape[0]))
+    return int(output.shape[1] * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * len(rois)))
 
 
-def _count_roi_backward(
-    output: torch.Tensor,  # noqa: ARG001
-    gradient: torch.Tensor,
-    rois: torch.Tensor,
-    scale: float,
-    height: int,
-    width: int,
-    batch: int,  # noqa: ARG001
-    channels: int,
-    *rest: Any,
-) -> int:
-    ratio = int(rest[2]) if len(rest) > 2 else -1
+def _count_roi_backward(_: torch.Tensor, gradient: torch.Tensor, rois: torch.Tensor, *rest: Any) -> int:
+    scale, height, width, _batch, channels = rest[:5]
+    ratio = int(rest[7]) if len(rest) > 7 else -1
     per_bin = _count_samples(rois, scale, height, width, ratio)
-    return int(
-        channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * gradient.shape[0])
-    )
+    return int(channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * len(gradient)))
 
 
 def _count_samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: int) -> int:
@@ -186,13 +145,9 @@ def _count_nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # no
 
 def _find_own_formulas() -> dict[Any, Callable[..., int]]:
     library = getattr(torch.ops, "torchvision", None)
-    found: dict[Any, Callable[..., int]] = {}
-    formulas = (
-        ("roi_align", _count_roi_align),
-        ("_roi_align_backward", _count_roi_backward),
-        ("nms", _count_nms),
-    )
-    for name, formula in formulas:
-        if library is not None and hasattr(library, name):
-            found[getattr(library, name)] = formula
-    return found
+    formulas = {
+        "roi_align": _count_roi_align,
+        "_roi_align_backward": _count_roi_backward,
+        "nms": _count_nms,
+    }
+    return {getattr(library, name): one for name, one in formulas.items() if hasattr(library, name)}

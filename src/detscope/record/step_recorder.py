@@ -169,7 +169,12 @@ class StepRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        status, reason = _outcome_of(kind, error)
+        status, reason = "ok", None
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            status, reason = "partial", "interrupted"
+        elif kind is not None and not issubclass(kind, GeneratorExit):
+            reason = f"{kind.__name__}: {error and error_text(error)}".splitlines()[0][:500]
+            status = "failed"
         failure = find_out_of_memory(error, self._device)
         try:
             self.abandon_step()
@@ -286,9 +291,8 @@ class StepRecorder:
             grown = self.window.taken_bytes / 1e9
             self.note(f"operators of fewer steps than asked for: the process grew by {grown:.1f} GB")
         self.between_steps(self.index)
-        if (
-            self.writer.is_flush_due and self.schedule.mode_of(self.index) != BARE
-        ):  # which nothing may disturb
+        undisturbed = self.schedule.mode_of(self.index) == BARE
+        if self.writer.is_flush_due and not undisturbed:
             self.writer.append_rows("telemetry", self._drain_telemetry())
             self.tables.flush_rows(wait=False)
         return step.end_ns
@@ -305,11 +309,8 @@ class StepRecorder:
             return
         phases = [self.nodes.phase_node(name).number for name in ("optimizer", "backward")]
         broken = self.buffer.failed or find_open_phase(self.buffer.items, self.nodes) is not None
-        if (
-            complete_if_possible
-            and not broken
-            and any(number in phases for number, *_ in decode_events(self.buffer.items))
-        ):
+        reached = any(number in phases for number, *_ in decode_events(self.buffer.items))
+        if complete_if_possible and reached and not broken:
             self.finish_step()
         else:
             self.step = None
@@ -415,12 +416,3 @@ def _find_last_mark(items: list[int]) -> int | None:
         if action == ENTER:  # of the phase: nothing has been marked since
             return None
     return None
-
-
-def _outcome_of(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str | None]:
-    """Status and reason, by the exception that ended the recording."""
-    if kind is None or issubclass(kind, GeneratorExit):
-        return "ok", None
-    if issubclass(kind, KeyboardInterrupt):
-        return "partial", "interrupted"
-    return "failed", f"{kind.__name__}: {error and error_text(error)}".splitlines()[0][:500]

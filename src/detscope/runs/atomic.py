@@ -20,15 +20,13 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a neighbouring temporary file; `give_name` makes it the file."""
-    temporary = _temporary_of(path)
-    with _nothing_left_behind(path, temporary):
+    with _nothing_left_behind(path) as temporary:
         write(temporary)
 
 
 def give_name(path: Path) -> None:
     """Sync what was written aside and give it its name; this waits for the disk, not for the processor."""
-    temporary = _temporary_of(path)
-    with _nothing_left_behind(path, temporary):
+    with _nothing_left_behind(path) as temporary:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
@@ -61,9 +59,10 @@ def _temporary_of(path: Path) -> Path:
 
 
 @contextmanager
-def _nothing_left_behind(path: Path, temporary: Path) -> Iterator[None]:
+def _nothing_left_behind(path: Path) -> Iterator[Path]:
+    temporary = _temporary_of(path)
     try:
-        yield
+        yield temporary
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):

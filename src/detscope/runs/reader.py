@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,11 @@ def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
     if not path.is_file():
         raise _damage_error(path, "it is no file")
     try:
-        frame = _read_whole(path, wanted) if path.suffix == ".parquet" else read_part(path)
+        if path.suffix == ".parquet":
+            known = pl.read_parquet_schema(path)
+            frame = pl.read_parquet(path, columns=[column for column in wanted if column in known])
+        else:
+            frame = read_part(path)
     except _UNREADABLE as error:
         raise _damage_error(path, error) from error
     frame = frame.select(column for column in wanted if column in frame.columns)
@@ -62,11 +66,6 @@ def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
         if column in NEVER_NULL[table] and frame.height and (found == pl.Null or frame[column].null_count()):
             raise _damage_error(path, f"its column {column} has gaps")
     return frame
-
-
-def _read_whole(path: Path, columns: Iterable[str]) -> pl.DataFrame:
-    known = pl.read_parquet_schema(path)
-    return pl.read_parquet(path, columns=[column for column in columns if column in known])
 
 
 def read_json(path: Path, shape: Any, hint: str) -> dict[str, Any]:
@@ -104,5 +103,4 @@ def load_run(path: str | Path) -> Run:
             f"{folder} was written by a newer detscope (schema {version}; this one reads {SCHEMA_VERSION})",
             "update detscope",
         )
-    info = read_json(file, RunInfo, _RESTORE)
-    return Run(folder, info)
+    return Run(folder, read_json(file, RunInfo, _RESTORE))

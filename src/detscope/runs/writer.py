@@ -36,16 +36,16 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
     write_bytes(path, buffer.getbuffer())
 
 
+def read_part(path: Path) -> pl.DataFrame:
+    """Read a part back."""
+    return pl.read_ipc_stream(path)
+
+
 def write_part(path: Path, frame: pl.DataFrame) -> None:
     """Write a part of a table aside, as an Arrow stream: a tenth of Parquet's time, between steps."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compression="lz4")
     write_aside(path, lambda temporary: temporary.write_bytes(buffer.getbuffer()))
-
-
-def read_part(path: Path) -> pl.DataFrame:
-    """Read a part back."""
-    return pl.read_ipc_stream(path)
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:

@@ -39,16 +39,27 @@ def describe_spec(spec: str) -> ModelCard:
 
 def build_own(spec: str, options: BuildOptions) -> BuiltModel:
     """Import, call the factory, and describe what it gave."""
-    from detscope.zoo.weights.choice import check_choice, seed_weights
+    from detscope.zoo.weights.choice import check_choice, find_weights, load_into, seed_weights
 
     card = describe_spec(spec)
-    _check_options(spec, options)
+    for option in ("image_size", "trainable_layers"):
+        if getattr(options, option) is not None:
+            raise UsageError(f"{option} is not known for {spec}", "let the factory set it")
     check_choice(options.weights, spec, has_published=False)
     source, name = _split_spec(spec)
     with _allow_imports(Path(source) if _is_file(source) else None), seed_weights(options.seed):
         factory = _find_factory(_import_named(spec, source, _is_file(source)), spec, name)
-        made = _call_factory(factory, spec, options)
-    return _load_weights(_describe_made(made, card), options)
+        given = options.num_classes is not None and _accepts_argument(factory, "num_classes")
+        try:
+            made = factory(num_classes=options.num_classes) if given else factory()
+        except Exception as problem:
+            raise _blame_code(spec, "the factory", problem) from problem
+    built = _describe_made(made, card)
+    if options.weights in ("auto", "none"):
+        return built
+    found = find_weights(options, built.card.name, published=None)
+    heads = recognise_family(built.module).class_heads
+    return replace(built, weights=load_into(built.module, found, built.card.name, heads))
 
 
 def import_own(spec: str) -> None:
@@ -69,12 +80,6 @@ def _is_file(source: str) -> bool:
     return source.endswith(".py") or "/" in source
 
 
-def _check_options(spec: str, options: BuildOptions) -> None:
-    for name in ("image_size", "trainable_layers"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"{name} is not known for {spec}", "let the factory set it")
-
-
 def _find_factory(module: Any, spec: str, name: str) -> Callable[..., Any]:
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -89,16 +94,6 @@ def _find_factory(module: Any, spec: str, name: str) -> Callable[..., Any]:
             f"model {spec}: {name} is {name_kind(factory)} and cannot be called", "name a function or class"
         )
     return factory  # type: ignore[no-any-return]
-
-
-def _call_factory(factory: Callable[..., Any], spec: str, options: BuildOptions) -> Any:
-    arguments: dict[str, Any] = {}
-    if options.num_classes is not None and _accepts_argument(factory, "num_classes"):
-        arguments["num_classes"] = options.num_classes
-    try:
-        return factory(**arguments)
-    except Exception as problem:
-        raise _blame_code(spec, "the factory", problem) from problem
 
 
 def _accepts_argument(factory: Callable[..., Any], name: str) -> bool:
@@ -123,10 +118,6 @@ def _describe_made(made: Any, card: ModelCard) -> BuiltModel:
         raise OwnCodeError(f"model {card.name}: the factory returned {name_kind(made)}", _RESULTS)
     if stages is None and isinstance(getattr(module, "stages", None), Mapping):
         stages = module.stages
-    return _describe_module(module, stages, card)
-
-
-def _describe_module(module: nn.Module, stages: Any, card: ModelCard) -> BuiltModel:
     family = recognise_family(module)
     named = family.find_stages(module) if stages is None else _check_stages(stages, module, card.name)
     parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -156,16 +147,6 @@ def _check_stages(given: Any, module: nn.Module, spec: str) -> tuple[Stage, ...]
                 f"a module path, or a method as path.name(); top-level modules are: {children}",
             )
     return named
-
-
-def _load_weights(built: BuiltModel, options: BuildOptions) -> BuiltModel:
-    from detscope.zoo.weights.choice import find_weights, load_into
-
-    if options.weights in ("auto", "none"):
-        return built
-    found = find_weights(options, built.card.name, published=None)
-    heads = recognise_family(built.module).class_heads
-    return replace(built, weights=load_into(built.module, found, built.card.name, heads))
 
 
 @contextmanager

@@ -204,6 +204,7 @@ class SweepStatus(TrialCounts, frozen=True, kw_only=True):
 class SweepSummary(SweepStatus, frozen=True, kw_only=True):
     """Everything that views of a sweep show."""
 
+    schema: int = SWEEP_SCHEMA  # the version of these keys
     rows: list[SweepRow]  # one per trial
     groups: list[SweepGroup]  # by name
     pareto: list[ParetoPoint]  # speed against size

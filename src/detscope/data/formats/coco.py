@@ -33,7 +33,6 @@ from detscope.data.annotations.records import (
 )
 from detscope.data.annotations.segmentation import (
     BadAnnotationError,
-    Segmentation,
     parse_segmentation,
     require_mask_size,
 )
@@ -217,9 +216,8 @@ def find_images_folder(base: Path, annotation_file: Path, content: Any) -> Path:
     token = annotation_file.stem.rpartition("_")[2]  # train2017 of instances_train2017
     role = next((role for role in ("train", "valid", "val", "test") if role in token), token)
     root = base.parent if base.name == "annotations" else base
-    places = [
-        place for one in (token, role) for place in (root / one, root / "images" / one, root / one / "images")
-    ]
+    below = ("{}", "images/{}", "{}/images")
+    places = [root / folder.format(part) for part in (token, role) for folder in below]
     places += [annotation_file.parent, annotation_file.parent / "images", root / "images", root]
     for place in places:
         if any((place / name).is_file() for name in names):
@@ -383,25 +381,21 @@ class _CocoReader:
             raise BadAnnotationError(f"area {error}") from None
         if not math.isfinite(area):
             raise BadAnnotationError("area is not finite")
+        given, segmentation = annotation.get("segmentation"), None
+        # a check looks at segmentations that are there, though nobody needs them
+        if self.request.need_masks or (self.request.checking and given):
+            segmentation = parse_segmentation(given)
+            if size[0] is not None and size[1] is not None:
+                require_mask_size(segmentation, size[1], size[0])
         return ObjectRecord(
             box,
             self.labels[category],
             area,
             number,
             crowd=int(bool(annotation.get("iscrowd", 0))),
-            segmentation=self._read_segmentation(annotation.get("segmentation"), size),
+            segmentation=segmentation,
             keypoints=self._read_keypoints(annotation) if self.request.need_keypoints else None,
         )
-
-    def _read_segmentation(self, given: Any, size: Size) -> Segmentation | None:
-        # a check looks at segmentations that are there, though nobody needs them
-        if not (self.request.need_masks or (self.request.checking and given)):
-            return None
-        segmentation = parse_segmentation(given)
-        width, height = size
-        if width is not None and height is not None:
-            require_mask_size(segmentation, height, width)
-        return segmentation
 
     def _read_keypoints(self, annotation: Row) -> npt.NDArray[np.float32]:
         given = annotation.get("keypoints")

@@ -196,18 +196,15 @@ def _choose_items(folder: Path, request: OpenRequest) -> SplitItems[VocItem]:
     """What to train on or to evaluate on."""
     years = find_years(folder)
     if not years:  # annotations beside the images
-        own, other = (
-            [
-                VocItem(path, path.parent)
-                for name in _BESIDE[part]
-                for path in sorted((folder / name).glob("*.xml"))
-            ]
-            for part in (request.split, request.other_split)
+        loose, own, others = (
+            tuple(
+                VocItem(path, path.parent) for part in parts for path in sorted((folder / part).glob("*.xml"))
+            )
+            for parts in (["."], _BESIDE[request.split], _BESIDE[request.other_split])
         )
-        if own and other:
-            return SplitItems(tuple(own), tuple(other))
-        loose = [VocItem(path, path.parent) for path in sorted(folder.glob("*.xml"))]
-        return divide_items({item.annotation.stem: item for item in (*loose, *own, *other)}, request)
+        if own and others:
+            return SplitItems(own, others)
+        return divide_items({item.annotation.stem: item for item in (*loose, *own, *others)}, request)
     kind = "Segmentation" if request.need_masks else "Main"
     if request.need_masks and not any((year / "SegmentationObject").is_dir() for year in years):
         raise UsageError(f"{folder} has no masks, which this model needs", "choose another data set or model")

@@ -117,8 +117,8 @@ def _make_yolo_record(
         first, last = points.min(axis=0), points.max(axis=0)
         if is_box:  # a centre and a size
             first, last = points[0] - points[1] / 2, points[0] + points[1] / 2
-        left, top, right, bottom = (*first.tolist(), *last.tolist())
-        box = judge.judge_box((left, top, right, bottom), size, name, line)
+        corners = (float(first[0]), float(first[1]), float(last[0]), float(last[1]))
+        box = judge.judge_box(corners, size, name, line)
         if need_masks and is_box:
             raise BadAnnotationError("has no polygon, which this model needs")
         mask = Segmentation(polygons=(points.ravel(),)) if need_masks else None

@@ -58,9 +58,32 @@ def make_span_frame(found: TraceAttribution) -> pl.DataFrame:
     if len(found.modules) or len(found.stages):
         _add_intervals(sums, found, found.modules, "module")
         _add_intervals(sums, found, found.stages, "stage")
-        if not found.has_own_backward:
-            _add_backward(sums, found)
-        _add_device(sums, found)
+        places = (
+            ("module", found.module, found.modules.paths),
+            ("stage", found.stage, found.stages.paths),
+        )
+        if not found.has_own_backward:  # then it is what the autograd engine ran for a module's nodes
+            operators, top = found.trace.operators, found.is_top_backward
+            step = found.steps.find_number(operators.start_ns[top])
+            for kind, codes, paths in places:
+                for number, path, total, calls in _sum_walls(step, codes[top], paths, operators.wall_ns[top]):
+                    entry = sums[number, kind, path, "backward"]
+                    entry[0], entry[2] = calls, entry[2] + total
+                    for above in _with_ancestors(path):
+                        sums[number, kind, above, "backward"][1] += total
+        # kernel time by the place that launched it
+        kernels = found.is_kernel
+        operator, walls = found.launch_operator[kernels], found.trace.device.wall_ns[kernels]
+        step = found.steps.find_number(found.launch_moments[kernels])
+        direction = take_values(found.direction, operator)
+        for kind, codes, paths in places:
+            here = take_values(codes, operator)
+            for which, name in enumerate(DIRECTIONS):
+                chosen = direction == which
+                for number, path, total, _ in _sum_walls(step[chosen], here[chosen], paths, walls[chosen]):
+                    sums[number, kind, path, name][4] += total
+                    for above in _with_ancestors(path):
+                        sums[number, kind, above, name][3] += total
         _add_rest(sums, found)
     rows = [(*key, *values) for key, values in sums.items()]
     frame = pl.DataFrame(rows, schema={name: _TYPES[name] for name in (*_KEYS, *_FIGURES)}, orient="row")
@@ -85,39 +108,6 @@ def _add_intervals(sums: Sums, found: TraceAttribution, places: ModuleIntervals,
     )
     for step, path, backward, calls, total, own in grouped.iter_rows():
         sums[step, kind, path, "backward" if backward else "forward"][:3] = [calls, total, own]
-
-
-def _add_backward(sums: Sums, found: TraceAttribution) -> None:
-    """Backward has no intervals of its own: it is what the autograd engine ran for a module's nodes."""
-    operators, top = found.trace.operators, found.is_top_backward
-    step = found.steps.find_number(operators.start_ns[top])
-    for kind, codes, paths in _places_of(found):
-        for number, path, total, calls in _sum_walls(step, codes[top], paths, operators.wall_ns[top]):
-            entry = sums[number, kind, path, "backward"]
-            entry[0], entry[2] = calls, entry[2] + total
-            for above in _with_ancestors(path):
-                sums[number, kind, above, "backward"][1] += total
-
-
-def _add_device(sums: Sums, found: TraceAttribution) -> None:
-    """Kernel time by the place that launched it."""
-    kernels = found.is_kernel
-    operator, walls = found.launch_operator[kernels], found.trace.device.wall_ns[kernels]
-    step = found.steps.find_number(found.launch_moments[kernels])
-    direction = take_values(found.direction, operator)
-    for kind, codes, paths in _places_of(found):
-        here = take_values(codes, operator)
-        for which, name in enumerate(DIRECTIONS):
-            chosen = direction == which
-            for number, path, total, _ in _sum_walls(step[chosen], here[chosen], paths, walls[chosen]):
-                sums[number, kind, path, name][4] += total
-                for above in _with_ancestors(path):
-                    sums[number, kind, above, name][3] += total
-
-
-def _places_of(found: TraceAttribution) -> tuple[tuple[str, Numbers, list[str]], ...]:
-    """Module and stage of each operator."""
-    return ("module", found.module, found.modules.paths), ("stage", found.stage, found.stages.paths)
 
 
 def _sum_walls(

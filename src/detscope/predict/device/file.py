@@ -66,7 +66,13 @@ def load_model(path: Path) -> DeviceModel:
     """Read a model; InputError with one line for anything that is not one."""
     plain = _read_plain(path)
     try:
-        _require_numbers(plain)
+        waiting: list[Any] = [plain]
+        while waiting:  # numbers that nothing can have, wherever they stand: JSON knows 1e400 and NaN
+            value = waiting.pop()
+            if isinstance(value, dict | list):
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+            elif isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+                raise ValueError(f"a number is {value!s:.20}")
         strange = plain["targets"].keys() - TARGETS.keys()
         if strange or plain["stage"] not in STAGES:
             raise ValueError(f"{strange or plain['stage']!s:.40} is unknown")

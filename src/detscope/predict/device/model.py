@@ -12,8 +12,7 @@ from detscope.errors import InputError
 from detscope.predict.layers.model import LayerModel
 from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import LayerTime, sum_layer_times
-from detscope.predict.memory.limit import keep_outcomes, learn_limit
-from detscope.predict.memory.model import MemoryModel
+from detscope.predict.memory.model import MemoryModel, keep_outcomes, learn_limit
 from detscope.predict.models.choice import NO_REACH, TargetModel
 from detscope.predict.models.methods import LAYERS, fit_method
 from detscope.predict.samples import StepSample, keep_measured, sum_samples

@@ -105,7 +105,14 @@ def _transfer_latency(source: TargetModel, samples: Sequence[StepSample]) -> Tar
     classes = np.array([[one.get(name, 0.0) for name in names] for one in shares])
     physics = OldDeviceTimes(names, classes, old.split_parts(cases)[1])
     before = np.abs(physics.predict(np.zeros(2 + len(physics.names))) / truth - 1)
-    tried = {spread: _leave_one_out(physics, truth, spread) for spread in _SPREADS}
+    tried = {}  # log(predicted / measured) of every sample by factors from the others
+    for spread in _SPREADS:
+        tried[spread] = np.zeros(len(truth))
+        for place in range(len(truth)):
+            others = [one for one in range(len(truth)) if one != place]
+            logs = _fit_factors(physics.take_rows(others), truth[others], spread)
+            predicted = max(physics.take_rows([place]).predict(logs)[0], 1e-9)
+            tried[spread][place] = np.log(predicted / truth[place])
     spread = min(tried, key=lambda one: float((tried[one] ** 2).mean()))
     logs = _fit_factors(physics, truth, spread)
     new = _scale_model(old, physics.names, np.exp(logs))

@@ -122,9 +122,7 @@ def read_older_rows(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
         parameters: tuple[int, ...] = ()
         if kind == "conv":
             window, stride, padding = ((more[key], more[key]) for key in ("k", "stride", "pad"))
-            convolution = Convolution(
-                more["ic"], more["oc"], window, stride, padding, groups=more["groups"]
-            )
+            convolution = Convolution(more["ic"], more["oc"], window, stride, padding, groups=more["groups"])
             weight = more["oc"] * (more["ic"] // more["groups"]) * more["k"] ** 2
             parameters = (weight, more["params"] - weight) if more["params"] > weight else (weight,)
         elif kind == "linear":
@@ -132,7 +130,7 @@ def read_older_rows(name: str, rows: Sequence[Sequence[Any]]) -> LayerGraph:
         elif kind == "bn":
             parameters = (more["params"] // 2, more["params"] // 2)
         shapes = (tuple(source_shape),), output, tuple(output_shape)
-        operation = Operation(_KINDS.get(kind, str(kind)), (source,), *shapes, parameters, convolution)
+        operation = Operation(_KINDS.get(str(kind), str(kind)), (source,), *shapes, parameters, convolution)
         if operation.kind == kinds.ADD:
             operation = _with_other_operand(operation, operations)
         elif operation.kind == kinds.CONCATENATE:

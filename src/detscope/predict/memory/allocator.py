@@ -94,7 +94,13 @@ class CachingAllocator:
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.free:
                 self._forget_free(neighbour)
-                block = _join_blocks(block, neighbour)
+                before = block.address < neighbour.address
+                first, second = (block, neighbour) if before else (neighbour, block)
+                first.size += second.size
+                first.after = second.after
+                if second.after is not None:
+                    second.after.before = first
+                block = first
         self._keep_free(block)
 
     def return_free_segments(self) -> None:
@@ -130,17 +136,14 @@ class CachingAllocator:
 
     def _add_segment(self, size: int) -> _Block:
         small = size <= SMALL_REQUEST
-        if self._settings.expandable_segments:
-            return self._expand_segment(size, small)
-        wanted = size_segment(size)
-        self._make_room(wanted)
-        block = _Block(self._next_address, wanted, small)
-        self._next_address += wanted
-        self._add_reserved(wanted)
-        return block
-
-    def _expand_segment(self, size: int, small: bool) -> _Block:
-        """One segment per pool that grows by pages of 2 or 20 MiB at its end."""
+        if not self._settings.expandable_segments:
+            wanted = size_segment(size)
+            self._make_room(wanted)
+            block = _Block(self._next_address, wanted, small)
+            self._next_address += wanted
+            self._add_reserved(wanted)
+            return block
+        # one segment per pool that grows by pages of 2 or 20 MiB at its end
         self._make_room(self._count_pages(size, small))
         more = self._count_pages(size, small)  # making room may have taken the free end
         tail = self._tails.get(small)
@@ -182,11 +185,10 @@ class CachingAllocator:
 
     def _make_room(self, wanted: int) -> None:
         limit = self._settings.limit_bytes
-        if limit is None or self.reserved + wanted <= limit:
-            return
-        self.return_free_segments()
-        if self.reserved + wanted > limit:
-            raise DeviceFullError
+        if limit is not None and self.reserved + wanted > limit:
+            self.return_free_segments()
+            if self.reserved + wanted > limit:
+                raise DeviceFullError
 
     def _add_reserved(self, size: int) -> None:
         self.reserved += size
@@ -223,15 +225,6 @@ class CachingAllocator:
         del self._blocks[block.address]
         pool = self._free[block.small]
         del pool[bisect_left(pool, (block.size, block.address))]
-
-
-def _join_blocks(one: _Block, other: _Block) -> _Block:
-    first, second = (one, other) if one.address < other.address else (other, one)
-    first.size += second.size
-    first.after = second.after
-    if second.after is not None:
-        second.after.before = first
-    return first
 
 
 @dataclass(frozen=True)

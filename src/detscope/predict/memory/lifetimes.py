@@ -3,22 +3,25 @@
 The rules are those of eager PyTorch. A tensor lives while code still needs it or backward will: convolution,
 linear and batch norm keep their input, ReLU its output, max-pool its input and an 8-byte index per output,
 dropout a mask; in-place operations share memory; the gradient of an addition is shared by its operands. An
-operation without a rule keeps input and output, which errs on the side of too much.
+operation without a rule keeps input and output, which errs on the side of too much. Replayed through the
+allocator they give the memory of a step by simulation, no sample needed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import NamedTuple
 
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import LayerGraph, Operation, Shape
+from detscope.predict.memory.allocator import CachingAllocator
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 8
+ASSUMED = "no scratch memory of convolutions in a forward pass"
 RULES = ("backward", "both", "none")  # the passes in which Winograd scratch memory is asked for
 _WINOGRAD_OUTPUT = 4  # tiles of 4 x 4 outputs,
 _WINOGRAD_AREA = 36  # transformed as 6 x 6
@@ -115,9 +118,8 @@ class TrainingPlan:
     """What the step is besides its network."""
 
     batch: int
-    optimizer_copies: int = (
-        1  # tensors of the parameters' size that the optimizer keeps: SGD momentum 1, Adam 2
-    )
+    # tensors of the parameters' size that the optimizer keeps: SGD momentum 1, Adam 2
+    optimizer_copies: int = 1
     keeps_gradients: bool = True  # zeroed and kept between steps; False: set to None
     workspace: str = "backward"  # a rule of `workspace`
 
@@ -153,7 +155,13 @@ class TrainingStep:
     def run_step(self) -> list[MemoryEvent]:
         """One forward pass, backward pass and optimizer step."""
         self._run_forward()
-        self._run_backward()
+        for place in range(len(self._graph.operations) - 1, -1, -1):
+            operation = self._graph.operations[place]
+            gradient = self._gradient_of.pop(operation.output, None)
+            if gradient is not None:
+                self._pass_gradient(operation, gradient, place)
+            for block in self._saved[place]:
+                self._drop_block(block)
         self._update_parameters()
         return self._log.take_events()
 
@@ -188,7 +196,17 @@ class TrainingStep:
             for tensor in dict.fromkeys(operation.inputs):
                 if self._last_use[tensor] == place and tensor not in (first, operation.output):
                     self._drop_block(self._block_of.pop(tensor))
-        self._run_loss()
+        # cross entropy: the log-probabilities are kept; backward begins with the gradient of the output
+        last = self._graph.operations[-1]
+        size = self._count_bytes(last.output_shape)
+        probabilities = self._new_block(size, "activations", last.stage)
+        scalars = [self._new_block(FLOAT_BYTES, "activations", last.stage) for _ in range(2)]
+        of_probabilities = self._new_block(size, "temporary", last.stage)
+        self._gradient_of[last.output] = self._new_block(size, "temporary", last.stage)
+        for block in (of_probabilities, probabilities, *scalars):
+            self._drop_block(block)
+        if last.output in self._block_of:
+            self._drop_block(self._block_of.pop(last.output))
 
     def _keep_for_backward(self, operation: Operation) -> list[int]:
         """Blocks that backward will need."""
@@ -208,33 +226,11 @@ class TrainingStep:
             kept += [self._new_block(channels, "activations", operation.stage) for _ in range(2)]
         return kept
 
-    def _run_loss(self) -> None:
-        """Cross entropy: the log-probabilities are kept; backward begins with the gradient of the output."""
-        last = self._graph.operations[-1]
-        size = self._count_bytes(last.output_shape)
-        probabilities = self._new_block(size, "activations", last.stage)
-        scalars = [self._new_block(FLOAT_BYTES, "activations", last.stage) for _ in range(2)]
-        of_probabilities = self._new_block(size, "temporary", last.stage)
-        self._gradient_of[last.output] = self._new_block(size, "temporary", last.stage)
-        for block in (of_probabilities, probabilities, *scalars):
-            self._drop_block(block)
-        if last.output in self._block_of:
-            self._drop_block(self._block_of.pop(last.output))
-
     def _use_workspace(self, operation: Operation, *, backward: bool) -> None:
         wanted = self._plan.workspace == "both" or (self._plan.workspace == "backward" and backward)
         size = count_winograd(operation, self._plan.batch) if wanted else 0
         if size:
             self._log.end_block(self._log.add_block(size, "workspace", operation.stage))
-
-    def _run_backward(self) -> None:
-        for place in range(len(self._graph.operations) - 1, -1, -1):
-            operation = self._graph.operations[place]
-            gradient = self._gradient_of.pop(operation.output, None)
-            if gradient is not None:
-                self._pass_gradient(operation, gradient, place)
-            for block in self._saved[place]:
-                self._drop_block(block)
 
     def _pass_gradient(self, operation: Operation, gradient: int, place: int) -> None:
         """The gradient of the output becomes those of inputs and parameters."""
@@ -283,3 +279,99 @@ class TrainingStep:
             for block in self._parameter_gradients.values():
                 self._drop_block(block)
             self._parameter_gradients.clear()
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Peaks of one step, in bytes, and what the peak of allocated memory was made of."""
+
+    allocated: int
+    reserved: int
+    categories: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SimulatedMemory:
+    """A first step and a later one: before the first, neither gradients nor optimizer state exist."""
+
+    first: StepMemory
+    later: StepMemory
+    assumed: tuple[str, ...]
+
+    def average_steps(self) -> tuple[float, float]:
+        """Allocated and reserved bytes as recorded on the TX2: (2 first + second + 2 third) / 5."""
+        return (
+            (2 * self.first.allocated + 3 * self.later.allocated) / 5,
+            (2 * self.first.reserved + 3 * self.later.reserved) / 5,
+        )
+
+
+def simulate_training(graph: LayerGraph, plan: TrainingPlan) -> SimulatedMemory:
+    """Two steps of a network; free segments are returned before each, as the recorded runs did."""
+    step, replay = TrainingStep(graph, plan), MemoryReplay()
+    replay.replay_events(step.build_network())
+    measured = []
+    for _ in range(2):
+        replay.begin_step()
+        replay.replay_events(step.run_step())
+        measured.append(replay.measure_peaks())
+    assumed = [f"convolution workspace: Winograd, {plan.workspace}"]
+    assumed += [f"operation {kind}: keeps input and output" for kind in graph.unknown_kinds]
+    return SimulatedMemory(measured[0], measured[1], tuple(assumed))
+
+
+class MemoryReplay:
+    """Events through the allocator; what the peak was made of is counted afterwards."""
+
+    def __init__(self) -> None:
+        self.allocator = CachingAllocator()
+        self._events: list[MemoryEvent] = []
+        self._peak_at = 0
+
+    def begin_step(self) -> None:
+        """Return free segments and let peaks begin again."""
+        self.allocator.return_free_segments()
+        self.allocator.reset_peaks()
+        self._peak_at = len(self._events)
+
+    def replay_events(self, events: Sequence[MemoryEvent]) -> None:
+        """Follow all events."""
+        allocator = self.allocator
+        for place, event in enumerate(events, len(self._events) + 1):
+            if event.bytes:
+                before = allocator.peak_allocated
+                allocator.allocate_block(event.key, event.bytes)
+                if allocator.peak_allocated > before:
+                    self._peak_at = place
+            else:
+                allocator.release_block(event.key)
+        self._events.extend(events)
+
+    def measure_peaks(self) -> StepMemory:
+        """Peaks since the step began; what they were made of takes a pass of its own."""
+        parts = sum_live_categories(self._events[: self._peak_at])
+        return StepMemory(self.allocator.peak_allocated, self.allocator.peak_reserved, parts)
+
+
+def simulate_inference(graph: LayerGraph, batch: int) -> StepMemory:
+    """Peaks of a forward pass without gradients; nothing is kept for a backward pass."""
+    replay = MemoryReplay()
+    replay.replay_events(list_forward_events(graph, batch))
+    return replay.measure_peaks()
+
+
+def list_forward_events(graph: LayerGraph, batch: int) -> list[MemoryEvent]:
+    """Parameters and images come first and stay; every other tensor goes after its last use."""
+    log = EventLog()
+    first = graph.operations[0].inputs[0]
+    blocks = {first: add_network(log, graph, batch)}
+    last_use = {tensor: place for place, one in enumerate(graph.operations) for tensor in one.inputs}
+    for place, operation in enumerate(graph.operations):
+        if not operation.in_place:
+            blocks[operation.output] = log.add_block(
+                count_tensor_bytes(operation.output_shape, batch), "temporary", operation.stage
+            )
+        for tensor in dict.fromkeys(operation.inputs):
+            if last_use[tensor] == place and tensor not in (first, operation.output):
+                log.end_block(blocks.pop(tensor))
+    return log.take_events()

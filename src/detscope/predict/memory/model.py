@@ -1,7 +1,8 @@
 """Memory of a training step on a device: simulated, with terms fitted from samples where there are some.
 
 A process holds its context and libraries besides what the allocator reserved; it never holds less than when
-the network was built, and cannot hold more than the device has, where some came up to that.
+the network was built, and cannot hold more than the device has, where some came up to that. Will it fit? A
+prediction with its interval against the device's usable limit tells.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.memory.allocator import CachingAllocator
-from detscope.predict.memory.lifetimes import RULES, TrainingPlan, TrainingStep
-from detscope.predict.memory.simulation import SimulatedMemory, StepMemory
+from detscope.predict.memory.lifetimes import RULES, SimulatedMemory, StepMemory, TrainingPlan, TrainingStep
 from detscope.predict.models.older import collect_older_features
 from detscope.predict.models.residual import SmoothResidual, fit_residuals
 from detscope.predict.samples import Array, StepCase, StepSample, keep_measured
 
+FITS, TOO_CLOSE, DOES_NOT_FIT = "fits", "too close to call", "does not fit"
+NEVER_BEYOND = 0.1  # a prediction this far beyond the limit is no plain "fits", whatever the interval
 _ROUNDS = 30
 _ROWS_FOR_RULE = 60
 _GIB = float(1 << 30)  # what processes hold besides reserved memory differs by tenths of it
@@ -50,7 +52,10 @@ def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Ar
     """Least relative deviations between floor and ceiling, which are what is hardly ever passed."""
     known, truth = np.asarray(reserved, dtype=float), np.asarray(process, dtype=float)
     floor, highest = (float(value) for value in np.quantile(truth, (0.05, 0.99)))
-    ceiling = highest if _is_full(known, truth, highest) else float("inf")
+    # the device's memory ended there where many hold the same, however much they reserved
+    top = known[truth >= 0.98 * highest]
+    full = len(top) >= max(5, 0.05 * len(truth)) and bool(top.max() >= 1.1 * top.min())
+    ceiling = highest if full else float("inf")
     inside = (truth > 1.03 * floor) & (truth < 0.98 * ceiling)
     if inside.sum() < 3:
         return ProcessTerm(float(np.median(truth - known)), 1.0, float(truth.min()), float("inf"))
@@ -62,12 +67,6 @@ def fit_process(reserved: Sequence[float] | Array, process: Sequence[float] | Ar
         found = np.linalg.lstsq(columns * root[:, None], root, rcond=None)[0]
         weights = 1 / np.maximum(np.abs(columns @ found - 1), 0.005)
     return ProcessTerm(float(found[0]), float(found[1]), floor, ceiling)
-
-
-def _is_full(reserved: Array, process: Array, highest: float) -> bool:
-    """Whether the device's memory ended there: many hold the same, however much they reserved."""
-    top = reserved[process >= 0.98 * highest]
-    return len(top) >= max(5, 0.05 * len(process)) and bool(top.max() >= 1.1 * top.min())
 
 
 @lru_cache(maxsize=20000)
@@ -126,10 +125,6 @@ class MemoryModel:
         """Refuse a rule that does not exist, which a file may hold."""
         if self.rule not in RULES:
             raise ValueError(f"no rule {self.rule!s:.20}")
-
-    def predict_allocated(self, cases: Sequence[StepCase]) -> Array:
-        """Peak of allocated bytes: always simulated."""
-        return simulate_bytes(cases, self.rule)[0]
 
     def predict_reserved(self, cases: Sequence[StepCase]) -> Array:
         """Peak of reserved bytes."""
@@ -198,3 +193,41 @@ def fit_memory(samples: Sequence[StepSample], *, hybrid: bool) -> MemoryModel:
     features = collect_memory_features(cases, rule)
     left_over = [np.log(reserved / simulated), (truth - process.bound_bytes(reserved)) / _GIB]
     return MemoryModel(rule, process, *fit_residuals(features, left_over))
+
+
+def learn_limit(predicted: Array, passed: Sequence[bool]) -> float:
+    """The limit that splits what ran from what did not with the fewest mistakes; the middle of equal ones.
+
+    Infinite where everything ran: the limit lies beyond what was tried.
+    """
+    ran = np.asarray(passed, dtype=bool)
+    if ran.all():
+        return float("inf")
+    ordered = np.unique(predicted)
+    cuts = np.concatenate([[ordered[0] * 0.99], (ordered[1:] + ordered[:-1]) / 2, [ordered[-1] * 1.01]])
+    wrong = np.array([((predicted <= cut) != ran).sum() for cut in cuts])
+    best = cuts[wrong == wrong.min()]
+    return float(np.median(best))
+
+
+def decide_fit(predicted: float, limit: float, width: float) -> str:
+    """One of three words; `width` is the interval's half width as a logarithm."""
+    lower, upper = predicted * np.exp(-width), predicted * np.exp(width)
+    if upper <= limit and predicted <= limit * (1 + NEVER_BEYOND):
+        return FITS
+    return DOES_NOT_FIT if lower > limit else TOO_CLOSE
+
+
+def lean_towards(predicted: float, limit: float) -> str:
+    """The better guess where it is too close to call."""
+    return FITS if predicted <= limit else DOES_NOT_FIT
+
+
+def keep_outcomes(samples: Sequence[StepSample]) -> list[StepSample]:
+    """One sample per case: where it was tried several times, it ran if it ever did."""
+    latest: dict[tuple[str, int, int], StepSample] = {}
+    for one in samples:
+        key = (one.network, one.level, one.case.batch)
+        if key not in latest or one.passed:
+            latest[key] = one
+    return list(latest.values())

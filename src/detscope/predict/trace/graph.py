@@ -72,31 +72,26 @@ def list_forward_calls(step: TracedStep) -> Iterator[tuple[OperatorCall, Operati
 def _make_operation(
     call: OperatorCall, makers: dict[int, int], trained: Mapping[int, int], batch: int
 ) -> Operation | None:
-    given = [
-        one for one in list_tensors(call.arguments) if one.block in makers and one.dtype.is_floating_point
-    ]
+    tensors = list_tensors(call.arguments)
+    given = [one for one in tensors if one.block in makers and one.dtype.is_floating_point]
     made = [one for one in call.outputs if one.dtype.is_floating_point and prod(one.shape)]
     if not given or not made:
         return None
     output = made[0]
-    known = output.block in makers
-    if known and output.block not in (one.block for one in given):
-        return None
-    in_place = call.name.endswith("_")
-    if known and not in_place:  # a view: another shape of the same memory
+    in_place = call.name.endswith("_") and output.block in (one.block for one in given)
+    if output.block in makers and not in_place:  # as a view: another shape of the same memory
         return None
     makers.setdefault(output.block, output.block)
     kind = call.name.partition(".")[2]
     kind = _KINDS.get(kind, kind) if call.name.startswith("aten.") else call.name
-    first = given[0]
     return Operation(
         kind,
         tuple(makers[one.block] for one in given),
         tuple(_of_one_image(one.shape, batch) for one in given),
         makers[output.block],
         _of_one_image(output.shape, batch),
-        tuple(trained[one.block] for one in list_tensors(call.arguments) if one.block in trained),
-        _read_convolution(call, first) if kind == kinds.CONVOLUTION else None,
+        tuple(trained[one.block] for one in tensors if one.block in trained),
+        _read_convolution(call, given[0]) if kind == kinds.CONVOLUTION else None,
         call.stage,
         call.module,
     )
@@ -119,23 +114,12 @@ def _of_one_image(shape: Shape, batch: int) -> Shape:
 
 def _read_convolution(call: OperatorCall, image: TensorRecord) -> Convolution | None:
     """Of two dimensions; those of one or three are operations without a rule."""
-    weight, stride, padding, dilation = (call.arguments[place] for place in (1, 3, 4, 5))
-    groups = call.arguments[8]
+    weight = call.arguments[1]
     if len(weight.shape) != _PAIR + 2:
         return None
-    return Convolution(
-        image.shape[1],
-        call.outputs[0].shape[1],
-        weight.shape[2:],
-        _pair(stride),
-        _pair(padding),
-        _pair(dilation),
-        groups,
-    )
-
-
-def _pair(values: tuple[int, ...]) -> tuple[int, int]:
-    return (values[0], values[-1])
+    window = ((values[0], values[-1]) for values in call.arguments[3:6])  # stride, padding, dilation
+    channels = (image.shape[1], call.outputs[0].shape[1])
+    return Convolution(*channels, weight.shape[2:], *window, call.arguments[8])
 
 
 def count_side_operators(low: TracedStep, high: TracedStep) -> tuple[SideOperators, ...]:
@@ -143,16 +127,13 @@ def count_side_operators(low: TracedStep, high: TracedStep) -> tuple[SideOperato
     one, other = _count_calls(low), _count_calls(high)
     found = []
     for kind, stage in dict.fromkeys([*one, *other]):
-        first, last = one.get((kind, stage), (0, 0)), other.get((kind, stage), (0, 0))
-        lines = [_fit_line(low.batch, start, high.batch, end) for start, end in zip(first, last, strict=True)]
+        lines = []  # in every step, and for each image
+        for start, end in zip(one.get((kind, stage), (0, 0)), other.get((kind, stage), (0, 0)), strict=True):
+            # what gets less with more images is taken as constant
+            per_image = max(0.0, (end - start) / (high.batch - low.batch))
+            lines.append((max(0.0, start - low.batch * per_image), per_image))
         found.append(SideOperators(kind, stage, lines[0], lines[1]))
     return tuple(found)
-
-
-def _fit_line(low: int, start: float, high: int, end: float) -> tuple[float, float]:
-    """In every step, and for each image; what gets less with more images is taken as constant."""
-    per_image = max(0.0, (end - start) / (high - low))
-    return max(0.0, start - low * per_image), per_image
 
 
 def _count_calls(step: TracedStep) -> dict[Key, tuple[int, int]]:
@@ -166,29 +147,23 @@ def _count_calls(step: TracedStep) -> dict[Key, tuple[int, int]]:
 
 def _list_side_calls(step: TracedStep) -> Iterator[tuple[str, str, int]]:
     for call, operation in list_forward_calls(step):
-        if operation is None and not _part_of_a_layer(call):
-            yield call.stage, *_kind_and_size(call)
+        # of layers: batch norm counts its batches; others make room or take notes
+        counts = call.name == "aten.add_" and len(call.outputs) == 1 and not call.outputs[0].shape
+        if operation is not None or counts or call.name in _OF_LAYERS:
+            continue
+        given = list_tensors(call.arguments)
+        same = bool(call.outputs) and call.outputs[0].block in (one.block for one in given)
+        if call.name == kinds.NMS:
+            yield call.stage, kinds.NMS, given[1].shape[0]
+        elif (same and not call.name.endswith("_")) or call.name == _READS_ONE_NUMBER:
+            yield call.stage, kinds.VIEW, 1
+        else:
+            yield call.stage, kinds.SMALL, _count_elements(given) + _count_elements(call.outputs)
     for call in step.log.calls:
         if call.phase == BACKWARD and call.name in _VIEWS_BACKWARD:
             yield call.stage, kinds.VIEW, 1
         elif call.phase == BACKWARD and call.name in _COPIES_BACKWARD:
             yield call.stage, kinds.SMALL, _count_elements(call.outputs)
-
-
-def _part_of_a_layer(call: OperatorCall) -> bool:
-    """Batch norm counts its batches; others make room or take notes."""
-    counts = call.name == "aten.add_" and len(call.outputs) == 1 and not call.outputs[0].shape
-    return counts or call.name in _OF_LAYERS
-
-
-def _kind_and_size(call: OperatorCall) -> tuple[str, int]:
-    given = list_tensors(call.arguments)
-    if call.name == kinds.NMS:
-        return kinds.NMS, given[1].shape[0]
-    same = bool(call.outputs) and call.outputs[0].block in (one.block for one in given)
-    if (same and not call.name.endswith("_")) or call.name == _READS_ONE_NUMBER:
-        return kinds.VIEW, 1
-    return kinds.SMALL, _count_elements(given) + _count_elements(call.outputs)
 
 
 def _count_elements(tensors: list[TensorRecord] | tuple[TensorRecord, ...]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,15 +75,12 @@ _FEATURE_MAP = 4  # dimensions
 _OWN_PAGES = 1 << 16  # bytes from which memory is asked of the system itself
 
 
-class OutputLayout(tuple[tuple[int, ...], tuple[int, ...], torch.dtype]):
-    """Shape, stride and kind of an output."""
+class OutputLayout(NamedTuple):
+    """Of an output."""
 
-    __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes."""
-        return self[0]
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def describe_known(name: str, args: Any, named: Any) -> OutputLayout | tuple[OutputLayout, ...] | None:
@@ -108,15 +105,15 @@ def _like_inputs(args: Any) -> OutputLayout | None:
         return None
     first = tensors[0]
     same = all(one.shape == first.shape and _is_plain(one) for one in tensors)
-    return OutputLayout((tuple(first.shape), first.stride(), first.dtype)) if same else None
+    return OutputLayout(tuple(first.shape), first.stride(), first.dtype) if same else None
 
 
 def _describe_batch_norm(image: Tensor, tensors: Any) -> tuple[OutputLayout, ...] | None:
     """An image, and two numbers per channel."""
     if not _is_plain(image) or any(one is not None and one.dtype != torch.float32 for one in tensors):
         return None
-    channels = OutputLayout(((image.shape[1],), (1,), torch.float32))
-    return OutputLayout((tuple(image.shape), image.stride(), torch.float32)), channels, channels
+    channels = OutputLayout((image.shape[1],), (1,), torch.float32)
+    return OutputLayout(tuple(image.shape), image.stride(), torch.float32), channels, channels
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -145,8 +142,13 @@ class HollowRunner:
         if shapes is None:
             shapes = describe_known(name, args, named)
             shapes = shapes or _describe_tensors(function(*_as_meta(args), **_as_meta(dict(named))))
-            if name in _CONVOLUTIONS and _channels_last(args[_CONVOLUTIONS[name] : _CONVOLUTIONS[name] + 2]):
-                shapes = _with_channels_last(shapes)
+            if name in _CONVOLUTIONS:  # on a CPU it keeps this layout if either has it; shapes would not tell
+                first = _CONVOLUTIONS[name]
+                if any(
+                    one.dim() == _FEATURE_MAP and suggest_memory_format(one) == torch.channels_last
+                    for one in args[first : first + 2]
+                ):
+                    shapes = _with_channels_last(shapes)
             self._shapes[key] = shapes
         if name not in ALWAYS and not _all_left_out(shapes, phase):
             return function(*args, **named)
@@ -177,37 +179,25 @@ def _all_left_out(shapes: Any, phase: str) -> bool:
 
 def _describe_tensors(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
-        return OutputLayout((tuple(outputs.shape), outputs.stride(), outputs.dtype))
+        return OutputLayout(tuple(outputs.shape), outputs.stride(), outputs.dtype)
     return None if outputs is None else tuple(map(_describe_tensors, outputs))
-
-
-def _channels_last(image_and_weight: Any) -> bool:
-    """A CPU's convolution keeps this layout if either has it; shapes alone would not tell."""
-    return any(
-        one.dim() == _FEATURE_MAP and suggest_memory_format(one) == torch.channels_last
-        for one in image_and_weight
-    )
 
 
 def _with_channels_last(shapes: Any) -> Any:
     """The first output (the image, or its gradient) in that layout."""
     if not isinstance(shapes, OutputLayout):
         return (_with_channels_last(shapes[0]) if shapes[0] else None, *shapes[1:])
-    like = torch.empty(shapes.shape, dtype=shapes[2], device="meta", memory_format=torch.channels_last)
-    return OutputLayout((shapes.shape, like.stride(), shapes[2]))
+    like = torch.empty(shapes.shape, dtype=shapes.dtype, device="meta", memory_format=torch.channels_last)
+    return shapes._replace(stride=like.stride())
 
 
 def _fill_outputs(shapes: Any) -> Any:
-    if isinstance(shapes, OutputLayout):
-        return _make_zeros(*shapes)
-    return None if shapes is None else tuple(map(_fill_outputs, shapes))
-
-
-def _make_zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    size = prod(shape) * dtype.itemsize
+    if not isinstance(shapes, OutputLayout):
+        return None if shapes is None else tuple(map(_fill_outputs, shapes))
+    size = prod(shapes.shape) * shapes.dtype.itemsize
     if size < _OWN_PAGES:
-        return torch.empty_strided(shape, stride, dtype=dtype).zero_()
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).as_strided(shape, stride)
+        return torch.empty_strided(shapes.shape, shapes.stride, dtype=shapes.dtype).zero_()
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=shapes.dtype).as_strided(shapes.shape, shapes.stride)
 
 
 def _as_meta(value: Any) -> Any:

@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from detscope.predict.layers.graph import LayerGraph
-from detscope.predict.memory.lifetimes import MemoryEvent, count_winograd
-from detscope.predict.memory.simulation import MemoryReplay, StepMemory
+from detscope.predict.memory.lifetimes import MemoryEvent, MemoryReplay, StepMemory, count_winograd
 from detscope.predict.trace.graph import count_side_operators, make_graph
 from detscope.predict.trace.peaks import (
     CpuPeak,

@@ -151,24 +151,14 @@ def find_peak(
         ]
         totals = [sum(level.values()) for level in drawn]
         best = max(totals)
-        open_units = [
-            unit
-            for unit, bound in enumerate(bounds)
-            if bound and unit not in measured and totals[unit] + bound > best
-        ]
-        if not open_units:
+        highest = {unit: totals[unit] + bound for unit, bound in enumerate(bounds) if bound}
+        left = [unit for unit, most in highest.items() if unit not in measured and most > best]
+        if not left:
             return CpuPeak(best, drawn[totals.index(best)])
-        open_units.sort(key=lambda unit: -totals[unit] - bounds[unit])
-        now = set(open_units[:_AT_ONCE])
+        now = set(sorted(left, key=lambda unit: -highest[unit])[:_AT_ONCE])
         measured |= now
-        book.measure_calls(
-            [
-                call
-                for line in lines
-                for call, unit in zip(line.step.log.calls, line.call_units, strict=True)
-                if unit in now
-            ]
-        )
+        pairs = [zip(line.step.log.calls, line.call_units, strict=True) for line in lines]
+        book.measure_calls([call for pair in pairs for call, unit in pair if unit in now])
 
 
 @lru_cache(maxsize=8)
@@ -199,7 +189,11 @@ def _find_levels(line: StepTimeline, book: ScratchBook, _known: int) -> list[dic
     found = [dict(live) for _ in range(line.units[-1] + 1)]
     best = [-1] * len(found)
     total = 0
-    scratch = _scratch_after(line, book)
+    scratch: dict[int, list[tuple[int, int]]] = {}  # sizes and units by the number of events before it
+    for call, end, unit in zip(line.step.log.calls, line.call_ends, line.call_units, strict=True):
+        size = book.known_size(call)
+        if size:
+            scratch.setdefault(end, []).append((size, unit))
     for position, (event, unit) in enumerate(zip(line.events, line.units, strict=True), 1):
         if event.bytes:
             held[event.key] = event
@@ -214,14 +208,4 @@ def _find_levels(line: StepTimeline, book: ScratchBook, _known: int) -> list[dic
         for size, own in scratch.get(position, ()):
             if total + size > best[own]:
                 best[own], found[own] = total + size, {**live, "workspace": live["workspace"] + size}
-    return found
-
-
-def _scratch_after(line: StepTimeline, book: ScratchBook) -> dict[int, list[tuple[int, int]]]:
-    """Known scratch memory by the number of events before it: sizes and units."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for call, end, unit in zip(line.step.log.calls, line.call_ends, line.call_units, strict=True):
-        size = book.known_size(call)
-        if size:
-            found.setdefault(end, []).append((size, unit))
     return found

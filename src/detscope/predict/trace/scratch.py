@@ -65,25 +65,21 @@ class ScratchBook:
         """Run the calls that are not known yet, each once, as long as the budget lasts."""
         fresh: dict[Any, OperatorCall] = {}
         for call in calls:
-            if call.name in MEASURED and _sign_call(call) not in self._known | fresh:
+            if call.name in MEASURED and call.sign_call() not in self._known | fresh:
                 cost = count_call_multiplications(call)
                 if cost <= self._budget:
                     self._budget -= cost
-                    fresh[_sign_call(call)] = call
+                    fresh[call.sign_call()] = call
                 else:
-                    self._known[_sign_call(call)] = count_blocked_copies(call)
+                    self._known[call.sign_call()] = count_blocked_copies(call)
                     self.by_rule += 1
         if fresh:
             self._known |= zip(fresh, _try_calls(list(fresh.values())), strict=True)
-        self._sizes |= {call: self._known[_sign_call(call)] for call in calls if call.name in MEASURED}
+        self._sizes |= {call: self._known[call.sign_call()] for call in calls if call.name in MEASURED}
 
     def known_size(self, call: OperatorCall) -> int:
         """What is known of a call; 0 where nothing is."""
         return self._sizes.get(call, 0)
-
-
-def _sign_call(call: OperatorCall) -> Any:
-    return call.name, call.arguments_without_blocks()
 
 
 @lru_cache(maxsize=50_000)
@@ -105,23 +101,15 @@ def count_call_multiplications(call: OperatorCall) -> float:
     if call.name not in _CONVOLUTIONS:
         return 0.0
     passes = 1 + _CONVOLUTIONS.index(call.name)
-    weight, places = (
-        call.arguments[passes].shape,
-        (call.outputs[0] if passes == 1 else call.arguments[0]).shape,
-    )
-    return float(passes * places[0] * prod(places[2:]) * prod(weight))
+    places = (call.outputs[0] if passes == 1 else call.arguments[0]).shape
+    return float(passes * places[0] * prod(places[2:]) * prod(call.arguments[passes].shape))
 
 
 def count_blocked_copies(call: OperatorCall) -> int:
     """The rule: every large tensor of the call once more, channels in groups of 16."""
-    tensors = [
-        one
-        for one in (*call.arguments, *call.outputs)
-        if isinstance(one, TensorRecord) and len(one.shape) > 2
-    ]
-    return sum(
-        4 * one.shape[0] * -(-one.shape[1] // _LANES) * _LANES * prod(one.shape[2:]) for one in tensors
-    )
+    tensors = [one for one in (*call.arguments, *call.outputs) if isinstance(one, TensorRecord)]
+    shapes = [one.shape for one in tensors if len(one.shape) > 2]
+    return sum(4 * one[0] * -(-one[1] // _LANES) * _LANES * prod(one[2:]) for one in shapes)
 
 
 def _try_calls(calls: Sequence[OperatorCall]) -> list[int]:
@@ -136,8 +124,9 @@ def _try_calls(calls: Sequence[OperatorCall]) -> list[int]:
             named = dict(zip(call.keywords, arguments[positional:], strict=True))
             with record_function(f"{_MARK}{number}"):
                 outputs = call.function(*arguments[:positional], **named)
-            made.append(_new_bytes(outputs))
-            del outputs, arguments, named
+            storages = [one.untyped_storage() for one in tree_leaves(outputs) if isinstance(one, Tensor)]
+            made.append(sum({storage._cdata: storage.nbytes() for storage in storages}.values()))
+            del outputs, storages, arguments, named
     return _measure_extra(session.profiler.kineto_results.events(), made)
 
 
@@ -145,11 +134,6 @@ def _make_real(value: Any) -> Any:
     if isinstance(value, TensorRecord):
         return torch.empty_strided(value.shape, value.stride, dtype=value.dtype).zero_()
     return tuple(_make_real(item) for item in value) if isinstance(value, tuple) else value
-
-
-def _new_bytes(outputs: Any) -> int:
-    storages = [one.untyped_storage() for one in tree_leaves(outputs) if isinstance(one, Tensor)]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _measure_extra(events: Sequence[Any], made: Sequence[int]) -> list[int]:

@@ -52,9 +52,9 @@ class OperatorCall:
     outputs: tuple[TensorRecord, ...]
     keywords: tuple[str, ...] = ()  # names of the last arguments
 
-    def arguments_without_blocks(self) -> Any:
-        """What tells two calls apart: shapes, strides, kinds and settings."""
-        return tuple(map(_without_block, self.arguments))
+    def sign_call(self) -> Any:
+        """What tells two calls apart: name, shapes, strides, kinds and settings."""
+        return self.name, _without_block(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +100,17 @@ class TensorLog(TorchDispatchMode):
         self._run = run
         self._numbers: dict[int, int] = {}  # storage -> block
         self._references: dict[int, Any] = {}
-        self._open = True
+        self.is_open = True  # else: what goes from now on is no part of the step
 
     def hold_tensors(self, tensors: Iterable[Tensor], category: str) -> None:
         """Blocks that are there before the step."""
         for tensor in tensors:
-            number = self._number_block(tensor, "")
-            self.log.blocks[number].category = category
+            self.log.blocks[self._number_block(tensor, "")].category = category
 
     def list_blocks(self, tensors: Iterable[Tensor]) -> list[int]:
         """The numbers of tensors' blocks, each once, where they are known."""
         found = (self._numbers.get(tensor.untyped_storage()._cdata) for tensor in tensors)
         return list(dict.fromkeys(number for number in found if number is not None))
-
-    def close_log(self) -> None:
-        """What goes from now on is no part of the step."""
-        self._open = False
 
     @contextmanager
     def follow_modules(self) -> Iterator[None]:
@@ -181,7 +176,7 @@ class TensorLog(TorchDispatchMode):
     def _note_gone(self, key: int, _: object) -> None:
         number = self._numbers.pop(key)
         del self._references[key]
-        if self._open:
+        if self.is_open:
             self.log.blocks[number].until = self.phase
             self.log.events.append((len(self.log.calls), number, False))
 
@@ -247,7 +242,7 @@ def trace_step(network: Network, batch: int, *, training: bool = True) -> Traced
         else:
             found = network.infer(data.inputs)  # held until the step ends
             del found
-        log.close_log()
+        log.is_open = False
         gradients = [one.grad for one in trained if one.grad is not None]
         numbers = [log.list_blocks(some) for some in (trained, gradients, images)]
     return TracedStep(batch, log.log, tuple(numbers[0]), frozenset(numbers[1]), tuple(numbers[2]))

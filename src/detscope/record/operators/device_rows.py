@@ -123,9 +123,7 @@ def _make_device_rows(
         operator = operators.get(correlations[index])
         if operator is not None:  # else nobody launched it
             owner, stage, phase, direction = found.contexts[found.context_of[operator]]
-            if (
-                phase == "other"
-            ):  # modules, autograd and optimizer say it themselves; the rest is the recorder's
+            if phase == "other":  # modules, autograd and optimizer say it; the rest is the recorder's
                 phase = next((name for start, end, name in phases if start <= moment < end), phase)
             row |= {
                 "operator": raw.names[operator],

@@ -158,7 +158,8 @@ def _note_models(recording: ScriptRecording) -> list[str]:
     others = [
         one
         for one in recording.roots.all
-        if one.has_parameters
+        if one is not model
+        and one.has_parameters
         and (one.calls_training if trains else one.calls_in_evaluation_steps)
         and not model.is_part_of(one)
         and not one.is_part_of(model)

@@ -171,4 +171,3 @@ def read_values(losses: StepLosses, copied: Any) -> dict[str, float]:
 
 def _is_loss(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
-

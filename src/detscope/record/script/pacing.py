@@ -56,7 +56,9 @@ class StepPacer:
         self._by_loader = True  # the same optimizer never stepped twice on one batch
         self._quiet_since_step = False  # nothing has happened since an optimizer stepped
         self._called_since_step = False
-        self.begins_iteration = False  # the last call of a model was the first with gradients since a backward
+        self.begins_iteration = (
+            False  # the last call of a model was the first with gradients since a backward
+        )
         self._forward_open = False  # a model was called with gradients and nothing went backward since
         self._iterations = 0  # of forward and backward since an optimizer stepped
         self._iterations_stepped = 0  # most of them before one step of an optimizer, since the border

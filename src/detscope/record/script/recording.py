@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,13 +47,13 @@ from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
 
 
+@dataclass
 class PartTimes:
     """Training or evaluation: how many steps, how long."""
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.batches = 0
-        self.wall_ns: list[int] = []
+    steps: int = 0
+    batches: int = 0
+    wall_ns: list[int] = field(default_factory=list)
 
     def add_step(self, done: FinishedStep) -> None:
         """Take a step in."""
@@ -82,7 +82,7 @@ class ScriptRecording:
         sampler: OtherSampler,
     ) -> None:
         self._options = options
-        self._roots = roots
+        self.roots = roots
         self._make_listener = make_listener
         self._sampler = sampler
         self._recorder: ScriptRecorder | None = None
@@ -95,7 +95,7 @@ class ScriptRecording:
         self.failure: Exception | None = None  # what ended the recording before the script
         self._failure_text = ""
         self._stopped = False
-        self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
+        self.steps_before_model = 0  # evaluation steps before another model turned out to do the work
         self._next_look = 0  # evaluation steps until it is asked again which model does the work
         self._compiled_before = count_compiled_frames()
         self.training, self.evaluation = PartTimes(), PartTimes()
@@ -135,7 +135,7 @@ class ScriptRecording:
             return None
         pair = self._pairs.get(root.number)
         if pair is None:
-            same = sum(other.label == root.label for other in self._roots.all[: root.number])
+            same = sum(other.label == root.label for other in self.roots.all[: root.number])
             name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
             node = recorder.nodes.add_node("module", name, root.label, root.label, root.parameters or 0)
             pair = self._pairs[root.number] = recorder.borders.border_pair(node.number)
@@ -187,16 +187,23 @@ class ScriptRecording:
         number = self.training.steps if trains else self.training.steps or self.evaluation.steps
         if trains and done.fresh_pass:
             self._training_loaders.add(loader)
-        if self._stopped or self._after_window or number < self._first_step:
+        first = self._options.window.first if self._options.window else 0
+        if self._stopped or self._after_window or number < first:
             self._count_step(done, trains)
             self.ranks.skip_step()
             self._sampler.take_step(counts=False)
-            if number == self._first_step - 1:
+            if number == first - 1:
                 self._open_run(trains)
             return self._stopped
         mode = self._record_step(done, trains, buffer)
         self._sampler.take_step(counts=mode == RECORDED)
-        self._check_end()
+        wanted, recorder = self._options.max_steps, self._recorder
+        if wanted is not None and recorder is not None and recorder.trained == bool(self.training.steps):
+            if recorder.steps_done >= recorder.schedule.count_steps(wanted):
+                self._stopped = True
+                self.note(
+                    f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on"
+                )
         return self._stopped
 
     def _record_step(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
@@ -207,7 +214,7 @@ class ScriptRecording:
             self._count_step(done, trains)
             return ""
         if trains and not recorder.trained:
-            recorder.begin_training(*self._choose_parts(self._roots.choose_model(trained=True)))
+            recorder.begin_training(*self._choose_parts(self.roots.choose_model(trained=True)))
             self._sampler.forget_looks()
         if trains or not recorder.trained:
             self._count_step(done, trains)
@@ -227,15 +234,15 @@ class ScriptRecording:
             return
         self._next_look = steps + max(1, steps // 4)
         before = self.model
-        root = self._roots.choose_model(trained=False, so_far=before)
+        root = self.roots.choose_model(trained=False, so_far=before)
         if root is None or before is None or root is before or root.inner is before.inner:
             return
         model, parts, name = self._choose_parts(root)
         if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
             recorder.record_phases_only(SCRIPTED)
         self._sampler.forget_looks()
-        self._steps_before_model = steps
-        for one in self._roots.all:
+        self.steps_before_model = steps
+        for one in self.roots.all:
             one.calls_in_evaluation_steps = 0
         shown = NO_PARTS if recorder.level == "phases" else parts
         if recorder.change_evaluated(model, shown, name) > WARMUP_STEPS:
@@ -269,21 +276,9 @@ class ScriptRecording:
     # ---- window and limit
 
     @property
-    def _first_step(self) -> int:
-        return self._options.window.first if self._options.window else 0
-
-    @property
     def _after_window(self) -> bool:
         window = self._options.window
         return window is not None and (self.training.steps or self.evaluation.steps) >= window.end
-
-    def _check_end(self) -> None:
-        wanted, recorder = self._options.max_steps, self._recorder
-        if wanted is None or recorder is None or (recorder.trained != bool(self.training.steps)):
-            return
-        if recorder.steps_done >= recorder.schedule.count_steps(wanted):
-            self._stopped = True
-            self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
 
     # ---- opening and closing
 
@@ -298,20 +293,19 @@ class ScriptRecording:
     def _open_run(self, trains: bool) -> ScriptRecorder:
         """The first step has ended: now it is known what the script is about."""
         self._options = self.ranks.notice_group()
-        model, parts, name = self._choose_parts(self._roots.choose_model(trains))
+        model, parts, name = self._choose_parts(self.roots.choose_model(trains))
         outermost = self.model.module if self.model else None
         compiled = count_compiled_frames() > self._compiled_before or (
             outermost is not None and has_compiled_parts(outermost)
         )
-        info: dict[str, Any] = {"data": None}
-        info["rank"] = {"rank": self._options.rank or 0, "ranks": self._options.ranks}
-        info["model"] = {
-            "name": name,
-            "family": parts.family,
-            "source": "script",
-            "parameters": sum(p.numel() for p in model.parameters()),
-        }
-        recorder = self._make_recorder(model, NO_PARTS if compiled else parts, name, info)
+        options, shown = self._options, NO_PARTS if compiled else parts
+        rank = {"rank": options.rank or 0, "ranks": options.ranks}
+        info = {"data": None, "rank": rank, "model": parts.describe_model(model, name)}
+        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+            self.note(SCRIPTED)
+            options, shown = replace(options, level="phases", memory=False), NO_PARTS
+        told = (options, self._make_listener())
+        recorder = ScriptRecorder(model, list(self._optimizers), shown, *told, name=name, info=info)
         recorder.__enter__()
         recorder.between_steps = lambda _done: self.ranks.keep_step(recorder, recorder.next_step - 1)
         recorder.trained = trains
@@ -326,43 +320,11 @@ class ScriptRecording:
         self._sampler.start()
         return recorder
 
-    def _make_recorder(
-        self, model: torch.nn.Module, parts: ModelParts, name: str, info: dict[str, Any]
-    ) -> ScriptRecorder:
-        """A recorder; where the model cannot be taken apart, one that records phases."""
-        options = self._options
-        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            self.note(SCRIPTED)
-            options, parts = replace(options, level="phases", memory=False), NO_PARTS
-        told = (options, self._make_listener())
-        return ScriptRecorder(model, list(self._optimizers), parts, *told, name=name, info=info)
-
     def fail_with(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
         self.failure, self._failure_text = error, "".join(traceback.format_exception(error))
         if self._recorder:
             self._recorder.rest()
-
-    @property
-    def other_models(self) -> list[RootModel]:
-        """Further models that were trained; without a training, that were evaluated."""
-        trains = self.training.steps > 0
-        return [
-            one
-            for one in self._roots.all
-            if one is not self.model
-            and one.has_parameters
-            and (one.calls_training if trains else one.calls_in_evaluation_steps)
-        ]
-
-    @property
-    def steps_of_model(self) -> int:
-        """Steps since it is known which model the run is about."""
-        return self.training.steps or self.evaluation.steps - self._steps_before_model
-
-    def describe_roots(self) -> list[dict[str, Any]]:
-        """The models that the script called."""
-        return self._roots.describe_roots(self.model)
 
     def close_run(self, error: BaseException | None, pacer: StepPacer) -> Path:
         """The script has ended: close the run and say what happened."""
@@ -390,12 +352,8 @@ class ScriptRecording:
         info["precision"] = self.precision
         per_batch = info["script"]["batches_per_step"] or 1
         info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)
-        looks = self._sampler.looks.total()
-        info["notes"] = [
-            *info["notes"],
-            *note_parts(self, pacer),
-            *note_other(other, figures, looks),
-        ]
+        about_other = note_other(other, figures, self._sampler.looks.total())
+        info["notes"] = [*info["notes"], *note_parts(self, pacer), *about_other]
         writer.save_info()
         if self._failure_text:
             write_text(writer.folder / "log.txt", self._failure_text)

@@ -11,7 +11,7 @@ from detscope.errors import InputError
 from detscope.predict.device.model import STAGES
 from detscope.predict.layers.table import fit_layers
 from detscope.predict.layers.times import read_layer_times
-from detscope.predict.memory.limit import keep_outcomes
+from detscope.predict.memory.model import keep_outcomes
 from detscope.predict.models.methods import METHODS, TARGETS
 from detscope.predict.samples import StepSample, keep_measured
 from detscope.predict.score import (

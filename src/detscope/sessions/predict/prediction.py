@@ -21,9 +21,9 @@ from detscope.predict.device.model import DeviceModel
 from detscope.predict.garbage import skip_full_collections
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
-from detscope.predict.memory.limit import DOES_NOT_FIT, FITS
-from detscope.predict.memory.simulation import ASSUMED as ASSUMED_FORWARD
-from detscope.predict.memory.simulation import simulate_inference
+from detscope.predict.memory.lifetimes import ASSUMED as ASSUMED_FORWARD
+from detscope.predict.memory.lifetimes import simulate_inference
+from detscope.predict.memory.model import DOES_NOT_FIT, FITS
 from detscope.predict.models.older import group_features
 from detscope.predict.samples import StepCase
 from detscope.runs.folder import find_run

@@ -13,7 +13,6 @@ from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pi
 if TYPE_CHECKING:
     from torch import nn
 
-    from detscope.zoo.weights.choice import FoundWeights
     from detscope.zoo.weights.download import Published
 
 _LICENCE = "BSD-3-Clause (torchvision); trained on COCO 2017, whose terms apply"
@@ -74,7 +73,12 @@ class TorchvisionFamily(Family):
         from detscope.zoo.weights.choice import check_choice, find_weights, load_into, seed_weights
 
         tuning = self.fine_tuning.get(card.name)
-        _check_image_size(card, options.image_size, tuning)
+        size = options.image_size
+        if tuning is not None and size is not None and size < tuning.min_image_size:
+            raise UsageError(
+                f"image_size = {size}: {card.name} works from {tuning.min_image_size} pixels on",
+                f"use {tuning.min_image_size} or more",
+            )
         check_choice(options.weights, card.name, has_published=tuning is not None)
         published = None if tuning is None else find_published(card.name)
         found = find_weights(options, card.name, published, weights_base_url)
@@ -87,17 +91,24 @@ class TorchvisionFamily(Family):
         layers = options.trainable_layers
         notes: tuple[str, ...] = ()
         if tuning is not None:
-            if tuning.frozen_norm and _has_frozen_norm(found):
+            # frozen batch norm keeps no counters: a file without them was made by a model with frozen norms
+            body = [key for key in found.state or () if key.startswith("backbone.body.")]
+            was_frozen = bool(body) and not any(key.endswith("num_batches_tracked") for key in body)
+            if tuning.frozen_norm and was_frozen:
                 freeze_batch_norm(module.get_submodule("backbone.body"), tuning.frozen_eps)
-            if found.state is None:
-                notes = _note_scratch(tuning) if layers is None else ()
+            if found.state is None and layers is None:
+                norms = " with live batch norm" if tuning.frozen_norm else ""
+                notes = (
+                    f"trained from scratch: all backbone layers train{norms}; "
+                    f"from COCO weights only the last {tuning.trained_layers} stages would",
+                )
             elif layers is None:
                 layers = tuning.trained_layers
         if layers is not None:
             train_only_last(module, layers, card.name)
         used = load_into(module, found, card.name, self.class_heads)
-        if options.image_size is not None:
-            _set_image_size(module.get_submodule("transform"), options.image_size)
+        if size is not None:
+            _set_image_size(module.get_submodule("transform"), size)
         return self.describe_model(card, module, used, notes)
 
     def find_stages(self, module: nn.Module) -> tuple[Stage, ...]:
@@ -203,28 +214,6 @@ def _find_strided(blocks: list[nn.Module]) -> list[int]:
 
 def _split_blocks(blocks: list[nn.Module], begins: list[int]) -> list[list[nn.Module]]:
     return [blocks[begin:end] for begin, end in zip(begins, [*begins[1:], len(blocks)], strict=True)]
-
-
-def _has_frozen_norm(found: FoundWeights) -> bool:
-    """Frozen batch norm keeps no counters: a file without them was made by a model with frozen norms."""
-    body = [key for key in found.state or () if key.startswith("backbone.body.")]
-    return bool(body) and not any(key.endswith("num_batches_tracked") for key in body)
-
-
-def _note_scratch(tuning: FineTuning) -> tuple[str, ...]:
-    norms = " with live batch norm" if tuning.frozen_norm else ""
-    return (
-        f"trained from scratch: all backbone layers train{norms}; "
-        f"from COCO weights only the last {tuning.trained_layers} stages would",
-    )
-
-
-def _check_image_size(card: ModelCard, image_size: int | None, tuning: FineTuning | None) -> None:
-    if tuning is not None and image_size is not None and image_size < tuning.min_image_size:
-        raise UsageError(
-            f"image_size = {image_size}: {card.name} works from {tuning.min_image_size} pixels on",
-            f"use {tuning.min_image_size} or more",
-        )
 
 
 def _set_image_size(transform: Any, image_size: int) -> None:

@@ -62,7 +62,13 @@ def find_base(name: str) -> NetworkBase:
         get_card(name)  # a wrong path is an error already here
         return NetworkBase(name, "user", "detector")
     if name.startswith(_TIMM):
-        return _find_timm(name.removeprefix(_TIMM))
+        name = name.removeprefix(_TIMM)
+        with _import_timm() as timm:
+            if not timm.is_model(name):
+                close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
+                hint = f"did you mean {' or '.join(_TIMM + one for one in close)}?" if close else ""
+                raise UsageError(f"timm has no model named {name!r}", hint)
+        return NetworkBase(name, "timm", "classifier")
     try:
         return NetworkBase(get_card(name).name, "zoo", "detector")
     except UsageError:
@@ -157,21 +163,22 @@ def _import_timm() -> Iterator[Any]:
         yield timm
 
 
-def _find_timm(name: str) -> NetworkBase:
-    with _import_timm() as timm:
-        if not timm.is_model(name):
-            close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(_TIMM + one for one in close)}?" if close else ""
-            raise UsageError(f"timm has no model named {name!r}", hint)
-    return NetworkBase(name, "timm", "classifier")
-
-
 def _build_classifier(base: NetworkBase, seed: int, image_size: int | None) -> Network:
     from detscope.zoo.weights.choice import seed_weights
 
-    make = _make_timm if base.source == "timm" else _make_torchvision
+    module: nn.Module
     with seed_weights(seed):
-        module = make(base.name)
+        if base.source == "timm":
+            with _import_timm() as timm:
+                module = timm.create_model(base.name, pretrained=False)
+            if int(getattr(module, "num_classes", 0)) < 1:
+                raise UsageError(f"timm/{base.name} gives no class scores", "choose a model that classifies")
+        else:
+            from torchvision.models import get_model_builder
+
+            # both warn of a change of their default unless they are told
+            more = {"init_weights": True} if base.name in ("googlenet", "inception_v3") else {}
+            module = get_model_builder(base.name)(weights=None, **more)
     settings = getattr(module, "pretrained_cfg", None) or {}  # of timm; some of its models take one size only
     fixed = settings.get("input_size") if settings.get("fixed_input_size") else None
     size = image_size or _OWN_SIZE.get(base.name) or (int(fixed[-1]) if fixed else USUAL_SIZE)
@@ -183,20 +190,3 @@ def _build_classifier(base: NetworkBase, seed: int, image_size: int | None) -> N
         num_classes=_CLASSES if base.source == "torchvision" else int(getattr(module, "num_classes", 0)),
         parameters=count_parameters(module),
     )
-
-
-def _make_torchvision(name: str) -> nn.Module:
-    from torchvision.models import get_model_builder
-
-    # both warn of a change of their default unless they are told
-    more = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    module: nn.Module = get_model_builder(name)(weights=None, **more)
-    return module
-
-
-def _make_timm(name: str) -> nn.Module:
-    with _import_timm() as timm:
-        module: nn.Module = timm.create_model(name, pretrained=False)
-    if int(getattr(module, "num_classes", 0)) < 1:
-        raise UsageError(f"timm/{name} gives no class scores", "choose a model that classifies")
-    return module

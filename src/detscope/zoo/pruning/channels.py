@@ -60,11 +60,22 @@ def bundle_channels(layers: Mapping[str, Layer], groups: Sequence[Sequence[Membe
         for side, content in layer.sides.items()
     }
     frozen = np.zeros(total, dtype=bool)
-    for start, group in zip(starts, groups, strict=False):
+    for start, group in zip(starts.tolist(), groups, strict=False):
         for member in group:
-            _place_member(places[member.layer, member.side], member, int(start), joined)
+            owned = places[member.layer, member.side]
+            for channel, item in zip(member.channels.tolist(), (member.roots + start).tolist(), strict=True):
+                if owned[channel] == FIXED:
+                    owned[channel] = item
+                else:
+                    joined.append((int(owned[channel]), item))
     for (name, side), owned in places.items():
-        _join_equal_groups(owned, layers[name].sides[side].groups, joined, frozen)
+        equal = layers[name].sides[side].groups
+        # of a grouped layer the same channel of every group goes, or none
+        for column in owned.reshape(equal, -1).T.tolist() if equal > 1 else ():
+            items = [item for item in column if item >= 0]
+            joined += [(items[0], item) for item in items[1:]]
+            if len(items) < equal:
+                frozen[items] = True
     labels = _label_sets(total, joined)
     stuck = np.unique(labels[frozen])
     used = np.unique(np.concatenate([owned[owned >= 0] for owned in places.values()] or [starts[:0]]))
@@ -89,27 +100,6 @@ def _label_sets(count: int, joined: Sequence[tuple[int, int]]) -> Indices:
     _, firsts = np.unique(number, return_index=True)
     labels: Indices = firsts[number]
     return labels
-
-
-def _place_member(owned: Indices, member: Member, start: int, joined: list[tuple[int, int]]) -> None:
-    for channel, item in zip(member.channels.tolist(), (member.roots + start).tolist(), strict=True):
-        if owned[channel] == FIXED:
-            owned[channel] = item
-        else:
-            joined.append((int(owned[channel]), item))
-
-
-def _join_equal_groups(
-    owned: Indices, groups: int, joined: list[tuple[int, int]], frozen: npt.NDArray[np.bool_]
-) -> None:
-    """Of a grouped layer the same channel of every group goes, or none."""
-    if groups == 1:
-        return
-    for column in owned.reshape(groups, -1).T:
-        items = [int(item) for item in column if item >= 0]
-        joined += [(items[0], item) for item in items[1:]]
-        if len(items) < groups:
-            frozen[items] = True
 
 
 class ParameterCount:

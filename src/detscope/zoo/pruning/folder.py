@@ -118,13 +118,24 @@ def read_folder(folder: Path) -> StoredNetwork:
     card = _read_card(folder / CARD_FILE)
     try:
         base = NetworkBase(str(card["base"]["name"]), str(card["base"]["source"]), card["base"]["kind"])
-        cuts = {str(name): _cut_from_json(layer) for name, layer in card["plan"].items()}
+        cuts = {}
+        for name, layer in card["plan"].items():
+            removed = {side: parse_ranges(str(text)) for side, text in layer.items() if side != "axis"}
+            axis = layer.get("axis")
+            cuts[str(name)] = LayerCut(removed, None if axis is None else int(axis))
         weights = card["weights"]
         size, checksum = int(weights["bytes"]), str(weights["sha256"])
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise _report_damage(folder / CARD_FILE, f"{type(problem).__name__}: {problem}") from problem
     _check_base(folder / CARD_FILE, base)
-    _check_weights(folder / WEIGHTS_FILE, size, checksum)
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise _report_damage(path, "the file is missing")
+    if path.stat().st_size != size:
+        raise _report_damage(path, f"{path.stat().st_size} bytes, expected {size}")
+    found = compute_sha256(path)
+    if found != checksum:
+        raise _report_damage(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
     return StoredNetwork(folder, card, base, cuts)
 
 
@@ -195,22 +206,6 @@ def _read_card(path: Path) -> dict[str, Any]:
             "install a newer detscope",
         )
     return card
-
-
-def _cut_from_json(layer: Mapping[str, Any]) -> LayerCut:
-    axis = layer.get("axis")
-    removed = {side: parse_ranges(str(text)) for side, text in layer.items() if side != "axis"}
-    return LayerCut(removed, None if axis is None else int(axis))
-
-
-def _check_weights(path: Path, size: int, checksum: str) -> None:
-    if not path.is_file():
-        raise _report_damage(path, "the file is missing")
-    if path.stat().st_size != size:
-        raise _report_damage(path, f"{path.stat().st_size} bytes, expected {size}")
-    found = compute_sha256(path)
-    if found != checksum:
-        raise _report_damage(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
 
 
 def _report_damage(path: Path, what: str) -> InputError:

@@ -36,15 +36,34 @@ def find_groups(network: Network) -> ChannelGroups:
     """Trace the network once and find the groups; what cannot be traced is an InputError of one line."""
     module = network.module
     try:
-        with _allow_gradients(module), _warnings_sorted():
-            graph = _dependency_graph(network)
+        with _allow_gradients(module), warnings.catch_warnings():
+            # lone parameters and unknown operations are checked by running the result
+            warnings.simplefilter("ignore")
+            # after this warning the library searches on for hours
+            warnings.filterwarnings("error", message="Maximum recursive depth reached")
+            import torch_pruning  # type: ignore[import-untyped]
+            from torchvision.ops import FrozenBatchNorm2d
+
+            graph = torch_pruning.DependencyGraph()
+            graph.build_dependency(
+                module,
+                example_inputs=make_tracing_images(network),
+                forward_fn=lambda _module, images: trace_outputs(network, images),
+                customized_pruners={FrozenBatchNorm2d: _frozen_norm_pruner()},
+                verbose=False,
+            )
             found = list(graph.get_all_groups(ignored_layers=_kept_whole(graph, module)))
             names = _name_layers(module)
-            groups = [_list_members(graph, group, names) for group in found if not _reaches_output(group)]
+            groups = [_list_members(graph, group, names) for group in found]
     except InputError:
         raise
     except Exception as problem:  # the library raises whatever its arithmetic meets
-        raise _report_failure(network, problem) from problem
+        words = (str(problem).strip().splitlines() or [""])[0][:160]
+        raise InputError(
+            f"{network.name} cannot be pruned: its dependency graph cannot be built "
+            f"({type(problem).__name__}{': ' + words if words else ''})",
+            "it uses an operation that mixes channels in a way torch-pruning does not follow",
+        ) from problem
     # autograd is read from the outputs backwards; layers are registered in the order they were written in
     place = {name: index for index, name in enumerate(names.values())}
     usable = sorted((tuple(group) for group in groups if group), key=lambda group: place[group[0].layer])
@@ -54,24 +73,9 @@ def find_groups(network: Network) -> ChannelGroups:
             "every layer feeds its output or has a shape that is fixed",
         )
     used = {member.layer for group in usable for member in group}
-    axes = _parameter_axes(graph)
+    axes = {names[id(parameter)]: int(dim) for parameter, dim in graph.unwrapped_parameters}
     layers = {name: _describe_layer(module, name, axes.get(name)) for name in names.values() if name in used}
     return ChannelGroups(layers, tuple(usable))
-
-
-def _dependency_graph(network: Network) -> Any:
-    import torch_pruning  # type: ignore[import-untyped]
-    from torchvision.ops import FrozenBatchNorm2d
-
-    graph = torch_pruning.DependencyGraph()
-    graph.build_dependency(
-        network.module,
-        example_inputs=make_tracing_images(network),
-        forward_fn=lambda _module, images: trace_outputs(network, images),
-        customized_pruners={FrozenBatchNorm2d: _frozen_norm_pruner()},
-        verbose=False,
-    )
-    return graph
 
 
 def make_tracing_images(network: Network) -> Tensor:
@@ -92,16 +96,6 @@ def trace_outputs(network: Network, images: Tensor) -> list[Tensor]:
     # side classifiers run in training only, and only the root asks for it: norms and dropout stay as they are
     module.training = bool(getattr(module, "aux_logits", False))
     return list_outputs(module(images))
-
-
-@contextmanager
-def _warnings_sorted() -> Iterator[None]:
-    """Lone parameters and unknown operations are checked by running the result; getting lost is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # after this warning the library searches on for hours
-        warnings.filterwarnings("error", message="Maximum recursive depth reached")
-        yield
 
 
 def _frozen_norm_pruner() -> Any:
@@ -154,16 +148,13 @@ def _kept_whole(graph: Any, module: nn.Module) -> list[Any]:
     return [*outputs, *fused]
 
 
-def _reaches_output(group: Any) -> bool:
+def _list_members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
+    """The group's layers; none where it reaches an output, or one is of a kind that cannot be cut."""
+    from torch import nn
     from torch_pruning import ops
 
-    return any(isinstance(dependency.target.module, ops._OutputOp) for dependency, _ in group)
-
-
-def _list_members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:
-    """The group's layers; none where one of them is of a kind that cannot be cut."""
-    from torch import nn
-
+    if any(isinstance(dependency.target.module, ops._OutputOp) for dependency, _ in group):
+        return []
     members = []
     for item in group:
         target = item.dep.target.module
@@ -183,11 +174,6 @@ def _list_members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]
     return members
 
 
-def _parameter_axes(graph: Any) -> dict[str, int]:
-    names = _name_layers(graph.model)
-    return {names[id(parameter)]: int(dim) for parameter, dim in graph.unwrapped_parameters}
-
-
 def _name_layers(module: nn.Module) -> dict[int, str]:
     named: dict[int, str] = {id(layer): name for name, layer in module.named_modules()}
     return named | {id(parameter): name for name, parameter in module.named_parameters()}
@@ -204,12 +190,3 @@ def _describe_layer(module: nn.Module, name: str, axis: int | None) -> Layer:
     parameters = {key for key, _ in layer.named_parameters()}
     shapes = {tensor: tuple(attrgetter(tensor)(layer).shape) for tensor in tensors}
     return Layer(sides, shapes, frozenset(tensors & parameters))
-
-
-def _report_failure(network: Network, problem: Exception) -> InputError:
-    words = (str(problem).strip().splitlines() or [""])[0][:160]
-    return InputError(
-        f"{network.name} cannot be pruned: its dependency graph cannot be built "
-        f"({type(problem).__name__}{': ' + words if words else ''})",
-        "it uses an operation that mixes channels in a way torch-pruning does not follow",
-    )

@@ -188,34 +188,25 @@ def cut_layers(
     they only have the right shape.
     """
     for name, layer_cut in plan.items():
-        _cut_layer(module, name, layer_cut, tensors)
+        layer = find_layer(module, name)
+        sides = list_sides(layer, layer_cut.axis)
+        removed = {side: channels for side, channels in layer_cut.removed.items() if len(channels)}
+        keep: dict[str, dict[int, Indices]] = {}
+        for side, channels in removed.items():
+            if side not in sides or channels.max() >= sides[side].channels:
+                raise ValueError(f"{name} has no such channels on its side {side!r}")
+            for axis in sides[side].axes:
+                gone = np.unique(axis.find_positions(channels))
+                entries = np.arange(axis.entry_count, dtype=np.int64)
+                keep.setdefault(axis.tensor, {})[axis.dim] = np.setdiff1d(entries, gone, assume_unique=True)
+        for tensor, by_dim in keep.items():
+            full_name = ".".join(part for part in (name, tensor) if part)
+            _replace_tensor(module, full_name, by_dim, None if tensors is None else tensors[full_name])
+        if layer_cut.axis is None:
+            set_widths(layer, {side: len(channels) for side, channels in removed.items()})
     root: Any = module
     if hasattr(root, "conv_proj") and hasattr(root, "hidden_dim"):
         root.hidden_dim = root.conv_proj.out_channels  # torchvision's ViT keeps a width beside its layers
-
-
-def _cut_layer(
-    module: nn.Module, name: str, layer_cut: LayerCut, tensors: Mapping[str, Tensor] | None
-) -> None:
-    layer = find_layer(module, name)
-    sides = list_sides(layer, layer_cut.axis)
-    removed = {side: channels for side, channels in layer_cut.removed.items() if len(channels)}
-    keep: dict[str, dict[int, Indices]] = {}
-    for side, channels in removed.items():
-        if side not in sides or channels.max() >= sides[side].channels:
-            raise ValueError(f"{name} has no such channels on its side {side!r}")
-        for axis in sides[side].axes:
-            keep.setdefault(axis.tensor, {})[axis.dim] = _find_kept(axis, channels)
-    for tensor, by_dim in keep.items():
-        full_name = ".".join(part for part in (name, tensor) if part)
-        _replace_tensor(module, full_name, by_dim, None if tensors is None else tensors[full_name])
-    if layer_cut.axis is None:
-        set_widths(layer, {side: len(channels) for side, channels in removed.items()})
-
-
-def _find_kept(axis: ChannelAxis, channels: Indices) -> Indices:
-    gone = np.unique(axis.find_positions(channels))
-    return np.setdiff1d(np.arange(axis.entry_count, dtype=np.int64), gone, assume_unique=True)
 
 
 def _replace_tensor(module: nn.Module, name: str, keep: Mapping[int, Indices], source: Tensor | None) -> None:

@@ -69,39 +69,36 @@ def make_plan(
     level: float, order: Indices, bundles: Bundles, layers: Mapping[str, Layer], count: ParameterCount
 ) -> Plan:
     """Remove bundles in order until the level is met as closely as it can be."""
-    number = _find_number(level, order, bundles, count)
-    removed = np.zeros(bundles.count, dtype=bool)
-    removed[order[:number]] = True
-    left = count.count_left(removed)
-    reached = _share_removed(left, count)
-    why_not = ""
-    if abs(reached - level) > TOLERANCE_POINTS:
-        why_not = _why_not(level, reached, number, order, bundles)
-    return Plan(_list_cuts(removed, bundles, layers), level, reached, left, number, why_not)
 
-
-def _find_number(level: float, order: Indices, bundles: Bundles, count: ParameterCount) -> int:
-    def share_of(number: int) -> float:
+    def mark_removed(number: int) -> npt.NDArray[np.bool_]:
         removed = np.zeros(bundles.count, dtype=bool)
         removed[order[:number]] = True
-        return _share_removed(count.count_left(removed), count)
+        return removed
+
+    def share_of(number: int) -> float:
+        return 100.0 * (1 - count.count_left(mark_removed(number)) / count.total)
 
     # the share grows with the number: the first that is enough, or the one before
     enough = min(bisect_left(range(len(order) + 1), level, key=share_of), len(order))
-    return min({enough, max(enough - 1, 0)}, key=lambda number: abs(share_of(number) - level))
-
-
-def _share_removed(left: int, count: ParameterCount) -> float:
-    return 100.0 * (1 - left / count.total)
-
-
-def _why_not(level: float, reached: float, number: int, order: Indices, bundles: Bundles) -> str:
-    if number == len(order) or reached < level:
-        return (
-            f"{reached:.1f} % is the most that can be removed: {KEPT_AT_LEAST} of each group's channels stay "
-            f"({len(np.unique(bundles.group))} groups), and so do the outputs and layers that cannot be cut"
-        )
-    return f"{reached:.1f} % is the nearest: the next channel to go takes too many parameters with it"
+    number = min({enough, max(enough - 1, 0)}, key=lambda number: abs(share_of(number) - level))
+    removed, reached = mark_removed(number), share_of(number)
+    why_not = ""
+    if abs(reached - level) > TOLERANCE_POINTS:
+        why_not = f"{reached:.1f} % is the nearest: the next channel to go takes too many parameters with it"
+        if number == len(order) or reached < level:
+            why_not = (
+                f"{reached:.1f} % is the most that can be removed: {KEPT_AT_LEAST} of each group's "
+                f"channels stay ({len(np.unique(bundles.group))} groups), "
+                "and so do the outputs and layers that cannot be cut"
+            )
+    gone = np.append(removed, False)  # the last entry answers for channels that stay
+    cuts = {}
+    for name, layer in layers.items():
+        by_side = {side: np.flatnonzero(gone[bundles.owners[name, side]]) for side in layer.sides}
+        found = {side: channels for side, channels in by_side.items() if len(channels)}
+        if found:
+            cuts[name] = LayerCut(found, layer.axis)
+    return Plan(cuts, level, reached, count.count_left(removed), number, why_not)
 
 
 def _rank_in_group(score: Scores, group: Indices) -> tuple[Indices, Indices]:
@@ -110,16 +107,3 @@ def _rank_in_group(score: Scores, group: Indices) -> tuple[Indices, Indices]:
     place = np.empty(len(group), dtype=np.int64)
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return place, sizes[group]
-
-
-def _list_cuts(
-    removed: npt.NDArray[np.bool_], bundles: Bundles, layers: Mapping[str, Layer]
-) -> dict[str, LayerCut]:
-    gone = np.append(removed, False)  # the last entry answers for channels that stay
-    cuts = {}
-    for name, layer in layers.items():
-        by_side = {side: np.flatnonzero(gone[bundles.owners[name, side]]) for side in layer.sides}
-        found = {side: channels for side, channels in by_side.items() if len(channels)}
-        if found:
-            cuts[name] = LayerCut(found, layer.axis)
-    return cuts

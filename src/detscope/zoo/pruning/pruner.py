@@ -6,7 +6,6 @@ With the proof that a pruned network is one: it runs, trains, and comes back fro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from detscope.zoo.networks.network import Network
 from detscope.zoo.pruning.channels import Bundles, ParameterCount, bundle_channels
 from detscope.zoo.pruning.folder import StoredNetwork, fill_weights, own_tensors
 from detscope.zoo.pruning.graph import find_groups
-from detscope.zoo.pruning.layers import LayerCut, cut_layers, find_layer
+from detscope.zoo.pruning.layers import cut_layers, find_layer
 from detscope.zoo.pruning.plan import Mode, Plan, make_plan, order_removal, score_bundles
 from detscope.zoo.weights.choice import seed_weights
 
@@ -56,7 +55,9 @@ class Pruner:
             fresh = build_network(self.network.base, image_size=self.network.image_size)
         tensors = own_tensors(self.network.module)
         cut_layers(fresh.module, plan.cuts, tensors)
-        _copy_uncut(own_tensors(fresh.module), tensors)
+        for key, tensor in own_tensors(fresh.module).items():
+            if tensor.shape == tensors[key].shape:
+                tensor.copy_(tensors[key])
         real = count_parameters(fresh.module)
         if real != plan.parameters:
             raise AssertionError(f"{name}: {real} parameters left, {plan.parameters} were planned")
@@ -67,7 +68,13 @@ def rebuild_network(stored: StoredNetwork, image_size: int | None = None) -> Net
     """The network of a folder: base model by name, cut by the plan, filled with its weights."""
     with leave_weights_unfilled():
         network = build_network(stored.base, image_size=image_size)
-    _cut_as_stored(network, stored, stored.cuts)
+    try:
+        cut_layers(network.module, stored.cuts)
+    except (AttributeError, ValueError, IndexError, KeyError) as problem:
+        raise InputError(
+            f"{stored.folder}: its channel plan does not fit {stored.base.full_name} ({problem})",
+            "it was made for another version of the model; make it again with `detscope prune`",
+        ) from problem
     fill_weights(network.module, stored)
     return dataclasses.replace(
         network,
@@ -75,22 +82,6 @@ def rebuild_network(stored: StoredNetwork, image_size: int | None = None) -> Net
         parameters=count_parameters(network.module),
         card=stored.card,
     )
-
-
-def _cut_as_stored(network: Network, stored: StoredNetwork, cuts: Mapping[str, LayerCut]) -> None:
-    try:
-        cut_layers(network.module, cuts)
-    except (AttributeError, ValueError, IndexError, KeyError) as problem:
-        raise InputError(
-            f"{stored.folder}: its channel plan does not fit {stored.base.full_name} ({problem})",
-            "it was made for another version of the model; make it again with `detscope prune`",
-        ) from problem
-
-
-def _copy_uncut(own: dict[str, Any], source: dict[str, Any]) -> None:
-    for name, tensor in own.items():
-        if tensor.shape == source[name].shape:
-            tensor.copy_(source[name])
 
 
 def count_flops(network: Network) -> int:
@@ -150,29 +141,21 @@ def _report_failure(network: Network, problem: Exception) -> InputError:
 
 def measure_strengths(module: nn.Module, bundles: Bundles) -> npt.NDArray[np.float64]:
     """L1 norm of each filter over its size, averaged over the filters of a bundle."""
+    from torch import nn
+
     total = np.zeros(bundles.count)
     filters = np.zeros(bundles.count)
     for (name, side), owners in bundles.owners.items():
-        if side != "out":
+        layer = find_layer(module, name)
+        if side != "out" or not isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
             continue
-        by_channel = _filter_strength(find_layer(module, name))
-        if by_channel is None:
-            continue
+        weight: Any = layer.weight.detach()
+        if isinstance(layer, nn.modules.conv._ConvNd) and layer.transposed:
+            if layer.groups > 1:  # their filters lie in one another's place
+                continue
+            weight = weight.transpose(0, 1)
+        by_channel = weight.abs().flatten(1).mean(dim=1).double().numpy()
         free = owners >= 0
         np.add.at(total, owners[free], by_channel[free])
         np.add.at(filters, owners[free], 1.0)
     return total / np.maximum(filters, 1.0)
-
-
-def _filter_strength(layer: Any) -> npt.NDArray[np.float64] | None:
-    from torch import nn
-
-    if not isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
-        return None
-    weight = layer.weight.detach()
-    if isinstance(layer, nn.modules.conv._ConvNd) and layer.transposed:
-        if layer.groups > 1:  # their filters lie in one another's place
-            return None
-        weight = weight.transpose(0, 1)
-    strength: npt.NDArray[np.float64] = weight.abs().flatten(1).mean(dim=1).double().numpy()
-    return strength

@@ -83,7 +83,14 @@ def find_weights(
     if published is None:
         return _describe_random(f"{model_name} has no published weights")
     try:
-        return _published_weights(published.at_server(base_url), options.cache_dir)
+        at_server = published.at_server(base_url)
+        cached = cache_folder(options.cache_dir) / at_server.file_name
+        if cached.is_file():
+            check_hash(cached, at_server)
+        else:
+            cached = download_weights(at_server, cached.parent)
+        name = at_server.file_name
+        return FoundWeights("coco", name, f"COCO weights {name}", read_state_dict(cached))
     except DownloadFailed as problem:
         if choice == "coco":
             raise MachineError(
@@ -117,16 +124,6 @@ def load_into(
     if replaced:
         note += f"; newly made for another class count: {', '.join(replaced)}"
     return WeightsUsed(found.kind, found.source, note, replaced)
-
-
-def _published_weights(published: Published, cache_dir: str | None) -> FoundWeights:
-    cached = cache_folder(cache_dir) / published.file_name
-    if cached.is_file():
-        check_hash(cached, published)
-    else:
-        cached = download_weights(published, cached.parent)
-    name = published.file_name
-    return FoundWeights("coco", name, f"COCO weights {name}", read_state_dict(cached))
 
 
 def _check_complete(

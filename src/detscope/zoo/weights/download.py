@@ -109,7 +109,10 @@ def _fetch_into(file: IO[bytes], url: str) -> None:
         check_address(url)
         _resolve_in_time(host)
         with open_url(url, CONNECT_TIMEOUT_S) as answer:
-            _allow_slow_reads(answer)
+            # the short timeout is for connecting; a slow server that did answer gets more patience
+            connection = getattr(getattr(getattr(answer, "fp", None), "raw", None), "_sock", None)
+            if isinstance(connection, socket.socket):
+                connection.settimeout(_READ_TIMEOUT_S)
             while piece := answer.read(_PIECE_BYTES):
                 file.write(piece)
             file.flush()
@@ -124,14 +127,6 @@ def _fetch_into(file: IO[bytes], url: str) -> None:
     except (OSError, http.client.HTTPException) as problem:
         words = hide_secrets(problem) or type(problem).__name__
         raise DownloadFailed(f"download from {host} broke off: {words}") from problem
-
-
-def _allow_slow_reads(answer: object) -> None:
-    """The short timeout is for connecting; a slow server that did answer gets more patience."""
-    raw = getattr(getattr(answer, "fp", None), "raw", None)
-    connection = getattr(raw, "_sock", None)
-    if isinstance(connection, socket.socket):
-        connection.settimeout(_READ_TIMEOUT_S)
 
 
 def _resolve_in_time(host: str) -> None:

@@ -27,12 +27,6 @@ def compute_sha256(path: Path) -> str:
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
     """The state dict in a .safetensors or torch file; every problem is an InputError that names the file."""
-    _refuse_what_is_no_weights(path)
-    loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    return _plain_state_dict(loaded, path)
-
-
-def _refuse_what_is_no_weights(path: Path) -> None:
     with path.open("rb") as file:
         head = file.read(512)
     if not head:
@@ -42,6 +36,8 @@ def _refuse_what_is_no_weights(path: Path) -> None:
             f"weights file {path} is an HTML page, not weights{_checksum_text(path)}",
             "the server answered with a page; download the file itself",
         )
+    loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    return _plain_state_dict(loaded, path)
 
 
 def _read_safetensors(path: Path) -> Mapping[str, Any]:
@@ -77,17 +73,14 @@ def _read_torch(path: Path) -> object:
 
 
 def _report_damage(path: Path, problem: Exception) -> InputError:
-    reason = f"{type(problem).__name__}: {_first_cause(problem)}"
+    # torch wraps the cause in advice on how to load unsafely, which is not wanted here
+    _, _, cause = str(problem).rpartition("WeightsUnpickler error: ")
+    first_line = (cause.strip().splitlines() or [""])[0][:100]
+    reason = f"{type(problem).__name__}: {first_line}"
     return InputError(
         f"weights file {path} is damaged or no weights file: {reason}{_checksum_text(path)}",
         f"copy or download it again, or {_RETRY_HINT}",
     )
-
-
-def _first_cause(problem: Exception) -> str:
-    """Torch wraps the cause in advice on how to load unsafely, which is not wanted here."""
-    _, _, cause = str(problem).rpartition("WeightsUnpickler error: ")
-    return (cause.strip().splitlines() or [""])[0][:100]
 
 
 def _first_global(problem: Exception) -> str:
