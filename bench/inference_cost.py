@@ -13,7 +13,7 @@ import psutil
 from bench.sidebyside import Ratio, interleave, middle_ms, ratio, verdict
 from detscope.analyze.step.overhead import measure_own_cost
 from detscope.config.schema import DataSettings
-from detscope.data.images.files import DatasetImages
+from detscope.data.images import DatasetImages
 from detscope.data.registry import open_dataset
 from detscope.loops.infer import InferHooks, InferPlan, infer_batches
 from detscope.record.recorder import Recorder

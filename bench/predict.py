@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.unpickle import load_plain
 from detscope.predict.device.model import fit_device
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.memory.allocator import replay_snapshot

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from detscope.predict.layers.model import LayerModel
-from detscope.predict.layers.table import fit_layers
+from detscope.predict.layers.model import LayerModel, fit_layers
 from detscope.predict.layers.times import read_layer_times
 from detscope.predict.microbench.calls import LayerBench, make_clock
 from detscope.predict.microbench.run import MachineDrift, ReferenceLayers

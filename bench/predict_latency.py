@@ -27,8 +27,7 @@ import numpy.typing as npt
 
 from detscope.predict.device.model import fit_device
 from detscope.predict.layers.lists import read_layers, write_layers
-from detscope.predict.layers.model import LayerModel, choose_layers
-from detscope.predict.layers.table import LayerTable, fit_layers
+from detscope.predict.layers.model import LayerModel, LayerTable, choose_layers, fit_layers
 from detscope.predict.layers.times import read_layer_times
 from detscope.predict.models.older import fit_trees
 from detscope.predict.models.physical import choose_physical
@@ -58,7 +57,9 @@ def recorded(folder: Path = RECORDED) -> tuple[list[StepSample], LayerTable, lis
     return samples, fit_layers(rows), rows
 
 
-def family_errors(samples: Sequence[StepSample], table: LayerTable, rows: Sequence[Any]) -> list[FamilyErrors]:
+def family_errors(
+    samples: Sequence[StepSample], table: LayerTable, rows: Sequence[Any]
+) -> list[FamilyErrors]:
     """Leave out one family after the other."""
     found = []
     for family in sorted({one.network for one in samples}):

@@ -14,7 +14,7 @@ from typing import Any
 SAME_TRAINING = """
 import torch
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loading.loader import build_loader
+from detscope.data.loading import build_loader
 from detscope.data.registry import open_dataset
 from detscope.zoo.contract import BuildOptions
 from detscope.zoo.registry import build_model

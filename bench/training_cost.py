@@ -15,7 +15,7 @@ from torch import nn
 from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from detscope.analyze.summary import summarize
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loading.packing import collate_batch
+from detscope.data.loading import collate_batch
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train_model
 from detscope.record.model.borders import BorderWriter

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loading.loader import build_loader
+from detscope.data.loading import build_loader
 from detscope.data.registry import class_names, open_dataset
 from detscope.loops.train import LearningRate, TrainHooks, TrainPlan, train_model
 from detscope.report.drawing import Picture, save_pictures

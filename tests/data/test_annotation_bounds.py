@@ -12,7 +12,7 @@ from data_trees import coco_content, picture
 
 from detscope.accuracy.coco_format import import_results, import_truth, load_results
 from detscope.config.schema import DataSettings
-from detscope.data.check.dataset import CheckReport, check_dataset
+from detscope.data.check import CheckReport, check_dataset
 from detscope.data.contract import OpenRequest
 from detscope.data.registry import open_request
 from detscope.errors import InputError

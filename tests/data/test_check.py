@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from detscope.data.check.dataset import CheckReport, check_dataset, check_images
-from detscope.data.check.figures import measure_padding
+from detscope.data.check import CheckReport, check_dataset, check_images, measure_padding
 from detscope.errors import InputError
 from detscope.report.checks import DataCheck, check_sections, histogram_charts
 from detscope.report.render.picture import draw_charts, has_matplotlib

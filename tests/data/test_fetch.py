@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from data_file_server import FileServer, serving
 
-from detscope.data.download import fetch as fetch_module
-from detscope.data.download import folders
-from detscope.data.download.fetch import RemoteFile, fetch_file
+from detscope.data.download import extract as folders
+from detscope.data.download import prepare as fetch_module
+from detscope.data.download.prepare import RemoteFile, fetch_file
 from detscope.errors import InputError, MachineError, UsageError
 
 CONTENT = os.urandom(3_000_000)

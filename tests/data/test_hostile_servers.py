@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from detscope.data.download.fetch import RECORD, RemoteFile, fetch_file, record_first_use
+from detscope.data.download.prepare import RECORD, RemoteFile, fetch_file, record_first_use
 from detscope.errors import DetscopeError
 from detscope.web import hide_secrets
-from detscope.zoo.weights.download import DownloadFailed, Published, download_weights
+from detscope.zoo.weights import DownloadFailed, Published, download_weights
 
 SECRET = "pass\u0301word".encode("ascii", "ignore").decode() + "-1234"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from detscope.data.images.files import find_images, read_images
+from detscope.data.images import find_images, read_images
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detscope.data.images.decoding import (
+from detscope.data.images import (
     ImageError,
     decode_image,
     inspect_image,

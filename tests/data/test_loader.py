@@ -12,7 +12,7 @@ import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.dataset import FolderDataset
-from detscope.data.loading.loader import build_loader, check_shared_memory, sample_item_bytes
+from detscope.data.loading import build_loader, check_shared_memory, sample_item_bytes
 from detscope.data.registry import open_dataset
 from detscope.errors import InputError, MachineError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from detscope.data.loading.packing import PackedBatch, collate_batch, count_packed_bytes
+from detscope.data.loading import PackedBatch, collate_batch, count_packed_bytes
 from detscope.record.loader import count_tensors
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from detscope.config.schema import DataSettings
 from detscope.data.contract import OpenRequest
 from detscope.data.dataset import FolderDataset
-from detscope.data.download.fetch import RemoteFile
+from detscope.data.download.prepare import RemoteFile
 from detscope.data.formats.pets import MIRROR_VARIABLE, PetsSource, box_around, find_source, open_pets
 from detscope.errors import InputError, UsageError
 

@@ -12,8 +12,7 @@ import pytest
 from data_file_server import FileServer, serving
 
 from detscope.data.download import prepare as preparing
-from detscope.data.download.fetch import RECORD
-from detscope.data.download.prepare import Collection, find_prepared, prepare_collection
+from detscope.data.download.prepare import RECORD, Collection, find_prepared, prepare_collection
 from detscope.data.registry import find_collection, list_collections
 from detscope.errors import InputError, MachineError, UsageError
 

@@ -11,9 +11,16 @@ from PIL import Image
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.formats.coco import mirror_points
-from detscope.data.loading.loader import build_loader
-from detscope.data.loading.order import BatchOrder, classify_shape, group_batches
-from detscope.data.loading.views import Augmentation, View, make_float, make_planes
+from detscope.data.loading import (
+    Augmentation,
+    BatchOrder,
+    View,
+    build_loader,
+    classify_shape,
+    group_batches,
+    make_float,
+    make_planes,
+)
 from detscope.data.registry import open_dataset
 from detscope.sessions.train.course import PassOrder
 

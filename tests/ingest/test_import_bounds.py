@@ -13,7 +13,7 @@ from kineto_maker import Read, read
 from detscope.errors import InputError
 from detscope.ingest.files import RecordedFile
 from detscope.ingest.recordings import import_files
-from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.unpickle import load_plain
 
 TINY = b'{"ph":"X","ts":%d,"dur":1},'
 

@@ -13,7 +13,7 @@ from kineto_maker import Read, event, launch, read, read_events, training_step
 
 from detscope.errors import DetscopeError, InputError
 from detscope.ingest.formats import find_format, kineto
-from detscope.ingest.kineto import stream as kineto_stream
+from detscope.ingest.kineto import events as kineto_stream
 
 EVENTS = training_step() + training_step(2000.0, 2)
 KERNELS = 14  # and copies, of two steps

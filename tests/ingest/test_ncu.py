@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.formats.ncu import read_listings, recognize_head
-from detscope.ingest.ncu.numbers import base_unit, find_decimal_mark, parse_number
+from detscope.ingest.formats.ncu import (
+    base_unit,
+    find_decimal_mark,
+    parse_number,
+    read_listings,
+    recognize_head,
+)
 from detscope.ingest.sink import Sink
 
 HEADER = (

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.formats.nsys import read_export, recognize_head
-from detscope.ingest.nsys.ranges import RangeIndex, read_meaning
+from detscope.ingest.formats.nsys import RangeIndex, read_export, read_meaning, recognize_head
 from detscope.ingest.sink import Sink
 
 PROCESS = 700

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.unpickle import load_plain
 
 plain = st.recursive(
     st.none()

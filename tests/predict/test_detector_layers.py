@@ -15,8 +15,7 @@ from detscope.predict.layers.calls import FORWARD_ALONE, GRADIENT_SUM, LayerCall
 from detscope.predict.layers.graph import LayerGraph, Operation, SideOperators
 from detscope.predict.layers.kinds import ADAM, ADD, BESIDE, NMS, PARAMETER, SMALL, VIEW
 from detscope.predict.layers.lists import read_layers, write_layers
-from detscope.predict.layers.model import LayerModel
-from detscope.predict.layers.table import fit_layers
+from detscope.predict.layers.model import LayerModel, fit_layers
 from detscope.predict.layers.times import FIRST, INFERENCE, TRAINING, LayerTime
 from detscope.predict.microbench.design import draw_rounds
 from detscope.predict.samples import StepCase

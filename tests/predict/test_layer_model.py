@@ -15,8 +15,7 @@ from detscope.predict.device.file import load_model, save_model
 from detscope.predict.device.model import ASSUMED_WIDTH, fit_device
 from detscope.predict.layers.calls import ACCUMULATION, LayerCall, classify_call, list_calls, roofline_terms
 from detscope.predict.layers.graph import LayerGraph, Operation
-from detscope.predict.layers.model import LayerModel, choose_layers, fit_scales
-from detscope.predict.layers.table import LayerTable, fit_layers
+from detscope.predict.layers.model import LayerModel, LayerTable, choose_layers, fit_layers, fit_scales
 from detscope.predict.layers.times import FIRST, LayerTime, read_layer_times, write_layer_times
 from detscope.predict.microbench.design import LayerTrial, draw_rounds
 from detscope.predict.samples import StepCase, StepSample

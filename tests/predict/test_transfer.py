@@ -11,8 +11,7 @@ from made_networks import made_samples
 
 from detscope.errors import InputError
 from detscope.predict.device.file import load_model, save_model
-from detscope.predict.device.model import DeviceModel, fit_device
-from detscope.predict.device.transfer import LEFT_OUT, transfer_device, transfer_target
+from detscope.predict.device.model import LEFT_OUT, DeviceModel, fit_device, transfer_device, transfer_target
 from detscope.predict.models.methods import fit_method
 from detscope.predict.models.physical import PhysicalModel
 from detscope.predict.samples import StepSample, choose_spread

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from detscope.data.loading.packing import collate_batch
+from detscope.data.loading import collate_batch
 from detscope.marks import region
 from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap_batch
 from detscope.record.steps.rows import make_loader_rows

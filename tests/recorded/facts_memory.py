@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 from facts_texts import without_home
 
-from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.unpickle import load_plain
 
 _TIMELINE = ("time", "action", "bytes", "category")
 _SEGMENT = ("device", "address", "total_size", "stream", "segment_type")

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from detscope.cli.main import app
 from detscope.predict.layers.lists import read_layers
-from detscope.predict.layers.model import LayerModel, choose_layers
-from detscope.predict.layers.table import LayerTable, fit_layers
+from detscope.predict.layers.model import LayerModel, LayerTable, choose_layers, fit_layers
 from detscope.predict.layers.times import LayerTime, read_layer_times
 from detscope.predict.models.older import fit_trees
 from detscope.predict.samples import StepSample, read_samples

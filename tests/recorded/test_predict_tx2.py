@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detscope.ingest.snapshot.unpickle import load_plain
+from detscope.ingest.unpickle import load_plain
 from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.memory.allocator import replay_snapshot

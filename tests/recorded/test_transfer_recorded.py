@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detscope.predict.device.transfer import transfer_target
+from detscope.predict.device.model import transfer_target
 from detscope.predict.layers.lists import read_layers
 from detscope.predict.models.choice import TargetModel
 from detscope.predict.models.methods import fit_method

@@ -33,7 +33,7 @@ def detector(name: str, image_size: int | None) -> Any:
 def found_in(model: Any, path: Path) -> Picture:
     import torch
 
-    from detscope.data.images.decoding import open_image
+    from detscope.data.images import open_image
 
     pixels = open_image(path)
     image = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 from detscope.cli.main import app, main
 from detscope.config.schema import Settings
 from detscope.errors import MachineError, UsageError
-from detscope.machine.nsight import METRICS, explain_failure, unknown_metrics
-from detscope.machine.programs import run_tool
+from detscope.machine.programs import METRICS, explain_failure, run_tool, unknown_metrics
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window, watch_window
 from detscope.runs.reader import load_run
 from detscope.sessions.nsight import child_settings, make_nsight_plan
@@ -179,7 +178,7 @@ def test_a_metric_the_device_does_not_have_is_left_out_and_said(tools: Callable[
 
 def test_without_the_tool_it_is_exit_4_with_a_remedy(tools: Callable[..., Path], monkeypatch, capsys) -> None:
     monkeypatch.setenv("PATH", str(tools()))
-    monkeypatch.setattr("detscope.machine.nsight.find_nsight", lambda _name: None)
+    monkeypatch.setattr("detscope.machine.programs.find_nsight", lambda _name: None)
     monkeypatch.setattr(sys, "argv", ["detscope", "train", "tiny_fasterrcnn", "--nsight", "compute"])
     with pytest.raises(SystemExit) as left:
         main()

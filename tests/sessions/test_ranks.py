@@ -11,8 +11,7 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from detscope.config.schema import DataSettings, Settings, TrainingSettings
-from detscope.data.loading.loader import build_loader
-from detscope.data.loading.order import BatchOrder
+from detscope.data.loading import BatchOrder, build_loader
 from detscope.data.registry import open_dataset
 from detscope.errors import UsageError
 from detscope.sessions.ranks import exchange as ranks

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from detscope.errors import UsageError
-from detscope.zoo.networks import load_network
-from detscope.zoo.networks.loading import find_base, leave_weights_unfilled
+from detscope.zoo.networks import find_base, leave_weights_unfilled, load_network
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from detscope.zoo.pruning.graph import make_tracing_images, trace_outputs
 from detscope.zoo.pruning.layers import find_layer, list_sides, list_widths
 from detscope.zoo.pruning.plan import Mode, Plan
 from detscope.zoo.pruning.pruner import Pruner, count_flops, is_identical
-from detscope.zoo.weights.choice import seed_weights
+from detscope.zoo.weights import seed_weights
 
 DETECTORS = ["fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet"]
 CLASSIFIERS = [

@@ -5,10 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detscope.zoo.pruning.channels import KEPT_AT_LEAST, Layer, Member, ParameterCount, bundle_channels
 from detscope.zoo.pruning.folder import format_ranges, parse_ranges
 from detscope.zoo.pruning.layers import ChannelAxis, Side
-from detscope.zoo.pruning.plan import make_plan, order_removal, score_bundles
+from detscope.zoo.pruning.plan import (
+    KEPT_AT_LEAST,
+    Layer,
+    Member,
+    ParameterCount,
+    bundle_channels,
+    make_plan,
+    order_removal,
+    score_bundles,
+)
 
 
 @given(st.sets(st.integers(0, 500)))

@@ -19,7 +19,6 @@ from detscope.zoo.families._torchvision import (
     make_bare,
     train_only_last,
 )
-from detscope.zoo.families.ssdlite import PART as SSDLITE
 from detscope.zoo.registry import get_family
 
 CARDS = [card for card in zoo.list_cards() if card.source == "torchvision"]
@@ -124,13 +123,13 @@ def test_a_page_instead_of_the_published_weights_stops_the_build(tmp_path) -> No
     name = find_published(card.name).file_name
     (tmp_path / name).write_text("<html>maintenance</html>")
     with pytest.raises(InputError, match=rf"{name}.*expected sha256 a79551df"):
-        SSDLITE.build_model(card, BuildOptions(cache_dir=str(tmp_path)))
+        get_family("ssdlite").build_model(card, BuildOptions(cache_dir=str(tmp_path)))
     assert not (tmp_path / name).exists()
 
 
 def test_auto_without_a_publisher_builds_with_random_weights_and_says_why(tmp_path) -> None:
     card = zoo.get_card("ssdlite320_mobilenet_v3_large")
     options = BuildOptions(cache_dir=str(tmp_path), num_classes=3)
-    built = SSDLITE.build_model(card, options, "http://127.0.0.1:9")
+    built = get_family("ssdlite").build_model(card, options, "http://127.0.0.1:9")
     assert built.weights.kind == "random"
     assert "127.0.0.1 cannot be reached" in built.weights.note

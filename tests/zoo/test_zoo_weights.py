@@ -16,9 +16,8 @@ from safetensors.torch import save_file
 from detscope import zoo
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.zoo import BuildOptions
-from detscope.zoo.weights import download as weight_download
-from detscope.zoo.weights.choice import find_weights, load_into
-from detscope.zoo.weights.download import Published
+from detscope.zoo import weights as weight_download
+from detscope.zoo.weights import Published, find_weights, load_into
 
 NAME = "tiny_fasterrcnn"
 

@@ -9,6 +9,7 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from functools import cache
+from types import GenericAlias
 from typing import Any, is_typeddict
 
 import msgspec
@@ -39,13 +40,14 @@ def make_schema(subject: str) -> Schema:
     return schema_of(RunSummary, "Figures of a run: detscope show --json", SUMMARY_SCHEMA)
 
 
-def schema_of(kind: Any, title: str, version: int) -> Schema:
+def schema_of(kind: type | GenericAlias, title: str, version: int) -> Schema:
     """The schema of a figure and of all that it holds; nothing beside what it names is allowed.
 
     What run.json may say beside the known is nobody's business: its objects stay open.
     """
     (root,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    classes = {one.__name__: one for one in (*_all_figures(Figure), *vars(info).values()) if _is_object(one)}
+    of_run = (one for one in vars(info).values() if is_typeddict(one))
+    classes: dict[str, type] = {one.__name__: one for one in (*_all_figures(Figure), *of_run)}
     for name, definition in definitions.items():
         if "properties" not in definition or name not in classes:
             continue
@@ -54,10 +56,6 @@ def schema_of(kind: Any, title: str, version: int) -> Schema:
         for field, text in field_comments(classes[name]).items():
             definition["properties"][_encoded_name(classes[name], field)]["description"] = text
     return {"$schema": DIALECT, "title": title, "version": version, **root, "$defs": definitions}
-
-
-def _is_object(one: Any) -> bool:
-    return isinstance(one, type) and (issubclass(one, Figure) or is_typeddict(one))
 
 
 def _all_figures(base: type[Figure]) -> Iterator[type[Figure]]:
@@ -76,7 +74,7 @@ def field_comments(kind: type) -> dict[str, str]:
     """What stands behind each field, of the types it is made from as well."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
-        if _is_object(one):
+        if issubclass(one, Figure) or is_typeddict(one):
             found |= _comments_by_class(one.__module__).get(one.__name__, {})
     return found
 

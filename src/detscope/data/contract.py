@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from detscope.data.download.prepare import Collection
-    from detscope.data.loading.views import Augmentation
+    from detscope.data.loading import Augmentation
 
 Target = dict[str, Any]
 Split = Literal["train", "val"]
@@ -143,7 +143,7 @@ class OpenRequest:
 
     def make_augmentation(self) -> Augmentation | None:
         """What training draws anew for every image; an evaluation sees images as they are."""
-        from detscope.data.loading.views import Augmentation
+        from detscope.data.loading import Augmentation
 
         settings = self.settings
         if self.split != "train" or not (settings.flip or settings.scales):

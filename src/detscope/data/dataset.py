@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detscope.data.annotations.records import Annotations, ImageRecord, Size
-from detscope.data.annotations.segmentation import BadAnnotationError, draw_mask, export_segmentation
+from detscope.data.annotations import (
+    Annotations,
+    BadAnnotationError,
+    ImageRecord,
+    Size,
+    draw_mask,
+    export_segmentation,
+)
 from detscope.data.contract import OpenRequest, Problem, Target, TruthContent, TruthObject, track_progress
-from detscope.data.images.decoding import (
+from detscope.data.images import (
     ImageError,
     decode_image,
     inspect_image,
     read_image_file,
     require_annotated_size,
 )
-from detscope.data.loading.views import AS_IT_IS, Augmentation, ItemKey, View, make_float, make_planes
+from detscope.data.loading import AS_IT_IS, Augmentation, ItemKey, View, make_float, make_planes
 from detscope.errors import InputError, UsageError
 from detscope.marks import region
 

@@ -137,9 +137,13 @@ def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None)
         "stages": group[0].sink.info.get("stages", []),
         "cannot_tell": list(dict.fromkeys(text for one in group for text in one.sink.unknown)),
         "definitions": DEFINITIONS,
-        **_describe_operators(group),
-        "notes": [*notes, *aligned],
     }
+    linked = next((one.sink.info for one in group if "kernels_unlinked" in one.sink.info), None)
+    if linked is not None:
+        info["operators"] = {"steps": max(1, int(linked.get("steps") or 0))}
+        if linked.get("modules_by"):
+            info["operators"]["backward_attributed"] = linked.get("backward_attributed")
+    info["notes"] = [*notes, *aligned]
     writer = RunWriter(out, "import", label, info)
     seen: set[str] = set()
     for recording in group:
@@ -166,16 +170,6 @@ def _name_devices(group: Sequence[RecordedRank]) -> str | None:
         used = {number for frame in frames for number in frame["device"].unique().to_list()}
         names += [str(known[number]) for number in sorted(used - {None}) if known.get(number)]
     return ", ".join(dict.fromkeys(names)) or None
-
-
-def _describe_operators(group: Sequence[RecordedRank]) -> dict[str, Any]:
-    first = next((one.sink.info for one in group if "kernels_unlinked" in one.sink.info), None)
-    if first is None:
-        return {}
-    found: dict[str, Any] = {"steps": max(1, int(first.get("steps") or 0))}
-    if first.get("modules_by"):
-        found["backward_attributed"] = first.get("backward_attributed")
-    return {"operators": found}
 
 
 def _align_clocks(group: Sequence[RecordedRank]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
@@ -54,22 +55,19 @@ def list_gpus() -> GpuList:
     if nvml is None:
         return GpuList(reason=reason)
     try:
-        devices = tuple(_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        devices = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            total_bytes = None  # integrated devices share the system's memory and do not answer
+            with suppress(nvml.NVMLError):
+                total_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+            devices.append(GpuDevice(index, str(nvml.nvmlDeviceGetName(handle)), total_bytes))
         driver = str(nvml.nvmlSystemGetDriverVersion())
-        return GpuList(devices, driver, "" if devices else "the driver reports no device")
+        return GpuList(tuple(devices), driver, "" if devices else "the driver reports no device")
     except nvml.NVMLError as error:
         return GpuList(reason=_explain_nvml(nvml, error))
     finally:
         nvml.nvmlShutdown()
-
-
-def _describe_gpu(nvml: ModuleType, index: int) -> GpuDevice:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    try:
-        total_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except nvml.NVMLError:  # integrated devices share the system's memory and do not answer
-        total_bytes = None
-    return GpuDevice(index, str(nvml.nvmlDeviceGetName(handle)), total_bytes)
 
 
 def _explain_nvml(nvml: ModuleType, error: Exception) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from detscope.errors import InputError
-from detscope.predict.device.transfer import transfer_target
-from detscope.predict.layers.table import LayerTable
+from detscope.predict.device.model import transfer_target
+from detscope.predict.layers.model import LayerTable
 from detscope.predict.memory.model import (
     FITS,
     NEVER_BEYOND,

@@ -73,6 +73,7 @@ class HostInterval:
         self.kind, self.bucket, self.size_bytes = kind, bucket, size_bytes
         self.phase, self.group = phase, group  # of a program's own collective
         self.steps_carried = 0
+        self.is_over = False  # the program, or the device's queue, has it behind it
         self.called_ns = self._waits_ns = 0  # when the call returned, and when it was waited for
         self.start_ns, self.end_ns = perf_counter_ns(), 0
 
@@ -80,10 +81,8 @@ class HostInterval:
         """The program waits for it from now on."""
         self._waits_ns = perf_counter_ns()
 
-    def find_blocked(self) -> tuple[int | None, int | None]:
+    def find_blocked(self) -> tuple[int, int]:
         """From its begin until the program waited for it, and how long; the call may be the waiting."""
-        if self.phase is None:
-            return None, None
         in_call_ns = (self.called_ns or self.end_ns) - self.start_ns
         waited_ns = self.end_ns - self._waits_ns if self._waits_ns else 0
         return (0, in_call_ns) if in_call_ns >= waited_ns else (self._waits_ns - self.start_ns, waited_ns)
@@ -91,11 +90,7 @@ class HostInterval:
     def finish(self) -> None:
         """It is done."""
         self.end_ns = perf_counter_ns()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the program has it behind it."""
-        return self.end_ns > 0
+        self.is_over = True
 
     def is_ready(self) -> bool:
         """Whether its end is known."""
@@ -113,35 +108,26 @@ class DeviceInterval(HostInterval):
         super().__init__(*about)
         self._begin, self._wait, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self._begin.record()
-        self._waited = self._marked = False
 
     def begin_waiting(self) -> None:
         """The device's queue waits for it from now on."""
         super().begin_waiting()
         self._wait.record()
-        self._waited = True
 
-    def find_blocked(self) -> tuple[int | None, int | None]:
+    def find_blocked(self) -> tuple[int, int]:
         """As the device's queue was blocked."""
-        if self.phase is None:
-            return None, None
-        first = self._wait if self._waited else self._begin
+        first = self._wait if self._waits_ns else self._begin
         after_ns = round(self._begin.elapsed_time(first) * 1e6)
         return after_ns, round(first.elapsed_time(self._end) * 1e6)
 
     def finish(self) -> None:
         """Called on a stream that waits for the collective: the mark is passed when that is done."""
         self._end.record()
-        self._marked = True
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its end is marked in the device's queue."""
-        return self._marked
+        self.is_over = True
 
     def is_ready(self) -> bool:
         """Whether the device has passed both marks."""
-        return self._marked and bool(self._end.query())
+        return self.is_over and bool(self._end.query())
 
     def read_times(self, first: HostInterval) -> tuple[int, int]:
         """Begin and length; begins are placed by the host's time of the step's first collective."""
@@ -168,9 +154,32 @@ class CommunicationWatch:
         self._before_forward: HostInterval | None = None
 
     def attach_to_wrapper(self, wrapped: DistributedDataParallel) -> None:
-        """Hook into the wrapper; torch allows one such hook per wrapper, and it stays."""
+        """Hook into the wrapper; torch allows one such hook per wrapper, and it stays.
+
+        From the wrapper's forward to the model's own, rank 0's buffers go to all: that is part of `forward`.
+        """
         wrapped.register_comm_hook(None, self._make_reduce_hook(wrapped))
-        self._watch_buffers(wrapped)
+        inner: nn.Module = wrapped.module
+        size_bytes = sum(buffer.nbytes for buffer in inner.buffers())
+        exchanged = size_bytes > 0 and wrapped.broadcast_buffers
+
+        def begin_exchange(_module: nn.Module, _arguments: Any) -> None:
+            self._phase = ExitStack()
+            self._phase.enter_context(marks.phase("forward"))
+            self._phase.enter_context(marks.region("exchange of buffers"))
+            self._before_forward = HostInterval(BUFFERS, 0, size_bytes)
+
+        def end_exchange(_module: nn.Module, _arguments: Any) -> None:
+            phase, self._phase = self._phase, None
+            if phase is None:  # the model was called without its wrapper
+                return
+            phase.close()
+            if exchanged and self._before_forward is not None:
+                self._before_forward.finish()
+                self._current.append(self._before_forward)
+
+        wrapped.register_forward_pre_hook(begin_exchange)
+        inner.register_forward_pre_hook(end_exchange)
 
     def attach_to_all(self, patches: Patches) -> None:
         """Hook into every wrapper that a script makes, when it is first called.
@@ -344,7 +353,8 @@ class CommunicationWatch:
     def _make_row(self, step: int, one: HostInterval, intervals: list[HostInterval]) -> Row:
         first = next(other for other in intervals if type(other) is type(one))
         about = (one.kind, one.bucket, one.size_bytes, *one.read_times(first))
-        return (self.rank, step, *about, one.phase, one.group, *one.find_blocked())
+        blocked = (None, None) if one.phase is None else one.find_blocked()
+        return (self.rank, step, *about, one.phase, one.group, *blocked)
 
     def _make_reduce_hook(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
         group = wrapped.process_group
@@ -374,30 +384,6 @@ class CommunicationWatch:
 
         reduce_bucket.__annotations__.clear()  # torch compares them with types, and here they are texts
         return reduce_bucket
-
-    def _watch_buffers(self, wrapped: DistributedDataParallel) -> None:
-        """From the wrapper's forward to the model's own: rank 0's buffers go to all; part of `forward`."""
-        inner: nn.Module = wrapped.module
-        size_bytes = sum(buffer.nbytes for buffer in inner.buffers())
-        exchanged = size_bytes > 0 and wrapped.broadcast_buffers
-
-        def begin_exchange(_module: nn.Module, _arguments: Any) -> None:
-            self._phase = ExitStack()
-            self._phase.enter_context(marks.phase("forward"))
-            self._phase.enter_context(marks.region("exchange of buffers"))
-            self._before_forward = HostInterval(BUFFERS, 0, size_bytes)
-
-        def end_exchange(_module: nn.Module, _arguments: Any) -> None:
-            phase, self._phase = self._phase, None
-            if phase is None:  # the model was called without its wrapper
-                return
-            phase.close()
-            if exchanged and self._before_forward is not None:
-                self._before_forward.finish()
-                self._current.append(self._before_forward)
-
-        wrapped.register_forward_pre_hook(begin_exchange)
-        inner.register_forward_pre_hook(end_exchange)
 
 
 def _find_carried(intervals: Sequence[HostInterval]) -> list[HostInterval]:

@@ -66,14 +66,13 @@ def describe_foreign_batch(batch: Any) -> BatchContent:
 
 def _count_boxes(targets: Any) -> int | None:
     """Boxes of a list of dicts (or COCO's lists of them), of one dict of lists, or of a padded tensor."""
-    if _is_padded(targets):
-        return _count_padded(targets)
     if isinstance(targets, Mapping):
         boxes = _boxes_of(targets)
-        if _is_padded(boxes):
-            return _count_padded(boxes)
-        return sum(len(of_image) for of_image in boxes) if isinstance(boxes, (list, tuple)) else None
-    if not isinstance(targets, (list, tuple)) or not targets:
+        listed = isinstance(boxes, (list, tuple))
+        return sum(len(of_image) for of_image in boxes) if listed else _count_padded(boxes)
+    if not isinstance(targets, (list, tuple)):
+        return _count_padded(targets)
+    if not targets:
         return None
     if all(isinstance(target, Mapping) for target in targets):
         found = [_boxes_of(target) for target in targets]
@@ -85,14 +84,14 @@ def _count_boxes(targets: Any) -> int | None:
     return None
 
 
-def _is_padded(boxes: Any) -> bool:
-    """A host's tensor of images, boxes and four numbers; one on a device would have to be waited for."""
+def _count_padded(boxes: Any) -> int | None:
+    """Of a host's tensor of images, boxes and four numbers; one on a device would have to be waited for.
+
+    Rows that are not filled with one number, as padding is; by way of numpy, which no profiler sees.
+    """
     shape: tuple[int, ...] = tuple(getattr(boxes, "shape", ()))
-    return len(shape) == 3 and shape[-1] == 4 and bool(getattr(boxes, "is_cpu", False))
-
-
-def _count_padded(boxes: Any) -> int:
-    """Rows that are not filled with one number, as padding is; by way of numpy, which no profiler sees."""
+    if len(shape) != 3 or shape[-1] != 4 or not getattr(boxes, "is_cpu", False):
+        return None
     values = boxes.detach().numpy()
     return int((values.max(-1) != values.min(-1)).sum())
 

@@ -15,6 +15,9 @@ from typing import Any
 
 from detscope import marks
 
+RegionSpan = tuple[str, int, int]  # region, start, end
+_TimedSample = tuple[Any, list[RegionSpan], int]  # with its regions and its start
+
 
 @dataclass
 class BatchTiming:
@@ -25,7 +28,7 @@ class BatchTiming:
     start_ns: int
     end_ns: int = 0
     images: int = 0
-    spans: list[tuple[str, int, int]] = field(default_factory=list)  # region, start, end
+    spans: list[RegionSpan] = field(default_factory=list)
     tensors: int | None = None  # that the worker sends, each a file of shared memory; None: not sent
     arrived_ns: int = 0  # when the loop had it
 
@@ -48,18 +51,11 @@ class TimedBatch:
         return type(self)(pin_memory(self.batch), self.timing)
 
 
-@dataclass
-class _TimedSample:
-    sample: Any
-    spans: list[tuple[str, int, int]]
-    start_ns: int
-
-
 class RegionCollector:
     """The listener inside a worker: keeps the regions of the sample being read."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[str, int, int]] = []
+        self.spans: list[RegionSpan] = []
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
@@ -89,7 +85,7 @@ class TimedDataset:
             sample = self._dataset[index]
         if not collector.spans:  # a data set that marks nothing: all of it is loading
             collector.spans.append(("load", start_ns, perf_counter_ns()))
-        return _TimedSample(sample, collector.spans, start_ns)
+        return sample, collector.spans, start_ns
 
     def __getattr__(self, name: str) -> Any:
         # unpickling asks before there is a data set; hiding __getitems__ times samples one by one
@@ -108,11 +104,11 @@ class TimedCollate:
         from torch.utils.data import get_worker_info
 
         info = get_worker_info()
-        timing = BatchTiming(-1 if info is None else info.id, os.getpid(), samples[0].start_ns)
-        for sample in samples:
-            timing.spans += sample.spans
+        timing = BatchTiming(-1 if info is None else info.id, os.getpid(), samples[0][2])
+        for _, spans, _ in samples:
+            timing.spans += spans
         start_ns = perf_counter_ns()
-        batch = self._collate([sample.sample for sample in samples])
+        batch = self._collate([sample for sample, _, _ in samples])
         timing.end_ns = perf_counter_ns()
         timing.spans.append(("collate", start_ns, timing.end_ns))
         timing.images = len(samples)

@@ -44,7 +44,7 @@ from detscope.record.operators.profiler import (
     OperatorWindow,
     inside_compiled_code,
 )
-from detscope.record.steps.events import ENTER, MARK, STEP_ENDS, decode_events, encode_event
+from detscope.record.steps.events import ENTER, EXIT, MARK, STEP_ENDS, decode_events, encode_event
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
 from detscope.record.steps.tables import OpenStep, StepTables
@@ -370,9 +370,11 @@ class StepRecorder:
             if phase == "forward":
                 buffer.enter_node(number)
                 return lambda: buffer.exit_node(number)
-            owner = _find_last_mark(buffer.items)
+            # the node whose backward runs; after the begin of the phase nothing has been marked yet
+            events = decode_events(buffer.items, backwards=True)
+            last, action = next(((one, what) for one, what, *_ in events if what != EXIT), (0, ENTER))
             buffer.add_event(encode_event(number, MARK))
-            return lambda: None if owner is None else buffer.add_event(owner)
+            return lambda: buffer.add_event(encode_event(last, MARK)) if action == MARK else None
 
         return begin_collective
 
@@ -406,13 +408,3 @@ class StepRecorder:
 
     def _drain_telemetry(self) -> list[tuple[Any, ...]]:
         return [tuple(sample) for sample in self.telemetry.drain_samples()] if self.telemetry else []
-
-
-def _find_last_mark(items: list[int]) -> int | None:
-    """The code of the node whose backward runs."""
-    for number, action, *_ in decode_events(items, backwards=True):
-        if action == MARK:
-            return encode_event(number, MARK)
-        if action == ENTER:  # of the phase: nothing has been marked since
-            return None
-    return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from detscope.data.check.dataset import check_dataset
+from detscope.data.check import check_dataset
 from detscope.report.render.picture import has_matplotlib
 from detscope.runs.atomic import write_bytes, write_text
 from detscope.runs.folder import create_run_folder

@@ -14,7 +14,7 @@ from detscope.analyze.summary import summarize
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, InputError, InterruptedRun, MachineError, UsageError
-from detscope.machine.nsight import (
+from detscope.machine.programs import (
     KINDS,
     METRICS,
     NAMES,
@@ -24,10 +24,10 @@ from detscope.machine.nsight import (
     explain_failure,
     export_command,
     require_tool,
+    run_tool,
     systems_command,
     unknown_metrics,
 )
-from detscope.machine.programs import run_tool
 from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
 from detscope.report.progress import Progress
 from detscope.report.publish import publish_run

@@ -12,8 +12,7 @@ from detscope.errors import InputError, MachineError, UsageError
 from detscope.machine.facts import package_version
 from detscope.report.progress import Progress
 from detscope.runs.atomic import fill_folder
-from detscope.zoo.networks.loading import build_network, find_base
-from detscope.zoo.networks.network import Network, NetworkBase
+from detscope.zoo.networks import Network, NetworkBase, build_network, find_base
 from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder
 from detscope.zoo.pruning.layers import list_widths
 from detscope.zoo.pruning.plan import Mode, Plan

@@ -30,7 +30,6 @@ from detscope.sweep.schedule import (
     StopSignals,
     TrialEnd,
     TrialRunner,
-    TrialStart,
     run_queues,
 )
 from detscope.sweep.status import read_accepted, refuse_other_identity, refuse_unfinished, summarize_store
@@ -153,8 +152,8 @@ def _run_trials(
         with StopSignals() as signals:
             lanes = machines.count_lanes(list(queues))
             for event in run_queues(queues, machines.make_runner, rules, signals.stop, lanes):
-                if isinstance(event, TrialStart):
-                    lines.start_trial(event.prepared)
+                if isinstance(event, PreparedTrial):
+                    lines.start_trial(event)
                 elif isinstance(event, TrialEnd):
                     prepared, outcome, final = event.prepared, event.outcome, event.final
                     identity = prepared.identity

@@ -242,22 +242,20 @@ def merge_stores(sources: Sequence[Path], out: Path) -> MergeResult:
         SweepStore(source).close()  # all are readable, or nothing is begun
     temporary = out.with_name(f".{out.name}.part")
     temporary.unlink(missing_ok=True)
+    rows = duplicates = known = 0
     try:
         with SweepStore(temporary, create=True) as target:
-            counts = [_copy_rows(source, target) for source in sources]
+            for source in sources:
+                with SweepStore(source) as store:
+                    target.copy_plans(store)
+                    have = {row["attempt_id"] for row in target.query_rows("SELECT attempt_id FROM attempts")}
+                    found = store.query_rows("SELECT * FROM attempts ORDER BY rowid")
+                new = [(row, row["role"]) for row in found if row["attempt_id"] not in have]
+                roles = target.insert_attempts(new)
+                rows, known = rows + len(new), known + len(found) - len(new)
+                duplicates += sum(role != asked for role, (_, asked) in zip(roles, new, strict=True))
         temporary.replace(out)
     finally:
         for ending in ("", "-wal", "-shm"):
             Path(f"{temporary}{ending}").unlink(missing_ok=True)
-    return MergeResult(out, *(sum(column) for column in zip(*counts, strict=True)))
-
-
-def _copy_rows(source: Path, target: SweepStore) -> tuple[int, int, int]:
-    with SweepStore(source) as store:
-        target.copy_plans(store)
-        have = {row["attempt_id"] for row in target.query_rows("SELECT attempt_id FROM attempts")}
-        found = store.query_rows("SELECT * FROM attempts ORDER BY rowid")
-    new = [(row, row["role"]) for row in found if row["attempt_id"] not in have]
-    roles = target.insert_attempts(new)
-    duplicates = sum(role != row["role"] for role, (row, _) in zip(roles, new, strict=True))
-    return len(new), duplicates, len(found) - len(new)
+    return MergeResult(out, rows, duplicates, known)

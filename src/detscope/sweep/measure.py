@@ -20,7 +20,7 @@ from detscope.sweep.settings import MeasureRules
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from detscope.zoo.networks.network import Batch, Network
+    from detscope.zoo.networks import Batch, Network
 
 _ENOUGH = 10**9  # batches
 _RATE = 1e-6  # weights stay as they are: every step is the same work
@@ -50,23 +50,17 @@ class MedianInterval:
 def find_median(values: Sequence[float]) -> MedianInterval:
     """The median and its distribution-free interval by order statistics; six samples have one."""
     ordered = sorted(values)
-    count = len(ordered)
-    rank = _find_rank(count)
-    median = statistics.median(ordered)
-    if rank is None:
-        return MedianInterval(median, None, None, count)
-    return MedianInterval(median, ordered[rank], ordered[count - 1 - rank], count)
-
-
-def _find_rank(count: int) -> int | None:
+    count, median = len(ordered), statistics.median(ordered)
+    below, rank = 0, -1
     if count > _EXACT:
-        return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
+        rank = math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
     # of at most 1000 fair coins: how few heads are still not surprising
-    total, below, rank = 2**count, 0, -1
-    while 2 * (below + math.comb(count, rank + 1)) <= 0.05 * total:
+    while count <= _EXACT and 2 * (below + math.comb(count, rank + 1)) <= 0.05 * 2**count:
         rank += 1
         below += math.comb(count, rank)
-    return rank if rank >= 0 else None
+    if rank < 0:
+        return MedianInterval(median, None, None, count)
+    return MedianInterval(median, ordered[rank], ordered[count - 1 - rank], count)
 
 
 def count_warmup(values: Sequence[float]) -> int:
@@ -94,13 +88,6 @@ def find_stop_reason(seconds: Sequence[float], rules: MeasureRules) -> str | Non
             return "interval"
     # a step that is slower than the whole time allowed is measured twice
     return "time" if spent >= rules.max_seconds and count >= min(2, rules.min_steps) else None
-
-
-def check_durations(seconds: Sequence[float]) -> None:
-    """Durations that cannot be are an error and never a result."""
-    wrong = [value for value in seconds if not math.isfinite(value) or value <= 0]
-    if wrong:
-        raise ValueError(f"{len(wrong)} of {len(seconds)} durations are not positive numbers")
 
 
 def list_figures(seconds: Sequence[float], name: str) -> dict[str, Any]:
@@ -228,10 +215,6 @@ class StepTimes:
     forward: list[float] = field(default_factory=list)
     backward: list[float] = field(default_factory=list)
 
-    def skip_first(self, first: int) -> StepTimes:
-        """The same without the first so many steps."""
-        return StepTimes(self.step[first:], self.forward[first:], self.backward[first:])
-
 
 def measure_trial(request: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one trial, as columns of the store."""
@@ -338,9 +321,11 @@ def _measure_latency(
         began = time.perf_counter()  # waiting for a batch is part of a step
         step.run_step(next(batches), times, began)
         stopped_by = find_stop_reason(times.step, rules)
-    check_durations(times.step)
+    wrong = [value for value in times.step if not math.isfinite(value) or value <= 0]
+    if wrong:  # an error and never a result
+        raise ValueError(f"{len(wrong)} of {len(times.step)} durations are not positive numbers")
     slow = count_warmup(times.step)
-    kept = times.skip_first(slow)
+    kept = StepTimes(times.step[slow:], times.forward[slow:], times.backward[slow:])
     middle, spread = find_median(kept.step), measure_spread(kept.step)
     width = middle.relative_width
     found: dict[str, Any] = {

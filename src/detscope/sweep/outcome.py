@@ -59,24 +59,23 @@ def classify_exit(return_code: int, last_words: str, memory_killer: bool) -> Out
     """A process that ended by itself, or by somebody else, before it gave a result."""
     if return_code >= 0:
         return Outcome("exited", str(return_code), last_words)
-    name = name_signal(-return_code)
+    try:
+        name = signal.Signals(-return_code).name
+    except ValueError:
+        name = f"signal {-return_code}"
     if name == "SIGKILL" and memory_killer:
         return Outcome("oom_host", "", "the kernel's out-of-memory killer ended the process")
     # a segmentation fault comes again; SIGKILL and SIGTERM come from outside
     return Outcome("crashed", name, last_words, luck=name in ("SIGKILL", "SIGTERM"))
 
 
-def name_signal(number: int) -> str:
-    """`SIGKILL` for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def classify_exception(error: BaseException) -> Outcome:
     """An exception that came out of a trial; looks at what caused it too, for what ran out."""
-    chain = _list_causes(error)
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     words = shorten_text(f"{type(error).__name__}: {error_text(error)}")
     frame = find_user_frame(error)
     if frame is not None:
@@ -104,14 +103,6 @@ def _device_memory_ran_out(error: BaseException) -> bool:
         return True
     said = "CUDA out of memory" in text or "CUDA error: out of memory" in text
     return said and isinstance(error, RuntimeError | OSError)
-
-
-def _list_causes(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return found
 
 
 def find_innermost_calls(dump: str) -> str:

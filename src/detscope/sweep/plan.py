@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -74,16 +75,13 @@ def _check_keys(
         if not values:
             yield f"{where}{name}: an empty list gives no trials"
         for value in values:
-            if not known[name].fits(value) and not (comparisons and _may_exclude(name, value)):
+            allowed = known[name].fits(value)
+            if comparisons and isinstance(value, str):  # also patterns of texts, comparisons of numbers
+                pattern = _COMPARISON.fullmatch(value) if name in _NUMBERS else "*" in value
+                allowed = allowed or bool(pattern)
+            if not allowed:
                 hint = suggest_closest(value, list(known[name].choices))
                 yield f"{where}{name}: expected {known[name].expected}, got {show_value(value)}{hint}"
-
-
-def _may_exclude(name: str, value: object) -> bool:
-    """Excludes also take patterns of texts, and comparisons of numbers."""
-    if not isinstance(value, str):
-        return False
-    return _COMPARISON.fullmatch(value) is not None if name in _NUMBERS else "*" in value
 
 
 def _check_whole(tables: Mapping[str, Any]) -> Iterator[str]:
@@ -190,7 +188,8 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
         len(value) if isinstance(value, list) else 1 for rule in excludes for value in rule.values()
     )
     require_within("plan_comparisons", combinations * compared, f"{path}: [[exclude]]", UsageError)
-    points = list(_combine_axes(grids))
+    combined = {point: grid for grid in grids for point in product(*grid.values())}  # each once
+    points = [dict(zip(grid, point, strict=True)) for point, grid in combined.items()]
     kept = [
         point
         for point in points
@@ -219,37 +218,19 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
 def _list_grids(tables: Mapping[str, Any], folder: Path) -> list[dict[str, list[Any]]]:
     """The values of every axis, of [axes] and of every [[trials]]; nothing is combined yet."""
     axes = tables.get("axes", {})
-    shared = {name: value for name, value in axes.items() if not isinstance(value, list) or len(value) == 1}
+    shared = {name: value for name, value in axes.items() if _is_shared(value)}
     grids = [axes] if "network" in axes else []
     grids += [shared | row for row in tables.get("trials", [])]
-    found: dict[str, Sequence[str]] = {}
-    return [_fill_axes(grid, folder, found) for grid in grids]
-
-
-def _fill_axes(
-    axes: Mapping[str, Any], folder: Path, found: dict[str, Sequence[str]]
-) -> dict[str, list[Any]]:
-    columns = {}
-    for name, axis in AXES.items():
-        given = axes.get(name, [axis.default])
-        values = given if isinstance(given, list) else [given]
-        if name == "network":
-            for value in values:
-                if value not in found:
-                    found[value] = _expand_networks(value, folder)
-            values = [network for value in values for network in found[value]]
-        columns[name] = values
-    return columns
-
-
-def _combine_axes(grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
-    """All combinations of every grid; each configuration once."""
-    seen: set[tuple[object, ...]] = set()
+    expand = lru_cache(maxsize=None)(partial(_expand_networks, folder=folder))
+    filled = []
     for grid in grids:
-        for point in product(*grid.values()):
-            if point not in seen:
-                seen.add(point)
-                yield dict(zip(grid, point, strict=True))
+        columns = {}
+        for name, axis in AXES.items():
+            given = grid.get(name, [axis.default])
+            columns[name] = given if isinstance(given, list) else [given]
+        columns["network"] = [network for value in columns["network"] for network in expand(value)]
+        filled.append(columns)
+    return filled
 
 
 def _expand_networks(text: str, folder: Path) -> Sequence[str]:

@@ -47,28 +47,25 @@ def prepare_trials(
 ) -> list[PreparedTrial]:
     """Prepare all trials; `facts` and `keys` are the environments of the plan's labels."""
     fingerprints = fingerprint_networks(plan)
-    _refuse_sizes(plan)
+    sized = [trial.network for trial in plan.trials if trial.values["image_size"] is not None]
+    own = [name for name in dict.fromkeys(sized) if ":" in name]
+    if own:  # nobody can tell a factory its image size: said at once, and not by every trial
+        raise UsageError(
+            "\n".join(f"image_size is not known for {name}" for name in own),
+            "let the factory set it, and leave it out of the axes",
+        )
     return [
         _prepare_trial(plan, trial, facts[trial.machine_label], keys[trial.machine_label], fingerprints)
         for trial in plan.trials
     ]
 
 
-def _refuse_sizes(plan: SweepPlan) -> None:
-    """Nobody can tell a factory its image size: said at once, and not by every trial."""
-    sized = [trial.network for trial in plan.trials if trial.values["image_size"] is not None]
-    own = [name for name in dict.fromkeys(sized) if ":" in name]
-    if own:
-        raise UsageError(
-            "\n".join(f"image_size is not known for {name}" for name in own),
-            "let the factory set it, and leave it out of the axes",
-        )
-
-
 def fingerprint_networks(plan: SweepPlan) -> dict[str, str]:
     """Fingerprints of a plan's networks; an InputError names all that are not there."""
     names = sorted({trial.network for trial in plan.trials})
-    missing = [name for name in names if _is_path(name) and find_network_path(name, plan.folder) is None]
+    named = (name for name in names if ("/" in name or "\\" in name) and not name.startswith("timm/"))
+    paths = {*named, *(name for name in names if ".py:" in name)}
+    missing = [name for name in names if name in paths and find_network_path(name, plan.folder) is None]
     if missing:
         raise InputError(
             "\n".join(f"no such network: {plan.folder / name.partition(':')[0]}" for name in missing),
@@ -89,10 +86,6 @@ def describe_identity(plan: SweepPlan, facts: Mapping[str, Facts]) -> dict[str, 
 
 def _decisive_limits(limits: TrialLimits) -> dict[str, Any]:
     return {"time_s": limits.time_s, "memory_bytes": limits.memory_bytes}
-
-
-def _is_path(network: str) -> bool:
-    return ".py:" in network or (("/" in network or "\\" in network) and not network.startswith("timm/"))
 
 
 def _prepare_trial(
@@ -136,21 +129,14 @@ def explain_refusal(trial: Trial, device: str, facts: Facts, base: str = "") -> 
             return f"{device}: the machine has {count or 'no'} CUDA device{'' if count == 1 else 's'}"
     if values["prefetch_factor"] is not None and not values["num_workers"]:
         return "prefetch_factor: with num_workers = 0 nothing is loaded ahead"
-    return _explain_untrainable(trial, base or trial.network)
+    card = _find_card(base or trial.network) if values["stage"] == "training" else None
+    if card is not None:  # a detector of the zoo
+        from detscope.zoo.registry import check_trainable
 
-
-def _explain_untrainable(trial: Trial, base: str) -> str:
-    if trial.values["stage"] != "training":
-        return ""
-    from detscope.zoo.registry import check_trainable
-
-    card = _find_card(base)
-    if card is None:  # not a detector of the zoo
-        return ""
-    try:
-        check_trainable(card, trial.batch_size, trial.values["image_size"])
-    except UsageError as error:
-        return error.message
+        try:
+            check_trainable(card, trial.batch_size, values["image_size"])
+        except UsageError as error:
+            return error.message
     return ""
 
 

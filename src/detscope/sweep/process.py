@@ -148,25 +148,22 @@ class TrialProcess:
 
 def _wait_for_group(group: int) -> None:
     """Wait until a group that was killed is gone; its dead may wait long for somebody to bury them."""
+    import psutil
+
     ends = time.monotonic() + _GRACE_S
     while time.monotonic() < ends:
         try:
             os.killpg(group, 0)
         except (ProcessLookupError, PermissionError):
             return
-        if not _has_living(group):
+        living = False
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                own = os.getpgid(process.pid) == group
+                living = living or (own and process.status() != psutil.STATUS_ZOMBIE)
+        if not living:
             return
         time.sleep(0.01)
-
-
-def _has_living(group: int) -> bool:
-    import psutil
-
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
 
 
 def _make_outcome(message: Mapping[str, Any], seconds: float) -> Outcome:

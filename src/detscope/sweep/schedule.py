@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 from detscope.machine.interrupts import expect_interrupt, interrupt_once
@@ -30,13 +31,6 @@ class TrialRunner(Protocol):
 
 
 @dataclass(frozen=True)
-class TrialStart:
-    """A trial begins."""
-
-    prepared: PreparedTrial
-
-
-@dataclass(frozen=True)
 class TrialEnd:
     """An attempt has ended; not final: it will be tried again."""
 
@@ -46,7 +40,7 @@ class TrialEnd:
     final: bool
 
 
-Event = TrialStart | TrialEnd
+Event = PreparedTrial | TrialEnd  # a trial begins, or an attempt has ended
 
 
 @dataclass
@@ -155,9 +149,8 @@ def _run_with_retries(
     if reason is not None:
         events.put(TrialEnd(prepared, Outcome("skipped", reason), 1, final=True))
         return
-    attempt = 1
-    while True:
-        events.put(TrialStart(prepared))
+    for attempt in itertools.count(1):
+        events.put(prepared)
         outcome = runner.run_trial(prepared.request, stop)
         final = not (outcome.luck and attempt <= rules.retries)
         if final:
@@ -165,7 +158,6 @@ def _run_with_retries(
         events.put(TrialEnd(prepared, outcome, attempt, final))
         if final:
             return
-        attempt += 1
 
 
 class StopSignals:
@@ -183,9 +175,7 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._hear_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -70,17 +70,17 @@ def _text_key(expected: str) -> PlanKey:
     return PlanKey(expected, lambda value: isinstance(value, str) and bool(value.strip()))
 
 
-def _is_device(value: object) -> bool:
-    return isinstance(value, str) and _DEVICE.fullmatch(value) is not None
-
-
 _SWITCH = PlanKey("true or false", lambda value: isinstance(value, bool), False)
 AXES: Mapping[str, PlanKey] = {
     "network": _text_key("a model's name, a network folder or file.py:factory"),
     "stage": _choice_key(*STAGES),
     "image_size": _whole_key(32),
     "precision": _choice_key("fp32", "bf16", "fp16"),
-    "device": PlanKey('"auto", "cpu", "cuda:0" or "LABEL/cuda:0"', _is_device, "auto"),
+    "device": PlanKey(
+        '"auto", "cpu", "cuda:0" or "LABEL/cuda:0"',
+        lambda value: isinstance(value, str) and _DEVICE.fullmatch(value) is not None,
+        "auto",
+    ),
     "num_workers": _whole_key(0, default=0),
     "prefetch_factor": _whole_key(1),
     "threads": _whole_key(1),

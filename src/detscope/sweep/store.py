@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from detscope.errors import InputError, MachineError, UsageError
@@ -203,7 +202,10 @@ class SweepStore:
             if not create:
                 raise InputError(f"{self.path}: an empty file, not a store", "give the file of a sweep")
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._make_tables()
+            with self._begin_transaction():
+                if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():  # another one was quicker
+                    for statement in list_statements():
+                        self._db.execute(statement)
         application, version = (
             self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
@@ -238,12 +240,6 @@ class SweepStore:
                 raise _make_damage_error(
                     self.path, f"row {wrong[0]['row']} of {table} has values of other types"
                 )
-
-    def _make_tables(self) -> None:
-        with self._begin_transaction():
-            if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():  # another one was quicker
-                for statement in list_statements():
-                    self._db.execute(statement)
 
     @contextmanager
     def _begin_transaction(self) -> Iterator[None]:
@@ -297,21 +293,19 @@ class SweepStore:
         """Insert rows with their roles, all or none; a trial's second result is kept apart as a duplicate."""
         names = list(COLUMNS)
         text = f"INSERT INTO attempts ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        same = (
+            "SELECT 1 FROM attempts WHERE role = 'accepted' AND (trial = ? OR (configuration = ?"
+            " AND device = ? AND environment = ? AND repetition = ?))"
+        )
+        keys = ("trial", "configuration", "device", "environment", "repetition")
         roles = []
         with self._begin_transaction():
-            for row, asked in rows:
-                role = "duplicate" if asked == "accepted" and self._has_result(row) else asked
+            for row, role in rows:
+                if role == "accepted" and self._db.execute(same, [row[key] for key in keys]).fetchone():
+                    role = "duplicate"
                 self._db.execute(text, [role if name == "role" else row.get(name) for name in names])
                 roles.append(role)
         return roles
-
-    def _has_result(self, row: Mapping[str, Any]) -> bool:
-        found = self._db.execute(
-            "SELECT 1 FROM attempts WHERE role = 'accepted' AND (trial = ? OR (configuration = ?"
-            " AND device = ? AND environment = ? AND repetition = ?))",
-            [row[name] for name in ("trial", "configuration", "device", "environment", "repetition")],
-        )
-        return found.fetchone() is not None
 
     def reopen_trials(self, trials: Iterable[str]) -> None:
         """Take back the results of trials that are to be run again; they stay as earlier attempts."""
@@ -348,10 +342,7 @@ class SweepStore:
 
     def read_attempts(self, role: str | None = "accepted") -> list[dict[str, Any]]:
         """Attempts of a role (None: all), in the order in which they were kept."""
-        where = "" if role is None else " WHERE role = ?"
-        found = self.query_rows(
-            f"SELECT * FROM attempts{where} ORDER BY rowid", () if role is None else (role,)
-        )
+        found = self.query_rows("SELECT * FROM attempts WHERE role = ifnull(?, role) ORDER BY rowid", (role,))
         for row in found:
             row["more"] = self._parse_object(row["more"]) if row["more"] else {}
         return found
@@ -382,9 +373,7 @@ class SweepStore:
     def __enter__(self) -> SweepStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -39,7 +39,7 @@ def describe_spec(spec: str) -> ModelCard:
 
 def build_own(spec: str, options: BuildOptions) -> BuiltModel:
     """Import, call the factory, and describe what it gave."""
-    from detscope.zoo.weights.choice import check_choice, find_weights, load_into, seed_weights
+    from detscope.zoo.weights import check_choice, find_weights, load_into, seed_weights
 
     card = describe_spec(spec)
     for option in ("image_size", "trainable_layers"):

@@ -20,7 +20,7 @@ class GridFamily(Family):
 
     def build_model(self, card: ModelCard, options: BuildOptions) -> BuiltModel:
         """Random weights, or those of a file; nobody has published any."""
-        from detscope.zoo.weights.choice import find_weights, load_into, seed_weights
+        from detscope.zoo.weights import find_weights, load_into, seed_weights
         from detscope_gridnet.detector import GridDetector
 
         if options.trainable_layers is not None:

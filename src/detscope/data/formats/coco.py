@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.annotations.records import (
+from detscope.data.annotations import (
     HINT,
+    LARGEST_SIDE,
     Annotations,
-    Box,
+    BadAnnotationError,
     ImageRecord,
     Judge,
     ObjectRecord,
@@ -29,18 +30,12 @@ from detscope.data.annotations.records import (
     box_area,
     draw_names,
     held_out_note,
-    make_record,
-)
-from detscope.data.annotations.segmentation import (
-    BadAnnotationError,
-    parse_segmentation,
-    require_mask_size,
-)
-from detscope.data.annotations.values import (
-    LARGEST_SIDE,
     leads_out,
+    make_record,
     parse_number,
+    parse_segmentation,
     parse_whole,
+    require_mask_size,
     require_name,
     shorten_value,
 )
@@ -182,8 +177,13 @@ def find_annotation_files(folder: Path) -> Iterator[Path]:
 def choose_file(files: Sequence[Path], split: Split, need_keypoints: bool) -> AnnotationFile:
     """The file of a split; one file for everything is divided by us."""
     kind = [file for file in files if ("keypoints" in file.name) == need_keypoints] or list(files)
+    roles: dict[Path, set[str]] = {}  # splits that the words of a file's name, or its folder, speak of
+    for file in kind:
+        words = [*re.split(r"[^a-z0-9]+", file.stem.lower()), file.parent.name.lower()]
+        matches = (re.fullmatch(r"(train|val|test)(?:ing|id|idation)?\d*", word) for word in words)
+        roles[file] = {match.group(1) for match in matches if match}
     own, other = (
-        [file for role in _ROLES[which] for file in kind if role in _find_roles(file)]
+        [file for role in _ROLES[which] for file in kind if role in roles[file]]
         for which in (split, "val" if split == "train" else "train")
     )
     if own and (other or split == "val"):
@@ -195,13 +195,6 @@ def choose_file(files: Sequence[Path], split: Split, need_keypoints: bool) -> An
         return AnnotationFile((own or other or kind)[0], split_by_us=True)
     names = ", ".join(file.name for file in kind[:4])
     raise InputError(f"cannot tell which annotation file is meant: {names}", "name the file: --data FILE")
-
-
-def _find_roles(file: Path) -> set[str]:
-    """Splits that the words of a file's name, or the folder it is in, speak of."""
-    words = [*re.split(r"[^a-z0-9]+", file.stem.lower()), file.parent.name.lower()]
-    matches = (re.fullmatch(r"(train|val|test)(?:ing|id|idation)?\d*", word) for word in words)
-    return {match.group(1) for match in matches if match}
 
 
 def find_images_folder(base: Path, annotation_file: Path, content: Any) -> Path:
@@ -373,7 +366,14 @@ class _CocoReader:
         category = _number_or_none(annotation["category_id"])
         if category not in self.labels:
             raise BadAnnotationError(f"unknown category {shorten_value(annotation['category_id'])}")
-        box = self.judge.judge_box(_parse_corners(annotation.get("bbox")), size, name, number)
+        bbox = annotation.get("bbox")
+        if not isinstance(bbox, list | tuple) or len(bbox) != 4:
+            raise BadAnnotationError("box is not a list of four numbers")
+        try:
+            x, y, width, height = map(parse_number, bbox)
+        except ValueError as error:
+            raise BadAnnotationError(f"box: {error}") from None
+        box = self.judge.judge_box((x, y, x + width, y + height), size, name, number)
         area = annotation.get("area")
         try:
             area = box_area(box) if area is None else parse_number(area)
@@ -408,16 +408,6 @@ class _CocoReader:
         if points.shape != (3 * self.keypoint_count,) or not np.isfinite(points).all():
             raise BadAnnotationError(f"keypoints are not {self.keypoint_count} finite triples")
         return points.reshape(self.keypoint_count, 3)
-
-
-def _parse_corners(bbox: Any) -> Box:
-    if not isinstance(bbox, list | tuple) or len(bbox) != 4:
-        raise BadAnnotationError("box is not a list of four numbers")
-    try:
-        x, y, width, height = map(parse_number, bbox)
-    except ValueError as error:
-        raise BadAnnotationError(f"box: {error}") from None
-    return x, y, x + width, y + height
 
 
 _LICENCE = "annotations CC BY 4.0, images under Flickr's terms"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from detscope.data.annotations.records import Annotations, make_record
+from detscope.data.annotations import Annotations, make_record
 from detscope.data.contract import DatasetFormat, OpenRequest
 from detscope.data.dataset import FolderDataset, join_images, read_image_size
-from detscope.data.images.files import find_images
+from detscope.data.images import find_images
 from detscope.errors import InputError
 
 

@@ -16,15 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from detscope.data.annotations.records import Annotations, ObjectRecord, make_record
-from detscope.data.annotations.segmentation import encode_mask
+from detscope.data.annotations import Annotations, ObjectRecord, encode_mask, make_record
 from detscope.data.contract import DatasetFormat, OpenRequest, Problem, Progress, track_progress
 from detscope.data.dataset import FolderDataset, join_images
-from detscope.data.download.extract import extract_archive
-from detscope.data.download.fetch import RemoteFile, fetch_file
-from detscope.data.download.folders import build_folder_once, require_free_disk
-from detscope.data.download.prepare import Archive, Collection
-from detscope.data.images.decoding import ImageError, read_label_image
+from detscope.data.download.extract import build_folder_once, extract_archive, require_free_disk
+from detscope.data.download.prepare import Archive, Collection, RemoteFile, fetch_file
+from detscope.data.images import ImageError, read_label_image
 from detscope.errors import InputError, UsageError
 
 PUBLISHER_URL = "https://www.robots.ox.ac.uk/~vgg/data/pets/data"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from detscope.data.contract import DatasetFormat, OpenRequest, Progress, track_progress
 from detscope.data.dataset import FolderDataset
-from detscope.data.download.folders import build_folder_once
+from detscope.data.download.extract import build_folder_once
 from detscope.data.formats.coco import open_coco_file
 
 Outline = npt.NDArray[np.float64]  # [N, 2] of x, y

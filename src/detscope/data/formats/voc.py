@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detscope.data.annotations.records import (
+from detscope.data.annotations import (
+    LARGEST_SIDE,
     Annotations,
+    BadAnnotationError,
     Box,
     ImageRecord,
     Judge,
@@ -25,15 +27,15 @@ from detscope.data.annotations.records import (
     SplitItems,
     box_area,
     divide_items,
+    encode_mask,
     make_record,
+    read_lines,
+    relative_name,
 )
-from detscope.data.annotations.segmentation import BadAnnotationError, encode_mask
-from detscope.data.annotations.values import LARGEST_SIDE, read_lines, relative_name
 from detscope.data.contract import DatasetFormat, OpenRequest, Progress, track_progress
 from detscope.data.dataset import FolderDataset, join_images, read_image_size
 from detscope.data.download.prepare import Archive, Collection
-from detscope.data.images.decoding import read_label_image
-from detscope.data.images.files import SUFFIXES
+from detscope.data.images import SUFFIXES, read_label_image
 from detscope.errors import InputError, UsageError
 from detscope.limits import read_within_limit, require_within
 

@@ -14,19 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from detscope.data.annotations.records import (
+from detscope.data.annotations import (
     Annotations,
+    BadAnnotationError,
     ImageRecord,
     Judge,
     ObjectRecord,
+    Segmentation,
     SplitItems,
     box_area,
     divide_items,
-    make_record,
-)
-from detscope.data.annotations.segmentation import BadAnnotationError, Segmentation
-from detscope.data.annotations.values import (
     leads_out,
+    make_record,
     parse_whole,
     read_lines,
     relative_name,
@@ -35,7 +34,7 @@ from detscope.data.annotations.values import (
 )
 from detscope.data.contract import DatasetFormat, OpenRequest, Split, track_progress
 from detscope.data.dataset import FolderDataset, join_images, read_image_size
-from detscope.data.images.files import SUFFIXES
+from detscope.data.images import SUFFIXES
 from detscope.errors import InputError, UsageError
 from detscope.limits import require_within
 

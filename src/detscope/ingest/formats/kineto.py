@@ -2,41 +2,114 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from detscope.errors import InputError
 from detscope.ingest.files import RecordedFile
 from detscope.ingest.kineto.attribution import TraceAttribution, attribute_events
-from detscope.ingest.kineto.columns import EventCollector
-from detscope.ingest.kineto.events import CounterEvent, decode_counters, decode_events
-from detscope.ingest.kineto.metadata import (
-    find_home_places,
-    find_private_keys,
-    find_suspicious_keys,
-    read_metadata,
-    select_facts,
+from detscope.ingest.kineto.events import (
+    CounterEvent,
+    TraceText,
+    decode_counters,
+    decode_events,
+    has_events,
+    read_batches,
 )
-from detscope.ingest.kineto.naming import DEVICE_ROLES
-from detscope.ingest.kineto.spans import make_node_frame, make_span_frame, make_step_frame
-from detscope.ingest.kineto.stream import TraceText, has_events, read_batches
+from detscope.ingest.kineto.naming import DEVICE_ROLES, has_home
 from detscope.ingest.kineto.tables import (
     make_device_frame,
     make_host_frames,
+    make_node_frame,
     make_operator_frame,
+    make_span_frame,
+    make_step_frame,
     write_counters,
     write_memory,
 )
-from detscope.ingest.kineto.trace import sort_events
+from detscope.ingest.kineto.trace import EventCollector, sort_events
 from detscope.ingest.sink import Format, Sink
 from detscope.limits import LIMITS, raise_hint, read_limit
+
+_PRIVATE_KEY = re.compile(
+    r"env(iron(ment)?)?$|_env(_|$)|token|secret|passw(or)?d|api_?key|credential|cookie|"
+    r"(^|_)user(name)?(_|$)|(^|_)host_?name|(^|_)home(_|$)",
+    re.IGNORECASE,
+)
+# as environment variables spell them; each word costs a pass over the text
+_SUSPECT_WORDS = (b"TOKEN", b"SECRET", b"PASSWORD")
+_SUSPECT_KEY = re.compile(
+    rb'"([A-Za-z0-9_. -]{0,60}(?:token|secret|password|api_key)[A-Za-z0-9_. -]{0,60})"\s*:', re.IGNORECASE
+)
+_MOST_NODES = 20_000
+_DEVICE_FACTS = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms", "warpSize")
+_FACTS = (
+    *("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds"),
+    *("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory"),
+    *("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version"),
+    *("cupti_version", "roctracer_version"),
+)
 
 _OBJECT = re.compile(rb"^\s*+\{\s*+[\"}]")
 _LIST = re.compile(rb"^\s*\[\s*(\{|\])")
 _EVENT_KEYS = re.compile(rb'"(traceEvents|ph|schemaVersion|deviceProperties|distributedInfo)"\s*:')
 _HINT = "record it again with torch.profiler's export_chrome_trace, or copy it again"
+
+
+def read_metadata(text: TraceText, count: Callable[[str, int], None]) -> dict[str, Any]:
+    """The object around the list of events; what of it cannot be read is left out and counted."""
+    before, after = text.before.strip().rstrip(b","), text.after.strip().lstrip(b",")
+    found: dict[str, Any] = {}
+    parts = [before + b"}"] if before.startswith(b"{") else []
+    parts += [b"{" + after] if after.endswith(b"}") else []
+    for part in parts:
+        try:
+            value = json.loads(part.decode("utf-8", errors="replace"))
+        except (ValueError, RecursionError):
+            count("unreadable parts of the metadata", 1)
+            continue
+        found |= value if isinstance(value, dict) else {}
+    return found
+
+
+def select_facts(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What may be kept: versions, settings, devices and ranks; by name, so that nothing else slips in."""
+    facts = {key: metadata[key] for key in _FACTS if isinstance(metadata.get(key), int | str)}
+    devices = metadata.get("deviceProperties")
+    if isinstance(devices, list):
+        facts["devices"] = [
+            {key: device[key] for key in _DEVICE_FACTS if isinstance(device.get(key), int | str)}
+            for device in devices[:64]
+            if isinstance(device, dict)
+        ]
+    job = metadata.get("distributedInfo")
+    if isinstance(job, dict):
+        for key in ("rank", "world_size"):
+            if isinstance(job.get(key), int) and not isinstance(job.get(key), bool):
+                facts[key] = job[key]
+        if isinstance(job.get("backend"), str):
+            facts["backend"] = job["backend"][:40]
+    return facts
+
+
+def find_private_keys(metadata: dict[str, Any]) -> list[str]:
+    """Keys whose names or values look private. Only keys, never values."""
+    found: dict[str, None] = {}
+    waiting: list[tuple[str, object]] = [(str(key), value) for key, value in metadata.items()]
+    for key, value in islice(waiting, _MOST_NODES):  # breadth first: it grows while it is walked
+        if _PRIVATE_KEY.search(key) or (isinstance(value, str) and has_home(value)):
+            found[key] = None
+        if isinstance(value, dict):
+            waiting.extend((str(inner), item) for inner, item in value.items())
+        elif isinstance(value, list):
+            waiting.extend((key, item) for item in value[:1000])
+    return list(found)
 
 
 def recognize_head(head: bytes, path: Path) -> bool:
@@ -57,8 +130,8 @@ def read_trace(path: Path, sink: Sink) -> None:
     most, limit_name = RecordedFile(path).find_event_limit()
     for batch in read_batches(path, text):
         collector.add_batch(decode_events(batch, text, sink.add_count))
-        if not collector.batch_is_plain:
-            suspects |= find_suspicious_keys(batch)
+        if not collector.batch_is_plain and any(word in batch for word in _SUSPECT_WORDS):
+            suspects |= {key.decode("ascii", "replace") for key in _SUSPECT_KEY.findall(batch)[:1000]}
         if collector.batch_has_counters:
             counters += decode_counters(batch)
         if collector.kept + len(counters) > most:
@@ -66,7 +139,10 @@ def read_trace(path: Path, sink: Sink) -> None:
             break
     metadata = read_metadata(text, sink.add_count)
     facts = select_facts(metadata)
-    keys = [*find_private_keys(metadata), *find_home_places(collector.names, collector.stacks)]
+    keys = find_private_keys(metadata)
+    for place, texts in (("names of events", collector.names), ("Call stack", collector.stacks)):
+        if any(isinstance(text, str) and has_home(text) for text in texts):
+            keys.append(place)
     keys += sorted(suspects - set(keys))
     if keys:
         shown = ", ".join(key[:60] for key in keys[:12]) + (", ..." if len(keys) > 12 else "")
@@ -75,7 +151,17 @@ def read_trace(path: Path, sink: Sink) -> None:
             "but think before passing the file on"
         )
         sink.info["private_keys"] = [key[:60] for key in keys[:100]]
-    _note_damage(sink, text, collector.events)
+    sink.add_count("unreadable bytes skipped", text.skipped_bytes)
+    if text.cut:
+        sink.add_note("the file ends before its events do: what was read until there is shown")
+    if text.stopped:
+        reason = f"limit {text.stopped} of {read_limit(text.stopped):,} {LIMITS[text.stopped].unit}"
+        sink.add_note(
+            f"partial: the first {collector.events:,} events alone were read "
+            f"({reason}: {raise_hint(text.stopped)})"
+        )
+    if text.cut or text.stopped:
+        sink.info["cut"] = True
     sink.info |= {"events": collector.events, **facts}
     sink.rank = facts.get("rank", sink.rank)
     trace = sort_events(collector)
@@ -131,19 +217,6 @@ def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> No
         sink.cannot_tell("how busy the device was: the file has counters of kernels, but no kernel times")
     if not found.modules.made_of:
         sink.cannot_tell("modules: the file names none (record with with_stack=True or with_modules=True)")
-
-
-def _note_damage(sink: Sink, text: TraceText, events: int) -> None:
-    sink.add_count("unreadable bytes skipped", text.skipped_bytes)
-    if text.cut:
-        sink.add_note("the file ends before its events do: what was read until there is shown")
-    if text.stopped:
-        reason = f"limit {text.stopped} of {read_limit(text.stopped):,} {LIMITS[text.stopped].unit}"
-        sink.add_note(
-            f"partial: the first {events:,} events alone were read ({reason}: {raise_hint(text.stopped)})"
-        )
-    if text.cut or text.stopped:
-        sink.info["cut"] = True
 
 
 PART = Format("Kineto / Chrome trace", recognize_head, read_trace, order=50)

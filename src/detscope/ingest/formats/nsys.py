@@ -19,16 +19,40 @@ None of these files has step marks; where a file has them (NVTX "ProfilerStep#7"
 from __future__ import annotations
 
 import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from detscope.errors import InputError
-from detscope.ingest.nsys.database import Database, as_integers, open_database
-from detscope.ingest.nsys.ranges import RangeIndex, read_meaning
+from detscope.ingest.files import RecordedFile
 from detscope.ingest.sink import Format, Sink
+from detscope.limits import over_limit
+from detscope.machine.sqlite_watch import QueryWatch
+
+ROWS_AT_ONCE = 100_000
+# a damaged schema also shows as text that cannot be decoded, in SQLite's own message
+_FAILURES = (sqlite3.Error, OverflowError, MemoryError, UnicodeError)
+_AGAIN = "export it again: nsys export --type=sqlite REPORT.nsys-rep"
+
+# as torch.autograd.profiler.emit_nvtx writes them: "aten::add, seq = 12, op_id = 314290"
+_OPERATOR = re.compile(r"^(?P<name>[^,]+?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+.*)$")
+_SEQUENCE_ONLY = re.compile(r"^(?P<name>[^,]+?), seq = (?P<sequence>\d{1,18})\b")
+_STEP = re.compile(
+    r"^(?:detscope:step[ :#]*|ProfilerStep ?#|(?:training |train |inference )?(?:step|iteration|iter)[ :_#]*)"
+    r"(?P<number>\d{1,15})$",
+    re.IGNORECASE,
+)
+_PHASE = re.compile(r"^detscope:phase[ :](?P<name>\w+)$")
+
+Integers = NDArray[np.int64]
 
 KERNELS, COPIES, SETS, GRAPHS, SYNCS, RUNTIME = (
     f"CUPTI_ACTIVITY_KIND_{kind}"
@@ -53,6 +77,182 @@ _DEVICE_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "glo
 _LAUNCH_TYPES = dict.fromkeys(
     ("rank", "correlation", "launch_ns", "launch_wall_ns", "launch_thread"), pl.Int64
 ) | {"call": pl.String}
+
+
+class Database:
+    """Tables by name; what is not there is empty, and a damaged page is an InputError."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self.name = name
+        self._connection = connection
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._watch = QueryWatch(connection, name)
+        # table -> lower-case column -> column as it is spelt; views are left alone
+        self.columns: dict[str, dict[str, str]] = {}
+        for (table,) in next(self._read_pages("SELECT name FROM sqlite_master WHERE type = 'table'"), []):
+            rows = next(self._read_pages(f"PRAGMA table_info({_quote_name(str(table))})"), [])
+            self.columns[str(table)] = {str(row[1]).lower(): str(row[1]) for row in rows}
+
+    def read_chunks(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+        """The rows in pieces of bounded size, as columns; a column the file lacks is all None."""
+        if table not in self.columns:
+            return
+        spelt = self.columns[table]
+        wanted = ", ".join(_quote_name(spelt[c.lower()]) if c.lower() in spelt else "NULL" for c in columns)
+        for rows in self._read_pages(f"SELECT {wanted} FROM {_quote_name(table)}"):
+            yield dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
+
+    def read_frames(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """As `read_chunks`, for columns of whole numbers; what is no whole number is null."""
+        for chunk in self.read_chunks(table, columns):
+            yield pl.DataFrame({name: as_integers(values) for name, values in chunk.items()})
+
+    def count_rows(self, table: str) -> int:
+        """Rows of a table; 0 without it."""
+        if table not in self.columns:
+            return 0
+        return int(next(self._read_pages(f"SELECT COUNT(*) FROM {_quote_name(table)}"))[0][0])
+
+    def read_texts(self, table: str, key: str, value: str) -> dict[int, str]:
+        """Number -> text, as `StringIds` keeps them."""
+        found: dict[int, str] = {}
+        for chunk in self.read_chunks(table, (key, value)):
+            for number, text in zip(chunk[key], chunk[value], strict=True):
+                if isinstance(number, int) and isinstance(text, str):
+                    found[number] = text
+        return found
+
+    def _read_pages(self, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+        cursor = None
+        while True:
+            try:
+                with self._watch.watch_query():
+                    cursor = cursor or self._connection.execute(sql)
+                    rows = cursor.fetchmany(ROWS_AT_ONCE)
+            except _FAILURES as error:
+                raise _damage_error(self.name, error) from error
+            if not rows:
+                return
+            yield rows
+
+
+def _damage_error(name: str, error: BaseException) -> InputError:
+    return InputError(f"{name} is damaged: SQLite says {str(error).splitlines()[0][:150]!r}", _AGAIN)
+
+
+def as_integers(values: list[Any]) -> pl.Series:
+    """Whole numbers; text and bytes in their place (a damaged file) become null."""
+    try:
+        return pl.Series(values, dtype=pl.Int64)
+    except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):
+        whole = (int(v) if isinstance(v, float) and v.is_integer() and abs(v) < 2**62 else v for v in values)
+        return pl.Series([v if isinstance(v, int) else None for v in whole], dtype=pl.Int64)
+
+
+@contextmanager
+def open_database(path: Path) -> Iterator[Database]:
+    """Open read-only and immutable: no lock, no journal, no byte changes, also on a read-only disk."""
+    with _unpack_file(path) as plain:
+        try:
+            uri = plain.resolve().as_uri() + "?mode=ro&immutable=1"
+            connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+        except sqlite3.Error as error:
+            raise _damage_error(path.name, error) from error
+        with closing(connection):
+            yield Database(connection, path.name)
+
+
+@contextmanager
+def _unpack_file(path: Path) -> Iterator[Path]:
+    """The file itself, or its unpacked copy in a folder that is removed again."""
+    recorded = RecordedFile(path)
+    if not recorded.is_packed:
+        yield path
+        return
+    most = recorded.most_bytes
+    with tempfile.TemporaryDirectory(prefix="detscope-") as folder:
+        plain = Path(folder) / "export.sqlite"
+        with plain.open("wb") as target:
+            for piece in recorded.read_pieces(1 << 20):
+                target.write(piece)
+                if target.tell() > most:
+                    raise over_limit("recording_ratio", path.name)
+        if recorded.error:
+            raise InputError(f"{path.name} cannot be unpacked: {recorded.error}", "copy the file again")
+        yield plain
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class RangeMeaning:
+    """What a range's text says: kind of host event, name, autograd sequence number, step number."""
+
+    kind: str
+    name: str
+    sequence: int | None = None
+    step: int | None = None
+
+
+def read_meaning(text: str) -> RangeMeaning:
+    """Read the text of a range."""
+    if step := _STEP.match(text):
+        return RangeMeaning("step", text, step=int(step["number"]))
+    if phase := _PHASE.match(text):
+        return RangeMeaning("phase", phase["name"])
+    if operator := _OPERATOR.match(text) or _SEQUENCE_ONLY.match(text):
+        sequence = operator["sequence"]
+        return RangeMeaning("operator", operator["name"], int(sequence) if sequence else None)
+    return RangeMeaning("annotation", text)
+
+
+@dataclass
+class RangeIndex:
+    """Ranges of one kind on all threads, for looking up the innermost one around a moment."""
+
+    numbers: list[int] = field(default_factory=list)  # four of each range, one after the other
+
+    def add_range(self, thread: int, start_ns: int, end_ns: int, value: int) -> None:
+        """Keep a range; its value is an index into names, or a step's number."""
+        self.numbers += (thread, start_ns, end_ns, value)
+
+    def find_around(self, threads: Integers, moments: Integers) -> Integers:
+        """The value of the innermost range around each moment on its thread; -1 for none."""
+        found = np.full(len(moments), -1, dtype=np.int64)
+        ranges = np.array(self.numbers, dtype=np.int64).reshape(-1, 4)
+        for thread in np.unique(ranges[:, 0]):
+            asked = np.flatnonzero(threads == thread)
+            if len(asked):
+                found[asked] = _find_on_thread(ranges[ranges[:, 0] == thread], moments[asked])
+        return found
+
+
+def _find_on_thread(ranges: Integers, moments: Integers) -> Integers:
+    """Push/pop ranges of a thread are nested: the innermost is the last one opened and not yet closed."""
+    _, starts, ends, values = ranges[np.lexsort((-ranges[:, 2], ranges[:, 1]))].T
+    parents = _find_parents(starts.tolist(), ends.tolist())
+    at = np.searchsorted(starts, moments, side="right") - 1
+    # walk outwards, all moments at once, until the range reaches over its moment
+    outside = (at >= 0) & (ends[at] < moments)
+    while outside.any():
+        at[outside] = parents[at[outside]]
+        outside = (at >= 0) & (ends[at] < moments)
+    return np.where(at >= 0, values[at], -1)
+
+
+def _find_parents(starts: list[int], ends: list[int]) -> Integers:
+    """The range that encloses each range, by position; -1 for the outermost."""
+    parents = np.full(len(starts), -1, dtype=np.int64)
+    open_ranges: list[int] = []
+    for position, start_ns in enumerate(starts):
+        while open_ranges and ends[open_ranges[-1]] < start_ns:
+            open_ranges.pop()
+        if open_ranges:
+            parents[position] = open_ranges[-1]
+        open_ranges.append(position)
+    return parents
 
 
 def recognize_head(head: bytes, path: Path) -> bool:  # noqa: ARG001
@@ -88,21 +288,19 @@ class _ExportReader:
         self.database, self.sink = database, sink
         self.names = database.read_texts("StringIds", "id", "value")
         self.sm_counts = {gpu["id"]: gpu["sm_count"] for gpu in sink.info["devices"] if gpu["sm_count"]}
-        self.ranks = self._find_ranks()  # process -> rank; empty where the file does not tell processes apart
+        # Each process that used a device is a rank: its calls and correlation numbers are its own.
+        seen: set[int] = set()
+        for table in (KERNELS, COPIES, SETS):
+            if "globalpid" in database.columns.get(table, {}):
+                for frame in database.read_frames(table, ("globalPid",)):
+                    seen |= set(frame["globalPid"].drop_nulls().unique().to_list())
+        processes = sorted(value // _ID % _ID for value in seen)
+        first = sink.rank * len(processes)
+        # process -> rank; empty where the file does not tell processes apart
+        self.ranks = {process: first + order for order, process in enumerate(processes)}
         self.launches = pl.DataFrame(schema=_LAUNCH_TYPES)
         self.operators, self.steps = RangeIndex(), RangeIndex()
         self.operator_names: dict[str, int] = {}
-
-    def _find_ranks(self) -> dict[int, int]:
-        """Each process that used a device is a rank: its calls and correlation numbers are its own."""
-        seen: set[int] = set()
-        for table in (KERNELS, COPIES, SETS):
-            if "globalpid" in self.database.columns.get(table, {}):
-                for frame in self.database.read_frames(table, ("globalPid",)):
-                    seen |= set(frame["globalPid"].drop_nulls().unique().to_list())
-        processes = sorted(value // _ID % _ID for value in seen)
-        first = self.sink.rank * len(processes)
-        return {process: first + order for order, process in enumerate(processes)}
 
     def _rank_of(self, processes: pl.Series) -> pl.Series:
         if not self.ranks:

@@ -1,28 +1,305 @@
-"""From a kernel to the call that launched it, its operator, module, direction, stage, phase and step."""
+"""From the events of a trace to its steps, phases, modules and stages, and from a kernel to its place."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detscope.ingest.kineto import naming
-from detscope.ingest.kineto.columns import Flags
-from detscope.ingest.kineto.modules import ModuleIntervals, find_modules, find_stages
-from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, Numbers, find_by_key, take_values
-from detscope.ingest.kineto.steps import (
-    BACKWARD,
-    TracePhases,
-    TraceSteps,
-    find_main_thread,
-    find_phases,
-    find_steps,
+from detscope.ingest.kineto.nesting import (
+    NOBODY,
+    NestedIntervals,
+    Numbers,
+    find_by_key,
+    find_interval,
+    merge_intervals,
+    take_values,
 )
-from detscope.ingest.kineto.trace import TraceEvents
+from detscope.ingest.kineto.trace import EventColumns, Flags, TraceEvents, ValueNumbers, join_columns
+
+ROOT = ""
+
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
+_PHASE_MARKS = (
+    (DATA, naming.LOADER_MARK),
+    (OPTIMIZER, naming.OPTIMIZER_MARK),
+    (FORWARD, naming.FORWARD_MARK),
+    (BACKWARD, naming.BACKWARD_MARK),
+)
+_NOTHING = np.empty(0, np.int64)
 
 IN_FORWARD, IN_BACKWARD, IN_RECOMPUTE = range(3)
 DIRECTIONS = ("forward", "backward", "recompute")
 _MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda")
+
+
+@dataclass(frozen=True)
+class ModuleIntervals:
+    """Intervals of modules, or of stages, each with its path."""
+
+    intervals: EventColumns
+    path: Numbers  # into `paths`
+    paths: list[str]
+    types: dict[str, str]
+    is_backward: Flags
+    nest: NestedIntervals
+    parents: Numbers
+    made_of: str
+
+    def __len__(self) -> int:
+        return len(self.intervals)
+
+    def find_path(self, threads: NDArray[np.integer], times_ns: Numbers) -> Numbers:
+        """The path of the innermost interval around each moment on a thread, or `NOBODY`."""
+        return take_values(self.path, self.nest.find_innermost(threads, times_ns))
+
+
+def find_modules(trace: TraceEvents) -> ModuleIntervals:
+    """Modules by Python events, by detscope's own trace, or by annotations that spell a path."""
+    if "own module" in trace.own:
+        return _read_own(trace, "own module")
+    python = trace.python.take_rows(trace.check_names(trace.python, naming.MODULE_EVENT.search))
+    if len(python):  # paths of types and numbers ("Encoder_0.Linear_2"): it does not have attribute names
+        labels = trace.map_names(python, lambda name: name.partition("nn.Module: ")[2])
+        walk = _walk_down(trace.nest_events(python))
+        one_root = len({labels[index] for index, parent in walk if parent == NOBODY}) == 1
+        paths: dict[int, str] = {}
+        types: dict[str, str] = {}
+        for index, parent in walk:
+            above = "" if parent == NOBODY else paths[parent]
+            path = f"{above}.{labels[index]}" if above else labels[index]
+            paths[index] = path = ROOT if parent == NOBODY and one_root else path
+            types[path] = labels[index].rpartition("_")[0] or labels[index]
+        whole = [paths[i] for i in range(len(python))]
+        return _make_intervals(trace, python, whole, types, "nn.Module events")
+    spelled = trace.annotations.take_rows(trace.check_names(trace.annotations, naming.module_path))
+    names = trace.map_names(spelled, lambda name: naming.module_path(name) or (ROOT, ""))
+    made_of = "annotations" if names else ""
+    return _make_intervals(trace, spelled, [path for path, _ in names], dict(names), made_of)
+
+
+def find_stages(trace: TraceEvents, modules: ModuleIntervals) -> ModuleIntervals:
+    """Stages by detscope's own trace, by annotations that name one, else the root's direct children."""
+    if "own stage" in trace.own:
+        return _read_own(trace, "own stage")
+    found = trace.annotations.take_rows(trace.check_names(trace.annotations, naming.stage_name))
+    if len(found):
+        names = trace.map_names(found, naming.stage_name)
+        paths: dict[int, str] = {}
+        for index, parent in _walk_down(trace.nest_events(found)):
+            # a stage inside another is a part of it: its path begins with the other's
+            above = paths.get(parent, names[index])
+            paths[index] = f"{above}.{names[index]}" if above != names[index] else above
+        return _make_intervals(trace, found, [paths[i] for i in range(len(found))], {}, "annotations")
+    texts = [modules.paths[code] for code in modules.path.tolist()]
+    chosen = np.array([bool(path) and "." not in path for path in texts], bool)
+    if not chosen.any() or ROOT not in modules.paths:
+        return _make_intervals(trace, join_columns(), [], {}, "")
+    paths_chosen = [path for path, good in zip(texts, chosen.tolist(), strict=True) if good]
+    children = modules.intervals.take_rows(chosen)
+    return _make_intervals(trace, children, paths_chosen, {}, "the root's children")
+
+
+def _walk_down(nest: NestedIntervals) -> list[tuple[int, int]]:
+    """Every interval with the one around it, the outer ones first."""
+    order = np.argsort(nest.depth, kind="stable")
+    return list(zip(order.tolist(), nest.find_parents()[order].tolist(), strict=True))
+
+
+def _read_own(trace: TraceEvents, role: str) -> ModuleIntervals:
+    found = trace.own[role]
+    parted = trace.map_names(found, naming.without_direction)
+    # the root is drawn with its type for a name; attributes do not begin with a capital
+    paths = [ROOT if name[:1].isupper() and "." not in name else name for name, _ in parted]
+    backward = np.array([direction != "forward" for _, direction in parted], bool)
+    return _make_intervals(trace, found, paths, {}, "detscope's own trace", backward)
+
+
+def _make_intervals(
+    trace: TraceEvents,
+    found: EventColumns,
+    paths: list[str],
+    types: dict[str, str],
+    made_of: str,
+    backward: Flags | None = None,
+) -> ModuleIntervals:
+    nest, numbers = trace.nest_events(found), ValueNumbers()
+    codes = np.array([numbers[path] for path in paths], np.int64)
+    if backward is None:
+        backward = np.zeros(len(found), bool)
+    return ModuleIntervals(found, codes, list(numbers), types, backward, nest, nest.find_parents(), made_of)
+
+
+@dataclass(frozen=True)
+class TraceSteps:
+    """Steps in order of time; they do not overlap."""
+
+    numbers: Numbers
+    starts_ns: Numbers
+    ends_ns: Numbers
+    names: list[str]
+    made_of: str  # what marked them; empty where there are none
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def find_index(self, times_ns: Numbers) -> Numbers:
+        """The index of the step in which each time lies, or `NOBODY`."""
+        return find_interval(self.starts_ns, self.ends_ns, times_ns)
+
+    def find_number(self, times_ns: Numbers) -> Numbers:
+        """The number of the step in which each time lies, or `NOBODY`."""
+        return take_values(self.numbers, self.find_index(times_ns))
+
+
+@dataclass(frozen=True)
+class TracePhases:
+    """Stretches of time in one phase each; they do not overlap, and what lies between is `other`."""
+
+    starts_ns: Numbers
+    ends_ns: Numbers
+    labels: Numbers
+
+    def find_phase(self, times_ns: Numbers) -> Numbers:
+        """The phase of each time; `OTHER` between the stretches."""
+        return take_values(self.labels, find_interval(self.starts_ns, self.ends_ns, times_ns), OTHER)
+
+    def sum_between(self, start_ns: int, end_ns: int) -> Numbers:
+        """Time of each phase between two moments; they add up to the whole."""
+        first = int(np.searchsorted(self.ends_ns, start_ns, side="right"))
+        last = int(np.searchsorted(self.starts_ns, end_ns, side="left"))
+        here = slice(first, max(first, last))
+        clipped = np.minimum(self.ends_ns[here], end_ns) - np.maximum(self.starts_ns[here], start_ns)
+        found = np.zeros(len(PHASES), np.int64)
+        np.add.at(found, self.labels[here], np.maximum(clipped, 0))
+        found[OTHER] += max(0, end_ns - start_ns) - found.sum()
+        return found
+
+
+def find_main_thread(trace: TraceEvents) -> int:
+    """The thread that runs the loop: it has the steps, else the optimizer, else most launches or work."""
+    annotations = trace.annotations
+    marks = (naming.STEP_MARK, naming.OPTIMIZER_MARK, naming.LOADER_MARK)
+    marked = (annotations.thread[trace.check_names(annotations, mark.search)] for mark in marks)
+    for threads in (*marked, trace.runtime.thread, trace.operators.thread, annotations.thread):
+        if len(threads):
+            kinds, counts = np.unique(threads, return_counts=True)
+            return int(kinds[np.argmax(counts)])
+    return 0
+
+
+def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
+    """Steps by profiler marks, else by the optimizer, the loader, or what encloses the stages."""
+    own = trace.own.get("own step")
+    if own is not None and len(own):
+        return _read_marks(trace, own, naming.OWN_STEP, "steps of a detscope trace")
+    marks = _take_named(trace, trace.annotations, naming.STEP_MARK)
+    if len(marks):
+        return _read_marks(trace, marks, naming.STEP_MARK, "ProfilerStep marks")
+    annotations = _take_thread(trace.annotations, thread)
+    optimizer = _take_named(trace, annotations, naming.OPTIMIZER_STEP)
+    loader = _take_named(trace, annotations, naming.LOADER_MARK)
+    hosts = [_take_thread(part, thread) for part in (annotations, trace.operators, trace.runtime)]
+    if len(optimizer) and not len(optimizer) > len(loader) > 0:
+        ends = np.sort(optimizer.end_ns)
+        first = min(int(part.start_ns.min(initial=ends[0])) for part in hosts[:2])
+        return _number_steps(np.concatenate([[first], ends[:-1]]), ends, "ends of the optimizer's step")
+    if len(loader) > 1:
+        starts = np.sort(loader.start_ns)
+        last = max(int(part.end_ns.max(initial=starts[-1] + 1)) for part in hosts)
+        return _number_steps(starts, np.concatenate([starts[1:], [last]]), "the loader's batches")
+    # inference: the outermost annotation around a detector's stages is one pass
+    stages = trace.check_names(annotations, naming.stage_name)
+    if stages.any():
+        nest = trace.nest_events(annotations)
+        parents = nest.find_parents()
+        outer = int(np.flatnonzero(stages)[np.argmin(annotations.start_ns[stages])])
+        while parents[outer] != NOBODY:
+            outer = int(parents[outer])
+        if not stages[outer]:
+            same = annotations.take_rows((annotations.name == annotations.name[outer]) & (nest.depth == 0))
+            same = same.take_rows(np.argsort(same.start_ns))
+            name = trace.names[int(annotations.name[outer])]
+            return _number_steps(same.start_ns, same.end_ns, f"annotation {name!r}")
+    return TraceSteps(_NOTHING, _NOTHING, _NOTHING, [], "")
+
+
+def _take_thread(columns: EventColumns, thread: int) -> EventColumns:
+    """What ran on a thread, without the arguments."""
+    return columns.drop_extra().take_rows(columns.thread == thread)
+
+
+def _take_named(trace: TraceEvents, columns: EventColumns, pattern: re.Pattern[str]) -> EventColumns:
+    return columns.take_rows(trace.check_names(columns, pattern.search))
+
+
+def _read_marks(
+    trace: TraceEvents, marks: EventColumns, pattern: re.Pattern[str], made_of: str
+) -> TraceSteps:
+    marks = marks.take_rows(np.argsort(marks.start_ns, kind="stable"))
+    starts, ends = marks.start_ns, marks.end_ns
+    names = [trace.names[code] for code in marks.name.tolist()]
+    # two marks may meet or overlap by a rounding error; a moment belongs to one step
+    ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    found = [pattern.search(name) for name in names]
+    numbers = [int(match.group(1)[:18]) if match else index for index, match in enumerate(found)]
+    return TraceSteps(np.array(numbers, np.int64), starts, ends, names, made_of)
+
+
+def _number_steps(starts: Numbers, ends: Numbers, made_of: str) -> TraceSteps:
+    names = [f"step {number}" for number in range(len(starts))]
+    return TraceSteps(np.arange(len(starts)), starts, ends, names, made_of)
+
+
+def find_phases(
+    trace: TraceEvents,
+    thread: int,
+    nest: NestedIntervals,
+    backward: Flags,
+    transfers: Flags,
+    places: tuple[ModuleIntervals, ModuleIntervals],
+) -> TracePhases:
+    """Phases from marks, autograd and what runs on the loop's thread.
+
+    Time between two events of one phase belongs to that phase; time between two phases to none.
+    """
+    if "own phase" in trace.own:
+        own = trace.own["own phase"]
+        own = own.take_rows(np.argsort(own.start_ns, kind="stable"))
+        labels = trace.map_names(own, lambda name: PHASES.index(name) if name in PHASES else OTHER)
+        return TracePhases(own.start_ns, own.end_ns, np.array(labels, np.int64))
+    on_thread = _take_thread(trace.annotations, thread)
+    marks = [(label, _take_named(trace, on_thread, pattern)) for label, pattern in _PHASE_MARKS]
+    operators = trace.operators.drop_extra()
+    top = nest.depth == 0
+    forward = top & (operators.thread == thread) & ~backward
+    parts = [
+        (BACKWARD, operators.take_rows(top & backward)),
+        (TRANSFER, operators.take_rows(forward & transfers)),
+        (FORWARD, operators.take_rows(forward & ~transfers)),
+        *((FORWARD, _take_thread(place.intervals, thread)) for place in places),
+    ]
+    covered = join_columns(*(found for _, found in marks))
+    starts, ends = merge_intervals(covered.start_ns, covered.end_ns)
+    for label, found in parts:  # events that begin inside a mark are left out: it says more than they do
+        free = find_interval(starts, ends, found.start_ns) == NOBODY
+        marks.append((label, found.take_rows(free)))
+    whole = join_columns(*(found for _, found in marks))
+    if not len(whole):
+        return TracePhases(_NOTHING, _NOTHING, _NOTHING)
+    codes = np.concatenate([np.full(len(found), label, np.int64) for label, found in marks])
+    order = np.lexsort((-whole.wall_ns, whole.start_ns))
+    starts, ends, codes = whole.start_ns[order], whole.end_ns[order], codes[order]
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    stretch_ends = np.maximum.reduceat(ends, first)
+    stretch_starts = starts[first]
+    # the next phase ends the one before it; what is left over afterwards is not taken up again
+    stretch_ends[:-1] = np.minimum(stretch_ends[:-1], stretch_starts[1:])
+    return TracePhases(stretch_starts, stretch_ends, codes[first])
 
 
 @dataclass(frozen=True)

@@ -324,7 +324,8 @@ def _draw_views(_: Random) -> LayerTrial:
     return LayerTrial(_make_operation(kinds.VIEW, (), (1,)), 1, (INFERENCE,), parts=VIEWS)
 
 
-def _draw_small(chance: Random) -> LayerTrial:
+def draw_small(chance: Random) -> LayerTrial:
+    """What is done with boxes and targets where no gradient is asked for: the time of one of several."""
     boxes = _draw_log(chance, 5, 50_000)
     size = max(1, round(boxes * SMALL_ELEMENTS / SMALL_CALLS))
     operation = _make_operation(kinds.SMALL, (), (size,))
@@ -344,8 +345,7 @@ DETECTION: tuple[tuple[Draw, int], ...] = (
     (_draw_sorting, 1),  # scores of one image, all of them or the best
     (_draw_loss, 3),  # of boxes or of class scores: summed up, or one for each (focal losses weigh them)
     (_draw_views, 1),  # other shapes of the same memory: the time of one of several
-    # what is done with boxes and targets where no gradient is asked for: the time of one of several
-    (_draw_small, 3),
+    (draw_small, 3),
 )
 _ACTIVATIONS = ("silu", "hardswish", "sigmoid")
 _ROUND: tuple[tuple[Draw, int], ...] = (

@@ -12,8 +12,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from detscope.errors import UsageError
-from detscope.predict.layers.model import LayerModel, choose_layers
-from detscope.predict.layers.table import LayerTable
+from detscope.predict.layers.model import LayerModel, LayerTable, choose_layers
 from detscope.predict.memory.model import fit_memory
 from detscope.predict.models.choice import Fit, Predictor, TargetModel, fit_target
 from detscope.predict.models.older import TREES, collect_older_features, fit_trees

@@ -117,9 +117,9 @@ def _read_convolution(call: OperatorCall, image: TensorRecord) -> Convolution | 
     weight = call.arguments[1]
     if len(weight.shape) != _PAIR + 2:
         return None
-    window = ((values[0], values[-1]) for values in call.arguments[3:6])  # stride, padding, dilation
-    channels = (image.shape[1], call.outputs[0].shape[1])
-    return Convolution(*channels, weight.shape[2:], *window, call.arguments[8])
+    stride, padding, dilation = ((values[0], values[-1]) for values in call.arguments[3:6])
+    inside, outside = image.shape[1], call.outputs[0].shape[1]
+    return Convolution(inside, outside, weight.shape[2:], stride, padding, dilation, call.arguments[8])
 
 
 def count_side_operators(low: TracedStep, high: TracedStep) -> tuple[SideOperators, ...]:

@@ -23,7 +23,7 @@ from detscope.predict.trace.scratch import ScratchBook
 from detscope.predict.trace.step import BACKWARD, FORWARD, StepLog, StorageBlock, TracedStep, trace_step
 
 if TYPE_CHECKING:
-    from detscope.zoo.networks.network import Network
+    from detscope.zoo.networks import Network
 
 _FIRST = 2  # batch norm of a single pixel needs two images
 

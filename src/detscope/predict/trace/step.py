@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from detscope.zoo.networks.network import Network
+    from detscope.zoo.networks import Network
 
 Shape = tuple[int, ...]
 FORWARD, BACKWARD = "forward", "backward"

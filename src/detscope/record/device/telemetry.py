@@ -28,10 +28,8 @@ class Reading(NamedTuple):
     unit: str
 
 
-class _NvmlMetric(NamedTuple):
-    name: str
-    unit: str
-    read: Callable[[ModuleType, Any], float]
+# name, unit, how it is read
+_NvmlMetric = tuple[str, str, Callable[[ModuleType, Any], float]]
 
 
 def _call_either(nvml: ModuleType, names: tuple[str, str], *args: Any) -> float:
@@ -45,18 +43,16 @@ def _call_either(nvml: ModuleType, names: tuple[str, str], *args: Any) -> float:
 _TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")  # newer drivers: the versioned call
 # the second was its name before driver 535
 _THROTTLING = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-_METRICS = (
-    _NvmlMetric("utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
-    _NvmlMetric("memory_utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory),
-    _NvmlMetric("memory_used_bytes", "bytes", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
-    _NvmlMetric("sm_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
-    _NvmlMetric("memory_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
-    _NvmlMetric("power_watts", "W", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000.0),
-    _NvmlMetric(
-        "temperature_celsius", "°C", lambda n, h: _call_either(n, _TEMPERATURE, h, n.NVML_TEMPERATURE_GPU)
-    ),
-    _NvmlMetric("throttle_reasons", "bits", lambda n, h: _call_either(n, _THROTTLING, h)),
-    _NvmlMetric("energy_joules", "J", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000.0),
+_METRICS: tuple[_NvmlMetric, ...] = (
+    ("utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
+    ("memory_utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory),
+    ("memory_used_bytes", "bytes", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
+    ("sm_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+    ("memory_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
+    ("power_watts", "W", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000.0),
+    ("temperature_celsius", "°C", lambda n, h: _call_either(n, _TEMPERATURE, h, n.NVML_TEMPERATURE_GPU)),
+    ("throttle_reasons", "bits", lambda n, h: _call_either(n, _THROTTLING, h)),
+    ("energy_joules", "J", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000.0),
 )
 
 
@@ -196,8 +192,7 @@ class NvmlSampler(Source):
 
     def __init__(self) -> None:
         super().__init__()
-        self._metrics: dict[int, list[_NvmlMetric]] = {}
-        self._handles: dict[int, Any] = {}
+        self._devices: dict[int, tuple[Any, list[_NvmlMetric]]] = {}  # handles, and what they support
         self._nvml, reason = open_nvml()
         if self._nvml is None:
             self.notes["gpu"] = reason
@@ -211,33 +206,31 @@ class NvmlSampler(Source):
             self.notes["gpu"] = "the driver reports no device"
         for index in range(count):
             try:
-                self._handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                self._metrics[index] = list(_METRICS)
+                self._devices[index] = self._nvml.nvmlDeviceGetHandleByIndex(index), list(_METRICS)
             except self._nvml.NVMLError as error:
                 self.notes[f"gpu:{index}"] = f"NVML: {error}"
 
     def read_values(self) -> list[Reading]:
         """One reading per device and metric."""
+        nvml = self._nvml
         readings: list[Reading] = []
-        if self._nvml is not None:
-            for index in list(self._handles):
-                readings += self._read_device(self._nvml, index)
-        return readings
-
-    def _read_device(self, nvml: ModuleType, index: int) -> list[Reading]:
-        readings = []
-        for metric in list(self._metrics[index]):
-            try:
-                value = float(metric.read(nvml, self._handles[index]))
-            except nvml.NVMLError as error:
-                if getattr(error, "value", None) in {getattr(nvml, f"NVML_ERROR_{name}") for name in _GONE}:
-                    self.notes[f"gpu:{index}"] = f"no more readings: {error}"
-                    del self._handles[index]
-                    break
-                self.notes[f"gpu:{index} {metric.name}"] = str(error)
-                self._metrics[index].remove(metric)
-            else:
-                readings.append(Reading(f"gpu:{index}", metric.name, value, metric.unit))
+        if nvml is None:
+            return readings
+        for index, (handle, metrics) in list(self._devices.items()):
+            for metric in list(metrics):
+                name, unit, read = metric
+                try:
+                    value = float(read(nvml, handle))
+                except nvml.NVMLError as error:
+                    gone = {getattr(nvml, f"NVML_ERROR_{fault}") for fault in _GONE}
+                    if getattr(error, "value", None) in gone:
+                        self.notes[f"gpu:{index}"] = f"no more readings: {error}"
+                        del self._devices[index]
+                        break
+                    self.notes[f"gpu:{index} {name}"] = str(error)
+                    metrics.remove(metric)
+                else:
+                    readings.append(Reading(f"gpu:{index}", name, value, unit))
         return readings
 
     def close(self) -> None:

@@ -36,13 +36,6 @@ class _ByteSums:
     freed: int = 0
     peak: int = 0
 
-    def add_change(self, size: int, live: int) -> None:
-        if size > 0:
-            self.allocated += size
-        else:
-            self.freed -= size
-        self.peak = max(self.peak, live)
-
     def describe_pass(self, passes: int) -> dict[str, float]:
         return {
             "peak_bytes": self.peak,
@@ -119,7 +112,9 @@ def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSu
             parts = stage.split(".") if stage else ["(rest of the model)"]
             around = [found.stages[".".join(parts[: depth + 1])] for depth in range(len(parts))]
             for sums in (found.whole, found.modules[module], *around):
-                sums.add_change(size, live)
+                sums.allocated += max(size, 0)
+                sums.freed -= min(size, 0)
+                sums.peak = max(sums.peak, live)
             if size > 0 and found.count == 1:
                 found.single.append((size, operator, module, stage))
     return found

@@ -46,44 +46,34 @@ class GrowingVariable:
     line: str | None  # file:line where it is made longer
 
 
-@dataclass
-class Addition:
-    """What came into a container."""
-
-    bytes: int = 0
-    graphs: bool = False
-    kind: str = "objects"
+_Addition = tuple[int, bool, str]  # what came into a container: bytes, whether with graphs, kind
 
 
-def weigh_added(container: Any, items: int) -> Addition:
+def _weigh_added(container: Any, items: int) -> _Addition:
     """Of the last items; the order of a set is anybody's guess."""
     values = container.values() if isinstance(container, dict) else container
     last: Iterator[Any] = reversed(values) if hasattr(values, "__reversed__") else iter(values)
-    added = Addition()
-    for item in islice(last, min(items, _MOST_ITEMS)):
-        _weigh_item(item, added, _DEPTH)
-        if added.kind == "objects":
-            added.kind = "tensors" if isinstance(item, torch.Tensor) else type(item).__name__
-    return added
+    added = list(islice(last, min(items, _MOST_ITEMS)))
+    sizes = [_weigh_item(item, _DEPTH) for item in added]
+    kinds = ("tensors" if isinstance(item, torch.Tensor) else type(item).__name__ for item in added)
+    return sum(size for size, _ in sizes), any(graphs for _, graphs in sizes), next(kinds, "objects")
 
 
-def _weigh_item(item: Any, added: Addition, depth: int) -> None:
+def _weigh_item(item: Any, depth: int) -> tuple[int, bool]:
     if isinstance(item, torch.Tensor):
-        added.graphs = added.graphs or item.grad_fn is not None
-        if item.layout is torch.strided and item.device.type != "meta":
-            added.bytes += item.untyped_storage().nbytes()
-    elif type(item) in _CONTAINERS and depth:
+        stored = item.layout is torch.strided and item.device.type != "meta"
+        return item.untyped_storage().nbytes() if stored else 0, item.grad_fn is not None
+    if type(item) in _CONTAINERS and depth:
         inner = item.values() if isinstance(item, dict) else item
-        for one in islice(inner, _MOST_ITEMS):
-            _weigh_item(one, added, depth - 1)
-    elif isinstance(getattr(item, "nbytes", None), int):
-        added.bytes += item.nbytes
-    else:
-        added.bytes += sys.getsizeof(item, 0)
+        sizes = [_weigh_item(one, depth - 1) for one in islice(inner, _MOST_ITEMS)]
+        return sum(size for size, _ in sizes), any(graphs for _, graphs in sizes)
+    if isinstance(getattr(item, "nbytes", None), int):
+        return item.nbytes, False
+    return sys.getsizeof(item, 0), False
 
 
-def find_holder(
-    container: Any, frame: FrameType | None, items: int, added: Addition
+def _find_holder(
+    container: Any, frame: FrameType | None, items: int, added: _Addition
 ) -> GrowingVariable | None:
     """The variable of a running function, of a module, or the attribute through which it is kept."""
     frames, level = _script_frames(frame), [container]
@@ -91,7 +81,8 @@ def find_holder(
         for one in level:
             place = _find_scope(one, frames)
             if place is not None:
-                return _make_variable(place, added.kind, items, added.bytes, added.graphs)
+                size, graphs, kind = added
+                return _make_variable(place, kind, items, size, graphs)
         above = [one for part in level for one in gc.get_referrers(part) if type(one) in _CONTAINERS]
         level = [one for one in above if one is not level][:_MOST_ITEMS]
     return None
@@ -151,13 +142,7 @@ def _script_frames(frame: FrameType | None) -> list[FrameType]:
 
 
 def _find_scope(value: Any, frames: list[FrameType]) -> VariableScope | None:
-    return _find_in_frames(value, frames) or _find_in_modules(value) or _find_in_instances(value)
-
-
-def _find_in_frames(value: Any, frames: list[FrameType]) -> VariableScope | None:
-    if sys.gettrace() is not None:  # a debugger may write back what is read here
-        return None
-    for frame in frames:
+    for frame in frames if sys.gettrace() is None else ():  # a debugger may write back what is read here
         code = frame.f_code
         if not code.co_flags & _OPTIMIZED:
             continue
@@ -168,17 +153,12 @@ def _find_in_frames(value: Any, frames: list[FrameType]) -> VariableScope | None
         if name is not None:
             last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
             return name, code.co_filename, code.co_firstlineno, last
-    return None
-
-
-def _find_in_modules(value: Any) -> VariableScope | None:
     for module in list(sys.modules.values()):
-        if not isinstance(module, ModuleType) or module.__name__.startswith("detscope"):
-            continue
-        for name, one in list(vars(module).items()):
-            if one is value:
-                return name, getattr(module, "__file__", None) or "", 0, sys.maxsize
-    return None
+        if isinstance(module, ModuleType) and not module.__name__.startswith("detscope"):
+            for name, one in list(vars(module).items()):
+                if one is value:
+                    return name, getattr(module, "__file__", None) or "", 0, sys.maxsize
+    return _find_in_instances(value)
 
 
 def _find_in_instances(value: Any) -> VariableScope | None:
@@ -333,22 +313,21 @@ class GrowthWatch:
         found = find_growth(self._readings) or find_growth(half)
         if found is None:
             return None
-        held = None if self._holder is None else asdict(self._holder)
-        return {**asdict(found), "held_by": held, "note": describe_in_words(found, self._holder)}
-
-
-def describe_in_words(growth: Growth, holder: GrowingVariable | None) -> str:
-    """What is said of it in every view."""
-    steps = f"steps {growth.first_step} to {growth.last_step}, n {growth.n}"
-    size = f"memory grows by {growth.bytes_per_step / 1e6:.1f} MB per step ({steps})"
-    if holder is None:
-        return f"{size}; line: cannot tell: no container of the script gets longer by so much each step"
-    where = holder.line or "line: cannot tell: not found in its source"
-    if holder.kind == GRAPH:
-        keeps = f"{holder.name} keeps the graphs of all steps, {holder.items} nodes more each step"
-        return f"{size}: {keeps}, {where} (`.item()` or `.detach()` lets them go)"
-    what = "tensors with their graphs" if holder.keeps_graphs else holder.kind
-    return f"{size}: {holder.name} keeps {what}, {holder.items} more each step, {where}"
+        steps = f"steps {found.first_step} to {found.last_step}, n {found.n}"
+        note = f"memory grows by {found.bytes_per_step / 1e6:.1f} MB per step ({steps})"
+        holder = self._holder
+        if holder is None:
+            note += "; line: cannot tell: no container of the script gets longer by so much each step"
+            return {**asdict(found), "held_by": None, "note": note}
+        where = holder.line or "line: cannot tell: not found in its source"
+        if holder.kind == GRAPH:
+            keeps = f"the graphs of all steps, {holder.items} nodes more each step"
+            where += " (`.item()` or `.detach()` lets them go)"
+        else:
+            what = "tensors with their graphs" if holder.keeps_graphs else holder.kind
+            keeps = f"{what}, {holder.items} more each step"
+        note += f": {holder.name} keeps {keeps}, {where}"
+        return {**asdict(found), "held_by": asdict(holder), "note": note}
 
 
 def read_resident_bytes() -> int | None:
@@ -365,18 +344,18 @@ def _measure_lengths() -> dict[int, int]:
 
 def _find_largest(before: dict[int, int], wanted: float) -> GrowingVariable | None:
     """Of the containers that got longer twice, the one that got larger by most."""
-    best: tuple[float, Any, int, Any] | None = None
+    best: tuple[float, Any, int, _Addition] | None = None
     for one in gc.get_objects():
         items = len(one) - before.get(id(one), len(one)) if type(one) in _LOOKED_AT else 0
         if items <= 0:
             continue
-        added = weigh_added(one, items)
+        size, graphs, _ = added = _weigh_added(one, items)
         # what a graph keeps is not seen from Python: a tensor that has one may be all of it
-        much = max(added.bytes, wanted if added.graphs else 0.0)
+        much = max(size, wanted if graphs else 0.0)
         if much >= wanted / 4 and (best is None or much > best[0]):
             best = (much, one, items, added)
     if best is None:
         return None
     _, container, items, added = best
     del best
-    return find_holder(container, sys._getframe(), items, added)
+    return _find_holder(container, sys._getframe(), items, added)

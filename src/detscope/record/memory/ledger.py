@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from operator import itemgetter
 from typing import Any
 
@@ -41,42 +42,6 @@ class MemoryBlock:
     dtype: str | None = None
 
 
-@dataclass(slots=True)
-class BlockRelease:
-    """When and where a block was let go, or until when it was seen alive."""
-
-    time_ns: int
-    step: int
-    phase: str | None
-    run: int
-    backwards: int  # backward passes that count as having begun before it
-    last_step: bool  # recording ended before it was let go
-
-
-def find_category(block: MemoryBlock, release: BlockRelease, backward_ns: Sequence[int]) -> str:
-    """The category of a block whose life is known; `backward_ns`: when operators of backward began."""
-    if block.category is not None:
-        return block.category
-    if block.step == ALLOCATED_BEFORE:
-        return UNKNOWN
-    same_step = release.step == block.step
-    if same_step and block.place.run != NO_OPERATOR and block.place.run == release.run:
-        return WORKSPACE
-    if block.place.direction == "recompute":
-        before, after = (bisect_right(backward_ns, time_ns) for time_ns in (block.alloc_ns, release.time_ns))
-        return ACTIVATIONS if after > before or not same_step else TEMPORARY
-    if block.phase in ("backward", "optimizer"):
-        return TEMPORARY if same_step and not release.last_step else UNKNOWN
-    # made before the backward pass: kept for it, an input, or neither
-    if block.phase == "transfer" and release.phase != "transfer":
-        return "inputs"
-    if release.backwards > block.backwards:
-        return ACTIVATIONS
-    # without a backward pass: what a pass gave out is let go when the next one replaces it
-    replaced = block.phase == "forward" and release.step - block.step <= 1
-    return TEMPORARY if replaced or (same_step and not release.last_step) else UNKNOWN
-
-
 Row = tuple[Any, ...]
 
 
@@ -93,13 +58,13 @@ class StepObservations:
     """What is known of a step besides the profiler's events."""
 
     step: int
-    offset_ns: int  # the profiler's clock less ours
-    holders: dict[int, TensorHolders] = field(default_factory=dict)  # by the number of their mark
-    at_end: TensorHolders = field(default_factory=lambda: TensorHolders([]))
-    seen: Sequence[SeenTensor] = ()
-    gone: Sequence[tuple[int, int]] = ()  # time (our clock) and address of inputs that were let go
-    begin_mark: int | None = None  # what was allocated before it came between steps
-    end_ns: int = 0
+    end_ns: int
+    at_end: TensorHolders
+    holders: dict[int, TensorHolders]  # by the number of their mark
+    gone: Sequence[tuple[int, int]]  # time (our clock) and address of inputs that were let go
+    begin_mark: int | None  # what was allocated before it came between steps
+    seen: Sequence[SeenTensor]
+    offset_ns: int = 0  # the profiler's clock less ours
 
 
 class MemoryLedger:
@@ -114,7 +79,7 @@ class MemoryLedger:
         self.rows: list[Row] = []
         self.unknown_frees = self.unknown_free_bytes = self.unseen_frees = 0
         self.first_step = 0  # blocks from before it count as alive before recording began
-        self._numbers = 0
+        self._numbers = count(1)
         self._backwards = 0
         self._backwards_after: dict[int, int] = {}  # by step: how many there had been at its end
         self._last_ns = 0
@@ -193,9 +158,8 @@ class MemoryLedger:
                 block = None
             if block is None:
                 # from before recording, or an input that is not the allocator's
-                self._numbers += 1
-                size = self._block_bytes(item)
-                block = MemoryBlock(self._numbers, item.address, size, item.device, 0, ALLOCATED_BEFORE, None)
+                about = (next(self._numbers), item.address, self._block_bytes(item), item.device)
+                block = MemoryBlock(*about, 0, ALLOCATED_BEFORE, None)
                 if item.category == INPUTS and item.outside:
                     block.alloc_ns, block.step, block.phase = self._next_time(time_ns), self._step, "data"
                 block.reported = False
@@ -255,10 +219,39 @@ class MemoryLedger:
             self.unseen_frees += 1
             self._close_block(block, time_ns, phase)
             time_ns = self._next_time(time_ns)
-        self._numbers += 1
-        block = MemoryBlock(self._numbers, address, size, device, time_ns, self._step, phase)
+        block = MemoryBlock(next(self._numbers), address, size, device, time_ns, self._step, phase)
         block.place, block.backwards, block.own = place, self._backwards, between_steps
         self.live[address] = block
+
+    def _find_category(
+        self, block: MemoryBlock, time_ns: int, phase: str | None, run: int, last_step: bool
+    ) -> str:
+        """By when and where a block was made and let go; `last_step`: recording ended before that."""
+        if block.category is not None:
+            return block.category
+        if block.step == ALLOCATED_BEFORE:
+            return UNKNOWN
+        same_step = self._step == block.step
+        if same_step and block.place.run != NO_OPERATOR and block.place.run == run:
+            return WORKSPACE
+        if block.place.direction == "recompute":
+            began = self._backward_operators_ns
+            used = bisect_right(began, time_ns) > bisect_right(began, block.alloc_ns)
+            return ACTIVATIONS if used or not same_step else TEMPORARY
+        let_go_inside = same_step and not last_step
+        if block.phase in ("backward", "optimizer"):
+            return TEMPORARY if let_go_inside else UNKNOWN
+        # made before the backward pass: kept for it, an input, or neither
+        if block.phase == "transfer" and phase != "transfer":
+            return "inputs"
+        backwards = self._backwards
+        if block.phase != "forward" and not same_step:  # outside of the model: those of its own step count
+            backwards = self._backwards_after.get(block.step, backwards)
+        if backwards > block.backwards:
+            return ACTIVATIONS
+        # without a backward pass: what a pass gave out is let go when the next one replaces it
+        replaced = block.phase == "forward" and self._step - block.step <= 1
+        return TEMPORARY if replaced or let_go_inside else UNKNOWN
 
     def _find_shape(self, block: MemoryBlock, category: str) -> None:
         """A gradient, and what a module makes inside, has the shape of what passes the module's border."""
@@ -285,14 +278,9 @@ class MemoryLedger:
     ) -> None:
         if block.own and block.category is None:
             return
-        backwards = self._backwards
-        if block.phase != "forward" and block.step != self._step:
-            # made outside of the model: only backward passes of its own step count
-            backwards = self._backwards_after.get(block.step, backwards)
-        release = BlockRelease(time_ns, self._step, phase, run, backwards, last_step)
         place, known = block.place, block.step >= self.first_step
         freed = not last_step
-        category = find_category(block, release, self._backward_operators_ns)
+        category = self._find_category(block, time_ns, phase, run, last_step)
         self._find_shape(block, category)
         self.rows.append(
             (

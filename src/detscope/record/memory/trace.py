@@ -205,21 +205,12 @@ class SpanBuffer(EventBuffer):
 _CLOCK_MARKS = 3  # moments written to compare clocks; the quickest is believed
 
 
-@dataclass
-class SessionResult:
+class SessionResult(NamedTuple):
     """What a session heard."""
 
     results: Any  # kept as a whole: the tree below goes with it
     seen: list[SeenTensor]
-    clock: list[tuple[int, int, int]]  # mark, our time before it, how long it took
-
-    def find_offset(self, trace: MemoryTrace) -> int:
-        """The profiler's clock less ours."""
-        known = [mark for mark in self.clock if mark[0] in trace.marks]
-        if not known:
-            return 0
-        number, before_ns, _ = min(known, key=lambda mark: mark[2])
-        return trace.marks[number] - before_ns
+    clock: list[tuple[int, int, int]]  # how long a mark took, its number, our time before it
 
 
 class MemorySession:
@@ -254,7 +245,7 @@ class MemorySession:
         for _ in range(_CLOCK_MARKS):
             before_ns = perf_counter_ns()
             number = self.write_moment()
-            self._clock.append((number, before_ns, perf_counter_ns() - before_ns))
+            self._clock.append((perf_counter_ns() - before_ns, number, before_ns))
 
     def write_moment(self) -> int:
         """Write a moment; returns its number."""

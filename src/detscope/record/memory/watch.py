@@ -40,27 +40,8 @@ from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import RunWriter
 
+# Address space kept back while steps run. Its pages are never touched: they cost addresses alone.
 RESERVE_BYTES = 128 << 20
-
-
-class AddressReserve:
-    """Address space kept back while steps run. Its pages are never touched: they cost addresses alone."""
-
-    def __init__(self) -> None:
-        start_table_threads()
-        self._kept: mmap.mmap | None = None
-
-    def keep_room(self) -> None:
-        """From now on there is room to come back to; nothing where even that does not fit."""
-        if self._kept is None:
-            with suppress(OSError):
-                self._kept = mmap.mmap(-1, RESERVE_BYTES)
-
-    def give_room_up(self) -> None:
-        """A step has failed, or the run ends: the room is needed now."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
 
 
 def start_table_threads() -> None:
@@ -111,7 +92,8 @@ class MemoryWatch:
         self._borders = borders
         self._device = device
         self._session = MemorySession(buffer, borders, spans)
-        self._reserve = AddressReserve()
+        self._reserve: mmap.mmap | None = None
+        start_table_threads()
         self._ledger: MemoryLedger | None = None
         self._holders: dict[int, TensorHolders] = {}
         self._gone: list[tuple[int, int]] = []
@@ -132,7 +114,9 @@ class MemoryWatch:
 
     def begin_step(self, step: int, shapes: bool) -> None:
         """A step is about to begin; the session that began when the one before ended goes on."""
-        self._reserve.keep_room()
+        if self._reserve is None:
+            with suppress(OSError):  # not even that fits
+                self._reserve = mmap.mmap(-1, RESERVE_BYTES)
         if not self._session.is_on:
             everything = TensorHolders(self._live.list_everything(), _OWNED)
             if self._ledger is None:
@@ -170,8 +154,7 @@ class MemoryWatch:
         self._end_data()
         if not self._session.is_on:
             return []
-        recorded = self._session.stop()
-        observed = self._take_observations(step.index, step.end_ns)
+        recorded, observed = self._stop_session(step.index, step.end_ns)
         self.live_bytes = sum_by_category(observed.at_end.held)
         if next_with_shapes is not None:
             self._session.start(next_with_shapes)
@@ -188,12 +171,11 @@ class MemoryWatch:
     def abandon_step(self, step: int, events: Sequence[int]) -> None:
         """Account for a step that did not end; without room for it, what was recorded of the step is lost."""
         self._end_data()
-        self._reserve.give_room_up()
+        self._give_room_up()
         if not self._session.is_on:
             return
         try:
-            recorded = self._session.stop()
-            observed = self._take_observations(step, perf_counter_ns())
+            recorded, observed = self._stop_session(step, perf_counter_ns())
             trace, ledger = self._add_step(recorded, events, observed)
         except MemoryError:
             self.unfinished = UnfinishedStep(step, lost=True)
@@ -209,12 +191,11 @@ class MemoryWatch:
         """Something else is going to run; what it allocates is not recorded."""
         self._end_data()
         if self._session.is_on:
-            self._session.stop()
-            self._take_observations(-1, 0)
+            self._stop_session(-1, 0)
 
     def write_rest(self, writer: RunWriter, keep_unfinished: bool) -> None:
         """Write what is alive in the end; a step without an end counts only where memory ran out in it."""
-        self._reserve.give_room_up()
+        self._give_room_up()
         self.pause_session()
         unfinished = self.unfinished
         if unfinished and keep_unfinished:
@@ -265,6 +246,12 @@ class MemoryWatch:
 
         references[key] = weakref.ref(tensor, when_gone)
 
+    def _give_room_up(self) -> None:
+        """A step has failed, or the run ends: the room is needed now."""
+        if self._reserve is not None:
+            self._reserve.close()
+            self._reserve = None
+
     def _end_data(self) -> None:
         if self._data_span is not None:
             close_span(self._data_span)
@@ -272,12 +259,13 @@ class MemoryWatch:
 
     # ---- between steps
 
-    def _take_observations(self, step: int, end_ns: int) -> StepObservations:
+    def _stop_session(self, step: int, end_ns: int) -> tuple[SessionResult, StepObservations]:
+        recorded = self._session.stop()
         gone, self._gone[:] = self._gone[:], []
         holders, self._holders = self._holders, {}
         mark, self._begin_mark = self._begin_mark, None
         at_end = TensorHolders(self._live.list_everything(), _OWNED)
-        return StepObservations(step, 0, holders, at_end, gone=gone, begin_mark=mark, end_ns=end_ns)
+        return recorded, StepObservations(step, end_ns, at_end, holders, gone, mark, recorded.seen)
 
     def _add_step(
         self, recorded: SessionResult, events: Sequence[int], observed: StepObservations
@@ -287,7 +275,9 @@ class MemoryWatch:
         with no_garbage_collection():
             owners = find_owners(events, self._nodes)
             trace = read_trace(recorded.results.experimental_event_tree(), self._nodes, owners, cuda)
-            offset_ns = observed.offset_ns = recorded.find_offset(trace)
+            known = [mark for mark in recorded.clock if mark[1] in trace.marks]
+            _, mark, before_ns = min(known, default=(0, 0, 0))  # the quickest is believed
+            offset_ns = observed.offset_ns = trace.marks.get(mark, 0) - before_ns
             observed.seen = recorded.seen + [
                 seen._replace(time_ns=seen.time_ns - offset_ns) for seen in trace.inputs
             ]

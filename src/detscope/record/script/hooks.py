@@ -37,9 +37,8 @@ class Hooks:
     def install(self, torch_is_new: bool = False) -> None:
         """Begin to listen; optimizers that were made before are known by looking at all objects there are."""
         tracker, patches = self._tracker, self._patches
-        for one in () if torch_is_new else gc.get_objects():
-            if issubclass(type(one), torch.optim.Optimizer):
-                tracker.pacer.add_optimizer()
+        for _ in range(0 if torch_is_new else _count_optimizers()):
+            tracker.pacer.add_optimizer()
         tracker.module_call = _make_module_call(tracker)
         patches.put(nn.Module, "__call__", tracker.module_call)
         put_around(patches, torch.autograd, "_engine_run_backward", tracker.run_backward)
@@ -122,6 +121,10 @@ class Hooks:
             return plain(*args, **kwargs)
         finally:
             end()
+
+
+def _count_optimizers() -> int:
+    return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
 
 
 def _make_module_call(tracker: ScriptTracker) -> Callable[..., Any]:

@@ -203,9 +203,7 @@ class StepBatches:
     def __init__(self, tracker: ScriptTracker) -> None:
         self._tracker = tracker
         self.contents: list[BatchContent] = []  # of the step's batches that came from loaders
-        self.timings: list[
-            tuple[BatchTiming, int]
-        ] = []  # and the loop's waiting; -1: it has not got that one
+        self.timings: list[tuple[BatchTiming, int]] = []  # and the loop's waiting; -1: not got yet
         self.arguments: list[BatchContent] = []  # of models, where no loader tells
         self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
         self._waited_ns = 0

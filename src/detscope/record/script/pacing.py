@@ -57,7 +57,7 @@ class StepPacer:
         self._quiet_since_step = False  # nothing has happened since an optimizer stepped
         self._called_since_step = False
         self.begins_iteration = (
-            False  # the last call of a model was the first with gradients since a backward
+            False  # the last call was the first of a model with gradients since a backward
         )
         self._forward_open = False  # a model was called with gradients and nothing went backward since
         self._iterations = 0  # of forward and backward since an optimizer stepped

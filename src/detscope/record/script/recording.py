@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from detscope.record.foreign import WeakObjects
+from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
 from detscope.record.model.calls import CallListener
@@ -31,7 +31,6 @@ from detscope.record.script.closing import (
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import StepPacer
-from detscope.record.script.ranks import ScriptRanks
 from detscope.record.script.recorder import FinishedStep, ScriptRecorder
 from detscope.record.script.roots import (
     NO_PARTS,
@@ -45,6 +44,9 @@ from detscope.record.script.roots import (
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
+
+if TYPE_CHECKING:
+    from detscope.record.communication import CommunicationWatch
 
 
 @dataclass
@@ -69,6 +71,55 @@ class PartTimes:
             "total_s": sum(self.wall_ns) / 1e9,
             "step_p50_ms": median(self.wall_ns) / 1e6 if self.wall_ns else None,
         }
+
+
+class ScriptRanks:
+    """Owned by the recording. A process group of several says that there are ranks, whoever started them."""
+
+    def __init__(self, options: ScriptOptions) -> None:
+        self._options = options
+        self._watch: CommunicationWatch | None = None
+        self.group_seen: Callable[[int, int, Any], None] = lambda _rank, _ranks, _store: None
+        self.look: Callable[[], None] = lambda: None  # called between steps
+
+    def attach_watch(self, patches: Patches, phase_now: Callable[[], str | None]) -> None:
+        """Time collectives, should this be or become one of several ranks."""
+        if torch.distributed.is_available():
+            from detscope.record.communication import CommunicationWatch
+
+            self._watch = CommunicationWatch(self._options.rank or 0)
+            self._watch.attach_to_all(patches)
+            self._watch.attach_to_calls(patches, phase_now)
+
+    def notice_group(self) -> ScriptOptions:
+        """The options, with the place of this process among the ranks, if it is one by now."""
+        distributed = torch.distributed
+        if self._options.rank is None and distributed.is_available() and distributed.is_initialized():
+            rank, ranks = distributed.get_rank(), distributed.get_world_size()
+            if ranks > 1:
+                self._options = replace(self._options, rank=rank, ranks=ranks)
+                if self._watch is not None:
+                    self._watch.rank = rank
+                self.group_seen(rank, ranks, distributed.distributed_c10d._get_default_store())
+        return self._options
+
+    def watch_run(self, recorder: ScriptRecorder) -> None:
+        """The run is open."""
+        if self._watch is not None:
+            self._watch.set_aside = recorder.track_collectives()
+
+    def keep_step(self, recorder: ScriptRecorder, step: int) -> None:
+        """A step has ended: what was noted is its own."""
+        if self._options.rank is None and self.notice_group().rank is not None:  # a group that came late
+            recorder.writer.info["rank"] = {"rank": self._options.rank, "ranks": self._options.ranks}
+        self.look()
+        if self._watch is not None:
+            recorder.writer.append_rows("communication", self._watch.take_step(step))
+
+    def skip_step(self) -> None:
+        """What was noted belongs to no step that counts."""
+        if self._watch is not None:
+            self._watch.skip_step()
 
 
 class ScriptRecording:
@@ -198,12 +249,11 @@ class ScriptRecording:
         mode = self._record_step(done, trains, buffer)
         self._sampler.take_step(counts=mode == RECORDED)
         wanted, recorder = self._options.max_steps, self._recorder
-        if wanted is not None and recorder is not None and recorder.trained == bool(self.training.steps):
-            if recorder.steps_done >= recorder.schedule.count_steps(wanted):
-                self._stopped = True
-                self.note(
-                    f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on"
-                )
+        if wanted is None or recorder is None or recorder.trained != bool(self.training.steps):
+            return self._stopped
+        if recorder.steps_done >= recorder.schedule.count_steps(wanted):
+            self._stopped = True
+            self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
         return self._stopped
 
     def _record_step(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:

@@ -240,11 +240,11 @@ class ScriptTracker(CallState):
 
     def _inside_optimizer(self) -> bool:
         """Whether an optimizer is stepping; one that raised never says that it ended."""
-        if self.in_optimizer and self._optimizer_frame is not None:
-            if not any(frame is self._optimizer_frame for frame in frames_above(sys._getframe(1))):
-                self.recording.note("an optimizer step raised an error that the script caught")
-                while self.in_optimizer:
-                    self._exit_optimizer()
+        began_in = self._optimizer_frame if self.in_optimizer else None
+        if began_in is not None and all(frame is not began_in for frame in frames_above(sys._getframe(1))):
+            self.recording.note("an optimizer step raised an error that the script caught")
+            while self.in_optimizer:
+                self._exit_optimizer()
         return self.in_optimizer > 0
 
     def enter_optimizer(self, optimizer: Any, frame: Any) -> bool:

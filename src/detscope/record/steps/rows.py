@@ -38,22 +38,14 @@ def make_span_rows(
 ) -> list[Row]:
     """Modules, methods, functions, regions, stages, and what lies outside of all of them."""
     rows: list[Row] = []
-    for number, direction in sorted(set(account.total_ns) | set(account.self_ns)):
-        key = (number, direction)
-        node = nodes[number]
-        rows.append(
-            (
-                step,
-                node.kind,
-                node.path,
-                direction,
-                account.calls.get(key, 0),
-                account.total_ns.get(key, 0),
-                account.self_ns.get(key, 0),
-                device.total_ns.get(key, 0) if device else None,
-                device.self_ns.get(key, 0) if device else None,
-            )
+    for key in sorted(set(account.total_ns) | set(account.self_ns)):
+        number, direction = key
+        about = (nodes[number].kind, nodes[number].path, direction, account.calls.get(key, 0))
+        host, below = (
+            (one.total_ns.get(key, 0), one.self_ns.get(key, 0)) if one else (None, None)
+            for one in (account, device)
         )
+        rows.append((step, *about, *host, *below))
     for (stage, direction), duration in sorted(account.stages.items()):
         on_device = device.stages.get((stage, direction), 0) if device else None
         rows.append((step, "stage", stage, direction, 1, duration, duration, on_device, on_device))

@@ -77,7 +77,7 @@ def _evaluate_model(settings: Settings, progress: Progress, notes: Sequence[str]
     dataset = _open_split(settings, set(card.needs), progress)
     truth = _read_truth(dataset)
 
-    from detscope.data.loading.loader import build_loader
+    from detscope.data.loading import build_loader
     from detscope.loops.evaluate import evaluate_model
     from detscope.sessions.train.held_out import as_detections
 

@@ -120,7 +120,7 @@ def read_pixels(dataset: DetectionDataset, index: int) -> Any:
     if folder is None:
         image, _ = dataset[index]
         return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-    from detscope.data.images.decoding import decode_image, read_image_file
+    from detscope.data.images import decode_image, read_image_file
 
     path = Path(folder) / dataset.image_name(index)
     width, height = dataset.image_size(index)

@@ -13,8 +13,7 @@ from detscope.errors import InputError, UsageError
 from detscope.machine.devices import resolve_device
 from detscope.machine.facts import gather_facts
 from detscope.predict.device.file import load_model, save_model
-from detscope.predict.device.model import STAGES, DeviceModel, fit_device
-from detscope.predict.device.transfer import FEWEST, transfer_device
+from detscope.predict.device.model import FEWEST, STAGES, DeviceModel, fit_device, transfer_device
 from detscope.predict.layers.times import LayerTime, read_layer_times, write_layer_times
 from detscope.predict.models.choice import WIDEST
 from detscope.predict.models.methods import METHODS, TARGETS

@@ -9,7 +9,7 @@ from typing import Any
 
 from detscope.errors import InputError
 from detscope.predict.device.model import STAGES
-from detscope.predict.layers.table import fit_layers
+from detscope.predict.layers.model import fit_layers
 from detscope.predict.layers.times import read_layer_times
 from detscope.predict.memory.model import keep_outcomes
 from detscope.predict.models.methods import METHODS, TARGETS

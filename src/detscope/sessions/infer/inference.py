@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from detscope.config.schema import Settings
-from detscope.data.images.files import (
+from detscope.data.images import (
     DatasetImages,
     ImageFiles,
     ImageSource,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from detscope.config.schema import Settings
-from detscope.data.images.files import ImageSource, UnusableImage
+from detscope.data.images import ImageSource, UnusableImage
 from detscope.errors import DetscopeError, OwnCodeError, UsageError
 from detscope.faults import describe_error, find_user_frame, list_frames
 from detscope.loops.infer import InferHooks, InferPlan, detect_objects, infer_batches

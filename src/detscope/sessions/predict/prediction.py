@@ -254,8 +254,7 @@ def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, An
 
 def load_unfilled(text: str, image_size: int | None) -> Network:
     """Build a network without filling its weights: no value of them is asked for."""
-    from detscope.zoo.networks import load_network
-    from detscope.zoo.networks.loading import leave_weights_unfilled
+    from detscope.zoo.networks import leave_weights_unfilled, load_network
 
     # a model of one's own may look at its weights while it is built
     with nullcontext() if ":" in text else leave_weights_unfilled():

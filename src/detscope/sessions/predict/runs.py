@@ -28,7 +28,7 @@ from detscope.sessions.predict.prediction import (
     open_device_model,
     parse_limit,
 )
-from detscope.zoo.networks.network import Batch, Network
+from detscope.zoo.networks import Batch, Network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ def _set_classes(network: Network, info: Mapping[str, Any], image_size: int | No
     if network.kind != "detector" or not isinstance(classes, int) or recorded == network.parameters:
         return network
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.networks.loading import count_parameters
+    from detscope.zoo.networks import count_parameters
     from detscope.zoo.registry import build_model
 
     options = BuildOptions(num_classes=classes + 1, weights="none", image_size=image_size)

@@ -14,7 +14,7 @@ from detscope.accuracy.measures import AccuracyRow, make_table_rows, measure_acc
 from detscope.accuracy.records import Detections, GroundTruth, find_positions
 from detscope.config.schema import Settings
 from detscope.data.contract import DetectionDataset
-from detscope.data.loading.loader import build_loader
+from detscope.data.loading import build_loader
 from detscope.loops.evaluate import ImageDetections, evaluate_model
 from detscope.report.progress import Progress
 from detscope.sessions.recording import open_data

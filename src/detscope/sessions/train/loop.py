@@ -12,7 +12,7 @@ from torch import nn
 
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.contract import DetectionDataset
-from detscope.data.loading.loader import LoaderPlan, build_loader
+from detscope.data.loading import LoaderPlan, build_loader
 from detscope.errors import OwnCodeError
 from detscope.loops.ema import WeightAverage
 from detscope.loops.train import (

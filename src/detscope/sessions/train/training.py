@@ -49,7 +49,7 @@ class TrainingJob:
 
     def read_first_batch(self) -> Batch:
         """The first images of the data set, as many as a step has."""
-        from detscope.data.loading.packing import collate_batch
+        from detscope.data.loading import collate_batch
 
         images = min(self.settings.training.batch_size, len(self.dataset))
         batch: Batch = collate_batch([self.dataset[index] for index in range(images)])

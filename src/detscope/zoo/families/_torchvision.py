@@ -13,7 +13,7 @@ from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pi
 if TYPE_CHECKING:
     from torch import nn
 
-    from detscope.zoo.weights.download import Published
+    from detscope.zoo.weights import Published
 
 _LICENCE = "BSD-3-Clause (torchvision); trained on COCO 2017, whose terms apply"
 BATCHED_NMS = "torchvision.ops.boxes:batched_nms"
@@ -70,7 +70,7 @@ class TorchvisionFamily(Family):
         self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
     ) -> BuiltModel:
         """Build the detector and put its weights in; those of a tiny one are never downloaded."""
-        from detscope.zoo.weights.choice import check_choice, find_weights, load_into, seed_weights
+        from detscope.zoo.weights import check_choice, find_weights, load_into, seed_weights
 
         tuning = self.fine_tuning.get(card.name)
         size = options.image_size
@@ -137,7 +137,7 @@ def find_published(name: str) -> Published:
     """Where torchvision offers the COCO weights of a model."""
     from torchvision.models import get_model_weights
 
-    from detscope.zoo.weights.download import Published
+    from detscope.zoo.weights import Published
 
     return Published(get_model_weights(name).DEFAULT.url)
 

@@ -63,10 +63,16 @@ class EfficientDetFamily(Family):
         self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
     ) -> BuiltModel:
         """Classes and size set, weights in, parts named."""
-        from detscope.zoo.weights.choice import find_weights, load_into, seed_weights
-        from detscope.zoo.weights.download import Published
+        from detscope.zoo.weights import Published, find_weights, load_into, seed_weights
 
-        _check_options(card, options)
+        if options.trainable_layers is not None:
+            raise UsageError(f"{card.name} does not know trainable_layers", "leave trainable_layers out")
+        size = options.image_size
+        if size is not None and size % _SIZE_STEP:  # its pyramid wants whole pixels on the backbone's levels
+            nearest = max(1, round(size / _SIZE_STEP)) * _SIZE_STEP
+            raise UsageError(
+                f"image_size = {size}: {card.name} needs a multiple of {_SIZE_STEP}", f"try {nearest}"
+            )
         config = find_config(card.name) if card is not self.tiny else _find_tiny_config(card.name)
         url = "" if card is self.tiny else str(config.url or "")
         found = find_weights(options, card.name, Published(url) if url else None, weights_base_url)
@@ -74,8 +80,8 @@ class EfficientDetFamily(Family):
 
         if options.num_classes is not None:
             config.num_classes = options.num_classes - 1  # effdet does not count the background
-        if options.image_size is not None:
-            config.image_size = (options.image_size, options.image_size)
+        if size is not None:
+            config.image_size = (size, size)
         with seed_weights(options.seed), quiet_effdet():
             module = EfficientDetector(config)
         if found.state is not None:
@@ -117,18 +123,6 @@ def _find_tiny_config(name: str) -> Any:
     config.fpn_channels, config.fpn_cell_repeats, config.box_class_repeats = 32, 2, 2
     config.max_detection_points = 1000
     return config
-
-
-def _check_options(card: ModelCard, options: BuildOptions) -> None:
-    """Refuse what EfficientDet cannot do; its pyramid wants whole pixels on the backbone's levels."""
-    if options.trainable_layers is not None:
-        raise UsageError(f"{card.name} does not know trainable_layers", "leave trainable_layers out")
-    image_size = options.image_size
-    if image_size is not None and image_size % _SIZE_STEP:
-        nearest = max(1, round(image_size / _SIZE_STEP)) * _SIZE_STEP
-        raise UsageError(
-            f"image_size = {image_size}: {card.name} needs a multiple of {_SIZE_STEP}", f"try {nearest}"
-        )
 
 
 def _make_card(name: str, parameters: int, size: int, has_weights: bool) -> ModelCard:

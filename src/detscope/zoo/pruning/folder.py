@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from detscope.errors import InputError, UsageError
-from detscope.zoo.networks.loading import find_base
-from detscope.zoo.networks.network import NetworkBase
+from detscope.zoo.networks import NetworkBase, find_base
 from detscope.zoo.pruning.layers import Indices, LayerCut
-from detscope.zoo.weights.files import compute_sha256
+from detscope.zoo.weights import compute_sha256
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from detscope.errors import InputError
-from detscope.zoo.networks.network import Network, list_outputs
-from detscope.zoo.pruning.channels import Layer, Member
+from detscope.zoo.networks import Network, list_outputs
 from detscope.zoo.pruning.layers import find_layer, list_sides
+from detscope.zoo.pruning.plan import Layer, Member
 from detscope.zoo.registry import recognise_family
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def find_groups(network: Network) -> ChannelGroups:
                 verbose=False,
             )
             found = list(graph.get_all_groups(ignored_layers=_kept_whole(graph, module)))
-            names = _name_layers(module)
+            names = {id(layer): name for name, layer in module.named_modules()}
+            names |= {id(parameter): name for name, parameter in module.named_parameters()}
             groups = [_list_members(graph, group, names) for group in found]
     except InputError:
         raise
@@ -172,11 +173,6 @@ def _list_members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]
             return []
         members.append(Member(name, side, channels, roots))
     return members
-
-
-def _name_layers(module: nn.Module) -> dict[int, str]:
-    named: dict[int, str] = {id(layer): name for name, layer in module.named_modules()}
-    return named | {id(parameter): name for name, parameter in module.named_parameters()}
 
 
 def _describe_layer(module: nn.Module, name: str, axis: int | None) -> Layer:

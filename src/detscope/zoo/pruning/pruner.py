@@ -13,19 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
-from detscope.zoo.networks.loading import (
+from detscope.zoo.networks import (
+    Network,
     build_network,
     count_parameters,
     leave_weights_unfilled,
     load_network,
 )
-from detscope.zoo.networks.network import Network
-from detscope.zoo.pruning.channels import Bundles, ParameterCount, bundle_channels
 from detscope.zoo.pruning.folder import StoredNetwork, fill_weights, own_tensors
 from detscope.zoo.pruning.graph import find_groups
 from detscope.zoo.pruning.layers import cut_layers, find_layer
-from detscope.zoo.pruning.plan import Mode, Plan, make_plan, order_removal, score_bundles
-from detscope.zoo.weights.choice import seed_weights
+from detscope.zoo.pruning.plan import (
+    Bundles,
+    Mode,
+    ParameterCount,
+    Plan,
+    bundle_channels,
+    make_plan,
+    order_removal,
+    score_bundles,
+)
+from detscope.zoo.weights import seed_weights
 
 if TYPE_CHECKING:
     from torch import nn

@@ -67,9 +67,8 @@ def advise_fewer_channels(case: MemoryCase) -> Advice | None:
     alive = pl.DataFrame({"stage": replay.column("stage"), "bytes": replay.size}).filter(
         pl.Series(case.alive_at_peak() & replay.where(pl.col("category") == "activations"))
     )
-    stages = (
-        alive.drop_nulls("stage").group_by("stage").agg(pl.col("bytes").sum()).sort("bytes", descending=True)
-    )
+    held_by = alive.drop_nulls("stage").group_by("stage").agg(pl.col("bytes").sum())
+    stages = held_by.sort("bytes", "stage", descending=[True, False])
     if not stages.height or not stages["stage"][0]:
         return None
     stage, held = stages.row(0)

@@ -144,7 +144,9 @@ class _PlainReader:
             raise TypeError(f"append to {type(target).__name__}")
         target.extend(items)
 
-    def _set_items(self, items: list[Any]) -> None:
+    def _set_items(self, items: list[Any], new: dict[Any, Any] | None = None) -> None:
+        if new is not None:
+            self._push_container(new)
         target = self.stack[-1]
         if type(target) is not dict:
             raise TypeError(f"set items of {type(target).__name__}")
@@ -226,7 +228,7 @@ class _PlainReader:
             b"e": lambda: self._extend_list(self._pop_to_mark()),
             b"s": lambda: self._set_items([self.stack.pop(-2), self.stack.pop()]),
             b"u": lambda: self._set_items(self._pop_to_mark()),
-            b"d": self._push_dict,
+            b"d": lambda: self._set_items(self._pop_to_mark(), {}),
             b"g": lambda: push(self.memo[int(self._take_line()[:20])]),
             b"p": lambda: self._keep_memo(int(self._take_line()[:20])),
             b"q": lambda: self._keep_memo(take(1)[0]),
@@ -234,8 +236,3 @@ class _PlainReader:
             b"\x94": lambda: self._keep_memo(len(self.memo)),
         }
         return [known.get(bytes((code,)), partial(self._refuse_code, code)) for code in range(256)]
-
-    def _push_dict(self) -> None:
-        items = self._pop_to_mark()
-        self._push_container({})
-        self._set_items(items)

@@ -1,1 +1,0 @@
-"""What annotation files hold: values, boxes, masks, judged one by one."""

@@ -1,1 +1,0 @@
-"""Image files: found, judged, decoded."""

@@ -1,1 +1,0 @@
-"""From a data set to batches: views, order, packing, workers."""

@@ -1,1 +1,0 @@
-"""Listings of Nsight Compute as CSV."""

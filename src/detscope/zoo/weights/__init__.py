@@ -1,1 +1,0 @@
-"""Which weights a model gets, where they come from, and reading them safely."""
