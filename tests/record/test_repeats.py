@@ -101,7 +101,7 @@ def both_ways(codes, steps_gaps, device_gaps):
         layout = repeats.find_layout(events) or repeats.find_layout(events)
         moments = moments_of(events, 1_000, end)
         assert join_events(layout, moments) == events
-        repeats.keep_step(layout, KeptStep(index, 0, "recorded", True, moments, device_moments))
+        repeats.keep_step(layout, KeptStep(index, 0, "recorded", moments, device_moments))
     return general_steps, general_spans, repeats.take_frames()
 
 

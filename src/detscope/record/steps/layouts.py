@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from detscope.record.steps.events import CODE, NO_SEQUENCE, TIME, WIDTH
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.record.steps.replay import BACKWARD, FORWARD, StepAccount, replay_codes
+from detscope.record.steps.schedule import WARMUP
 
 Matrix = NDArray[np.int64]
 Places = NDArray[np.intp]
@@ -151,7 +152,6 @@ class KeptStep:
     index: int
     epoch: int
     mode: str
-    with_spans: bool
     moments: Matrix
     device_moments: Matrix | None = None
 
@@ -207,9 +207,9 @@ class RepeatedSteps:
                 host = host[fits]
                 device = layout.sum_figures(np.stack(_device_moments(steps))) if on_device else None
                 frames.append(("steps", _make_step_frame(layout, steps, host, device)))
-                spanned = np.array([step.with_spans for step in steps])
+                spanned = np.array([step.mode != WARMUP for step in steps])
                 if spanned.any() and layout.spans.common.height:
-                    numbers = [step.index for step in steps if step.with_spans]
+                    numbers = [step.index for step in steps if step.mode != WARMUP]
                     below = None if device is None else device[spanned]
                     frames.append(("spans", make_span_frame(layout, numbers, host[spanned], below)))
         return frames, odd

@@ -136,10 +136,7 @@ class StepTables:
             on_device = None
             if device_times is not None:
                 on_device = np.array([0, *device_times, device_times[-1]], np.int64)
-            self._repeats.keep_step(
-                layout,
-                KeptStep(step.index, step.epoch, step.mode, step.mode != WARMUP, moments, on_device),
-            )
+            self._repeats.keep_step(layout, KeptStep(step.index, step.epoch, step.mode, moments, on_device))
         else:
             account = replay_events(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
             self._write_account(step, account, events, device_times)
