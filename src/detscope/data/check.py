@@ -213,10 +213,18 @@ def check_dataset(
         for split in splits
     }
     images = _check_files(opened, workers, progress)
-    findings = [
-        *(finding for split in splits for finding in _judge_annotations(split, opened[split])),
-        *(finding for split in splits for finding in _judge_files(split, opened[split], images)),
-    ]
+    findings: list[DataFinding] = []
+    for split, dataset in opened.items():
+        for problem in dataset.problems:
+            kind = NOTE if problem.action == "noted" else ERROR
+            findings.append(DataFinding(kind, split, problem.image, problem.annotation_id, problem.reason))
+        for record in dataset.records:
+            rows = np.column_stack([record.boxes, record.labels])
+            repeated = len(rows) - len(np.unique(rows, axis=0))
+            if repeated:
+                reason = f"{repeated} boxes are there twice, with the same class"
+                findings.append(DataFinding(NOTE, split, record.file_name, None, reason))
+    findings += (finding for split in splits for finding in _judge_files(split, opened[split], images))
     first = opened[splits[0]]
     return CheckReport(
         name=first.name,
@@ -268,18 +276,6 @@ def _check_files(
         for record in dataset.records
         for path in [dataset.images_folder / record.file_name]
     ]
-
-
-def _judge_annotations(split: Split, dataset: FolderDataset) -> Iterator[DataFinding]:
-    for problem in dataset.problems:
-        kind = NOTE if problem.action == "noted" else ERROR
-        yield DataFinding(kind, split, problem.image, problem.annotation_id, problem.reason)
-    for record in dataset.records:
-        rows = np.column_stack([record.boxes, record.labels])
-        repeated = len(rows) - len(np.unique(rows, axis=0))
-        if repeated:
-            reason = f"{repeated} boxes are there twice, with the same class"
-            yield DataFinding(NOTE, split, record.file_name, None, reason)
 
 
 def _judge_files(

@@ -212,7 +212,7 @@ def count_packed_bytes(image: torch.Tensor, target: Target) -> int:
 
 
 def _replace_leaves(value: Any, replace: Callable[[Any], Any]) -> Any:
-    """The same dicts, lists and tuples with something else in them."""
+
     if type(value) is dict:
         return {key: _replace_leaves(item, replace) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -221,7 +221,6 @@ def _replace_leaves(value: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def _find_parts(files: list[torch.Tensor], image_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where images lie and where the rest does."""
     return files[0], files[1] if len(files) > 1 else files[0][image_bytes:]
 
 

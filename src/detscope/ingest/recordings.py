@@ -203,7 +203,7 @@ def _align_clocks(group: Sequence[RecordedRank]) -> list[str]:
 
 
 def _find_span(recording: RecordedRank) -> tuple[int, int] | None:
-    """First and last moment of a file."""
+
     found = [
         (frame["start_ns"].min(), (frame["start_ns"] + frame["wall_ns"]).max())
         for table in TABLES_WITH_RANK

@@ -48,7 +48,20 @@ def build_own(spec: str, options: BuildOptions) -> BuiltModel:
     check_choice(options.weights, spec, has_published=False)
     source, name = _split_spec(spec)
     with _allow_imports(Path(source) if _is_file(source) else None), seed_weights(options.seed):
-        factory = _find_factory(_import_named(spec, source, _is_file(source)), spec, name)
+        module: Any = _import_named(spec, source, _is_file(source))
+        if not hasattr(module, name):
+            public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+            own = [key for key in public if getattr(vars(module)[key], "__module__", "") == module.__name__]
+            raise UsageError(
+                f"model {spec}: {module.__name__} has no {name!r}",
+                f"it has: {', '.join(own[:8])}" if own else f"expected {_FORM}",
+            )
+        factory = getattr(module, name)
+        if not callable(factory):
+            raise UsageError(
+                f"model {spec}: {name} is {name_kind(factory)} and cannot be called",
+                "name a function or class",
+            )
         given = options.num_classes is not None and _accepts_argument(factory, "num_classes")
         try:
             made = factory(num_classes=options.num_classes) if given else factory()
@@ -78,22 +91,6 @@ def _split_spec(spec: str) -> tuple[str, str]:
 
 def _is_file(source: str) -> bool:
     return source.endswith(".py") or "/" in source
-
-
-def _find_factory(module: Any, spec: str, name: str) -> Callable[..., Any]:
-    if not hasattr(module, name):
-        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        own = [key for key in public if getattr(vars(module)[key], "__module__", "") == module.__name__]
-        raise UsageError(
-            f"model {spec}: {module.__name__} has no {name!r}",
-            f"it has: {', '.join(own[:8])}" if own else f"expected {_FORM}",
-        )
-    factory = getattr(module, name)
-    if not callable(factory):
-        raise UsageError(
-            f"model {spec}: {name} is {name_kind(factory)} and cannot be called", "name a function or class"
-        )
-    return factory  # type: ignore[no-any-return]
 
 
 def _accepts_argument(factory: Callable[..., Any], name: str) -> bool:

@@ -210,7 +210,20 @@ def _choose_items(folder: Path, request: OpenRequest) -> SplitItems[VocItem]:
     kind = "Segmentation" if request.need_masks else "Main"
     if request.need_masks and not any((year / "SegmentationObject").is_dir() for year in years):
         raise UsageError(f"{folder} has no masks, which this model needs", "choose another data set or model")
-    trained, tested = _read_lists(years, kind)
+    # by the rules at the top of this file
+    trained, tested = _read_names(years, kind, "train"), _read_names(years, kind, "val")
+    listed = [
+        (year, stem)
+        for year, stem in _read_names(years, kind, "test")
+        if (year / "Annotations" / f"{stem}.xml").is_file()
+    ]
+    if listed:
+        tested = listed
+        trained = [
+            name
+            for year in years
+            for name in _read_names([year], kind, "trainval") or _read_names([year], kind, "train", "val")
+        ]
     if not (trained and tested):  # no lists for both splits: what there is, divided by us
         everything = _read_names(years, kind, "trainval", "train", "val", "test")
         if not everything and kind == "Main":
@@ -225,23 +238,6 @@ def _choose_items(folder: Path, request: OpenRequest) -> SplitItems[VocItem]:
     chosen = {name: _make_item(name, request.need_masks) for name in wanted}
     rest = [_make_item(name, request.need_masks) for name in other if name not in chosen]
     return SplitItems(tuple(chosen.values()), tuple(rest))
-
-
-def _read_lists(years: Sequence[Path], kind: str) -> tuple[list[_Name], list[_Name]]:
-    """What is trained on and what is evaluated on, by the rules at the top of this file."""
-    tested = [
-        (year, stem)
-        for year, stem in _read_names(years, kind, "test")
-        if (year / "Annotations" / f"{stem}.xml").is_file()
-    ]
-    if not tested:
-        return _read_names(years, kind, "train"), _read_names(years, kind, "val")
-    trained = [
-        name
-        for year in years
-        for name in _read_names([year], kind, "trainval") or _read_names([year], kind, "train", "val")
-    ]
-    return trained, tested
 
 
 def _read_names(years: Sequence[Path], kind: str, *lists: str) -> list[_Name]:

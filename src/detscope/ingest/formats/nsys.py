@@ -415,21 +415,17 @@ class _ExportReader:
             self.sink.add_count("CUDA graphs recorded whole: their kernels are not listed", frame.height)
             name = "CUDA graph " + pl.col("graphId").cast(pl.String).fill_null("?")
             self._add_device(frame.with_columns(name=name), "kernel")
-        owners = self._find_context_owners()
+        # the device of every context that ran a kernel or a copy
+        columns = ("globalPid", "contextId", "deviceId")
+        found = [pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))]
+        for table in (KERNELS, COPIES):
+            found += [frame.unique() for frame in read_frames(table, columns)]
+        owners = pl.concat(found).drop_nulls().rename({"deviceId": "owner"})
+        owners = owners.unique(["globalPid", "contextId"], keep="first", maintain_order=True)
         for frame in read_frames(SYNCS, (*_DEVICE_COLUMNS, "contextId")):
             # some versions write device 0 for every wait; the context knows whose it is
             frame = frame.join(owners, on=["globalPid", "contextId"], how="left", maintain_order="left")
             self._add_device(frame.with_columns(deviceId=pl.coalesce("owner", "deviceId")), "sync")
-
-    def _find_context_owners(self) -> pl.DataFrame:
-        """The device of every context that ran a kernel or a copy."""
-        columns = ("globalPid", "contextId", "deviceId")
-        found = [pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))]
-        for table in (KERNELS, COPIES):
-            found += [frame.unique() for frame in self.database.read_frames(table, columns)]
-        owners = pl.concat(found).drop_nulls()
-        owners = owners.unique(["globalPid", "contextId"], keep="first", maintain_order=True)
-        return owners.rename({"deviceId": "owner"})
 
     def _add_device(self, frame: pl.DataFrame, kind: str) -> None:
         frame = self._keep_timed(frame, f"{kind} events")

@@ -229,7 +229,7 @@ def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
 
 
 def _take_thread(columns: EventColumns, thread: int) -> EventColumns:
-    """What ran on a thread, without the arguments."""
+
     return columns.drop_extra().take_rows(columns.thread == thread)
 
 

@@ -42,6 +42,7 @@ def find_groups(network: Network) -> ChannelGroups:
             # after this warning the library searches on for hours
             warnings.filterwarnings("error", message="Maximum recursive depth reached")
             import torch_pruning  # type: ignore[import-untyped]
+            from torch import nn
             from torchvision.ops import FrozenBatchNorm2d
 
             graph = torch_pruning.DependencyGraph()
@@ -52,7 +53,14 @@ def find_groups(network: Network) -> ChannelGroups:
                 customized_pruners={FrozenBatchNorm2d: _frozen_norm_pruner()},
                 verbose=False,
             )
-            found = list(graph.get_all_groups(ignored_layers=_kept_whole(graph, module)))
+            # layers whose output channels stay: those that give the network's outputs, and fused projections
+            kept = [layer for layer, node in graph.module2node.items() if not node.outputs]
+            kept += [
+                layer
+                for name, layer in module.named_modules()
+                if isinstance(layer, nn.Linear | nn.Conv2d) and name.rpartition(".")[2] in _FUSED
+            ]
+            found = list(graph.get_all_groups(ignored_layers=kept))
             names = {id(layer): name for name, layer in module.named_modules()}
             names |= {id(parameter): name for name, parameter in module.named_parameters()}
             groups = [_list_members(graph, group, names) for group in found]
@@ -134,19 +142,6 @@ def _allow_gradients(module: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(False)
         for part, training in modes:
             part.training = training
-
-
-def _kept_whole(graph: Any, module: nn.Module) -> list[Any]:
-    """Layers whose output channels stay: those that give the network's outputs, and fused projections."""
-    from torch import nn
-
-    outputs = [layer for layer, node in graph.module2node.items() if not node.outputs]
-    fused = [
-        layer
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d) and name.rpartition(".")[2] in _FUSED
-    ]
-    return [*outputs, *fused]
 
 
 def _list_members(graph: Any, group: Any, names: dict[int, str]) -> list[Member]:

@@ -66,6 +66,7 @@ class LayerCut:
 def list_sides(module: Any, axis: int | None = None) -> dict[str, Side]:
     """The sides of a layer; empty for a kind that is not known. `axis` is for a lone parameter."""
     from torch import nn
+    from torchvision.ops import FrozenBatchNorm2d
 
     if isinstance(module, nn.Parameter):
         dim = axis if axis is not None else module.dim() - 1
@@ -78,8 +79,17 @@ def list_sides(module: Any, axis: int | None = None) -> dict[str, Side]:
         return {"out": Side(outputs, axes), "in": Side(inputs, (ChannelAxis("weight", 1, inputs),))}
     if isinstance(module, nn.MultiheadAttention):
         return _describe_attention(module)
-    channels = _count_normalised(module)
-    if channels is None:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm):
+        channels = int(module.num_features)
+    elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+        channels = module.normalized_shape[0]
+    elif isinstance(module, nn.GroupNorm):
+        channels = int(module.num_channels)
+    elif isinstance(module, FrozenBatchNorm2d) or (
+        isinstance(module, nn.PReLU) and module.num_parameters > 1
+    ):
+        channels = len(module.weight)
+    else:
         return {}
     groups = module.num_groups if isinstance(module, nn.GroupNorm) else 1
     tensors = ("weight", "bias", "running_mean", "running_var")
@@ -147,21 +157,6 @@ def _describe_attention(module: Any) -> dict[str, Side]:
     if module.out_proj.bias is not None:
         axes.append(ChannelAxis("out_proj.bias", 0, size))
     return {"out": Side(size, tuple(axes), module.num_heads)}
-
-
-def _count_normalised(module: Any) -> int | None:
-    from torch import nn
-    from torchvision.ops import FrozenBatchNorm2d
-
-    if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm):
-        return int(module.num_features)
-    if isinstance(module, nn.LayerNorm):
-        return module.normalized_shape[0] if len(module.normalized_shape) == 1 else None
-    if isinstance(module, nn.GroupNorm):
-        return int(module.num_channels)
-    if isinstance(module, FrozenBatchNorm2d) or (isinstance(module, nn.PReLU) and module.num_parameters > 1):
-        return len(module.weight)
-    return None
 
 
 def _list_present(module: Any, tensors: Sequence[str], channels: int) -> tuple[ChannelAxis, ...]:
