@@ -212,7 +212,6 @@ def count_packed_bytes(image: torch.Tensor, target: Target) -> int:
 
 
 def _replace_leaves(value: Any, replace: Callable[[Any], Any]) -> Any:
-
     if type(value) is dict:
         return {key: _replace_leaves(item, replace) for key, item in value.items()}
     if type(value) in (list, tuple):

@@ -203,7 +203,6 @@ def _align_clocks(group: Sequence[RecordedRank]) -> list[str]:
 
 
 def _find_span(recording: RecordedRank) -> tuple[int, int] | None:
-
     found = [
         (frame["start_ns"].min(), (frame["start_ns"] + frame["wall_ns"]).max())
         for table in TABLES_WITH_RANK

@@ -148,14 +148,14 @@ class TrialProcess:
 
 def _wait_for_group(group: int) -> None:
     """Wait until a group that was killed is gone; its dead may wait long for somebody to bury them."""
-    import psutil
-
     ends = time.monotonic() + _GRACE_S
     while time.monotonic() < ends:
         try:
             os.killpg(group, 0)
         except (ProcessLookupError, PermissionError):
             return
+        import psutil
+
         living = False
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):

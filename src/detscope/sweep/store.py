@@ -133,11 +133,6 @@ def list_statements() -> list[str]:
     ]
 
 
-def normalize_sql(statement: str) -> str:
-    """A statement without its spacing."""
-    return " ".join(statement.split())
-
-
 def wrong_condition(columns: Mapping[str, str]) -> str:
     """The condition of a table's rows with a value of another type, or a number that nothing has."""
     found = []
@@ -222,8 +217,9 @@ class SweepStore:
     def _check_content(self) -> None:
         """Our own tables alone, every value of its type: a view or a trigger could run for ever."""
         made = self.query_rows("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-        own = {normalize_sql(statement) for statement in list_statements() if statement.startswith("CREATE")}
-        strange = [row for row in made if normalize_sql(str(row["sql"])) not in own]
+        # words, without their spacing
+        own = {tuple(text.split()) for text in list_statements() if text.startswith("CREATE")}
+        strange = [row for row in made if tuple(str(row["sql"]).split()) not in own]
         if strange or len(made) < len(own):
             what = f"{strange[0]['type']} {strange[0]['name']!s:.40}" if strange else "tables are missing"
             raise _make_damage_error(self.path, f"not as a sweep makes it: {what}")

@@ -211,19 +211,19 @@ def _choose_items(folder: Path, request: OpenRequest) -> SplitItems[VocItem]:
     if request.need_masks and not any((year / "SegmentationObject").is_dir() for year in years):
         raise UsageError(f"{folder} has no masks, which this model needs", "choose another data set or model")
     # by the rules at the top of this file
-    trained, tested = _read_names(years, kind, "train"), _read_names(years, kind, "val")
-    listed = [
+    tested = [
         (year, stem)
         for year, stem in _read_names(years, kind, "test")
         if (year / "Annotations" / f"{stem}.xml").is_file()
     ]
-    if listed:
-        tested = listed
+    if tested:
         trained = [
             name
             for year in years
             for name in _read_names([year], kind, "trainval") or _read_names([year], kind, "train", "val")
         ]
+    else:
+        trained, tested = _read_names(years, kind, "train"), _read_names(years, kind, "val")
     if not (trained and tested):  # no lists for both splits: what there is, divided by us
         everything = _read_names(years, kind, "trainval", "train", "val", "test")
         if not everything and kind == "Main":

@@ -229,7 +229,6 @@ def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
 
 
 def _take_thread(columns: EventColumns, thread: int) -> EventColumns:
-
     return columns.drop_extra().take_rows(columns.thread == thread)
 
 

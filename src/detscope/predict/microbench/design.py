@@ -320,7 +320,8 @@ def _draw_loss(chance: Random) -> LayerTrial:
     return _make_trial(chance, kinds.LOSS, (shape,), output, variant=variant, batches=FEW_BATCHES)
 
 
-def _draw_views(_: Random) -> LayerTrial:
+def draw_views(_: Random) -> LayerTrial:
+    """Other shapes of the same memory: the time of one of several."""
     return LayerTrial(_make_operation(kinds.VIEW, (), (1,)), 1, (INFERENCE,), parts=VIEWS)
 
 
@@ -344,7 +345,7 @@ DETECTION: tuple[tuple[Draw, int], ...] = (
     (_draw_index, 2),  # some of the boxes
     (_draw_sorting, 1),  # scores of one image, all of them or the best
     (_draw_loss, 3),  # of boxes or of class scores: summed up, or one for each (focal losses weigh them)
-    (_draw_views, 1),  # other shapes of the same memory: the time of one of several
+    (draw_views, 1),
     (draw_small, 3),
 )
 _ACTIVATIONS = ("silu", "hardswish", "sigmoid")
