@@ -24,7 +24,7 @@ def describe_batch(batch: Any) -> BatchContent:
         images, targets = batch
     count = pixels = boxes = None
     ids = ""
-    shape = getattr(images, "shape", None) or ()
+    shape: tuple[int, ...] = getattr(images, "shape", None) or ()
     if len(shape) == 4:
         count, pixels = int(shape[0]), int(shape[0] * shape[2] * shape[3])
     elif isinstance(images, (list, tuple)) and images and all(_is_image(image) for image in images):

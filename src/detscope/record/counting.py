@@ -145,7 +145,7 @@ def _count_nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # no
 
 def _find_own_formulas() -> dict[Any, Callable[..., int]]:
     library = getattr(torch.ops, "torchvision", None)
-    formulas = {
+    formulas: dict[str, Callable[..., int]] = {
         "roi_align": _count_roi_align,
         "_roi_align_backward": _count_roi_backward,
         "nms": _count_nms,
