@@ -147,7 +147,7 @@ def _annotate_shape(shape: _Shape, annotation_id: int, image_id: int) -> dict[st
     wanted = distance[-1] * np.arange(KEYPOINT_COUNT) / KEYPOINT_COUNT
     points = np.stack([np.interp(wanted, distance, closed[:, axis]) for axis in (0, 1)], axis=1)
     visible = np.column_stack([points, np.full(len(points), 2.0)])
-    x, y = outline[:, 0], outline[:, 1]
+    x, y = outline.T
     area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
     return {
         "id": annotation_id,
