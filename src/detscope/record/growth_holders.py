@@ -97,9 +97,8 @@ Place = tuple[str, str, int, int]  # name, file, first and last line in which it
 def graph_sizes(frame: FrameType | None) -> dict[Place, int]:
     """Variables and attributes that keep a tensor with its graph, and how many nodes that graph has."""
     frames, found = _script_frames(frame), {}
-    kept = [
-        one for one in gc.get_objects() if type(one) is torch.Tensor
-    ]  # others answer by code of their own
+    # plain tensors alone: others answer by code of their own
+    kept = [one for one in gc.get_objects() if type(one) is torch.Tensor]
     for one in [one for one in kept if one.grad_fn is not None][:_MOST_GRAPHS]:
         place = _in_frames(one, frames) or _in_modules(one) or _in_instances(one)
         if place is not None:
