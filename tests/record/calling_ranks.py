@@ -73,7 +73,9 @@ def work(rank: int, folder: str) -> None:
         time.sleep(0.02 * rank)
         try:
             call()
-        except (RuntimeError, NotImplementedError) as error:  # not every backend knows every collective
+        except RuntimeError as error:  # not every backend knows every collective
+            if "support" not in str(error) and not isinstance(error, NotImplementedError):
+                raise
             failed[name] = str(error)
         rows[name] = watch.take_step(step)
     patches.undo()
