@@ -1,4 +1,4 @@
-"""RetinaNet and FCOS of torchvision."""
+"""RetinaNet of torchvision, and what FCOS shares with it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def list_tiny_settings(num_classes: int, sizes: Any, ratios: tuple[float, ...]) 
     }
 
 
-def _make_tiny_retinanet(num_classes: int) -> nn.Module:
+def _make_tiny(num_classes: int) -> nn.Module:
     from torchvision.models.detection.retinanet import RetinaNet
 
     bases = (12, 24, 48, 96, 160)
@@ -61,7 +61,7 @@ def _make_tiny_retinanet(num_classes: int) -> nn.Module:
     return module
 
 
-_RETINANET = DenseFamily(
+PART = DenseFamily(
     name="retinanet",
     order=40,
     cards=(
@@ -73,27 +73,6 @@ _RETINANET = DenseFamily(
         "retinanet_resnet50_fpn_v2": FineTuning(3, False),
     },
     tiny=tiny_card("retinanet", 1_782_065, shared.TINY_RESIZED),
-    make_tiny=_make_tiny_retinanet,
+    make_tiny=_make_tiny,
     detector_class="torchvision.models.detection.retinanet:RetinaNet",
 )
-
-
-def _make_tiny_fcos(num_classes: int) -> nn.Module:
-    from torchvision.models.detection.fcos import FCOS
-
-    sizes = ((8,), (16,), (32,), (64,), (128,))  # one per level, equal to its stride
-    module: nn.Module = FCOS(**list_tiny_settings(num_classes, sizes, (1.0,)))
-    return module
-
-
-_FCOS = DenseFamily(
-    name="fcos",
-    order=50,
-    cards=(published_card("fcos", "fcos_resnet50_fpn", 32_269_600, "800-1333", RECIPE),),
-    fine_tuning={"fcos_resnet50_fpn": FineTuning(3, True)},
-    tiny=tiny_card("fcos", 1_742_122, shared.TINY_RESIZED),
-    make_tiny=_make_tiny_fcos,
-    detector_class="torchvision.models.detection.fcos:FCOS",
-)
-
-PARTS = (_RETINANET, _FCOS)

@@ -1,9 +1,8 @@
-"""SSD and SSDLite of torchvision."""
+"""SSD of torchvision, and what SSDLite shares with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from detscope.zoo.contract import Recipe, Stage
@@ -14,11 +13,7 @@ from detscope.zoo.family import name_stages
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-
-_ONE_PIXEL: dict[str, Any] = {
-    "min_train_batch": 2,
-    "note": "trains with batch 2 or more: its last feature map is one pixel",
-}
+SSD_CLASS = "torchvision.models.detection.ssd:SSD"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +27,7 @@ class SsdFamily(TorchvisionFamily):
         *shared.SINGLE_STAGE,
     )
     class_heads: tuple[str, ...] = ("head.classification_head.module_list.",)
-    detector_class: str = "torchvision.models.detection.ssd:SSD"
+    detector_class: str = SSD_CLASS
     tracing_size: int | None = None
 
     def is_member(self, module: nn.Module) -> bool:
@@ -51,7 +46,7 @@ class SsdFamily(TorchvisionFamily):
         ]
 
 
-def _make_tiny_ssd(num_classes: int) -> nn.Module:
+def _make_tiny(num_classes: int) -> nn.Module:
     from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
     from torchvision.models.detection.ssd import SSD
 
@@ -65,7 +60,7 @@ def _make_tiny_ssd(num_classes: int) -> nn.Module:
     return module
 
 
-_SSD = SsdFamily(
+PART = SsdFamily(
     name="ssd",
     order=60,
     cards=(
@@ -73,48 +68,5 @@ _SSD = SsdFamily(
     ),
     fine_tuning={"ssd300_vgg16": FineTuning(4, False, min_image_size=268)},
     tiny=tiny_card("ssd", 1_193_044, str(shared.TINY_SIZE), single_pixel_size=64),
-    make_tiny=_make_tiny_ssd,
+    make_tiny=_make_tiny,
 )
-
-
-def _make_tiny_ssdlite(num_classes: int) -> nn.Module:
-    from torch import nn
-    from torchvision.models.detection._utils import retrieve_out_channels
-    from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
-    from torchvision.models.detection.ssd import SSD
-    from torchvision.models.detection.ssdlite import SSDLiteHead
-
-    from detscope.zoo.families._tiny_backbones import make_ssdlite_extractor
-
-    norm_layer = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)
-    size = (shared.TINY_SIZE, shared.TINY_SIZE)
-    backbone = make_ssdlite_extractor(norm_layer)
-    anchors = DefaultBoxGenerator([[2, 3]] * 6, min_ratio=0.15, max_ratio=0.95)
-    channels = retrieve_out_channels(backbone, size)
-    head = SSDLiteHead(channels, anchors.num_anchors_per_location(), num_classes, norm_layer)
-    module: nn.Module = SSD(
-        backbone, anchors, size, num_classes, head=head, image_mean=[0.5] * 3, image_std=[0.5] * 3
-    )
-    return module
-
-
-_SSDLITE = SsdFamily(
-    name="ssdlite",
-    order=70,
-    lite=True,
-    cards=(
-        published_card(
-            "ssdlite",
-            "ssdlite320_mobilenet_v3_large",
-            3_440_060,
-            "320",
-            Recipe("sgd", 0.003, 4e-5, batch_size=4),
-            **_ONE_PIXEL,
-        ),
-    ),
-    fine_tuning={"ssdlite320_mobilenet_v3_large": FineTuning(6, False)},
-    tiny=tiny_card("ssdlite", 205_660, str(shared.TINY_SIZE), **_ONE_PIXEL),
-    make_tiny=_make_tiny_ssdlite,
-)
-
-PARTS = (_SSD, _SSDLITE)

@@ -1,4 +1,4 @@
-"""Faster, Mask and Keypoint R-CNN of torchvision."""
+"""Faster R-CNN of torchvision, and what Mask and Keypoint R-CNN share with it."""
 
 from __future__ import annotations
 
@@ -47,25 +47,6 @@ OBSERVERS = (
         "roi_heads.select_training_samples()",
         lambda output: {"sampled_rois": sum(boxes.shape[0] for boxes in output[0])},
     ),
-)
-
-_PARAMETERS = {"maskrcnn_resnet50_fpn": 44_401_393, "maskrcnn_resnet50_fpn_v2": 46_359_409}
-_MASK_STAGES = name_stages(
-    ("roi_heads.mask.pool", "roi_heads.mask_roi_pool"),
-    ("roi_heads.mask.head", "roi_heads.mask_head"),
-    ("roi_heads.mask.predictor", "roi_heads.mask_predictor"),
-    ("roi_heads.mask.loss", f"{ROI_HEADS}:maskrcnn_loss"),
-    ("roi_heads.mask.postprocess", f"{ROI_HEADS}:maskrcnn_inference"),
-    ("postprocess.paste_masks", "torchvision.models.detection.transform:paste_masks_in_image"),
-)
-
-_KEYPOINTS = 17
-_KEYPOINT_STAGES = name_stages(
-    ("roi_heads.keypoint.pool", "roi_heads.keypoint_roi_pool"),
-    ("roi_heads.keypoint.head", "roi_heads.keypoint_head"),
-    ("roi_heads.keypoint.predictor", "roi_heads.keypoint_predictor"),
-    ("roi_heads.keypoint.loss", f"{ROI_HEADS}:keypointrcnn_loss"),
-    ("roi_heads.keypoint.postprocess", f"{ROI_HEADS}:keypointrcnn_inference"),
 )
 
 
@@ -138,7 +119,7 @@ def make_tiny_pool(size: int) -> nn.Module:
     return pool
 
 
-def _make_tiny_fasterrcnn(num_classes: int) -> nn.Module:
+def _make_tiny(num_classes: int) -> nn.Module:
     from torchvision.models.detection.faster_rcnn import FasterRCNN
 
     return make_tiny_rcnn(FasterRCNN, num_classes)
@@ -148,7 +129,7 @@ def _make_card(name: str, parameters: int, input_size: str = "800-1333") -> Mode
     return published_card("fasterrcnn", name, parameters, input_size, RECIPE)
 
 
-_FASTERRCNN = RcnnFamily(
+PART = RcnnFamily(
     name="fasterrcnn",
     order=10,
     cards=(
@@ -164,92 +145,9 @@ _FASTERRCNN = RcnnFamily(
         "fasterrcnn_mobilenet_v3_large_320_fpn": FineTuning(3, True),
     },
     tiny=tiny_card("fasterrcnn", 1_667_656, shared.TINY_RESIZED, recipe=TINY_RECIPE),
-    make_tiny=_make_tiny_fasterrcnn,
+    make_tiny=_make_tiny,
     short_names={"faster-rcnn": "fasterrcnn_resnet50_fpn"},
     stages=STAGES,
     class_heads=BOX_HEADS,
     detector_class="torchvision.models.detection.faster_rcnn:FasterRCNN",
 )
-
-
-def _make_tiny_maskrcnn(num_classes: int) -> nn.Module:
-    from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
-
-    def make_heads() -> dict[str, nn.Module]:
-        return {
-            "mask_roi_pool": make_tiny_pool(14),
-            "mask_head": MaskRCNNHeads(shared.TINY_CHANNELS, (32, 32), dilation=1),
-            "mask_predictor": MaskRCNNPredictor(32, 32, num_classes),
-        }
-
-    return make_tiny_rcnn(MaskRCNN, num_classes, make_heads)
-
-
-_MASKRCNN = RcnnFamily(
-    name="maskrcnn",
-    order=20,
-    cards=tuple(
-        published_card("maskrcnn", name, parameters, "800-1333", RECIPE, needs=("masks",))
-        for name, parameters in _PARAMETERS.items()
-    ),
-    fine_tuning={
-        "maskrcnn_resnet50_fpn": FineTuning(3, True, 0.0),
-        "maskrcnn_resnet50_fpn_v2": FineTuning(3, False),
-    },
-    tiny=tiny_card("maskrcnn", 1_699_661, shared.TINY_RESIZED, recipe=TINY_RECIPE, needs=("masks",)),
-    make_tiny=_make_tiny_maskrcnn,
-    short_names={"mask-rcnn": "maskrcnn_resnet50_fpn"},
-    stages=(*STAGES, *_MASK_STAGES),
-    class_heads=(*BOX_HEADS, "roi_heads.mask_predictor.mask_fcn_logits."),
-    detector_class="torchvision.models.detection.mask_rcnn:MaskRCNN",
-)
-
-
-def _make_tiny_keypointrcnn(num_classes: int) -> nn.Module:
-    from torchvision.models.detection.keypoint_rcnn import (
-        KeypointRCNN,
-        KeypointRCNNHeads,
-        KeypointRCNNPredictor,
-    )
-
-    def make_heads() -> dict[str, nn.Module]:
-        return {
-            "keypoint_roi_pool": make_tiny_pool(14),
-            "keypoint_head": KeypointRCNNHeads(shared.TINY_CHANNELS, (32, 32)),
-            "keypoint_predictor": KeypointRCNNPredictor(32, _KEYPOINTS),
-        }
-
-    return make_tiny_rcnn(KeypointRCNN, num_classes, make_heads)
-
-
-_KEYPOINTRCNN = RcnnFamily(
-    name="keypointrcnn",
-    order=30,
-    cards=(
-        published_card(
-            "keypointrcnn",
-            "keypointrcnn_resnet50_fpn",
-            59_137_258,
-            "640..800-1333",
-            RECIPE,
-            needs=("keypoints",),
-            note="17 keypoints per object; the short side is drawn from 640 to 800 in training",
-        ),
-    ),
-    fine_tuning={"keypointrcnn_resnet50_fpn": FineTuning(3, True, 0.0)},
-    tiny=tiny_card(
-        "keypointrcnn",
-        1_704_089,
-        shared.TINY_RESIZED,
-        recipe=TINY_RECIPE,
-        needs=("keypoints",),
-        note="17 keypoints per object",
-    ),
-    make_tiny=_make_tiny_keypointrcnn,
-    stages=(*STAGES, *_KEYPOINT_STAGES),
-    class_heads=BOX_HEADS,
-    class_count=2,  # of COCO's classes, people alone have keypoints
-    detector_class="torchvision.models.detection.keypoint_rcnn:KeypointRCNN",
-)
-
-PARTS = (_FASTERRCNN, _MASKRCNN, _KEYPOINTRCNN)
