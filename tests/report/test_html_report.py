@@ -12,8 +12,7 @@ import polars as pl
 import pytest
 from browsing import Visit, after_some_frames, until
 
-from detscope.report.files import write_as
-from detscope.report.pages.run import write_report
+from detscope.report.files import write_report
 from detscope.runs.schema import TABLES
 from detscope.runs.writer import RunWriter, polars_schema
 
@@ -208,10 +207,10 @@ def test_a_hundred_thousand_steps_stay_below_8_megabytes(tmp_path: Path) -> None
 
 def test_the_same_figures_come_as_markdown_json_and_csv(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    summary = json.loads(write_as(run, "json").read_text())
+    summary = json.loads(write_report(run, "json").read_text())
     assert {row["name"]: row["ms"] for row in summary["phases"]}["backward"] == pytest.approx(50.0, rel=0.05)
-    assert "| `backward` |" in write_as(run, "md").read_text()
-    assert "step,phases-table,backward,share," in write_as(run, "csv").read_text()
+    assert "| `backward` |" in write_report(run, "md").read_text()
+    assert "step,phases-table,backward,share," in write_report(run, "csv").read_text()
 
 
 def test_a_run_that_never_made_a_step_still_has_a_report_that_says_so(tmp_path: Path) -> None:

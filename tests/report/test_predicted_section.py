@@ -11,8 +11,7 @@ from rich.console import Console
 
 from detscope.analyze.drawing import report_data
 from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
-from detscope.report.files import write_as
-from detscope.report.pages.run import write_report
+from detscope.report.files import write_report
 from detscope.report.render.terminal import print_sections
 from detscope.report.sections import make_sections
 from detscope.runs.reader import load_run
@@ -71,8 +70,8 @@ def test_the_report_and_the_terminal_tell_error_and_interval(tmp_path: Path) -> 
 
 def test_the_figures_come_as_markdown_and_csv_too(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    assert "| activations |" in write_as(run, "md").read_text().replace("`", "")
-    assert "predicted,predicted-categories,activations,error,-0.333" in write_as(run, "csv").read_text()
+    assert "| activations |" in write_report(run, "md").read_text().replace("`", "")
+    assert "predicted,predicted-categories,activations,error,-0.333" in write_report(run, "csv").read_text()
 
 
 def test_a_run_that_nobody_predicted_says_how_to(tmp_path: Path) -> None:

@@ -195,12 +195,12 @@ def test_unknown_keys_and_columns_are_nobodys_business(tmp_path):
 
 
 def test_figures_that_are_no_numbers_still_make_a_page(tmp_path):
-    from detscope.report.files import write_as
+    from detscope.report.files import write_report
 
     run = write_run(tmp_path)
     losses = pl.read_parquet(run / "losses.parquet")
     losses.with_columns(value=pl.lit(float("nan"))).write_parquet(run / "losses.parquet")
-    assert write_as(run, "html").stat().st_size > 1000
+    assert write_report(run, "html").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("file", ["evaluation.json", "predicted.json"])

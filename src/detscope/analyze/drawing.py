@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from detscope.analyze.step.series import step_points
 from detscope.analyze.summary import RunSummary, summarize
 from detscope.runs.reader import Run
 
@@ -91,13 +90,4 @@ def tree_of(paths: Sequence[str], root: str) -> list[tuple[str, str]]:
         parts = path.split(".")
         above = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
         found.append((path, next((name for name in above if name in known), root if root in known else "")))
-    return found
-
-
-def stage_series(run: Run) -> dict[str, dict[int, float]]:
-    """Milliseconds of every stage in every measured step."""
-    found: dict[str, dict[int, float]] = {}
-    for point in step_points(run):
-        if point.group == "stages_ms":
-            found.setdefault(point.name, {})[point.step] = point.value
     return found

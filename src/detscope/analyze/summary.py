@@ -233,10 +233,6 @@ class RunSummary(Figure, frozen=True, kw_only=True):
         """A phase of the step by its name."""
         return next((phase for phase in self.phases if phase.name == name), None)
 
-    def find_file(self, name: str) -> str | None:
-        """The path of a file of the run, if it is there."""
-        return next((file.path for file in self.files if file.name == name), None)
-
 
 def summarize(run: Run | str | Path) -> RunSummary:
     """All figures of a run."""

@@ -47,13 +47,14 @@ def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> RunSummary:
 def publish_page(folder: Path) -> RunSummary:
     """Write report.html and the pictures of its charts anew from what the run says now; gives its figures."""
     from detscope.analyze.drawing import report_data
-    from detscope.report.pages.run import write_run_page
+    from detscope.report.files import report_html
     from detscope.report.render.picture import has_matplotlib, write_chart_files
     from detscope.report.sections import make_sections
+    from detscope.runs.atomic import write_text
     from detscope.runs.reader import load_run
 
     data = report_data(load_run(folder))
-    write_run_page(data)
+    write_text(folder / "report.html", report_html(data))
     if has_matplotlib():
         write_chart_files(make_sections(data)[0], folder / "pictures")
     return data.summary

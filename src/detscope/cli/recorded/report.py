@@ -37,10 +37,10 @@ def report(
 
 
 def _of_run(run: str | None, form: str, out: Path | None) -> Path:
-    from detscope.report.files import write_as
+    from detscope.report.files import write_report
     from detscope.runs.folder import find_run
 
-    return write_as(find_run(run), form, out)
+    return write_report(find_run(run), form, out)
 
 
 def _of_sweep(store: Path, form: str, out: Path | None) -> Path:

@@ -1,1 +1,0 @@
-"""Whole pages: of a run, of a comparison, of a sweep."""
