@@ -43,6 +43,28 @@ def test_views_that_cannot_be_made_cost_nothing_of_the_recording(tmp_path, monke
     assert "the disk is gone" in said
 
 
+def test_a_watched_script_is_told_that_its_report_is_missing_and_not_its_recording(
+    tmp_path, monkeypatch, capsys
+):
+    def failing(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("detscope.report.publish.publish_run", failing)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with detscope.watch(out=tmp_path) as watched:
+        for _ in range(12):
+            optimizer.zero_grad()
+            model(torch.rand(2, 4)).sum().backward()
+            optimizer.step()
+    assert watched.run is not None
+    assert detscope.load_run(watched.run).status == "ok"
+    assert (
+        f"the report of {watched.run} could not be written: OSError: the disk is gone"
+        in capsys.readouterr().err
+    )
+
+
 def test_an_interrupted_loop_does_not_wait_for_its_views(tmp_path):
     model = nn.Linear(4, 1)
     recorder = detscope.Recorder(model, None, tmp_path, stages=(), observers=(), telemetry_hz=0)

@@ -110,14 +110,16 @@ class Watch:
             self._hooks.remove()
             self.run = recorded[0]
             return self.run
+        unwritten = "the run"
         try:
             self._tracker.recording.no_step = reason
             self.run = self._tracker.close_run(error)
             self.run = self._join_ranks(self.run, error)
             if self.run is not None:
+                unwritten = f"the report of {self.run}"  # whose recording is safe
                 self._publish(self.run, error)
         except Exception as failure:  # never instead of what the script did
-            self._print_lines([f"the run could not be written: {type(failure).__name__}: {failure}"])
+            self._print_lines([f"{unwritten} could not be written: {type(failure).__name__}: {failure}"])
         finally:
             self._hooks.remove()
         return self.run
