@@ -160,6 +160,12 @@ def test_an_unknown_own_cost_says_why(shown) -> None:
     assert "cannot tell: no bare steps" in shown({"overhead_ratio": {"why": "no bare steps"}})
 
 
+def test_what_was_recorded_elsewhere_has_no_cost_of_ours(shown) -> None:
+    text = shown({"verb": "import", "overhead_ratio": {"why": "no bare steps"}})
+    assert "own cost" not in text
+    assert "bare" not in text
+
+
 def test_a_run_below_the_current_folder_is_named_from_there(shown, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = shown({"run": str(tmp_path / "runs" / "x")}, just_ended=True)

@@ -97,7 +97,7 @@ def _why_slow(row: Outlier) -> str:
 
 def _time_facts(data: ReportData) -> Iterator[Fact]:
     summary, step = data.summary, data.summary.step_ms
-    infers = summary.verb == "infer"
+    infers, recorded_elsewhere = summary.verb == "infer", summary.verb == "import"
     label = "latency" if infers else "step"
     many = f"{step.n} {'passes' if infers else 'steps'}"
     text = f"median {with_unit(step.p50, 'ms')}, 95 % interval {interval(step.ci95)}, {many}"
@@ -110,7 +110,8 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
         yield Fact("", f"the very first took {with_unit(summary.first_image_ms, 'ms')}")
     speed = with_unit(summary.images_per_s, "images/s") if summary.images_per_s is not None else CANNOT_TELL
     if step.mean is not None:
-        speed += f", mean {with_unit(step.mean, 'ms')}, over all {step.mean_n} measured, bare ones as well"
+        speed += f", mean {with_unit(step.mean, 'ms')}, over all {step.mean_n} measured"
+        speed += "" if recorded_elsewhere else ", bare ones as well"
     yield Fact("speed", speed)
     steady = summary.stability
     yield Fact(
@@ -125,7 +126,7 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
         ends95 = f"[{number(cost.ci95.low, 3)}, {number(cost.ci95.high, 3)}]"
         ratio = f"{number(cost.value, 3)} x a step without a recorder"
         yield Fact("own cost", f"{ratio}, 95 % interval {ends95}, n {cost.n}")
-    else:
+    elif not recorded_elsewhere:
         yield Fact("own cost", f"{CANNOT_TELL}: {cost.why}")
     if (attributed := summary.backward_attributed) is not None:
         by = summary.backward_attributed_by
