@@ -180,6 +180,7 @@ def test_every_registered_data_set_has_an_opener_and_a_description() -> None:
     for entry in list_datasets():
         assert entry.description
         assert callable(entry.open_named)
+    assert [entry.name for entry in list_datasets()] == ["synthetic", "pets", "voc", "coco"]
 
 
 def test_listing_data_sets_needs_no_torch() -> None:

@@ -149,10 +149,13 @@ def test_the_scores_picture_prints_the_error_of_every_network_and_of_all(tmp_pat
 
 def test_a_prediction_without_error_lies_on_the_diagonal() -> None:
     for chart in score_charts(points(error=0.0)):
+        diagonal = next(one for one in chart.content if isinstance(one, Series) and one.dash == "dash")
+        assert diagonal.x == diagonal.y and diagonal.x[0] < diagonal.x[1]
         dots = [one for one in chart.content if isinstance(one, Series) and one.look == "points"]
         assert sum(len(one.x) for one in dots) == 8
         for one in dots:
             assert list(one.x) == pytest.approx(list(one.y))
+            assert diagonal.x[0] <= min(one.x) and max(one.x) <= diagonal.x[1]
 
 
 def test_no_points_give_a_picture_that_says_so(tmp_path: Path) -> None:
