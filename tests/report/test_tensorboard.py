@@ -138,8 +138,14 @@ def test_a_stage_holds_its_parts(trained: Path, events: Any) -> None:
 
 def test_pictures_and_charts_are_drawn(events: Any, tmp_path: Path) -> None:
     tags = events.Tags()["images"]
-    assert "charts/icicle" in tags and "pictures/dog" in tags
-    assert not any("<" in tag for tag in tags)
+    charts = [tag for tag in tags if tag.startswith("charts/")]
+    assert charts == ["charts/phases", "charts/steps-over-time", "charts/stages", "charts/icicle"]
+    assert tags[: len(charts) + 1] == [*charts, "pictures/dog"]
+    assert len(tags) == len(charts) + 2 and "<" not in tags[-1]
+    for tag in charts:
+        (drawn,) = events.Images(tag)
+        with Image.open(io.BytesIO(drawn.encoded_image_string)) as image:
+            assert image.size == (drawn.width, drawn.height)
     (tmp_path / "dog.jpg").write_bytes(events.Images("pictures/dog")[0].encoded_image_string)
     with Image.open(tmp_path / "dog.jpg") as image:
         pixels = np.asarray(image)

@@ -47,10 +47,10 @@ def _events_of(data: ReportData, pictures: Sequence[Picture]) -> Iterator[Event]
     yield event_file.event(started_s, 0, _metrics_of(data))
     charts = [block for section in shown for block in section.blocks if isinstance(block, Chart)]
     for chart in charts if has_matplotlib() else ():
-        size = {"width": 1600, "height": 900}
-        yield event_file.event(
-            started_s, 0, [event_file.image(f"charts/{chart.id}", chart_png(chart), **size)]
-        )
+        png = chart_png(chart)
+        width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))
+        image = event_file.image(f"charts/{chart.id}", png, width=width, height=height)
+        yield event_file.event(started_s, 0, [image])
     taken: set[str] = set()
     for picture in pictures:
         pixels = draw(enlarged(picture))

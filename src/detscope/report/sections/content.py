@@ -26,6 +26,8 @@ from detscope.report.model import (
 )
 from detscope.report.sections import SectionPart
 
+BRIEF_SLOPES = 8
+LEAST_R2 = 0.1  # a line that explains less is not worth a row on a terminal
 # column of the content table, how many of it the slope is for, what they are called
 _MEASURES = (
     ("boxes", 10, "annotated boxes"),
@@ -60,11 +62,12 @@ def section(data: ReportData) -> Section | Absent:
         _slopes_table("content-table", "Slopes", [_slope_row(cost, per) for per, cost in found]),
     ]
     stages = [cost for cost in data.summary.cost_against_content or () if cost.slope is not None]
+    stages.sort(key=lambda cost: -(cost.r2 or 0.0))
     if stages:
         rows = [[cost.stage, *_slope_row(cost, None)] for cost in stages]
-        blocks.append(
-            _slopes_table("content-stages", "Stages against what was in the images", rows, staged=True)
-        )
+        told = min(BRIEF_SLOPES, sum((cost.r2 or 0.0) >= LEAST_R2 for cost in stages))
+        caption = "Stages against what was in the images"
+        blocks.append(_slopes_table("content-stages", caption, rows, staged=True, brief_rows=told))
     return Section(
         "content",
         "Cost against content",
@@ -103,7 +106,7 @@ def _headline(costs: Sequence[ContentCost]) -> str:
     if not known:
         return "The content of the steps did not vary enough to tell what it costs"
     name, explained = max(known, key=lambda item: item[1])
-    if explained < 0.1:
+    if explained < LEAST_R2:
         return "What is in the images explains little of the variation between steps"
     return f"{name.capitalize()} explain {explained * 100:.0f} % of the variation between steps"
 
@@ -115,12 +118,14 @@ def _slope_row(cost: ContentCost, per: int | None) -> list[Value]:
     return [cost.measure, slope, ends, cost.r2, cost.n, cost.why or ""]
 
 
-def _slopes_table(name: str, caption: str, rows: list[list[Value]], staged: bool = False) -> Table:
+def _slopes_table(
+    name: str, caption: str, rows: list[list[Value]], staged: bool = False, brief_rows: int = 0
+) -> Table:
     columns = [Column("against"), Column("slope"), Column("95 % interval"), Column("r²", "number")]
     columns += [Column("n", "count"), Column("remark", "sentence")]
     if staged:
         columns.insert(0, Column("stage", "code"))
-    return Table(name, caption, columns, rows, brief_rows=len(rows) if staged else 0)
+    return Table(name, caption, columns, rows, brief_rows=brief_rows)
 
 
 PART = SectionPart("content", 110, section)
