@@ -114,11 +114,12 @@ def test_a_run_without_device_events_says_that_it_cannot_tell(empty):
 def test_an_imported_run_shows_its_files_instead_of_a_model(empty):
     source = SourceFile(file="a.json", format="Kineto / Chrome trace", rank=0, rows=(), counts=(), facts=())
     files = ImportedFigures(sources=(source,), steps=1, stages=(), threads=())
-    data = with_figures(empty, imported=files)
+    data = with_figures(empty, imported=files, verdict="waiting for data")
     assert "a.json (Kineto / Chrome trace, rank 0)" in shown(imported.section(data))
     text = shown(*make_sections(data)[0])
     assert "weights" not in text
     assert "Test GPU" in text
+    assert "Waiting for data" in text
 
 
 def test_cores_are_shown_in_the_place_of_a_device(empty):

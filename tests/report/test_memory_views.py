@@ -6,7 +6,11 @@ import csv
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
@@ -14,9 +18,11 @@ from detscope.analyze.drawing import report_data
 from detscope.analyze.memory.timeline import step_timeline
 from detscope.report.colours import CATEGORY_COLOURS
 from detscope.report.memory_csv import write_memory_csv
-from detscope.report.model import Chart, Section
+from detscope.report.model import Chart, Section, Tree
 from detscope.report.publish import publish_page
+from detscope.report.render.picture import _draw_tree, chart_png
 from detscope.report.render.terminal import print_sections
+from detscope.report.sections import make_sections
 from detscope.report.sections.memory import section
 from detscope.runs.reader import Run
 from memory_samples import a_step, block, made_run, state, write_run
@@ -78,19 +84,56 @@ def test_the_timeline_has_every_category_in_its_colour_and_height(tmp_path):
     assert CATEGORY_COLOURS["workspace"] not in drawn
 
 
+def test_in_the_picture_of_the_timeline_a_category_is_as_high_as_it_is_large(tmp_path):
+    with Image.open(io.BytesIO(chart_png(chart(large_run(tmp_path), "memory_timeline")))) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+
+    def heights(name: str) -> np.ndarray:
+        colour = np.array([int(CATEGORY_COLOURS[name][at : at + 2], 16) for at in (1, 3, 5)])
+        return (np.abs(pixels - colour).sum(axis=2) < 12).sum(axis=0)
+
+    sizes = {"parameters": 700, "optimizer": 700, "inputs": 1000, "activations": 6000}
+    column = int(heights("activations").argmax())  # 6 MB of activations: from the end of forward on
+    unit = heights("activations")[column] / 6000
+    assert unit * 6000 > 100, "it is drawn large enough to be measured"
+    for name, size in sizes.items():
+        assert heights(name)[column] == pytest.approx(size * unit, abs=4), name
+    assert not heights("workspace").any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(10, 100), min_size=1, max_size=20))
+def test_boxes_of_a_map_fill_it_without_overlap(sizes):
+    names = [str(number) for number in range(len(sizes))]
+    axes = Figure().add_subplot()
+    _draw_tree(axes, Tree(names, names, [""] * len(names), sizes, ["#000000"] * len(names), shape="treemap"))
+    boxes = [patch.get_bbox() for patch in axes.patches]
+    shares = sorted(size / sum(sizes) for size in sizes)
+    assert sorted(box.width * box.height for box in boxes) == pytest.approx(shares)
+    for index, one in enumerate(boxes):
+        assert one.x0 >= -1e-9 and one.y0 >= -1e-9 and one.x1 <= 1 + 1e-9 and one.y1 <= 1 + 1e-9
+        for other in boxes[index + 1 :]:
+            across = min(one.x1, other.x1) - max(one.x0, other.x0)
+            up = min(one.y1, other.y1) - max(one.y0, other.y0)
+            assert across <= 1e-9 or up <= 1e-9
+
+
 def test_boxes_of_the_map_add_up_to_the_peak(tmp_path):
     boxes = chart(large_run(tmp_path), "memory_peak").content
     assert sum(boxes.values) == pytest.approx(11.5)
     inside = dict(zip(boxes.ids, boxes.parents, strict=True))
     assert all(parent in inside or parent == "" for parent in boxes.parents)
+    assert CATEGORY_COLOURS["activations"] in boxes.colours
 
 
 def test_pictures_are_png_files_in_the_run(tmp_path):
     run = made_run(tmp_path)
     publish_page(run.folder)
-    for name in ("memory_timeline.png", "memory_peak.png"):
+    heights = {"memory_peak.png": 700, "memory_timeline.png": 633, "modules.png": 766}
+    assert {path.name for path in (run.folder / "pictures").iterdir()} == heights.keys()
+    for name, height in heights.items():
         with Image.open(run.folder / "pictures" / name) as picture:
-            assert (picture.format, picture.width) == ("PNG", 1600)
+            assert (picture.format, picture.size) == ("PNG", (1600, height))
 
 
 def test_names_from_outside_do_not_break_pictures(tmp_path):
@@ -107,6 +150,15 @@ def test_the_terminal_tells_peak_categories_modules_tensors_levels_and_advice(tm
         assert words in text
     assert "cannot tell: CPU has no caching allocator" in text
     assert "What would lower the peak" in text and "--batch-size 1" in text
+
+
+def test_the_whole_of_a_run_has_the_memory_section_and_names_the_table(tmp_path):
+    run = large_run(tmp_path)
+    write_memory_csv(run)
+    console = Console(file=io.StringIO(), width=400, color_system=None)  # paths in one line
+    print_sections(make_sections(report_data(run))[0], console)
+    assert "What the peak is made of" in console.file.getvalue()
+    assert "memory.csv" in console.file.getvalue()
 
 
 def test_a_run_without_memory_says_how_to_record_it(tmp_path):

@@ -80,7 +80,7 @@ def test_in_every_family_all_stages_from_decode_to_other_add_up_to_the_latency(m
     assert stages_ms(summary)["decode"] > 0
     assert modules_without_a_stage(summary) == []
     assert all(row.n == 6 for row in summary.stages)
-    assert summary.latency_ms.p99 is None
+    assert (summary.latency_ms.p99, summary.latency_ms.p99_why) == (None, "needs 459")
     assert summary.first_image_ms > 0
     assert summary.warmup.n == 1
     assert summary.overhead_ratio.n == 2

@@ -67,7 +67,8 @@ def _check_files(run: Path, memory: MemoryAccount) -> None:
     maps = [float(row[4]) for row in rows]
     assert max(maps) < 1.2 * min(maps), "feature maps do not grow from iteration to iteration"
     assert max(float(row[2]) for row in rows) == pytest.approx(memory.peak_bytes / 1e6, abs=0.001)
-    assert {file.name for file in (run / "pictures").iterdir()} >= {"memory_timeline.png", "memory_peak.png"}
+    drawn = {file.name for file in (run / "pictures").iterdir()}
+    assert drawn == {"memory_timeline.png", "memory_peak.png", "modules.png", "curve.png"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux: reads /proc/self/status")

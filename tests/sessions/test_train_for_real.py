@@ -105,7 +105,7 @@ def test_picture_tensorboard_and_best_weights_are_there(masks):
     from PIL import Image
 
     with Image.open(masks / "pictures" / "curve.png") as picture:
-        assert picture.size[0] >= 1200
+        assert picture.size == (1600, 600)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(masks / "tb")).Reload()
