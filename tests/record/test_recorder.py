@@ -82,6 +82,8 @@ def test_a_loop_of_the_user_gives_the_same_tables_as_ours(tmp_path):
     assert sum(row.self_forward_ms for row in rows.values()) == pytest.approx(phase_ms(summary, "forward"))
     assert sum(row.self_backward_ms for row in rows.values()) == pytest.approx(phase_ms(summary, "backward"))
     assert rows["head"].backward_ms > 0
+    totals = [row.total_ms for row in summary.modules]
+    assert totals == sorted(totals, reverse=True), "the most expensive first: views take the first ten"
 
 
 def test_time_is_found_where_it_is_spent(tmp_path):
