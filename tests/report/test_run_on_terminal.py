@@ -127,15 +127,18 @@ def test_bars_of_the_phases_lie_end_to_end_and_fill_the_step(shown) -> None:
     first = next(index for index, line in enumerate(lines) if line.startswith("Phases of a step")) + 2
     bars = [line[line.find("%") + 1 :] for line in lines[first : first + len(SHARES)]]
     assert sum(bar.count("█") for bar in bars) == BAR_CELLS
-    ends = [len(bar.rstrip()) for bar in bars if "█" in bar]
-    assert ends == sorted(ends)
+    places = [(bar.find("█"), len(bar.rstrip())) for bar in bars if "█" in bar]
+    assert [end for _, end in places[:-1]] == [start for start, _ in places[1:]]
+    step = lines[first + len(SHARES)]
+    assert step.split() == ["step", "312.4", "100.0", "%"], "what the phases add up to"
 
 
 def test_stages_are_a_tree_with_both_directions(shown) -> None:
     lines = shown().splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("Stages")) + 2
-    assert lines[first].split() == ["backbone", "150.0", "51.7", "%", "60.0", "90.0"]
-    assert lines[first + 1].startswith("  ")
+    assert lines[first].split() == ["backbone", "150.0", "51.7", "%", "█" * 10, "60.0", "90.0"]
+    assert lines[first + 1].startswith("  backbone.fpn ")
+    assert "█" not in lines[first + 1], "a part is in the bar of its whole"
 
 
 def module(path: str, total: float, own: float) -> ModuleFigures:

@@ -121,7 +121,8 @@ def _table_grid(table: Table, ascii_only: bool) -> RichTable:
             indent = "  " * table.depth[number] if table.depth and index == shown[0] else ""
             cells.append(Text(indent + cell_of(value, column).text))
             if column.bar:
-                share = float(value) if isinstance(value, int | float) else 0.0
+                is_part = bool(table.depth) and table.depth[number] > 0  # of a row above, which has the bar
+                share = float(value) if isinstance(value, int | float) and not is_part else 0.0
                 cells.append(Text(_bar_text(drawn, share, ascii_only)))
                 drawn += share
         grid.add_row(*cells, style=_STYLES[table.tones[number]] if table.tones else "")

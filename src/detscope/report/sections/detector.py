@@ -91,7 +91,11 @@ def _stages_chart(top: Sequence[StageFigures]) -> Chart:
 
 
 def _stages_table(stages: Sequence[StageFigures]) -> Table:
-    columns = [Column("Stage", "code"), Column("total ms", "ms"), Column("share of the step", "share")]
+    columns = [
+        Column("Stage", "code"),
+        Column("total ms", "ms"),
+        Column("share of the step", "share", bar=True),
+    ]
     rows: list[list[str | float | None]] = [[row.name, row.total_ms, row.share] for row in stages]
     if any(stage.backward_ms for stage in stages):
         columns += [Column("forward ms", "ms"), Column("backward ms", "ms")]

@@ -44,10 +44,17 @@ def section(data: ReportData) -> Section | Absent:
     bar = one_bar(
         [(phase.name, phase.ms, PHASE_COLOURS.get(phase.name, GREY)) for phase in phases if phase.ms]
     )
+    rows = [[phase.name, phase.ms, phase.share, phase.p50, phase.n, phase.device_ms] for phase in phases]
     blocks: list[Block] = [
         Facts(list(_time_facts(data)), full=False),
-        Chart("phases", f"The phases of a step add up to {with_unit(whole, 'ms')}", bar, Axis("ms"),
-              Axis(hidden=True), height=150),
+        Chart(
+            "phases",
+            f"The phases of a step add up to {with_unit(whole, 'ms')}",
+            bar,
+            Axis("ms"),
+            Axis(hidden=True),
+            height=150,
+        ),
         Table(
             "phases-table",
             "Phases of a step",
@@ -59,12 +66,12 @@ def section(data: ReportData) -> Section | Absent:
                 Column("n", "count", brief=False),
                 Column("device ms", "ms", brief=False),
             ],
-            [[phase.name, phase.ms, phase.share, phase.p50, phase.n, phase.device_ms] for phase in phases],
-            brief_rows=len(phases) if summary.verb != "infer" else 0,
+            [*rows, ["step", whole, 1.0, whole, summary.step_ms.n, None]],
+            brief_rows=len(rows) + 1 if summary.verb != "infer" else 0,
         ),
         _steps_chart(data),
         _steps_table(data),
-    ]  # fmt: skip
+    ]
     outliers = summary.outliers
     if outliers:
         blocks.append(
