@@ -14,7 +14,7 @@ import pytest
 from detscope.data.download.prepare import RECORD, RemoteFile, fetch_file, record_first_use
 from detscope.errors import DetscopeError
 from detscope.web import hide_secrets
-from detscope.zoo.weights import DownloadFailed, Published, download_weights
+from detscope.zoo.weights import DownloadFailed, PublishedWeights, download_weights
 
 SECRET = "pass\u0301word".encode("ascii", "ignore").decode() + "-1234"
 
@@ -75,7 +75,7 @@ def test_a_hostile_answer_is_one_printable_line_without_the_password(kind, tmp_p
         else:
             pytest.fail("it was taken")
         with pytest.raises((DownloadFailed, DetscopeError)) as failed:
-            download_weights(Published(url), tmp_path / "weights")
+            download_weights(PublishedWeights(url), tmp_path / "weights")
         words.append(str(failed.value))
     for text in words:
         assert text.isprintable(), text
@@ -114,7 +114,7 @@ def test_what_is_no_address_is_refused_at_once(url, tmp_path):
     assert "pw@" not in refused.value.message
     if "[" not in url:
         with pytest.raises(DownloadFailed):
-            download_weights(Published(f"{url}/a-0123456789.bin"), tmp_path)
+            download_weights(PublishedWeights(f"{url}/a-0123456789.bin"), tmp_path)
 
 
 def test_names_and_passwords_are_cut_out_of_any_sentence():

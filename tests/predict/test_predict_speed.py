@@ -26,7 +26,7 @@ from detscope.predict.trace.hollow import (
     describe_known,
 )
 from detscope.predict.trace.network import TracedNetwork, trace_network
-from detscope.predict.trace.scratch import ScratchBook
+from detscope.predict.trace.scratch import ScratchSizes
 from detscope.predict.trace.step import BACKWARD
 from detscope.zoo.networks import load_network
 
@@ -132,7 +132,7 @@ def test_traced_steps_are_replayed_once_for_all_batches(
 
 def test_a_peak_does_not_depend_on_the_batches_asked_for_before(detector: TracedNetwork) -> None:
     asked = [detector.find_cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
-    alone = [replace(detector, book=ScratchBook()).find_cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
+    alone = [replace(detector, book=ScratchSizes()).find_cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
     assert asked == alone
 
 

@@ -17,7 +17,7 @@ from detscope import zoo
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.zoo import BuildOptions
 from detscope.zoo import weights as weight_download
-from detscope.zoo.weights import Published, find_weights, load_into
+from detscope.zoo.weights import PublishedWeights, find_weights, load_into
 
 NAME = "tiny_fasterrcnn"
 
@@ -48,13 +48,13 @@ def state() -> dict[str, torch.Tensor]:
     return zoo.build_model(NAME, BuildOptions(seed=3)).module.state_dict()
 
 
-def publish(folder: Path, state: dict[str, torch.Tensor]) -> Published:
+def publish(folder: Path, state: dict[str, torch.Tensor]) -> PublishedWeights:
     """Put weights on the server under a name that carries their hash, as publishers do."""
     torch.save(state, folder / "new.pth")
     digest = hashlib.sha256((folder / "new.pth").read_bytes()).hexdigest()
     name = f"tiny_coco-{digest[:8]}.pth"
     (folder / "new.pth").rename(folder / name)
-    return Published(f"http://publisher.invalid/models/{name}")
+    return PublishedWeights(f"http://publisher.invalid/models/{name}")
 
 
 def options(cache: Path, weights: str = "auto") -> BuildOptions:
@@ -112,7 +112,7 @@ def test_a_cached_file_that_was_damaged_is_removed_and_fetched_by_the_next_run(
 
 
 def test_without_the_publisher_auto_is_random_with_the_reason_and_coco_is_an_error(served, tmp_path) -> None:
-    published = Published("http://publisher.invalid/models/absent-01234567.pth")
+    published = PublishedWeights("http://publisher.invalid/models/absent-01234567.pth")
     found = find_weights(options(tmp_path), NAME, published, served[1])
     assert found.kind == "random" and found.state is None
     assert "404" in found.note and "NMS load" in found.note
@@ -122,11 +122,11 @@ def test_without_the_publisher_auto_is_random_with_the_reason_and_coco_is_an_err
 
 
 def test_an_unreachable_publisher_is_no_reason_to_stop(tmp_path) -> None:
-    published = Published("http://127.0.0.1:9/models/absent-01234567.pth")
+    published = PublishedWeights("http://127.0.0.1:9/models/absent-01234567.pth")
     assert "cannot be reached" in find_weights(options(tmp_path), NAME, published).note
-    unknown = Published("http://no-such-host.invalid/models/absent-01234567.pth")
+    unknown = PublishedWeights("http://no-such-host.invalid/models/absent-01234567.pth")
     assert "cannot be reached" in find_weights(options(tmp_path), NAME, unknown).note
-    local = Published("file:///etc/hostname-01234567.pth")
+    local = PublishedWeights("file:///etc/hostname-01234567.pth")
     assert "not a web address" in find_weights(options(tmp_path), NAME, local).note
 
 

@@ -131,7 +131,7 @@ class LeftOutDetections(Figure, frozen=True, kw_only=True):
     count: int  # how many
 
 
-class LeftOut(Figure, frozen=True, kw_only=True):
+class UncoveredData(Figure, frozen=True, kw_only=True):
     """What the figures do not cover."""
 
     images: int | None = None  # that could not be read
@@ -177,7 +177,7 @@ class Evaluation(Figure, frozen=True, kw_only=True):
     voc10: VocMeasures
     data: EvaluatedData | None = None
     throughput: EvaluationSpeed | None = None
-    left_out: LeftOut | None = None
+    left_out: UncoveredData | None = None
     worst: tuple[WorstImage, ...] = ()
     cannot_tell: tuple[str, ...] = ()  # what is not known, and why
     definitions: tuple[Definition, ...] = ()

@@ -178,7 +178,7 @@ def compare_categories(predicted: Mapping[str, float], measured: Mapping[str, fl
     return [compare_figure(name, "bytes", one, other) for name, one, other in pairs if one or other]
 
 
-class _Kept(TypedDict):
+class _StoredPrediction(TypedDict):
     """What every predicted.json says."""
 
     version: int
@@ -192,7 +192,7 @@ def read_predicted(run: Run) -> Prediction | None:
     path = run.folder / FILE_NAME
     if not path.exists():
         return None
-    found = read_json(path, _Kept, _HINT)
+    found = read_json(path, _StoredPrediction, _HINT)
     if found["version"] != VERSION:
         version = found["version"]
         raise InputError(f"{path} is of version {version}, this detscope reads {VERSION}", "predict it again")

@@ -130,7 +130,7 @@ class ResumedRun(Figure, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()  # settings that are not as before
 
 
-class HeldOut(Figure, frozen=True, kw_only=True):
+class HeldOutData(Figure, frozen=True, kw_only=True):
     """Data that the training did not see."""
 
     images: int | None = None  # how many
@@ -213,7 +213,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     epochs: tuple[EpochFigures, ...] = ()  # where there are several, or accuracy was evaluated
     recipe: tuple[RecipeSetting, ...] = ()
     resumed_from: ResumedRun | None = None
-    held_out: HeldOut | None = None
+    held_out: HeldOutData | None = None
     predicted: Prediction | None  # what `detscope predict RUN` expected of it
     images: int | None = None  # of an inference: how many were measured
     repeat: int | None = None  # of an inference: passes over them
@@ -292,7 +292,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         accuracy=training_accuracy(opened),
         recipe=_list_recipe(info.get("recipe")),
         resumed_from=_read_facts(info.get("resumed_from"), ResumedRun),
-        held_out=_read_facts(info.get("held_out"), HeldOut),
+        held_out=_read_facts(info.get("held_out"), HeldOutData),
         predicted=read_predicted(opened),
         growth=_read_facts(info.get("growth"), MemoryGrowth),
         notes=_list_notes(info, typical.mode),

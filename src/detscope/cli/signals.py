@@ -18,7 +18,7 @@ from detscope.machine.interrupts import expect_interrupt, interrupt_once
 _NUMBERS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-class Heard:
+class ReceivedSignal:
     """The signal that was heard, if one was."""
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Heard:
 
 
 @contextmanager
-def heard_signals() -> Iterator[Heard]:
+def heard_signals() -> Iterator[ReceivedSignal]:
     """Listen, unless somebody else does or said that they are to be ignored (nohup)."""
-    heard = Heard()
+    heard = ReceivedSignal()
     if threading.current_thread() is not threading.main_thread():
         yield heard
         return

@@ -146,7 +146,7 @@ class DownloadFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedWeights:
     """Weights somebody offers for download."""
 
     url: str
@@ -162,9 +162,9 @@ class Published:
         found = _HASH_IN_NAME.search(self.file_name)
         return found.group(1) if found else None
 
-    def at_server(self, base_url: str | None) -> Published:
+    def at_server(self, base_url: str | None) -> PublishedWeights:
         """The same file on another server."""
-        return self if base_url is None else Published(f"{base_url.rstrip('/')}/{self.file_name}")
+        return self if base_url is None else PublishedWeights(f"{base_url.rstrip('/')}/{self.file_name}")
 
 
 def cache_folder(cache_dir: str | None) -> Path:
@@ -176,7 +176,7 @@ def cache_folder(cache_dir: str | None) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints"
 
 
-def check_hash(path: Path, published: Published, shown_as: str | None = None) -> None:
+def check_hash(path: Path, published: PublishedWeights, shown_as: str | None = None) -> None:
     """Remove a damaged download and raise InputError with expected and actual checksum."""
     expected = published.hash_prefix
     if expected is None:
@@ -193,7 +193,7 @@ def check_hash(path: Path, published: Published, shown_as: str | None = None) ->
     )
 
 
-def download_weights(published: Published, folder: Path) -> Path:
+def download_weights(published: PublishedWeights, folder: Path) -> Path:
     """Fetch into `folder` and check; raises DownloadFailed, or InputError when what came is damaged."""
     target = folder / published.file_name
     _log.info("downloading %s", published.file_name)
@@ -301,7 +301,7 @@ def check_choice(weights: str, model_name: str, has_published: bool) -> None:
 
 
 def find_weights(
-    options: BuildOptions, model_name: str, published: Published | None, base_url: str | None = None
+    options: BuildOptions, model_name: str, published: PublishedWeights | None, base_url: str | None = None
 ) -> FoundWeights:
     """Read the weights that `options.weights` asks for; `base_url` fetches from another server."""
     choice = options.weights

@@ -11,7 +11,7 @@ import polars as pl
 from detscope.analyze.device.host import BlockingCalls, find_places, name_call
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
 from detscope.analyze.device.kernels import shorten_name
-from detscope.analyze.device.timeline import Timeline, event_borders
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
@@ -61,7 +61,7 @@ class _Account:
 Accounts = dict[Culprit, _Account]
 
 
-def blame_idle(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
+def blame_idle(line: DeviceTimeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
     """Idle time of one device by culprit; what the device itself or nobody known caused is left out."""
     found: Accounts = defaultdict(_Account)
     _add_synchronisations(found, line, calls, pieces)
@@ -70,7 +70,9 @@ def blame_idle(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Acco
     return found
 
 
-def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> None:
+def _add_synchronisations(
+    found: Accounts, line: DeviceTimeline, calls: BlockingCalls, pieces: IdlePieces
+) -> None:
     rest = pieces.lengths - pieces.data_ns
     chosen = np.flatnonzero((pieces.cause == SYNCHRONISATION) & (rest > 0))
     if len(chosen) == 0:
@@ -100,7 +102,7 @@ def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls,
         account.host_wait_ns += row["wall_ns"]
 
 
-def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
+def _add_loader(found: Accounts, line: DeviceTimeline, pieces: IdlePieces) -> None:
     """Each piece goes to the loader event that was running when it began, else to the first after."""
     chosen = np.flatnonzero(pieces.data_ns > 0)
     loader = line.host.filter(pl.col("kind") == "loader").sort("start_ns", maintain_order=True)
@@ -122,7 +124,7 @@ def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
             account.host_wait_ns += walls[event]
 
 
-def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
+def _add_late_launches(found: Accounts, line: DeviceTimeline, pieces: IdlePieces) -> None:
     """Host lateness, by the operator whose launch ended the gap."""
     rest = pieces.lengths - pieces.data_ns
     chosen = np.flatnonzero((pieces.cause == HOST) & (rest > 0))

@@ -35,7 +35,7 @@ from detscope.analyze.device.parts import (
     measure_steps,
     part_figures,
 )
-from detscope.analyze.device.timeline import Timeline, build_timelines
+from detscope.analyze.device.timeline import DeviceTimeline, build_timelines
 from detscope.analyze.device.transfers import (
     Copies,
     DeviceCommunication,
@@ -159,13 +159,13 @@ def device_figures(
     )
 
 
-def _events_of_rank(lines: Sequence[Timeline], rank: int) -> pl.DataFrame:
+def _events_of_rank(lines: Sequence[DeviceTimeline], rank: int) -> pl.DataFrame:
     own = [line.events for line in lines if line.rank == rank]
     return own[0] if len(own) == 1 else pl.concat(own)
 
 
 def _figures_of_one(
-    line: Timeline, use: BusyTimes, pieces: IdlePieces, breakdown: StepBreakdown | None
+    line: DeviceTimeline, use: BusyTimes, pieces: IdlePieces, breakdown: StepBreakdown | None
 ) -> DeviceFigures:
     return DeviceFigures(
         **msgspec.structs.asdict(use),

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from detscope.analyze.device.intervals import measure_overlap
-from detscope.analyze.device.timeline import Timeline, event_borders
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.figure import Figure
 
 
@@ -44,7 +44,7 @@ _COUNTED_HERE = ("without a launch record", "outside of steps")
 
 
 def count_flaws(
-    lines: Sequence[Timeline], all_events: pl.DataFrame, dropped: Mapping[str, int]
+    lines: Sequence[DeviceTimeline], all_events: pl.DataFrame, dropped: Mapping[str, int]
 ) -> DeviceHonesty:
     """What is wrong with a recording, and what its reader dropped, clipped or could not link."""
     counts = dict.fromkeys(DeviceHonesty.__struct_fields__[:-1], 0)
@@ -80,7 +80,7 @@ def _count_overlapping(events: pl.DataFrame) -> int:
     return ordered.filter(pl.col("start_ns") < reach).height
 
 
-def _say_ranks_apart(lines: Sequence[Timeline]) -> str | None:
+def _say_ranks_apart(lines: Sequence[DeviceTimeline]) -> str | None:
     """Ranks of one job run at the same time; where they do not, their clocks differ."""
     spans: dict[int, tuple[int, int]] = {}
     for line in lines:

@@ -28,7 +28,7 @@ from detscope.analyze.device.intervals import (
     intersect_intervals,
     measure_overlap,
 )
-from detscope.analyze.device.timeline import Timeline, event_borders, merge_events
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders, merge_events
 from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
@@ -128,7 +128,7 @@ def idle_figures(pieces: Sequence[IdlePieces], window_ns: int) -> IdleTime:
     )
 
 
-def find_idle_pieces(line: Timeline, calls: BlockingCalls) -> IdlePieces:
+def find_idle_pieces(line: DeviceTimeline, calls: BlockingCalls) -> IdlePieces:
     """All idle stretches of the window with their causes."""
     busy, window = line.busy, line.window
     columns = ("start_ns", "wall_ns", "launch_ns", "launch_wall_ns")

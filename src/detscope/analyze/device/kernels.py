@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from detscope.analyze.device.intervals import Times, measure_overlap
-from detscope.analyze.device.timeline import Timeline, event_borders
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
@@ -137,7 +137,7 @@ def estimate_tensor_share(kernels: pl.DataFrame) -> DeviceEstimate:
     )
 
 
-def estimate_sm_efficiency(lines: Sequence[Timeline]) -> DeviceEstimate:
+def estimate_sm_efficiency(lines: Sequence[DeviceTimeline]) -> DeviceEstimate:
     """Sum over merged ranges of min(1, summed blocks per SM) x duration, over the window."""
     total, window_ns, measured_ns, kernels_ns, count = 0.0, 0, 0, 0, 0
     for line in lines:

@@ -21,7 +21,7 @@ from detscope.analyze.device.intervals import (
     merge_intervals,
     subtract_intervals,
 )
-from detscope.analyze.device.timeline import Timeline, event_borders, merge_events
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders, merge_events
 from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.modules import ROOT
@@ -113,7 +113,7 @@ class StepBreakdown(Figure, frozen=True, kw_only=True):
     )
 
 
-def measure_steps(line: Timeline, pieces: IdlePieces) -> Iterator[DeviceStep]:
+def measure_steps(line: DeviceTimeline, pieces: IdlePieces) -> Iterator[DeviceStep]:
     """Utilisation and idle causes of every step."""
     steps = line.steps
     windows = (steps.ends - steps.starts).tolist()
@@ -136,14 +136,14 @@ def measure_steps(line: Timeline, pieces: IdlePieces) -> Iterator[DeviceStep]:
         )
 
 
-def part_figures(lines: Sequence[Timeline], idle: Sequence[IdlePieces], steps: int) -> DeviceParts:
+def part_figures(lines: Sequence[DeviceTimeline], idle: Sequence[IdlePieces], steps: int) -> DeviceParts:
     """Use by each kind of part over all devices."""
     kinds = DeviceParts.__struct_fields__
     return DeviceParts(**{kind: _use_by_part(lines, idle, kind, steps) for kind in kinds})
 
 
 def _use_by_part(
-    lines: Sequence[Timeline], idle: Sequence[IdlePieces], kind: str, steps: int
+    lines: Sequence[DeviceTimeline], idle: Sequence[IdlePieces], kind: str, steps: int
 ) -> tuple[PartUse, ...]:
     merged: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for line, pieces in zip(lines, idle, strict=True):
@@ -175,7 +175,9 @@ def _use_by_part(
     return tuple(found[:MOST_ROWS])
 
 
-def _sum_parts(line: Timeline, pieces: IdlePieces, kind: str) -> Iterator[tuple[str | None, dict[str, int]]]:
+def _sum_parts(
+    line: DeviceTimeline, pieces: IdlePieces, kind: str
+) -> Iterator[tuple[str | None, dict[str, int]]]:
     # the root's path is empty; an empty stage, phase or operator is none
     named = pl.col(kind).replace("", ROOT if kind == "module" else None)
     events = line.events.select("kind", "start_ns", "wall_ns", named.alias("part"))
@@ -204,7 +206,7 @@ def _sum_parts(line: Timeline, pieces: IdlePieces, kind: str) -> Iterator[tuple[
         )
 
 
-def break_down_steps(line: Timeline) -> StepBreakdown | None:
+def break_down_steps(line: DeviceTimeline) -> StepBreakdown | None:
     """The average step in us by role, and each step; None where there are no steps."""
     steps = line.steps
     if len(steps) == 0:
@@ -234,7 +236,7 @@ def break_down_steps(line: Timeline) -> StepBreakdown | None:
     )
 
 
-def _role_times(line: Timeline) -> dict[str, Intervals]:
+def _role_times(line: DeviceTimeline) -> dict[str, Intervals]:
     """What each role did, on the device and on its host, in order of precedence."""
     return {
         "kernel": line.compute,

@@ -1,4 +1,4 @@
-"""What one device did and what its host did, as sorted arrays; one `Timeline` per rank and device."""
+"""What one device did and what its host did, as sorted arrays; one `DeviceTimeline` per rank and device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StepWindows:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class DeviceTimeline:
     """One device of one rank. `events` are kernels, copies and sets in order of their start."""
 
     rank: int
@@ -121,7 +121,7 @@ def event_borders(frame: pl.DataFrame) -> tuple[Times, Times]:
 
 def build_timelines(
     device_events: pl.DataFrame, host_events: pl.DataFrame, steps: pl.DataFrame | None = None
-) -> list[Timeline]:
+) -> list[DeviceTimeline]:
     """One per rank and device, in that order. Steps come from the host's marks, else from table `steps`."""
     events = _in_order(_choose_rows(device_events, pl.col("start_ns").is_not_null()), "start_ns", "wall_ns")
     if events.height == 0:
@@ -153,7 +153,7 @@ def _in_order(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
 
 def _build_timeline(
     rank: int, device: int, rows: pl.DataFrame, host: pl.DataFrame, marks: pl.DataFrame
-) -> Timeline:
+) -> DeviceTimeline:
     events = _choose_rows(rows, pl.col("kind").is_in(BUSY_KINDS))
     windows = find_step_windows(marks, events)
     if len(windows) and events.height:
@@ -161,7 +161,7 @@ def _build_timeline(
     else:
         starts, ends = event_borders(events)
         window = merge_intervals(starts[:1], ends.max(keepdims=True) if len(ends) else ends)
-    return Timeline(rank, device, events, host, windows, window)
+    return DeviceTimeline(rank, device, events, host, windows, window)
 
 
 def find_step_marks(host: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:

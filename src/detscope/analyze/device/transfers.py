@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from detscope.analyze.device.intervals import intersect_intervals, measure_by_group, subtract_intervals
-from detscope.analyze.device.timeline import Timeline, event_borders
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.device.utilisation import divide_safely
 from detscope.analyze.figure import Figure
 
@@ -76,7 +76,7 @@ class DeviceStraggler(Figure, frozen=True, kw_only=True):
     why: str  # in words
 
 
-def copy_figures(lines: Sequence[Timeline], steps: int) -> Copies:
+def copy_figures(lines: Sequence[DeviceTimeline], steps: int) -> Copies:
     """All copies, and one row per direction and kind of host memory."""
     merged: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     busy = exposed = count = 0
@@ -104,7 +104,7 @@ def copy_figures(lines: Sequence[Timeline], steps: int) -> Copies:
     return Copies(count=count, busy_ns=busy, exposed_ns=exposed, rows=rows)
 
 
-def _sum_copies(line: Timeline) -> dict[tuple[str, str], dict[str, int]]:
+def _sum_copies(line: DeviceTimeline) -> dict[tuple[str, str], dict[str, int]]:
     """Sums of one device by direction and memory."""
     is_set = pl.col("kind") == "set"
     memory = pl.col("name").str.extract(r"(?i)\b(pageable|pinned)\b").str.to_lowercase().fill_null("")
@@ -135,7 +135,7 @@ def _sum_copies(line: Timeline) -> dict[tuple[str, str], dict[str, int]]:
     }
 
 
-def communication_figures(lines: Sequence[Timeline], kernels: pl.DataFrame) -> DeviceCommunication:
+def communication_figures(lines: Sequence[DeviceTimeline], kernels: pl.DataFrame) -> DeviceCommunication:
     """Union of communication kernels, and its part outside of the union of compute kernels."""
     busy = exposed = window = 0
     for line in lines:
@@ -157,7 +157,7 @@ def communication_figures(lines: Sequence[Timeline], kernels: pl.DataFrame) -> D
     )
 
 
-def find_device_straggler(lines: Sequence[Timeline]) -> DeviceStraggler | None:
+def find_device_straggler(lines: Sequence[DeviceTimeline]) -> DeviceStraggler | None:
     """The rank with the least time in communication; None for one rank."""
     waits: Counter[int] = Counter()
     windows: Counter[int] = Counter()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from detscope.analyze.device.intervals import Intervals, intersect_intervals, subtract_intervals
-from detscope.analyze.device.timeline import Timeline
+from detscope.analyze.device.timeline import DeviceTimeline
 from detscope.analyze.figure import Figure
 
 _STEPS = (
@@ -70,7 +70,7 @@ def divide_safely(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def measure_use(line: Timeline) -> BusyTimes:
+def measure_use(line: DeviceTimeline) -> BusyTimes:
     """Busy times of one device inside its window."""
     window, kernels, copies = line.window, line.kernels, line.copies
     kernel_window = window if line.has_steps else _span_of(kernels)
@@ -111,7 +111,7 @@ def sum_uses(uses: Sequence[BusyTimes], has_steps: bool) -> Utilisation:
     return Utilisation(**msgspec.structs.asdict(whole), window=_STEPS if has_steps else _NO_STEPS)
 
 
-def measure_span(line: Timeline) -> DeviceSpan:
+def measure_span(line: DeviceTimeline) -> DeviceSpan:
     """The span of a device's events."""
     busy = line.busy
     return DeviceSpan(

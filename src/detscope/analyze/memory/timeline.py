@@ -15,7 +15,7 @@ COLUMNS = 1200
 
 
 @dataclass(frozen=True)
-class Timeline:
+class MemoryTimeline:
     """Levels by category at moments of one step; `bytes[category][i]` holds until the next moment."""
 
     step: int
@@ -28,7 +28,7 @@ class Timeline:
     wall_ms: float
 
 
-def step_timeline(run: Run, columns: int = COLUMNS) -> Timeline | None:
+def step_timeline(run: Run, columns: int = COLUMNS) -> MemoryTimeline | None:
     """The step of the peak; of many events in one column of the picture the highest moment is kept."""
     found = _peak_of_run(run)
     if found is None:
@@ -42,7 +42,7 @@ def step_timeline(run: Run, columns: int = COLUMNS) -> Timeline | None:
     chosen = _highest_per_column(column, total)
     levels = {name: _levels(ledger, name)[first:last][chosen].tolist() for name in CATEGORIES}
     at_ns = max(int(ledger.time_ns[event]), window.start_ns)
-    return Timeline(
+    return MemoryTimeline(
         step=window.step,
         device=device,
         ms=((time_ns[chosen] - window.start_ns) / 1e6).tolist(),

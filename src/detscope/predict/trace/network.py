@@ -19,7 +19,7 @@ from detscope.predict.trace.peaks import (
     make_timelines,
     steps_match,
 )
-from detscope.predict.trace.scratch import ScratchBook
+from detscope.predict.trace.scratch import ScratchSizes
 from detscope.predict.trace.step import BACKWARD, FORWARD, StepLog, StorageBlock, TracedStep, trace_step
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TracedNetwork:
     family: str
     training: bool
     steps: tuple[TracedStep, TracedStep]
-    book: ScratchBook = field(default_factory=ScratchBook)
+    book: ScratchSizes = field(default_factory=ScratchSizes)
 
     @cached_property
     def steps_match(self) -> bool:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from detscope.predict.memory.lifetimes import CATEGORIES, MemoryEvent
-from detscope.predict.trace.scratch import ScratchBook, bound_scratch
+from detscope.predict.trace.scratch import ScratchSizes, bound_scratch
 from detscope.predict.trace.step import BACKWARD, FORWARD, StorageBlock, TracedStep
 
 OPTIMIZERS = ("sgd", "adam")
@@ -133,7 +133,7 @@ def _list_update(trained: Sequence[int], optimizer: str | None) -> list[tuple[in
 
 
 def find_peak(
-    steps: tuple[TracedStep, TracedStep], batch: int, optimizer: str | None, book: ScratchBook
+    steps: tuple[TracedStep, TracedStep], batch: int, optimizer: str | None, book: ScratchSizes
 ) -> CpuPeak:
     """The peak of a step of `batch` images, drawn out from two traced ones.
 
@@ -182,7 +182,7 @@ def extrapolate_events(one: StepTimeline, other: StepTimeline, batch: int) -> li
 
 
 @lru_cache(maxsize=8)
-def _find_levels(line: StepTimeline, book: ScratchBook, _known: int) -> list[dict[str, int]]:
+def _find_levels(line: StepTimeline, book: ScratchSizes, _known: int) -> list[dict[str, int]]:
     """The highest level in every unit, by category, with the scratch memory that is known by now."""
     live = dict.fromkeys(CATEGORIES, 0)
     held: dict[int, MemoryEvent] = {}

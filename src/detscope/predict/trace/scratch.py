@@ -42,7 +42,7 @@ _SMALL = 1 << 19  # buffers of threads
 _MEMORY, _MARK = "[memory]", "detscope call "
 
 
-class ScratchBook:
+class ScratchSizes:
     """Bytes above inputs and outputs by call; a call that was measured once is not run again."""
 
     def __init__(self, budget: float = BUDGET) -> None:

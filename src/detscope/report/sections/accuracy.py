@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 
-from detscope.analyze.accuracy import KINDS, AccuracyFigures, CocoFigures, Evaluation, LeftOut
+from detscope.analyze.accuracy import KINDS, AccuracyFigures, CocoFigures, Evaluation, UncoveredData
 from detscope.analyze.curve import RATE, training_curve
 from detscope.analyze.drawing import ReportData, thinned
 from detscope.analyze.schema import field_comments
@@ -226,7 +226,7 @@ def _evaluation_facts(found: Evaluation, left: str) -> Iterator[Fact]:
         yield Fact("left out", left, "warn")
 
 
-def tell_left_out(left: LeftOut | None) -> str:
+def tell_left_out(left: UncoveredData | None) -> str:
     """What the figures do not cover, in words; empty where they cover everything."""
     if left is None:
         return ""

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from detscope.analyze.advice.case import Advice
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.memory.figures import MemoryAccount, OutOfMemory, PassMemory
-from detscope.analyze.memory.timeline import PeakTree, Timeline, peak_tree, step_timeline
+from detscope.analyze.memory.timeline import MemoryTimeline, PeakTree, peak_tree, step_timeline
 from detscope.report.colours import CATEGORY_COLOURS, GREY, paler
 from detscope.report.figures import CANNOT_TELL, category_name, number, percent, with_unit
 from detscope.report.model import (
@@ -95,7 +95,7 @@ def _peak_facts(account: MemoryAccount) -> Iterator[Fact]:
         yield Fact("", f"{with_unit(slope.bytes_per_image, 'bytes')} per image, {fixed} without any")
 
 
-def _timeline_chart(timeline: Timeline) -> Chart:
+def _timeline_chart(timeline: MemoryTimeline) -> Chart:
     moments = [round(ms, 3) for ms in timeline.ms]
     lines = [
         Series(

@@ -15,7 +15,7 @@ from detscope.accuracy.verdicts import ImageVerdict, ScoreThreshold, find_operat
 
 if TYPE_CHECKING:
     from detscope.data.contract import DetectionDataset
-    from detscope.report.worst_images import Comparison, Marked
+    from detscope.report.worst_images import Comparison, MarkedBox
 
 MOST = 20
 MOST_DRAWN = 40  # predictions in one picture; more hide what they show
@@ -64,7 +64,7 @@ def _compare_image(
     aside = np.setdiff1d(here, np.concatenate([verdict.found, verdict.missed]))
     ignored = f", {len(aside)} ignored" if len(aside) else ""
 
-    def mark_rows(rows: Integers, colour: tuple[int, int, int], of_truth: bool) -> list[Marked]:
+    def mark_rows(rows: Integers, colour: tuple[int, int, int], of_truth: bool) -> list[MarkedBox]:
         return [_mark_box(measured, int(row), colour, of_truth) for row in rows]
 
     predicted = mark_rows(verdict.right, GOOD, False) + mark_rows(verdict.wrong, BAD, False)
@@ -94,14 +94,16 @@ def _tell_verdict(verdict: ImageVerdict, predicted: int, shown: int, point: Scor
     return ", ".join(words)
 
 
-def _mark_box(measured: MeasuredAccuracy, row: int, colour: tuple[int, int, int], of_truth: bool) -> Marked:
-    from detscope.report.worst_images import Marked
+def _mark_box(
+    measured: MeasuredAccuracy, row: int, colour: tuple[int, int, int], of_truth: bool
+) -> MarkedBox:
+    from detscope.report.worst_images import MarkedBox
 
     rows = measured.truth if of_truth else measured.found
     x, y, width, height = rows.boxes[row].tolist()
     name = measured.truth.category_names[int(rows.category[row])]
     score = None if of_truth else float(measured.found.scores[row])
-    return Marked((x, y, width, height), name, colour, score, _decode_mask(rows.masks, row))
+    return MarkedBox((x, y, width, height), name, colour, score, _decode_mask(rows.masks, row))
 
 
 def _decode_mask(masks: Sequence[RunLengths] | None, row: int) -> Any:

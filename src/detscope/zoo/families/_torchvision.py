@@ -13,7 +13,7 @@ from detscope.zoo.family import TINY_CLASSES, Family, count_detections, count_pi
 if TYPE_CHECKING:
     from torch import nn
 
-    from detscope.zoo.weights import Published
+    from detscope.zoo.weights import PublishedWeights
 
 _LICENCE = "BSD-3-Clause (torchvision); trained on COCO 2017, whose terms apply"
 BATCHED_NMS = "torchvision.ops.boxes:batched_nms"
@@ -133,13 +133,13 @@ def tiny_card(family: str, parameters: int, input_size: str, **more: Any) -> Mod
     return ModelCard(f"tiny_{family}", family, "tiny", parameters, input_size, "none", **more)
 
 
-def find_published(name: str) -> Published:
+def find_published(name: str) -> PublishedWeights:
     """Where torchvision offers the COCO weights of a model."""
     from torchvision.models import get_model_weights
 
-    from detscope.zoo.weights import Published
+    from detscope.zoo.weights import PublishedWeights
 
-    return Published(get_model_weights(name).DEFAULT.url)
+    return PublishedWeights(get_model_weights(name).DEFAULT.url)
 
 
 def make_bare(name: str, num_classes: int | None) -> nn.Module:

@@ -63,7 +63,7 @@ class EfficientDetFamily(Family):
         self, card: ModelCard, options: BuildOptions, weights_base_url: str | None = None
     ) -> BuiltModel:
         """Classes and size set, weights in, parts named."""
-        from detscope.zoo.weights import Published, find_weights, load_into, seed_weights
+        from detscope.zoo.weights import PublishedWeights, find_weights, load_into, seed_weights
 
         if options.trainable_layers is not None:
             raise UsageError(f"{card.name} does not know trainable_layers", "leave trainable_layers out")
@@ -75,7 +75,7 @@ class EfficientDetFamily(Family):
             )
         config = find_config(card.name) if card is not self.tiny else _find_tiny_config(card.name)
         url = "" if card is self.tiny else str(config.url or "")
-        found = find_weights(options, card.name, Published(url) if url else None, weights_base_url)
+        found = find_weights(options, card.name, PublishedWeights(url) if url else None, weights_base_url)
         from detscope.zoo.families._effdet_module import EfficientDetector  # slow, and draws no numbers here
 
         if options.num_classes is not None:
