@@ -105,7 +105,7 @@ def test_a_partial_file_longer_than_the_file_is_dropped(server: FileServer, tmp_
         (CONTENT[:1_000_000], "1000000 bytes"),
         (b"", "is empty"),
         (b"<!DOCTYPE html><html>moved</html>", "HTML page"),
-        (CONTENT[:-1] + b"\0", "not the file"),
+        (CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]), "not the file"),
         (CONTENT + b"more", "not the file"),
     ],
     ids=["truncated", "empty", "html", "wrong checksum", "too long"],

@@ -180,7 +180,8 @@ def test_every_registered_data_set_has_an_opener_and_a_description() -> None:
     for entry in list_datasets():
         assert entry.description
         assert callable(entry.open_named)
-    assert [entry.name for entry in list_datasets()] == ["synthetic", "pets", "voc", "coco"]
+    ours = [entry.name for entry in list_datasets() if entry.open_named.__module__.startswith("detscope.")]
+    assert ours == ["synthetic", "pets", "voc", "coco"], "beside them, what other tests have added"
 
 
 def test_listing_data_sets_needs_no_torch() -> None:

@@ -32,7 +32,26 @@ class Built(Net):
         time.sleep(0.3)
 
 
-@pytest.mark.parametrize("make", [Net, Built])
+class SlowOnce(nn.Module):
+    """As somebody's first call is: it makes what later ones find ready."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "was_slow" not in vars(self):
+            time.sleep(0.3)
+            self.was_slow = True
+        return x
+
+
+class BuiltSlowly(Net):
+    """Calls its body while it is made, which takes longer than any call of the whole later on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.insert(0, SlowOnce())
+        self.body(torch.zeros(1, 8))
+
+
+@pytest.mark.parametrize("make", [Net, Built, BuiltSlowly])
 @pytest.mark.parametrize("trains", [True, False])
 def test_without_a_loader_the_first_step_begins_with_the_first_call_of_the_loop(
     listen: Any, make: Callable[[], nn.Module], trains: bool

@@ -123,12 +123,14 @@ class RootModels:
         """
         alive = [root for root in self.all if root.inner is not None and root.has_parameters]
         if trained and any(root.training_ns for root in alive):
-            return max(alive, key=lambda root: root.training_ns)
-        if not alive:
+            alive = [root for root in alive if root.training_ns]
+            most = max(alive, key=lambda root: root.training_ns)
+        elif not alive:
             return None
-        most = max(alive, key=lambda root: root.work_ns)
-        if so_far in alive and most.work_ns < _CLEARLY_MORE * so_far.work_ns:
-            most = so_far
+        else:
+            most = max(alive, key=lambda root: root.work_ns)
+            if so_far in alive and most.work_ns < _CLEARLY_MORE * so_far.work_ns:
+                most = so_far
         # a part that was called by itself at some time gives way to the whole
         wholes = [root for root in alive if root.work_ns >= most.repeated_ns and most.lies_inside(root)]
         return max(wholes, key=lambda root: root.work_ns, default=most)
