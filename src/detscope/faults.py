@@ -10,6 +10,7 @@ import re
 import signal
 import sysconfig
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ _KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: (.+?
 _EXITED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) exited unexpectedly(?: with exit code (\d+))?"
 )
+_LOADER_FILE = str(Path("torch", "utils", "data", "dataloader.py"))
+_SENDING = str(Path(sysconfig.get_path("stdlib"), "multiprocessing")) + os.sep
+_LONGEST_DEATH_S = 5.0  # from the end of a process's connections to the end of the process
 _NO_SHARED_MEMORY = (
     "insufficient shared memory",
     "unable to open shared memory object",
@@ -158,6 +162,11 @@ def _lost_worker(error: BaseException) -> MachineError | None:
     text = error_text(error)
     if isinstance(error, RuntimeError | OSError) and any(sign in text for sign in _NO_SHARED_MEMORY):
         return MachineError(f"no room in shared memory: {one_line(text)}", _LOADER_HINT)
+    gone = find_lost_workers(error)
+    if gone:
+        return MachineError(
+            f"loader worker {gone} ended while a batch of its was fetched", f"{_LOADER_HINT} (out of memory?)"
+        )
     if not isinstance(error, RuntimeError):
         return None
     for link in _list_causes(error):  # torch says which signal first, and that a worker is gone on top of it
@@ -170,6 +179,30 @@ def _lost_worker(error: BaseException) -> MachineError | None:
         code = f" with exit code {exited[2]}" if exited[2] else ""
         return MachineError(f"loader worker {exited[1]} ended unexpectedly{code}", _LOADER_HINT)
     return None
+
+
+def find_lost_workers(error: BaseException) -> str:
+    """Which loader workers were gone when a batch was fetched from them; nothing of any other error.
+
+    torch names them itself, unless a worker's connection ends before its process has: then the broken
+    connection is all it says.
+    """
+    if not isinstance(error, ConnectionError | EOFError | FileNotFoundError):
+        return ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or not frames[-1].f_code.co_filename.startswith(_SENDING):
+        return ""
+    inside = [frame for frame in frames if frame.f_code.co_filename.endswith(_LOADER_FILE)]
+    workers = getattr(inside[-1].f_locals.get("self"), "_workers", ()) if inside else ()
+    if not workers:
+        return ""
+    from multiprocessing.connection import wait
+
+    ends = [worker.sentinel for worker in workers]
+    with suppress(RuntimeError):  # by which torch interrupts whatever runs when it hears of the death
+        wait(ends, _LONGEST_DEATH_S)
+    dead = wait(ends, 0)
+    return ", ".join(str(worker.pid) for worker in workers if worker.sentinel in dead)
 
 
 def _signal_name(described: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from detscope.faults import error_text, find_user_frame
+from detscope.faults import error_text, find_lost_workers, find_user_frame
 from detscope.machine.limits import host_memory_ran_out
 
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
@@ -90,10 +90,12 @@ def classify_exception(error: BaseException) -> Outcome:
         if words_of_host is not None:
             return Outcome("oom_host", "", shorten_text(words_of_host))
     for link in chain:
-        if isinstance(link, RuntimeError) and any(sign in error_text(link) for sign in _WORKER_SIGNS):
-            return Outcome(
-                "error", shorten_text(f"lost a loader worker: {error_text(link)}"), words, luck=True
-            )
+        said = error_text(link)
+        if gone := find_lost_workers(link):
+            said = f"DataLoader worker (pid(s) {gone}) ended while a batch of its was fetched: {said}"
+        elif not isinstance(link, RuntimeError) or not any(sign in said for sign in _WORKER_SIGNS):
+            continue
+        return Outcome("error", shorten_text(f"lost a loader worker: {said}"), words, luck=True)
     return Outcome("error", words[:_DETAIL_LENGTH], words)
 
 
