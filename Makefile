@@ -7,15 +7,16 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick test-slow test-busy lint bench bench-predict lock install install-dev browser clean
+.PHONY: help demo test quick test-slow test-busy lint docs bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
 	@echo 'make test    install what tests need, run linters, type checker and all tests'
-	@echo 'make quick   the part of the tests that needs neither torch nor other processes'
+	@echo 'make quick   the part of the tests that needs neither torch nor other processes: under two minutes'
 	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make lint    ruff and mypy alone'
+	@echo 'make docs    the documentation as a site, into site/'
 	@echo 'make bench   what recording costs, side by side, as ratios'
 	@echo 'make bench-predict   errors of prediction on recorded data, each with its target'
 	@echo 'make lock    write constraints.txt again for what pyproject.toml asks (UPGRADE=1: newest versions)'
@@ -31,7 +32,7 @@ test: lint browser
 # figures from tables, readers of files, settings and stored runs
 quick: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' \
-		tests/accuracy tests/analyze tests/config tests/ingest tests/recorded tests/runs tests/test_house.py
+		tests/accuracy tests/analyze tests/config tests/ingest tests/recorded tests/runs tests/test_*.py
 
 test-slow: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
@@ -43,6 +44,9 @@ lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: install
 	$(BIN)/python -m bench
@@ -56,7 +60,7 @@ install-dev: $(VENV)/.installed-dev
 # Some tests look at pages with Chromium. Without one, and without the right to install it, they are
 # skipped and say so; `make test` does not fail for lack of a browser.
 browser: install-dev
-	@$(BIN)/python -c 'import sys; from detscope.machine.tools import find_browser; sys.exit(not find_browser())' \
+	@$(BIN)/python -c 'import sys; from detscope.machine.programs import find_browser; sys.exit(not find_browser())' \
 	|| { echo 'installing chromium, with which tests look at pages' && \
 		root=; [ "$$(id -u)" = 0 ] || root='sudo -n'; export DEBIAN_FRONTEND=noninteractive; \
 		{ $$root apt-get -qq update && $$root apt-get -qq install -y --no-install-recommends \
@@ -79,12 +83,18 @@ UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --compile-bytecode --pyth
 
 $(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'installing detscope (the first time this fetches about 3 GB: torch with CUDA)'
-	@$(UV_INSTALL) --editable .
+	@$(UV_INSTALL) --editable '.[torch,predict,pictures,tensorboard]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo 'installing what tests need'
-	@$(UV_INSTALL) --editable . --group dev
+	@$(UV_INSTALL) --editable '.[all]' --group dev
+	@touch $@
+
+# The site is made from sources and docstrings as text: it needs neither torch nor the package itself.
+$(VENV)/.installed-docs: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'installing what the site needs'
+	@$(UV_INSTALL) --group docs
 	@touch $@
 
 # pip installs nothing but uv, at the version and hashes that constraints.txt names.
@@ -110,10 +120,10 @@ $(VENV)/.uv: constraints.txt
 lock: $(VENV)/.uv
 	@$(SETTINGS_OF_PIP); printf '%s\n' uv hatchling editables | $(BIN)/uv pip compile --quiet --universal \
 		--python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
-		$(if $(UPGRADE),--upgrade) --group dev --output-file constraints.txt pyproject.toml - >/dev/null
+		$(if $(UPGRADE),--upgrade) --all-extras --group dev --group docs --output-file constraints.txt pyproject.toml - >/dev/null
 	@! grep -nE '://|@ |(^|[ =])/' constraints.txt
 	@grep -c '==' constraints.txt | sed 's/$$/ packages pinned in constraints.txt/'
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,7 +24,7 @@ class _Silence:
 
 
 def _run(factory: str, out: str) -> Run:
-    from detscope.sessions.train import run_training
+    from detscope.sessions.train.training import run_training
 
     settings = Settings.model_validate(
         {
@@ -40,10 +40,12 @@ def _run(factory: str, out: str) -> Run:
 
 def _tuned(out: str) -> None:
     """A slow data set: what tuning promised, and what it measured."""
-    from detscope.data.registry import register
+    from planted import open_slow
+
+    from detscope.data.registry import register_dataset
     from detscope.sessions.tune import run_tuning
 
-    register("slow", "a slow disk", "planted:open_slow")
+    register_dataset("slow", "a slow disk", open_slow)
     settings = Settings.model_validate(
         {
             "model": {"name": "tiny_ssd"},
@@ -53,11 +55,11 @@ def _tuned(out: str) -> None:
         }
     )
     result = run_tuning(settings, budget_s=120, progress=_Silence())
-    for row in result["tried"]:
-        gains = [row.get("estimated_gain"), row.get("measured_gain")]
+    for row in result.tried:
+        gains = [row.estimated_gain, row.measured_gain]
         shown = ["n/a" if gain is None else f"{gain:.1%}" for gain in gains]
-        told = f"estimated {shown[0]}, measured {shown[1]}, {row['verdict']}"
-        print(f"  tune, slow data set: {row['title']}: {told}")
+        told = f"estimated {shown[0]}, measured {shown[1]}, {row.verdict}"
+        print(f"  tune, slow data set: {row.title}: {told}")
 
 
 def main() -> None:
@@ -67,14 +69,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         runs = [_run("detector", out) for _ in range(PAIRS + 1)]
         results = [compare_runs(first, [second], [gate]) for first, second in pairwise(runs)]
-        told = [result["comparisons"][0]["verdict"] for result in results]
-        alarms = sum(text.startswith(("slower", "faster")) for text in told)
-        failed = sum(bool(result["failed"]) for result in results)
+        told = [result.comparisons[0].step.verdict for result in results]
+        alarms = sum(word in ("slower", "faster") for word in told)
+        failed = sum(bool(result.failed) for result in results)
         print(f"compare: {PAIRS} pairs of equal runs of {STEPS} steps")
         print(f"  told apart     {alarms}  {'holds' if alarms <= 1 else 'MISSED'} (aim at most 1)")
         print(f"  gate '+5%' failed {failed}")
         changed = compare_runs(runs[-1], [_run("sleepy", out)], [gate])
-        one = changed["comparisons"][0]
-        print(f"  planted 5 ms in roi_heads.box_head: {one['verdict']}")
+        one = changed.comparisons[0]
+        print(f"  planted 5 ms in roi_heads.box_head: {one.verdict}")
         _tuned(out)
-        print(f"  first module: {one['modules'][0]['path']}; gate failed: {bool(changed['failed'])}")
+        print(f"  first module: {one.modules[0].path}; gate failed: {bool(changed.failed)}")

@@ -19,16 +19,17 @@ AIM = 3.0
 
 def main() -> None:
     """Both evaluations of the same lists, in turn; DETSCOPE_BENCH_IMAGES makes it smaller."""
-    from detscope.accuracy.coco import coco_accuracy
-    from detscope.accuracy.coco_format import results_from_coco, truth_from_coco
+    from detscope.accuracy.coco import measure_coco
+    from detscope.accuracy.coco_format import import_results, import_truth
 
     images = int(os.environ.get("DETSCOPE_BENCH_IMAGES", IMAGES))
     content, results = generate(images)
 
     def ours() -> list[float]:
-        truth = truth_from_coco(content)
-        found = results_from_coco(results, truth).detections
-        return [-1.0 if value is None else value for value in coco_accuracy(truth, found).figures().values()]
+        truth = import_truth(content)
+        found = import_results(results, truth).detections
+        figures = measure_coco(truth, found).compute_figures()
+        return [-1.0 if value is None else value for value in figures.values()]
 
     def theirs() -> list[float]:
         return [float(value) for value in _pycocotools(content, results)]

@@ -41,10 +41,12 @@ OURS = (
 from pathlib import Path
 import numpy.ma
 import polars as pl
-import detscope.ingest.kineto
+from detscope.ingest.sink import Format
+from detscope.parts import parts_of
 from detscope.analyze.summary import summarize
-from detscope.ingest.run import import_files
+from detscope.ingest.recordings import import_files
 from detscope.runs.reader import load_run
+parts_of("formats", Format)
 with tempfile.TemporaryDirectory() as folder:
     before, start = peak(), time.perf_counter()
     (run,) = import_files([Path(sys.argv[1])], Path(folder)).runs
@@ -54,7 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
     kernels = load_run(run).table("device_events").filter(pl.col("kind") == "kernel")
     print(json.dumps({"seconds": seconds, "read_seconds": read, "before": before, "after": after,
         "kernels": kernels.height, "kernel_ns": int(kernels["wall_ns"].sum()),
-        "operators": kernels["operator"].null_count(), "steps": summary["device"]["steps"]}))
+        "operators": kernels["operator"].null_count(), "steps": summary.device_use.steps}))
 """
 )
 THEIRS = (

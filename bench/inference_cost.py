@@ -11,16 +11,16 @@ from typing import Any
 import psutil
 
 from bench.sidebyside import Ratio, interleave, middle_ms, ratio, verdict
-from detscope.analyze.overhead import overhead_ratio
+from detscope.analyze.step.overhead import measure_own_cost
 from detscope.config.schema import DataSettings
-from detscope.data.image_files import DatasetImages
+from detscope.data.images import DatasetImages
 from detscope.data.registry import open_dataset
-from detscope.loops.infer import InferHooks, InferPlan, infer
+from detscope.loops.infer import InferHooks, InferPlan, infer_batches
 from detscope.record.recorder import Recorder
 from detscope.runs.reader import load_run
-from detscope.sessions.infer_images import loader_over
+from detscope.sessions.infer.inference import make_loader
 from detscope.zoo.contract import BuildOptions, BuiltModel
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 MODELS = ("tiny_fasterrcnn", "tiny_maskrcnn", "tiny_ssd")
 IMAGES = 8
@@ -35,17 +35,17 @@ class Workbench:
     def __init__(self, name: str, folder: Path) -> None:
         dataset = open_dataset(DataSettings(root=str(folder / "data"), images=IMAGES))
         self.source = DatasetImages(dataset)
-        self.built: BuiltModel = build(name, BuildOptions(weights="none"))
+        self.built: BuiltModel = build_model(name, BuildOptions(weights="none"))
         self.model = self.built.module.eval()
         self.folder = folder
 
     def loader(self, images: int = IMAGES) -> Any:
         """Reads and decodes in the loop."""
-        return loader_over(self.source, [[number % IMAGES] for number in range(images)])
+        return make_loader(self.source, [[number % IMAGES] for number in range(images)])
 
     def bare(self, images: int = IMAGES) -> None:
         """Our loop, nobody listens."""
-        infer(self.model, self.loader(images), InferPlan())
+        infer_batches(self.model, self.loader(images), InferPlan())
 
     def recorder(self, warmup_steps: int = 0, bare_every: int = 0) -> Recorder:
         """A recorder as `detscope infer` makes it; by default without bare steps between."""
@@ -67,8 +67,8 @@ def recorded(bench: Workbench) -> Callable[[], None]:
     recorder.__enter__()
 
     def run() -> None:
-        infer(bench.model, bench.loader(), InferPlan(), InferHooks(recorder.steps))
-        recorder._attach("nothing")  # the other variant shares the model
+        infer_batches(bench.model, bench.loader(), InferPlan(), InferHooks(recorder.steps))
+        recorder.attach_probes("nothing")  # the other variant shares the model
 
     return run
 
@@ -77,8 +77,8 @@ def image_ratio(bench: Workbench) -> Ratio:
     """An image's own time, recorded against bare neighbours; the pauses between images are apart."""
     recorder = bench.recorder(warmup_steps=3, bare_every=2)
     with recorder:
-        infer(bench.model, bench.loader(ROUNDS * IMAGES), InferPlan(), InferHooks(recorder.steps))
-    found = overhead_ratio(load_run(recorder.run).table("steps"))
+        infer_batches(bench.model, bench.loader(ROUNDS * IMAGES), InferPlan(), InferHooks(recorder.steps))
+    found = measure_own_cost(load_run(recorder.run).table("steps"))
     return Ratio(found["value"], *found["ci95"])
 
 
@@ -95,7 +95,7 @@ def memory_growth_bytes(bench: Workbench) -> tuple[int, int]:
                 seen.append(psutil.Process().memory_info().rss)
 
         images = [0]
-        infer(bench.model, bench.loader(GROWTH_TO), InferPlan(), InferHooks(each_batch, watch))
+        infer_batches(bench.model, bench.loader(GROWTH_TO), InferPlan(), InferHooks(each_batch, watch))
         return seen[1] - seen[0]
 
     bare = growth(iter)

@@ -24,7 +24,7 @@ KILLS = 50
 LONGEST_S = 300.0
 MOST_S = 12.0  # between the start of both ranks, or the first steps on disk, and the kill
 PAUSE_S = 0.05
-MEMBER = "detscope.sessions.ranks_member"
+MEMBER = "detscope.sessions.ranks.member"
 COMMAND = [
     sys.executable, "-m", "detscope", "train", "tiny_retinanet", "--ranks=2", "--steps=100000",
     "--num-workers=1", "--set", "data.images=8",

@@ -22,7 +22,7 @@ from PIL import Image
 
 from bench.sidebyside import interleave, ratio, verdict
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loader import build_loader
+from detscope.data.loading import build_loader
 from detscope.data.registry import open_dataset
 
 IMAGES, BATCH, WORKERS, SHORT_SIDE, ROUNDS = 48, 4, 2, 640, 10

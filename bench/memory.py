@@ -13,7 +13,7 @@ import torch
 
 from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from bench.training_cost import STEPS, Workbench
-from detscope.loops.train import TrainHooks, TrainPlan, train
+from detscope.loops.train import TrainHooks, TrainPlan, train_model
 from detscope.record.recorder import Recorder
 
 MODEL = "tiny_fasterrcnn"
@@ -63,7 +63,7 @@ def step_times(bench: Workbench, rounds: int) -> dict[str, list[float]]:
                 clock = StepClock()
                 source = recorder.steps if name == "memory step" else iter
                 hooks = TrainHooks(clock.around(source))  # type: ignore[arg-type]
-                train(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=hooks)
+                train_model(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=hooks)
                 recorder.rest()
                 if index:  # the first round warms up
                     seconds[name].append(sum(clock.seconds))
@@ -77,7 +77,9 @@ def recorded(bench: Workbench) -> Callable[[], None]:
     def run() -> None:
         recorder = recorder_of(bench, STEPS)
         with recorder:
-            train(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+            train_model(
+                bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps)
+            )
         shutil.rmtree(recorder.run)
 
     return run

@@ -75,7 +75,7 @@ def coco(base: Path) -> Subject:
 def _run(base: Path) -> Path:
     """An imported trace: the run of a detector's operators, kernels, steps and modules."""
     from bench.importing import generate
-    from detscope.ingest.run import import_files
+    from detscope.ingest.recordings import import_files
 
     found = base / "run"
     if not found.exists():
@@ -204,11 +204,12 @@ def _toml_value(value: Any) -> str:
 
 
 def device_model(base: Path) -> Subject:
-    from detscope.predict.device_model import fit_device
-    from detscope.predict.graph import CONVOLUTION, RELU, Convolution, LayerGraph, Operation
-    from detscope.predict.model_file import save_model
-    from detscope.predict.recorded import Listed, write_listed
-    from detscope.predict.samples import Case, Sample
+    from detscope.predict.device.file import save_model
+    from detscope.predict.device.model import fit_device
+    from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+    from detscope.predict.layers.kinds import CONVOLUTION, RELU
+    from detscope.predict.layers.lists import ListedNetwork, write_networks
+    from detscope.predict.samples import StepCase, StepSample
 
     def network(channels: int, depth: int, name: str) -> LayerGraph:
         operations, inside = [], 3
@@ -222,8 +223,8 @@ def device_model(base: Path) -> Subject:
         return LayerGraph(name, tuple(operations), family=name)
 
     samples = [
-        Sample(
-            Case(network(64 - level // 2, 3 + number, f"net{number}"), batch),
+        StepSample(
+            StepCase(network(64 - level // 2, 3 + number, f"net{number}"), batch),
             f"net{number}",
             level,
             latency_ms=2 + batch * (3 + number) * (64 - level // 2) / 40,
@@ -234,7 +235,7 @@ def device_model(base: Path) -> Subject:
         for level in (0, 20, 40, 60)
         for batch in (2, 8, 32)
     ]
-    write_listed(base / "layers.json", [Listed("small", 0, network(24, 3, "small"))])
+    write_networks(base / "layers.json", [ListedNetwork("small", 0, network(24, 3, "small"))])
     trees = []
     for method in ("hybrid", "trees"):
         save_model(fit_device(samples, method=method), base / f"{method}.model")
@@ -255,11 +256,10 @@ RECURSIVE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SEL
 
 def store(base: Path) -> Subject:
     from detscope.sweep.outcome import Outcome
-    from detscope.sweep.store import Store
-    from detscope.sweep.store_schema import COLUMNS
+    from detscope.sweep.store import COLUMNS, SweepStore
 
     whole = base / "store.db"
-    with Store(whole, create=True) as opened:
+    with SweepStore(whole, create=True) as opened:
         environment = opened.keep_environment({"processor": "one", "packages": {"torch": "2.10"}})
         opened.keep_plan("mine", "[axes]", {"a": 1}, [("t1", "words", "cpu")])
         for batch in (1, 2, 4, 8):
@@ -268,7 +268,7 @@ def store(base: Path) -> Subject:
             identity |= {"repetition": 0, "network": "net", "stage": "training", "batch_size": batch}
             identity |= {"variables": "latency", "fingerprint": "name:net"}
             result = {"step_ms": 2.0 * batch, "images_per_s": 500.0, "process_bytes": 10**9, "level": 0}
-            opened.record(identity, Outcome("ok", result=result))
+            opened.record_attempt(identity, Outcome("ok", result=result))
 
     def spoil(folder: Path, kind: str, draw: Random) -> Arguments:
         path = folder / "s.db"

@@ -18,17 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from detscope.ingest.unpickle import load_plain
-from detscope.predict.calibrate import calibrate, spread_samples
-from detscope.predict.device_model import fit_device
-from detscope.predict.fits import with_outcome
-from detscope.predict.memory_model import simulated_bytes
-from detscope.predict.methods import methods_for
-from detscope.predict.protocols import splits
-from detscope.predict.recorded import read_layers
-from detscope.predict.replay_snapshot import replay_snapshot
-from detscope.predict.samples import Sample, read_samples, with_target
-from detscope.predict.score import Score, score, score_decisions
-from detscope.predict.trees import fit_trees
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.lists import read_layers
+from detscope.predict.memory.allocator import replay_snapshot
+from detscope.predict.memory.model import keep_outcomes, simulate_bytes
+from detscope.predict.models.methods import list_methods
+from detscope.predict.models.older import fit_trees
+from detscope.predict.models.physical import calibrate_latency
+from detscope.predict.samples import StepSample, choose_spread, keep_measured, read_samples
+from detscope.predict.score import ProtocolScore, score_decisions, score_method, split_samples
 
 SAMPLES_OF_A_NEW_NETWORK = 5
 
@@ -67,7 +65,7 @@ def main() -> None:
         return
     graphs = read_layers(tx2 / "layers.json")
     samples = read_samples(tx2 / "measured.csv", graphs)
-    outcomes = with_outcome(read_samples(tx2 / "memory_with_oom.csv", graphs))
+    outcomes = keep_outcomes(read_samples(tx2 / "memory_with_oom.csv", graphs))
     print("\nprediction: mean over the four networks of |predicted / measured - 1|, unless it says otherwise")
     parts: list[Callable[[], list[Figure]]] = [
         lambda: older_method(samples),
@@ -86,7 +84,7 @@ def main() -> None:
     print(f"{missed} figures fall short" if missed else "every figure is within its target")
 
 
-def older_method(samples: Sequence[Sample]) -> list[Figure]:
+def older_method(samples: Sequence[StepSample]) -> list[Figure]:
     """Part 1: the baseline is faithful; and what it does on unseen networks, for comparison."""
     found = []
     for key, target, wanted in (("process_bytes", "mem_used", 4.2), ("latency_ms", "latency", 6.0)):
@@ -102,20 +100,20 @@ def older_method(samples: Sequence[Sample]) -> list[Figure]:
     return found
 
 
-def trees_error(samples: Sequence[Sample], target: str, protocol: str) -> float:
+def trees_error(samples: Sequence[StepSample], target: str, protocol: str) -> float:
     """Mean error of the older method in per cent, every network weighing the same."""
     errors: dict[str, list[float]] = {}
-    for split in splits(with_target(samples, target), protocol):
+    for split in split_samples(keep_measured(samples, target), protocol):
         model = fit_trees(split.seen, target)
         for one, value in zip(split.asked, model.predict([one.case for one in split.asked]), strict=True):
-            errors.setdefault(one.network, []).append(abs(float(value) / (one.value(target) or 1.0) - 1))
+            errors.setdefault(one.network, []).append(abs(float(value) / (one.get_value(target) or 1.0) - 1))
     return 100 * float(np.mean([np.mean(found) for found in errors.values()]))
 
 
-def simulation(samples: Sequence[Sample]) -> list[Figure]:
+def simulation(samples: Sequence[StepSample]) -> list[Figure]:
     """Part 2: allocated memory with no sample at all."""
-    known = with_target(samples, "allocated_bytes")
-    predicted = simulated_bytes([one.case for one in known])[0]
+    known = keep_measured(samples, "allocated_bytes")
+    predicted = simulate_bytes([one.case for one in known])[0]
     truth = np.array([one.allocated_bytes for one in known], dtype=float)
     errors = 100 * np.abs(predicted / truth - 1)
     unpruned = np.array([one.level == 0 for one in known])
@@ -128,7 +126,7 @@ def simulation(samples: Sequence[Sample]) -> list[Figure]:
     ]
 
 
-def ours(samples: Sequence[Sample]) -> list[Figure]:
+def ours(samples: Sequence[StepSample]) -> list[Figure]:
     """Part 2: `auto` under both protocols, and how often its intervals hold."""
     found, coverages = [], []
     for target, name, protocol, wanted in (
@@ -137,7 +135,7 @@ def ours(samples: Sequence[Sample]) -> list[Figure]:
         ("memory", "mem_used", "unseen-networks", 7.5),
         ("latency", "latency", "unseen-networks", 12.5),
     ):
-        made: Score = score(samples, target, protocol, "auto")
+        made: ProtocolScore = score_method(samples, target, protocol, "auto")
         words = protocol.replace("-", " ")
         found.append(Figure("2", f"auto, {words}, {name}", 100 * made.mean, -np.inf, wanted))
         coverages.append(
@@ -146,13 +144,13 @@ def ours(samples: Sequence[Sample]) -> list[Figure]:
     return found + coverages
 
 
-def after_samples(samples: Sequence[Sample]) -> list[Figure]:
+def after_samples(samples: Sequence[StepSample]) -> list[Figure]:
     """Part 2: a few samples of the unpruned network scale the physical model; they are not asked again."""
     errors = []
-    for split in splits(with_target(samples, "latency_ms"), "unseen-networks"):
-        given = spread_samples([one for one in split.asked if one.level == 0], SAMPLES_OF_A_NEW_NETWORK)
+    for split in split_samples(keep_measured(samples, "latency_ms"), "unseen-networks"):
+        given = choose_spread([one for one in split.asked if one.level == 0], SAMPLES_OF_A_NEW_NETWORK)
         rest = [one for one in split.asked if one not in given]
-        model, _ = calibrate(methods_for("latency")["physical"](split.seen), given)  # type: ignore[arg-type]
+        model, _ = calibrate_latency(list_methods("latency")["physical"](split.seen), given)  # type: ignore[arg-type]
         truth = np.array([one.latency_ms for one in rest], dtype=float)
         errors.append(float(np.abs(model.predict([one.case for one in rest]) / truth - 1).mean()))
     name = f"physical + {SAMPLES_OF_A_NEW_NETWORK} samples, unseen networks, latency"
@@ -162,10 +160,10 @@ def after_samples(samples: Sequence[Sample]) -> list[Figure]:
 def allocator(snapshot: Path) -> list[Figure]:
     """Part 5: reserved bytes of a recorded history."""
     made = replay_snapshot(load_plain(snapshot.read_bytes()))
-    return [Figure("5", "allocator replay, reserved bytes", 100 * abs(made.error), -np.inf, 2)]
+    return [Figure("5", "allocator replay, reserved bytes", 100 * abs(made.relative_error), -np.inf, 2)]
 
 
-def decisions(samples: Sequence[Sample], outcomes: Sequence[Sample]) -> list[Figure]:
+def decisions(samples: Sequence[StepSample], outcomes: Sequence[StepSample]) -> list[Figure]:
     """Part 6: fits or not."""
     made = score_decisions(samples, outcomes)
     return [

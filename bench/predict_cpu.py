@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from detscope.predict.cpu_memory import OPTIMIZERS
-from detscope.predict.trace_memory import trace_network
+from detscope.predict.trace.network import trace_network
+from detscope.predict.trace.peaks import OPTIMIZERS
 from detscope.zoo.networks import Network, load_network
 
 CLASSIFIERS = (
@@ -57,7 +57,7 @@ def compare(
                 name,
                 optimizer,
                 batch,
-                traced.cpu_peak(batch, optimizer).allocated_bytes,
+                traced.find_cpu_peak(batch, optimizer).allocated_bytes,
                 measured_bytes(network, batch, optimizer),
             )
 
@@ -66,7 +66,7 @@ def measured_bytes(network: Network, batch: int, optimizer: str) -> int:
     """Held plus what the second step adds at its highest, by the events of torch's CPU allocator."""
     import torch
 
-    from detscope.sweep.allocated import allocated_peak, held_bytes
+    from detscope.sweep.measure import count_held_bytes, measure_allocated_peak
 
     trained = [one for one in network.module.parameters() if one.requires_grad]
     update: torch.optim.Optimizer = torch.optim.Adam(trained, lr=1e-6)
@@ -80,7 +80,7 @@ def measured_bytes(network: Network, batch: int, optimizer: str) -> int:
         update.zero_grad(set_to_none=True)
 
     step()
-    return held_bytes(network.module, update, data) + allocated_peak(step)
+    return count_held_bytes(network.module, update, data) + measure_allocated_peak(step)
 
 
 def main(names: Sequence[str] = ()) -> None:

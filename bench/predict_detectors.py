@@ -22,13 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from detscope.predict.layer_model import LayerModel
-from detscope.predict.layer_table import fit_layers
-from detscope.predict.layer_times import read_layer_times
-from detscope.predict.microbench_clock import clock_for
-from detscope.predict.microbench_layers import Bench
-from detscope.predict.microbench_reference import Drift, Reference
-from detscope.predict.samples import Case
+from detscope.predict.layers.model import LayerModel, fit_layers
+from detscope.predict.layers.times import read_layer_times
+from detscope.predict.microbench.calls import LayerBench, make_clock
+from detscope.predict.microbench.run import MachineDrift, ReferenceLayers
+from detscope.predict.samples import StepCase
 
 _SECONDS = 180.0
 _STEPS, _WARM_UP = 11, 3
@@ -76,7 +74,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _measured(file: Path) -> Path:
-    from detscope.sessions.fit_microbench import run_microbench
+    from detscope.sessions.fit.fitting import run_microbench
 
     run_microbench("cpu", _SECONDS, file, threads=1)
     return file
@@ -88,17 +86,17 @@ def _reference_ms(file: Path) -> float:
     return float(median(facts["reference_convolution_ms"]))
 
 
-def _slowness(drift: Drift, then_ms: float) -> float:
+def _slowness(drift: MachineDrift, then_ms: float) -> float:
     return median(drift.compute_ms) / then_ms
 
 
 def compared(model: LayerModel, question: Question, then_ms: float) -> float:
     """Print a detector's step, predicted and measured; its error."""
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
 
     network = load_network(question.name, image_size=question.image_size)
-    case = Case(trace_network(network).graph, question.batch, question.optimizer)
+    case = StepCase(trace_network(network).layer_graph, question.batch, question.optimizer)
     measured, drift = step_ms(network, question)
     slower = _slowness(drift, then_ms)
     predicted = slower * float(model.predict([case])[0])
@@ -110,12 +108,12 @@ def compared(model: LayerModel, question: Question, then_ms: float) -> float:
     return abs(predicted / measured - 1)
 
 
-def step_ms(network: Any, question: Question) -> tuple[float, Drift]:
+def step_ms(network: Any, question: Question) -> tuple[float, MachineDrift]:
     """The median training step on one thread, and the reference layers around every step."""
     import torch
 
     torch.set_num_threads(1)
-    reference = Reference(Bench(torch, "cpu", clock_for("cpu")))
+    reference = ReferenceLayers(LayerBench(torch, "cpu", make_clock("cpu")))
     trained = [one for one in network.module.parameters() if one.requires_grad]
     if question.optimizer == "adam":
         update: Any = torch.optim.AdamW(trained, lr=1e-6, weight_decay=1e-4)
@@ -129,8 +127,8 @@ def step_ms(network: Any, question: Question) -> tuple[float, Drift]:
         update.step()
         update.zero_grad(set_to_none=True)
         times.append(1e3 * (time.perf_counter() - began))
-        reference.keep_up(0.0)
-    return median(times[_WARM_UP:]), reference.drift()
+        reference.measure_if_due(0.0)
+    return median(times[_WARM_UP:]), reference.collect_drift()
 
 
 if __name__ == "__main__":

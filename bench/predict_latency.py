@@ -25,14 +25,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detscope.predict.device_model import fit_device
-from detscope.predict.layer_model import LayerModel, choose_layers
-from detscope.predict.layer_table import LayerTable, fit_layers
-from detscope.predict.layer_times import read_layer_times
-from detscope.predict.physical import choose_physical
-from detscope.predict.recorded import read_layers, write_layers
-from detscope.predict.samples import Case, Sample, read_samples
-from detscope.predict.trees import fit_trees
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.lists import read_layers, write_layers
+from detscope.predict.layers.model import LayerModel, LayerTable, choose_layers, fit_layers
+from detscope.predict.layers.times import read_layer_times
+from detscope.predict.models.older import fit_trees
+from detscope.predict.models.physical import choose_physical
+from detscope.predict.samples import StepCase, StepSample, read_samples
 
 RECORDED = Path(__file__).parents[1] / "tests" / "recorded_cpu"
 WITH_STEPS, ALONE = 0.12, 0.20  # the errors that are promised
@@ -51,21 +50,23 @@ class FamilyErrors:
     covered: float
 
 
-def recorded(folder: Path = RECORDED) -> tuple[list[Sample], LayerTable, list[Any]]:
+def recorded(folder: Path = RECORDED) -> tuple[list[StepSample], LayerTable, list[Any]]:
     """Measured steps, the model of single layers, and the rows that it comes from."""
     samples = read_samples(folder / "measured.csv", read_layers(folder / "layers.json"))
     rows = read_layer_times(folder / "microbench.csv")
     return samples, fit_layers(rows), rows
 
 
-def family_errors(samples: Sequence[Sample], table: LayerTable, rows: Sequence[Any]) -> list[FamilyErrors]:
+def family_errors(
+    samples: Sequence[StepSample], table: LayerTable, rows: Sequence[Any]
+) -> list[FamilyErrors]:
     """Leave out one family after the other."""
     found = []
     for family in sorted({one.network for one in samples}):
         kept = [one for one in samples if one.network != family]
         asked = [one for one in samples if one.network == family]
         cases, truth = [one.case for one in asked], np.array([one.latency_ms for one in asked])
-        whole = fit_device(kept, ["latency"], layer_times=rows).targets["latency"].estimate(cases)
+        whole = fit_device(kept, ["latency"], layer_times=rows).targets["latency"].estimate_cases(cases)
         by_method: dict[str, Array] = {
             "layers and steps": choose_layers(table, kept).predict(cases),
             "layers alone": LayerModel(table).predict(cases),
@@ -119,7 +120,7 @@ def table_of_families() -> None:
 
 def live(names: Sequence[str], seconds: float = _LIVE_SECONDS) -> None:
     """Measure layers now, then run networks that no recorded file holds; both by the same clock and hour."""
-    from detscope.sessions.fit_microbench import run_microbench
+    from detscope.sessions.fit.fitting import run_microbench
 
     model = LayerModel(fit_layers(run_microbench("cpu", seconds, None, threads=1)))
     print(f"\nlayers measured for {seconds:.0f} s, then whole training steps at {_LIVE_SIZE} px, one thread")
@@ -127,7 +128,7 @@ def live(names: Sequence[str], seconds: float = _LIVE_SECONDS) -> None:
     for name in names:
         network, graph = _loaded(name, _LIVE_SIZE)
         for batch in _LIVE_BATCHES:
-            predicted, measured = float(model.predict([Case(graph, batch)])[0]), _step_ms(network, batch)
+            predicted, measured = float(model.predict([StepCase(graph, batch)])[0]), _step_ms(network, batch)
             errors.append(abs(predicted / measured - 1))
             print(
                 f"  {name:22} batch {batch:3}: {predicted:8.1f} ms predicted, {measured:8.1f} ms measured,"
@@ -138,11 +139,11 @@ def live(names: Sequence[str], seconds: float = _LIVE_SECONDS) -> None:
 
 
 def _loaded(name: str, image_size: int) -> tuple[Any, Any]:
-    from detscope.predict.trace_memory import trace_network
+    from detscope.predict.trace.network import trace_network
     from detscope.zoo.networks import load_network
 
     network = load_network(name, image_size=image_size)
-    return network, trace_network(network).graph
+    return network, trace_network(network).layer_graph
 
 
 def _step_ms(network: Any, batch: int, steps: int = 7) -> float:

@@ -28,12 +28,11 @@ from bench.training_cost import Workbench
 from detscope import marks
 from detscope.analyze.stats import bootstrap_interval
 from detscope.config.schema import TrainingSettings
-from detscope.loops.train import Batch, TrainHooks, TrainPlan, train
+from detscope.loops.train import Batch, TrainHooks, TrainPlan, train_model
 from detscope.record.communication import CommunicationWatch
-from detscope.record.nvml import Reading
-from detscope.record.telemetry import Source, Telemetry, default_sources
+from detscope.record.device.telemetry import Reading, Source, Telemetry, default_sources
 from detscope.runs import writer
-from detscope.sessions.train_parts import make_optimizer
+from detscope.sessions.train.loop import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_retinanet")
 RANKS = 2
@@ -51,7 +50,7 @@ def without(bench: Workbench) -> Step:
     optimizer = make_optimizer(model, TrainingSettings(learning_rate=1e-5))
 
     def run(batch: Batch) -> None:
-        train(wrapped, [batch], optimizer, TrainPlan())
+        train_model(wrapped, [batch], optimizer, TrainPlan())
 
     return run
 
@@ -64,9 +63,9 @@ class OwnTime:
         self.name, self.notes = source.name, source.notes
         self.runs = False
 
-    def read(self) -> list[Reading]:
+    def read_values(self) -> list[Reading]:
         """What the source says, in its own time."""
-        return self._source.read() if self.runs else []
+        return self._source.read_values() if self.runs else []
 
     def close(self) -> None:
         """Release what the source holds."""
@@ -79,11 +78,13 @@ def recorded(bench: Workbench, rank: int, level: Any) -> Step:
     bench.model = copy.deepcopy(bench.model)
     wrapped = DistributedDataParallel(bench.model)
     watch = CommunicationWatch(rank)
-    watch.attach(wrapped)
+    watch.attach_to_wrapper(wrapped)
     bench.optimizer = make_optimizer(bench.model, TrainingSettings(learning_rate=1e-5))
     recorder = bench.recorder(level)
     recorder.__enter__()
-    recorder.between_steps = lambda done: recorder.writer.append("communication", watch.take(done - 1))
+    recorder.between_steps = lambda done: recorder.writer.append_rows(
+        "communication", watch.take_step(done - 1)
+    )
     hooks = TrainHooks(each_batch=recorder.steps, on_losses=recorder.losses)
     assert recorder.telemetry is not None
     recorder.telemetry.stop()
@@ -94,7 +95,7 @@ def recorded(bench: Workbench, rank: int, level: Any) -> Step:
     def run(batch: Batch) -> None:
         _switch(sources, True)
         with marks.listening(recorder):
-            train(wrapped, [batch], bench.optimizer, TrainPlan(), hooks=hooks)
+            train_model(wrapped, [batch], bench.optimizer, TrainPlan(), hooks=hooks)
         recorder.rest()
         _switch(sources, False)
 

@@ -14,15 +14,15 @@ from typing import Any
 SAME_TRAINING = """
 import torch
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loader import build_loader
+from detscope.data.loading import build_loader
 from detscope.data.registry import open_dataset
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 torch.manual_seed(0)
 dataset = open_dataset(DataSettings(images=16, image_width=320, image_height=240))
 loader = build_loader(dataset, TrainingSettings(batch_size=2, num_workers=1), "cpu", seed=0).loader
-model = build("tiny_fasterrcnn", BuildOptions(num_classes=len(dataset.classes), weights="none")).module
+model = build_model("tiny_fasterrcnn", BuildOptions(num_classes=len(dataset.classes), weights="none")).module
 model.train()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9, weight_decay=5e-4)
 batches = (batch for _ in range(5) for batch in loader)

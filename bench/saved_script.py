@@ -191,8 +191,10 @@ def try_all(name: str, model: nn.Module, state: dict[str, Any], out: Path, kind:
 
 def _kind_of_step() -> str:
     """How the step under way is recorded; asked of whoever records, without importing it."""
-    recorders = [one for one in gc.get_objects() if type(one).__name__ in ("Recorder", "ScriptRecorder")]
-    return next((one._step.mode for one in recorders if one._step is not None), "")
+    recorders = [
+        one for one in gc.get_objects() if type(one).__name__ in ("PublishingRecorder", "ScriptRecorder")
+    ]
+    return next((one.step.mode for one in recorders if one.step is not None), "")
 
 
 def main() -> None:

@@ -57,5 +57,5 @@ def _held(start: str, *arguments: str) -> dict[str, Any]:
         codes = [child.wait() for child in children]
         if any(codes):
             sys.exit(f"the ranks failed: {commands}")
-        found: dict[str, Any] = json.loads((folder / "figures.json").read_text())["straggler"]
+        found: dict[str, Any] = json.loads((folder / "figures.json").read_text())["ranks"]["straggler"]
         return found

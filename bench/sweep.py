@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.sidebyside import Ratio, verdict
-from detscope.report.terminal_sweep import SweepLines
-from detscope.sessions.sweep import Options, run_sweep
+from detscope.report.sweep_progress import SweepLines
+from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep.plan import load_plan
 from detscope.sweep.store import read_rows
 
@@ -18,11 +18,11 @@ LONG_TRIALS, LONG_SECONDS = 6, 10.0
 SHORT_TRIALS, SHORT_SECONDS = 50, 1.0
 _SLEEPER = """
 import sys, time
-from detscope.sweep.trial import serve
+from detscope.sweep.trial import serve_requests
 def work(request):
     time.sleep(float({seconds}))
     return {{"step_ms": 1.0}}
-serve(work)
+serve_requests(work)
 """
 
 
@@ -32,7 +32,7 @@ def sweep_seconds(folder: Path, text: str, isolation: str, command: tuple[str, .
     path.write_text(text, encoding="utf-8")
     (folder / "plan.db").unlink(missing_ok=True)
     more = {} if command is None else {"command": command}
-    options = Options(isolation=isolation, **more)  # type: ignore[arg-type]
+    options = SweepOptions(isolation=isolation, **more)  # type: ignore[arg-type]
     start = perf_counter()
     found = run_sweep(load_plan(path), options, SweepLines(quiet=True))
     assert found["failed"] == 0, found["last_failures"]

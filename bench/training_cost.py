@@ -15,20 +15,20 @@ from torch import nn
 from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from detscope.analyze.summary import summarize
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.loader import collate
+from detscope.data.loading import collate_batch
 from detscope.data.registry import open_dataset
-from detscope.loops.train import TrainHooks, TrainPlan, train
-from detscope.record.borders import BorderScribe
-from detscope.record.events import EventBuffer
-from detscope.record.model_probes import ModelProbes
-from detscope.record.nodes import NodeTable
-from detscope.record.operators import OperatorWindow
+from detscope.loops.train import TrainHooks, TrainPlan, train_model
+from detscope.record.model.borders import BorderWriter
+from detscope.record.model.probes import ModelProbes
+from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.recorder import Recorder
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import NodeTable
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
-from detscope.sessions.train import make_optimizer
+from detscope.sessions.train.loop import make_optimizer
 from detscope.zoo.contract import BuildOptions, BuiltModel
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 MODELS = ("tiny_fasterrcnn", "tiny_ssd")
 STEPS = 6
@@ -41,8 +41,10 @@ class Workbench:
     def __init__(self, name: str, folder: Path) -> None:
         dataset = open_dataset(DataSettings(root=str(folder / "data"), images=2 * STEPS))
         items = [dataset[index] for index in range(2 * STEPS)]
-        self.batches: list[Any] = [collate(items[i : i + 2]) for i in range(0, 2 * STEPS, 2)]
-        self.built: BuiltModel = build(name, BuildOptions(num_classes=len(dataset.classes), weights="none"))
+        self.batches: list[Any] = [collate_batch(items[i : i + 2]) for i in range(0, 2 * STEPS, 2)]
+        self.built: BuiltModel = build_model(
+            name, BuildOptions(num_classes=len(dataset.classes), weights="none")
+        )
         self.model = self.built.module.train()
         self.optimizer = make_optimizer(self.model, TrainingSettings(learning_rate=1e-5))
         self.folder = folder
@@ -57,7 +59,7 @@ class Workbench:
 
     def bare(self) -> None:
         """Our loop, nobody listens."""
-        train(self.model, self.batches, self.optimizer, TrainPlan())
+        train_model(self.model, self.batches, self.optimizer, TrainPlan())
 
     def recorder(self, level: Any) -> Recorder:
         """A recorder as `detscope train` makes it, without bare steps between."""
@@ -80,8 +82,10 @@ def recorded(bench: Workbench, level: str) -> Callable[[], None]:
     recorder.__enter__()
 
     def run() -> None:
-        train(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
-        recorder._attach("nothing")  # the other variants share the model
+        train_model(
+            bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps)
+        )
+        recorder.attach_probes("nothing")  # the other variants share the model
 
     return run
 
@@ -93,7 +97,9 @@ def operators(bench: Workbench) -> Callable[[], None]:
         recorder = bench.recorder("ops")
         recorder.schedule = type(recorder.schedule)(0, 0, STEPS, operators_after=0)
         with recorder:
-            train(bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+            train_model(
+                bench.model, bench.batches, bench.optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps)
+            )
         write_trace(load_run(recorder.run))
         summarize(recorder.run)
         shutil.rmtree(recorder.run)
@@ -136,7 +142,7 @@ def hook_pair_us(rounds: int = 7, calls: int = 20_000) -> float:
             for _ in range(calls):
                 module(x)
             best = min(best, time.perf_counter() - start)
-            buffer.take()
+            buffer.take_events()
         return best / calls * 1e6
 
     x = torch.ones(1)
@@ -144,10 +150,10 @@ def hook_pair_us(rounds: int = 7, calls: int = 20_000) -> float:
     bare, probed = Identity(), Identity()
     bare_us = loop(bare)
     holder, nodes = Holder(probed), NodeTable()
-    probes = ModelProbes(holder, nodes, BorderScribe(buffer), "all", (), (), *[lambda *_: None] * 2)
-    probes.attach(modules=True)
+    probes = ModelProbes(holder, nodes, BorderWriter(buffer), "all", (), (), *[lambda *_: None] * 2)
+    probes.attach_modules(modules=True)
     recorded_us = holder(loop)  # inside of a recorded call, as all but the outermost
-    probes.remove()
+    probes.remove_all()
     return recorded_us - bare_us
 
 

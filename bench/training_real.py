@@ -10,9 +10,8 @@ from bench.sidebyside import interleave, middle_ms, ratio, verdict
 from bench.training_cost import STEPS, Workbench
 from detscope.config.schema import TrainingSettings
 from detscope.loops.ema import WeightAverage
-from detscope.loops.schedules import Schedule
-from detscope.loops.train import TrainHooks, TrainPlan, train
-from detscope.sessions.train_parts import make_optimizer
+from detscope.loops.train import LearningRate, TrainHooks, TrainPlan, train_model
+from detscope.sessions.train.loop import make_optimizer
 
 MODELS = ("tiny_fasterrcnn", "tiny_ssd")
 ROUNDS = 24
@@ -35,11 +34,11 @@ def with_average(bench: Workbench) -> Callable[[], None]:
 def _real(bench: Workbench, average: WeightAverage | None) -> Callable[[], None]:
     recorder = bench.recorder("phases")
     recorder.__enter__()
-    schedule = Schedule("cosine", warmup_steps=100, total_steps=10_000)
+    schedule = LearningRate("cosine", warmup_steps=100, total_steps=10_000)
     hooks = TrainHooks(each_batch=recorder.steps, on_losses=recorder.losses)
 
     def run() -> None:
-        train(
+        train_model(
             bench.model,
             bench.batches,
             bench.optimizer,

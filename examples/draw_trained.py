@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.class_names import class_names
-from detscope.data.loader import build_loader
-from detscope.data.registry import open_dataset
-from detscope.loops.schedules import Schedule
-from detscope.loops.train import TrainHooks, TrainPlan, train
+from detscope.data.loading import build_loader
+from detscope.data.registry import class_names, open_dataset
+from detscope.loops.train import LearningRate, TrainHooks, TrainPlan, train_model
 from detscope.report.drawing import Picture, save_pictures
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "drawn")
 steps = int(sys.argv[2]) if len(sys.argv) > 2 else 350
@@ -44,10 +42,12 @@ with tempfile.TemporaryDirectory() as root:
     settings = DataSettings(root=root, images=256, image_width=160, image_height=128)
     shapes = open_dataset(settings, need_masks=True)
     loader = build_loader(shapes, TrainingSettings(batch_size=4, num_workers=0), "cpu", seed=0).loader
-    model = build("tiny_maskrcnn", BuildOptions(num_classes=len(names), weights="none")).module
+    model = build_model("tiny_maskrcnn", BuildOptions(num_classes=len(names), weights="none")).module
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plan = TrainPlan(max_steps=steps, repeat_until_max=True)
-    train(model, loader, optimizer, plan, Schedule(warmup_steps=20), TrainHooks(on_losses=show_progress))
+    train_model(
+        model, loader, optimizer, plan, LearningRate(warmup_steps=20), TrainHooks(on_losses=show_progress)
+    )
     fresh = open_dataset(settings.model_copy(update={"images": 6}), need_masks=True, split="val")
     model.eval()
     with torch.inference_mode():

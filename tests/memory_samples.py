@@ -100,15 +100,15 @@ def write_run(
     settings = {"training": {"optimizer": "sgd", "momentum": 0.9, "precision": "fp32", "batch_size": BATCH}}
     about = {"device": "cpu", "batch_size": BATCH, "precision": "fp32", "settings": settings, **(info or {})}
     writer = RunWriter(folder, "train", "made", about, "[model]\n")
-    writer.append("memory", [tuple(row.get(column) for column in TABLES["memory"]) for row in blocks])
+    writer.append_rows("memory", [tuple(row.get(column) for column in TABLES["memory"]) for row in blocks])
     for step in range(steps):
         start_ns, wall_ns = step * STEP_US * 1000, (STEP_US - 1) * 1000
         names = ("step", "data", "forward", "backward", "optimizer")
-        writer.append("steps", [(step, 0, "recorded", name, start_ns, wall_ns, None) for name in names])
+        writer.append_rows("steps", [(step, 0, "recorded", name, start_ns, wall_ns, None) for name in names])
         paths = {"body.0": 4.0, "body.0.conv1": 1.0, "body.0.relu": 1.0, "body.0.conv2": 2.0, "head": 3.0}
         for path, ms in paths.items():
             row = (step, "module", path, "forward", 1, int(ms * 1e6), int(ms * 1e6), None, None)
-            writer.append("spans", [row])
+            writer.append_rows("spans", [row])
     kinds = {
         "": "Net",
         "body": "Sequential",
@@ -118,13 +118,13 @@ def write_run(
         "body.0.conv2": "Conv2d",
         "head": "Linear",
     }
-    writer.append(
+    writer.append_rows(
         "nodes",
         [("module", path, kind, path.split(".")[0] or None, 0) for path, kind in kinds.items()],
     )
     for table, rows in (tables or {}).items():
-        writer.append(table, rows)
-    writer.close(status)
+        writer.append_rows(table, rows)
+    writer.close_run(status)
     return load_run(writer.folder)
 
 

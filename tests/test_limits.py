@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from detscope.errors import InputError, UsageError
-from detscope.limits import LIMITS, limit, over_limit, require_within, variable
+from detscope.limits import LIMITS, limit_variable, over_limit, read_limit, require_within
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "limits.md"
 
@@ -36,11 +36,11 @@ def test_a_refusal_names_the_limit_its_reason_and_how_to_raise_it():
 def test_a_limit_is_raised_by_its_variable(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(InputError):
         require_within("yaml_nodes", 300_000, "data.yaml")
-    monkeypatch.setenv(variable("yaml_nodes"), "300000")
+    monkeypatch.setenv(limit_variable("yaml_nodes"), "300000")
     require_within("yaml_nodes", 300_000, "data.yaml")
-    monkeypatch.setenv(variable("yaml_nodes"), "many")
+    monkeypatch.setenv(limit_variable("yaml_nodes"), "many")
     with pytest.raises(UsageError, match="DETSCOPE_LIMIT_YAML_NODES='many' is not a whole number"):
-        limit("yaml_nodes")
+        read_limit("yaml_nodes")
 
 
 ENDLESS = """
@@ -71,13 +71,13 @@ def test_a_query_that_never_ends_hears_ctrl_c():
 def test_a_query_without_a_row_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch):
     from detscope.machine.sqlite_watch import QueryWatch
 
-    monkeypatch.setenv(variable("database_seconds"), "0")
+    monkeypatch.setenv(limit_variable("database_seconds"), "0")
     connection = sqlite3.connect(":memory:")
     watch = QueryWatch(connection, "a file")
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     with (
         pytest.raises(InputError, match="a file: a query without a row: more than 0 seconds"),
-        watch.waiting(),
+        watch.watch_query(),
     ):
         connection.execute(endless)
     connection.close()

@@ -12,18 +12,18 @@ from detscope.marks import phase, region
 
 if TYPE_CHECKING:
     from detscope.analyze.summary import summarize
-    from detscope.record.recorder import Recorder
     from detscope.runs.reader import load_run
-    from detscope.sessions.run import watch
+    from detscope.sessions.own_loop import PublishingRecorder as Recorder
+    from detscope.sessions.run.watch import watch
 
 __version__ = "0.1.0"
 __all__ = ["Recorder", "__version__", "load_run", "phase", "region", "summarize", "watch"]
 
 _LAZY = {
-    "Recorder": "detscope.record.recorder",
-    "load_run": "detscope.runs.reader",
-    "summarize": "detscope.analyze.summary",
-    "watch": "detscope.sessions.run",
+    "Recorder": ("detscope.sessions.own_loop", "PublishingRecorder"),
+    "load_run": ("detscope.runs.reader", "load_run"),
+    "summarize": ("detscope.analyze.summary", "summarize"),
+    "watch": ("detscope.sessions.run.watch", "watch"),
 }
 
 
@@ -31,5 +31,6 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
+        module, own_name = _LAZY[name]
+        return getattr(import_module(module), own_name)
     raise AttributeError(f"module 'detscope' has no attribute {name!r}")

@@ -10,10 +10,12 @@ import re
 import signal
 import sysconfig
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded
+from detscope.extras import missing_extra
 
 _OURS = str(Path(__file__).parent) + os.sep
 _LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
@@ -25,6 +27,9 @@ _KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: (.+?
 _EXITED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) exited unexpectedly(?: with exit code (\d+))?"
 )
+_LOADER_FILE = str(Path("torch", "utils", "data", "dataloader.py"))
+_SENDING = str(Path(sysconfig.get_path("stdlib"), "multiprocessing")) + os.sep
+_LONGEST_DEATH_S = 5.0  # from the end of a process's connections to the end of the process
 _NO_SHARED_MEMORY = (
     "insufficient shared memory",
     "unable to open shared memory object",
@@ -38,7 +43,7 @@ _LOADER_HINT = (
 
 
 @dataclass(frozen=True)
-class Frame:
+class CodeFrame:
     """A line of code that was running."""
 
     file: str
@@ -60,25 +65,25 @@ class Frame:
         return not (self.is_ours or installed or generated or self.file.startswith(_LIBRARY))
 
 
-def frames_of(error: BaseException) -> list[Frame]:
+def list_frames(error: BaseException) -> list[CodeFrame]:
     """Where it was raised, outermost first; of an exception in a loader worker, what its text tells."""
-    if _IN_WORKER.match(text_of(error)):
-        return [Frame(file, int(line)) for file, line in _FRAME.findall(text_of(error))]
-    return [Frame(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
+    if _IN_WORKER.match(error_text(error)):
+        return [CodeFrame(file, int(line)) for file, line in _FRAME.findall(error_text(error))]
+    return [CodeFrame(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
 
 
-def user_frame(error: BaseException) -> Frame | None:
+def find_user_frame(error: BaseException) -> CodeFrame | None:
     """The innermost line of the user's code, if it is theirs: what our own lines raised is ours.
 
     A recursion without end is raised wherever the last call happened to be.
     """
-    frames = frames_of(error)
+    frames = list_frames(error)
     if not frames or (frames[-1].is_ours and not isinstance(error, RecursionError)):
         return None
     return next((frame for frame in reversed(frames) if frame.is_users), None)
 
 
-def fault_of(error: BaseException) -> DetscopeError | None:
+def classify_fault(error: BaseException) -> DetscopeError | None:
     """The error in our words, with its class and exit code; None where it is a bug of ours."""
     if isinstance(error, DetscopeError):
         return _from_worker(error) or error
@@ -89,12 +94,15 @@ def fault_of(error: BaseException) -> DetscopeError | None:
         return lost
     if _memory_ran_out(error):
         return MachineError(
-            f"out of memory: {one_line(text_of(error))}",
+            f"out of memory: {one_line(error_text(error))}",
             "use a smaller batch or smaller images, or free memory",
         )
-    frame = user_frame(error)
+    frame = find_user_frame(error)
     if frame is not None:
-        return OwnCodeError(f"{frame}: {said_by(error)}", "correct the code there")
+        return OwnCodeError(f"{frame}: {describe_error(error)}", "correct the code there")
+    missing = missing_extra(error)
+    if missing is not None:
+        return missing
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
         return MachineError(
@@ -103,9 +111,9 @@ def fault_of(error: BaseException) -> DetscopeError | None:
     return None
 
 
-def said_by(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`ValueError: its text`, on one line; of an exception in a worker without the traceback in its text."""
-    text = text_of(error)
+    text = error_text(error)
     caught = _IN_WORKER.match(text)
     if caught:
         lines = text.strip().splitlines()
@@ -114,7 +122,7 @@ def said_by(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What it says of itself; nothing where asking it raises, as a user's own exception may."""
     try:
         return str(error)
@@ -124,10 +132,10 @@ def text_of(error: BaseException) -> str:
 
 def one_line(text: object, length: int = _LONGEST) -> str:
     """Text on one line, without characters that would steer a terminal, shortened."""
-    return printable(" ".join(str(text).split()))[:length]
+    return escape_unprintable(" ".join(str(text).split()))[:length]
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """The same text with what would steer a terminal spelled out."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
@@ -136,14 +144,14 @@ def _from_worker(error: DetscopeError) -> DetscopeError | None:
     """One of our errors that a loader worker raised: torch put the whole traceback into its text."""
     if not _IN_WORKER.match(error.message):
         return None
-    said = said_by(error).partition(": ")[2]
+    said = describe_error(error).partition(": ")[2]
     again = DetscopeError.__new__(type(error))
     DetscopeError.__init__(again, said or type(error).__name__, error.hint)
     return again
 
 
 def _ended_by_user(stop: SystemExit) -> ProcessEnded | None:
-    frame = user_frame(stop)
+    frame = find_user_frame(stop)
     if frame is None:
         return None
     given = 0 if stop.code is None else stop.code
@@ -151,13 +159,18 @@ def _ended_by_user(stop: SystemExit) -> ProcessEnded | None:
 
 
 def _lost_worker(error: BaseException) -> MachineError | None:
-    text = text_of(error)
+    text = error_text(error)
     if isinstance(error, RuntimeError | OSError) and any(sign in text for sign in _NO_SHARED_MEMORY):
         return MachineError(f"no room in shared memory: {one_line(text)}", _LOADER_HINT)
+    gone = find_lost_workers(error)
+    if gone:
+        return MachineError(
+            f"loader worker {gone} ended while a batch of its was fetched", f"{_LOADER_HINT} (out of memory?)"
+        )
     if not isinstance(error, RuntimeError):
         return None
-    for link in _chain(error):  # torch says which signal first, and that a worker is gone on top of it
-        killed = _KILLED.search(text_of(link))
+    for link in _list_causes(error):  # torch says which signal first, and that a worker is gone on top of it
+        killed = _KILLED.search(error_text(link))
         if killed:
             words = f"loader worker {killed[1]} was killed by {_signal_name(killed[2])}"
             return MachineError(words, f"{_LOADER_HINT} (out of memory?)")
@@ -168,6 +181,30 @@ def _lost_worker(error: BaseException) -> MachineError | None:
     return None
 
 
+def find_lost_workers(error: BaseException) -> str:
+    """Which loader workers were gone when a batch was fetched from them; nothing of any other error.
+
+    torch names them itself, unless a worker's connection ends before its process has: then the broken
+    connection is all it says.
+    """
+    if not isinstance(error, ConnectionError | EOFError | FileNotFoundError):
+        return ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or not frames[-1].f_code.co_filename.startswith(_SENDING):
+        return ""
+    inside = [frame for frame in frames if frame.f_code.co_filename.endswith(_LOADER_FILE)]
+    workers = getattr(inside[-1].f_locals.get("self"), "_workers", ()) if inside else ()
+    if not workers:
+        return ""
+    from multiprocessing.connection import wait
+
+    ends = [worker.sentinel for worker in workers]
+    with suppress(RuntimeError):  # by which torch interrupts whatever runs when it hears of the death
+        wait(ends, _LONGEST_DEATH_S)
+    dead = wait(ends, 0)
+    return ", ".join(str(worker.pid) for worker in workers if worker.sentinel in dead)
+
+
 def _signal_name(described: str) -> str:
     """`SIGKILL` for what the C library calls `Killed`."""
     for number in signal.valid_signals():
@@ -176,7 +213,7 @@ def _signal_name(described: str) -> str:
     return described
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def _list_causes(error: BaseException | None) -> list[BaseException]:
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -187,4 +224,4 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _memory_ran_out(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in text_of(error)
+    return isinstance(error, RuntimeError) and "can't allocate memory" in error_text(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from detscope.errors import DetscopeError, InputError, UsageError
 
@@ -68,31 +69,31 @@ LIMITS: Mapping[str, Limit] = {
 }
 
 
-def limit(name: str) -> int:
+def read_limit(name: str) -> int:
     """The limit of this name, as the environment or the table has it."""
-    given = os.environ.get(variable(name), "")
+    given = os.environ.get(limit_variable(name), "")
     if not given:
         return LIMITS[name].value
     if not given.isdecimal() or len(given) > 18:
-        raise UsageError(f"{variable(name)}={given[:40]!r} is not a whole number", "give digits alone")
+        raise UsageError(f"{limit_variable(name)}={given[:40]!r} is not a whole number", "give digits alone")
     return int(given)
 
 
-def variable(name: str) -> str:
+def limit_variable(name: str) -> str:
     """The environment variable that sets a limit."""
     return PREFIX + name.upper()
 
 
 def raise_hint(name: str) -> str:
     """Why the limit is there, and how to raise it."""
-    return f"{LIMITS[name].reason}; if it is meant, set {variable(name)}=N"
+    return f"{LIMITS[name].reason}; if it is meant, set {limit_variable(name)}=N"
 
 
 def over_limit(
     name: str, what: str, amount: int | None = None, error: type[DetscopeError] = InputError
 ) -> DetscopeError:
     """The error for something beyond its limit; without an amount it was not counted to its end."""
-    unit, most = LIMITS[name].unit, limit(name)
+    unit, most = LIMITS[name].unit, read_limit(name)
     text = (
         f"more than {most:,} {unit}, the limit"
         if amount is None
@@ -103,5 +104,16 @@ def over_limit(
 
 def require_within(name: str, amount: int, what: str, error: type[DetscopeError] = InputError) -> None:
     """Refuse an amount beyond its limit."""
-    if amount > limit(name):
+    if amount > read_limit(name):
         raise over_limit(name, what, amount, error)
+
+
+def read_within_limit(
+    name: str, path: Path, error: type[DetscopeError] = InputError, hint: str = ""
+) -> bytes:
+    """The content of a file that is not beyond its limit."""
+    try:
+        require_within(name, path.stat().st_size, f"{path}", error)
+        return path.read_bytes()
+    except OSError as failure:
+        raise error(f"{path}: cannot be read: {failure.strerror or failure}", hint) from failure

@@ -18,7 +18,7 @@ _SCHEMES = ("http", "https")
 _SECRET = re.compile(r"(//)[^/\s@]*@")
 
 
-def shown(text: object) -> str:
+def hide_secrets(text: object) -> str:
     """An address, or what somebody said of one: on one line, without the name and password in it."""
     return one_line(_SECRET.sub(r"\1", str(text)), 500)
 
@@ -33,7 +33,8 @@ def check_address(url: str) -> None:
         fits = False
     if not fits:
         raise UsageError(
-            f"cannot download {shown(url)}: not a web address, only http and https are", "check the address"
+            f"cannot download {hide_secrets(url)}: not a web address, only http and https are",
+            "check the address",
         )
 
 
@@ -50,7 +51,8 @@ def open_url(url: str, timeout_s: float, headers: Mapping[str, str] | None = Non
         answer: HTTPResponse = urllib.request.build_opener(_StaysOnTheWeb).open(request, timeout=timeout_s)
     except (InvalidURL, ValueError) as error:  # of the server's making: ours was checked
         raise InputError(
-            f"{shown(url)}: the server sends on to no address: {shown(error)}", "check the address"
+            f"{hide_secrets(url)}: the server sends on to no address: {hide_secrets(error)}",
+            "check the address",
         ) from None
     return answer
 

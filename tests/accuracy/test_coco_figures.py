@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from generated_sets import generated, reference
 
-from detscope.accuracy.coco import coco_accuracy
-from detscope.accuracy.coco_format import results_from_coco, truth_from_coco
+from detscope.accuracy.coco import measure_coco
+from detscope.accuracy.coco_format import import_results, import_truth
 from detscope.accuracy.records import no_detections
 
 KINDS = {"boxes": "bbox", "masks": "segm", "keypoints": "keypoints"}
@@ -15,10 +15,10 @@ KINDS = {"boxes": "bbox", "masks": "segm", "keypoints": "keypoints"}
 
 def compared(seed: int, kind: str) -> None:
     content, results = generated(seed, masks=kind == "masks", keypoints=kind == "keypoints")
-    truth = truth_from_coco(content, masks=kind == "masks", keypoints=kind == "keypoints")
-    ours = coco_accuracy(truth, results_from_coco(results, truth).detections, kind)
+    truth = import_truth(content, masks=kind == "masks", keypoints=kind == "keypoints")
+    ours = measure_coco(truth, import_results(results, truth).detections, kind)
     wanted, evaluation = reference(content, results, KINDS[kind])
-    figures = np.array([-1.0 if value is None else value for value in ours.figures().values()])
+    figures = np.array([-1.0 if value is None else value for value in ours.compute_figures().values()])
     np.testing.assert_allclose(figures, wanted, atol=1e-9, rtol=0)
     precision = evaluation.eval["precision"].transpose(2, 3, 4, 0, 1)
     np.testing.assert_allclose(np.nan_to_num(ours.precision, nan=-1.0), precision, atol=1e-9, rtol=0)
@@ -54,8 +54,8 @@ BOX = [10.0, 10.0, 40.0, 40.0]
 
 
 def figures_of(content: dict, results: list[dict]) -> dict:
-    truth = truth_from_coco(content)
-    return coco_accuracy(truth, results_from_coco(results, truth).detections).figures()
+    truth = import_truth(content)
+    return measure_coco(truth, import_results(results, truth).detections).compute_figures()
 
 
 def row(image: int, category: int, box: list[float], score: float) -> dict:
@@ -104,16 +104,16 @@ def test_an_annotation_numbered_zero_is_an_object_like_any_other():
 
 def test_many_pairs_are_compared_in_portions_with_the_same_result(monkeypatch):
     content, results = generated(5)
-    truth = truth_from_coco(content)
-    found = results_from_coco(results, truth).detections
-    whole = coco_accuracy(truth, found)
+    truth = import_truth(content)
+    found = import_results(results, truth).detections
+    whole = measure_coco(truth, found)
     monkeypatch.setattr("detscope.accuracy.matching._PAIRS_AT_ONCE", 3)
-    np.testing.assert_array_equal(coco_accuracy(truth, found).precision, whole.precision)
+    np.testing.assert_array_equal(measure_coco(truth, found).precision, whole.precision)
 
 
 def test_empty_lists_of_masks_and_keypoints_are_measured_too():
     content, _ = generated(2, masks=True, keypoints=True)
-    truth = truth_from_coco(content, masks=True, keypoints=True)
+    truth = import_truth(content, masks=True, keypoints=True)
     nothing = no_detections(masks=True, keypoint_count=17)
     for kind in ("masks", "keypoints"):
-        assert coco_accuracy(truth, nothing, kind).figures()["AP"] == 0.0
+        assert measure_coco(truth, nothing, kind).compute_figures()["AP"] == 0.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from generated_sets import generated
 
-from detscope.accuracy.coco import coco_accuracy
-from detscope.accuracy.coco_format import load_results, results_from_coco, truth_from_coco, write_results
+from detscope.accuracy.coco import measure_coco
+from detscope.accuracy.coco_format import encode_results, import_results, import_truth, load_results
 from detscope.errors import InputError
 
 CONTENT = {
@@ -23,18 +23,18 @@ ROW = {"image_id": 7, "category_id": 3, "bbox": [1, 2, 30, 20], "score": 0.5}
 @pytest.mark.parametrize("seed", [1, 3])
 def test_written_and_read_again_detections_give_the_same_figures_to_the_last_bit(seed, tmp_path):
     content, results = generated(seed, masks=True, keypoints=True)
-    truth = truth_from_coco(content, masks=True, keypoints=True)
-    found = results_from_coco(results, truth).detections
-    (tmp_path / "d.json").write_bytes(write_results(found, truth))
-    again = results_from_coco(load_results(tmp_path / "d.json"), truth).detections
+    truth = import_truth(content, masks=True, keypoints=True)
+    found = import_results(results, truth).detections
+    (tmp_path / "d.json").write_bytes(encode_results(found, truth))
+    again = import_results(load_results(tmp_path / "d.json"), truth).detections
     for kind in ("boxes", "masks", "keypoints"):
-        one, other = (coco_accuracy(truth, given, kind) for given in (found, again))
+        one, other = (measure_coco(truth, given, kind) for given in (found, again))
         np.testing.assert_array_equal(one.precision, other.precision)
 
 
 def test_what_does_not_fit_the_data_set_is_left_out_and_counted():
     rows = [ROW, {**ROW, "image_id": 8}, {**ROW, "category_id": 9}, {**ROW, "score": float("nan")}]
-    read = results_from_coco(rows, truth_from_coco(CONTENT))
+    read = import_results(rows, import_truth(CONTENT))
     assert len(read.detections) == 1
     assert read.left_out == {
         "of images that are not in the data set": 1,
@@ -46,8 +46,8 @@ def test_what_does_not_fit_the_data_set_is_left_out_and_counted():
 def test_boxes_of_masks_alone_are_those_around_them():
     content, results = generated(1, masks=True)
     without = [{key: value for key, value in row.items() if key != "bbox"} for row in results]
-    truth = truth_from_coco(content, masks=True)
-    assert results_from_coco(without, truth).detections.boxes.shape == (len(results), 4)
+    truth = import_truth(content, masks=True)
+    assert import_results(without, truth).detections.boxes.shape == (len(results), 4)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_file_that_is_no_results_file_is_refused_with_the_row_and_the_reason(t
     path = tmp_path / "d.json"
     path.write_text(text)
     with pytest.raises(InputError) as error:
-        results_from_coco(load_results(path), truth_from_coco(CONTENT), str(path))
+        import_results(load_results(path), import_truth(CONTENT), str(path))
     assert says in error.value.message
     assert str(path) in error.value.message
     assert "\n" not in error.value.message
@@ -83,20 +83,20 @@ def test_a_missing_file_is_an_input_error(tmp_path):
 def test_masks_are_unpacked_as_pycocotools_packs_them(seed):
     from pycocotools import mask as coco_mask
 
-    from detscope.accuracy.masks import packed_mask
+    from detscope.accuracy.coco_format import pack_mask
 
     random = np.random.default_rng(seed)
     height, width = 300, 400
     mask = np.asfortranarray(random.random((height, width)) < (0.5, 0.001, 0.0, 1.0, 0.02)[seed])
     packed = coco_mask.encode(mask.view(np.uint8))
-    assert packed_mask(packed)["counts"] == packed["counts"]
+    assert pack_mask(packed)["counts"] == packed["counts"]
     with pytest.raises(ValueError, match="do not fill 400 x 301"):
-        packed_mask({"size": [height + 1, width], "counts": packed["counts"]})
+        pack_mask({"size": [height + 1, width], "counts": packed["counts"]})
 
 
 @pytest.mark.parametrize("counts", ["", "~~", "PPPP", "é", "0" * 3, [1, 2], [-1, 3073], 7, None])
 def test_run_lengths_that_would_lead_pycocotools_astray_are_refused(counts):
-    from detscope.accuracy.masks import packed_mask
+    from detscope.accuracy.coco_format import pack_mask
 
     with pytest.raises(ValueError):
-        packed_mask({"size": [48, 64], "counts": counts})
+        pack_mask({"size": [48, 64], "counts": counts})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detscope.accuracy.records import Detections, GroundTruth
-from detscope.accuracy.voc import voc_accuracy
+from detscope.accuracy.voc import measure_voc
 
 SIDE = 10.0
 
@@ -37,7 +37,7 @@ def found_of(*rows: tuple[int, float, float]) -> Detections:
 
 
 def both(truth: GroundTruth, found: Detections) -> tuple[float | None, float | None]:
-    result = voc_accuracy(truth, found)
+    result = measure_voc(truth, found)
     return result.eleven_point[0], result.area[0]
 
 
@@ -127,12 +127,12 @@ def test_an_overlap_of_exactly_one_half_is_enough():
 
 def test_a_class_without_objects_is_undefined_and_left_out_of_the_mean():
     truth = truth_of((0, 0, False), classes=2)
-    result = voc_accuracy(truth, found_of((0, 0, 0.9)))
+    result = measure_voc(truth, found_of((0, 0, 0.9)))
     assert result.eleven_point == (1.0, None)
-    assert (result.mean("eleven_point"), result.mean("area")) == (1.0, 1.0)
+    assert (result.compute_mean("eleven_point"), result.compute_mean("area")) == (1.0, 1.0)
 
 
 def test_only_difficult_objects_are_undefined_and_no_detections_are_zero():
     assert both(truth_of((0, 0, True)), found_of((0, 0, 0.9))) == (None, None)
-    assert voc_accuracy(truth_of((0, 0, True)), found_of()).mean("area") is None
+    assert measure_voc(truth_of((0, 0, True)), found_of()).compute_mean("area") is None
     assert both(truth_of((0, 0, False)), found_of()) == (0.0, 0.0)

@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
-from detscope.analyze.advice import RULES, advice_for
+from detscope.analyze.advice import advise_on_time
+from detscope.analyze.advice.case import Advice, AdviceRule, SettingValue
+from detscope.analyze.summary import RunSummary
+from detscope.parts import parts_of
+from made_figures import made_figure
 
 CALM = {"data": 0.01, "transfer": 0.01, "forward": 0.45, "backward": 0.5, "optimizer": 0.02, "other": 0.01}
 
 
-def summary(**changes: Any) -> dict[str, Any]:
+def summary(**changes: Any) -> RunSummary:
     """A training step of 100 ms in which nothing stands out."""
     phases = {**CALM, **changes.pop("phases", {})}
-    return {
+    given = {
         "verb": "train",
         "run": "runs/a run",
         "rerun": "detscope train --config 'runs/a run/config.toml'",
@@ -30,10 +34,11 @@ def summary(**changes: Any) -> dict[str, Any]:
         "content": {"padding_share": 0.0},
         **changes,
     }
+    return made_figure(RunSummary, given)
 
 
-def advised(given: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    return {row["rule"]: row for row in advice_for(given, settings)}
+def advised(given: RunSummary, settings: dict[str, Any] | None = None) -> dict[str, Advice]:
+    return {row.rule: row for row in advise_on_time(given, settings)}
 
 
 def module(kind: str, ms: float, path: str = "layer") -> dict[str, Any]:
@@ -41,23 +46,23 @@ def module(kind: str, ms: float, path: str = "layer") -> dict[str, Any]:
 
 
 def test_a_calm_run_gets_no_advice() -> None:
-    assert advice_for(summary()) == []
-    assert advice_for({"verb": "train"}) == []
+    assert advise_on_time(summary()) == []
+    assert advise_on_time(made_figure(RunSummary, {"verb": "train"})) == []
 
 
 def test_workers_as_many_as_the_demand_needs() -> None:
     """Half of 100 ms is waiting: 2 images per 50 ms are 40 images/s; one worker makes 20: 2.3 are needed."""
     loader = {"num_workers": 1, "capacity_images_per_s": 20.0, "demand_images_per_s": 40.0}
     found = advised(summary(phases={"data": 0.5}, loader=loader))["workers"]
-    assert found["settings"] == {"training.num_workers": 3}
-    assert found["gain_share"] == pytest.approx(0.5)
-    assert found["command"] == "detscope train --config 'runs/a run/config.toml' --set training.num_workers=3"
+    assert found.settings == (SettingValue(key="training.num_workers", value=3),)
+    assert found.gain_share == pytest.approx(0.5)
+    assert found.command == "detscope train --config 'runs/a run/config.toml' --set training.num_workers=3"
 
 
 def test_prefetch_where_workers_are_fast_and_yet_late() -> None:
     loader = {"num_workers": 2, "capacity_images_per_s": 60.0, "demand_images_per_s": 20.0}
     found = advised(summary(phases={"data": 0.2}, loader=loader))
-    assert found["prefetch"]["settings"] == {"training.prefetch_factor": 4}
+    assert found["prefetch"].settings == (SettingValue(key="training.prefetch_factor", value=4),)
     assert "workers" not in found
 
 
@@ -65,49 +70,49 @@ def test_no_longer_queue_where_batches_lie_ready_and_receiving_them_takes_the_ti
     assert "prefetch" not in advised(summary(phases={"data": 0.2}))  # twenty times what is wanted
 
 
-def received(tensors: float, **changes: Any) -> dict[str, Any]:
+def received(tensors: float, more: dict[str, Any] | None = None, **changes: Any) -> RunSummary:
     """A fifth of the step is waiting, nearly all of it for batches that lie ready."""
     figures = {"wait_ms": 20.0, "receive_ms": 18.0, "ready_share": 0.9, "tensors_per_batch": tensors}
     loader = {"num_workers": 2, "capacity_images_per_s": 60.0, "demand_images_per_s": 20.0, **figures}
-    return summary(phases={"data": 0.2}, loader={**loader, **changes})
+    return summary(phases={"data": 0.2}, loader={**loader, **changes}, **(more or {}))
 
 
 def test_fewer_tensors_where_batches_lie_ready_and_receiving_them_takes_the_time() -> None:
     found = advised(received(14))
     assert list(found) == ["receiving"]  # neither more workers nor a longer queue
-    assert found["receiving"]["gain_share"] == pytest.approx(0.2 * 0.9 * 0.6)
-    assert "14 tensors" in found["receiving"]["evidence"]
-    assert "file_system" in found["receiving"]["how"] and not found["receiving"]["settings"]
+    assert found["receiving"].gain_share == pytest.approx(0.2 * 0.9 * 0.6)
+    assert "14 tensors" in found["receiving"].evidence
+    assert "file_system" in found["receiving"].how and not found["receiving"].settings
     assert "receiving" not in advised(received(14, ready_share=0.2))
     assert "receiving" not in advised(received(14, receive_ms=2.0))
 
 
 def test_a_batch_in_one_piece_is_blamed_on_a_busy_machine_only_where_it_was_busy() -> None:
-    def on_machine(percent: float) -> dict[str, dict[str, Any]]:
+    def on_machine(percent: float) -> dict[str, Advice]:
         row = {"source": "system", "metric": "cpu", "mean": percent}
-        return advised({**received(1), "telemetry": [row]})
+        return advised(received(1, {"telemetry": [row]}))
 
-    assert "97 % busy" in on_machine(97.0)["receiving"]["evidence"]
+    assert "97 % busy" in on_machine(97.0)["receiving"].evidence
     assert "receiving" not in on_machine(50.0) and "receiving" not in advised(received(1))
 
 
 def test_pinned_memory_on_cuda_only() -> None:
     pageable = {"training": {"pin_memory": False}}
     on_cuda = summary(device="cuda:0", phases={"transfer": 0.2})
-    assert advised(on_cuda, pageable)["pinned_memory"]["gain_share"] == pytest.approx(0.1)
+    assert advised(on_cuda, pageable)["pinned_memory"].gain_share == pytest.approx(0.1)
     assert "pinned_memory" not in advised(summary(phases={"transfer": 0.2}), pageable)
 
 
 def test_a_larger_batch_where_the_optimizer_costs() -> None:
     found = advised(summary(phases={"optimizer": 0.3, "other": 0.1}))["batch_size"]
-    assert found["settings"] == {"training.batch_size": 4}
-    assert found["gain_share"] == pytest.approx(0.2)
+    assert found.settings == (SettingValue(key="training.batch_size", value=4),)
+    assert found.gain_share == pytest.approx(0.2)
 
 
 def test_channels_last_where_convolutions_dominate() -> None:
     settings = {"training": {"channels_last": False}}
     found = advised(summary(modules=[module("Conv2d", 60.0)]), settings)["channels_last"]
-    assert found["gain_share"] == pytest.approx(0.6 * (1 - 1 / 1.15))
+    assert found.gain_share == pytest.approx(0.6 * (1 - 1 / 1.15))
     assert "channels_last" not in advised(
         summary(modules=[module("Conv2d", 60.0)]), {"training": {"channels_last": True}}
     )
@@ -119,7 +124,7 @@ def test_half_precision_on_cuda() -> None:
         {"name": "aten::add", "self_ms": 1.0, "phase": "backward"},
     ]
     found = advised(summary(device="cuda", operators=operators))["precision"]
-    assert found["gain_share"] == pytest.approx(0.75 * 0.95 * (1 - 1 / 1.8))
+    assert found.gain_share == pytest.approx(0.75 * 0.95 * (1 - 1 / 1.8))
     assert "precision" not in advised(summary(operators=operators))
 
 
@@ -130,19 +135,19 @@ def test_padding_where_much_of_the_input_is_empty() -> None:
         {"name": "rpn.head", "share": 0.1, "depth": 1},
     ]
     found = advised(summary(content={"padding_share": 0.4}, stages=stages))["padding"]
-    assert found["gain_share"] == pytest.approx(0.4 * 0.7 * 0.6)
+    assert found.gain_share == pytest.approx(0.4 * 0.7 * 0.6)
 
 
 def test_batch_norm_that_takes_a_large_share() -> None:
     rows = [module("BatchNorm2d", 30.0, "backbone.norm"), module("FrozenBatchNorm2d", 30.0)]
     found = advised(summary(modules=rows))["frozen_batch_norm"]
-    assert found["gain_share"] == pytest.approx(0.15)
-    assert "backbone.norm" in found["evidence"]
+    assert found.gain_share == pytest.approx(0.15)
+    assert "backbone.norm" in found.evidence
 
 
 def test_a_fused_optimizer_where_updating_takes_long() -> None:
     found = advised(summary(phases={"optimizer": 0.1}))["fused_optimizer"]
-    assert found["gain_share"] == pytest.approx(0.05)
+    assert found.gain_share == pytest.approx(0.05)
     assert "fused_optimizer" not in advised(
         summary(phases={"optimizer": 0.1}), {"training": {"fused_optimizer": True}}
     )
@@ -153,9 +158,9 @@ def test_the_call_that_makes_the_device_wait() -> None:
         {"cause": "data", "call": "next", "share": 0.5, "idle_ms_per_step": 50.0},
         {"cause": "synchronisation", "call": "aten::item", "module": "roi_heads", "share": 0.2, "gaps": 3},
     ]
-    found = advised(summary(device={"name": "V100", "blame": blame}))["synchronisations"]
-    assert found["gain_share"] == pytest.approx(0.2)
-    assert found["title"] == "avoid aten::item in roi_heads"
+    found = advised(summary(device="V100", device_use={"blame": blame}))["synchronisations"]
+    assert found.gain_share == pytest.approx(0.2)
+    assert found.title == "avoid aten::item in roi_heads"
 
 
 def test_nms_with_fewer_candidates() -> None:
@@ -163,12 +168,12 @@ def test_nms_with_fewer_candidates() -> None:
         {"name": "rpn.proposals.nms", "share": 0.2, "depth": 2},
         {"name": "postprocess.nms", "share": 0.1, "depth": 1},
     ]
-    assert advised(summary(stages=stages))["nms_limits"]["gain_share"] == pytest.approx(0.15)
+    assert advised(summary(stages=stages))["nms_limits"].gain_share == pytest.approx(0.15)
 
 
 def test_compile_where_python_takes_the_time() -> None:
     operators = [{"name": "aten::add", "self_ms": 5.0, "phase": "forward"}]
-    assert advised(summary(operators=operators))["compiled"]["gain_share"] == pytest.approx(0.2)
+    assert advised(summary(operators=operators))["compiled"].gain_share == pytest.approx(0.2)
 
 
 def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
@@ -176,6 +181,6 @@ def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
         phases={"data": 0.5, "optimizer": 0.1},
         loader={"num_workers": 1, "capacity_images_per_s": 20.0, "demand_images_per_s": 40.0},
     )
-    gains = [row["gain_share"] for row in advice_for(given)]
+    gains = [row.gain_share for row in advise_on_time(given)]
     assert gains == sorted(gains, reverse=True)
-    assert len(RULES) == 13
+    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 13

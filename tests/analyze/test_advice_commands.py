@@ -7,18 +7,25 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 from rich.console import Console
 
-from detscope.analyze.advice import RULES, advice_for
-from detscope.analyze.memory import memory_figures
+from detscope.analyze.advice import advise_on_memory, advise_on_time
+from detscope.analyze.advice.case import AdviceRule
+from detscope.analyze.drawing import ReportData
+from detscope.analyze.memory.account import memory_account
 from detscope.analyze.rerun import rerun_command
-from detscope.analyze.verdict import verdict
+from detscope.analyze.summary import RunSummary
+from detscope.analyze.verdict import training_verdict
 from detscope.cli.main import app
 from detscope.config.load import dump_settings, load_settings
-from detscope.report.terminal import render
+from detscope.parts import parts_of
+from detscope.report.render.terminal import print_sections
+from detscope.report.sections.files import section as files_section
 from detscope.runs.reader import load_run
+from made_figures import made_figure
 from memory_samples import a_step, made_run, state, write_run
 
 TRAINING_WORDS = ("optimizer", "backward", "learning rate", "gradient", "loss", "trained")
@@ -57,7 +64,7 @@ def folder_of(kind: str, place: Path) -> tuple[Path, dict[str, Any]]:
     return folder, info
 
 
-def telling(kind: str, folder: Path, info: dict[str, Any], quiet_loader: bool = False) -> dict[str, Any]:
+def telling(kind: str, folder: Path, info: dict[str, Any], quiet_loader: bool = False) -> RunSummary:
     """Figures that make rules speak; of an inference nothing goes backward and no optimizer steps."""
     phases = {"data": 0.2, "transfer": 0.1, "forward": 0.3, "backward": 0.2, "optimizer": 0.1, "other": 0.1}
     if kind not in TRAINS:
@@ -70,11 +77,12 @@ def telling(kind: str, folder: Path, info: dict[str, Any], quiet_loader: bool = 
         loader |= figures
     own = {"self_forward_ms": 30.0, "self_backward_ms": 0.0}
     blame = [{"cause": "synchronisation", "call": "aten::item", "share": 0.2, "gaps": 3}]
-    return {
+    given = {
         "verb": info["verb"],
         "run": str(folder),
         "rerun": rerun_command(folder, info),
-        "device": {"name": "V100", "blame": blame},
+        "device": "V100",
+        "device_use": {"blame": blame},
         "precision": "fp32",
         "batch_size": 2,
         "step_ms": {"p50": 100.0},
@@ -84,7 +92,9 @@ def telling(kind: str, folder: Path, info: dict[str, Any], quiet_loader: bool = 
         "operators": [{"name": "aten::conv2d", "self_ms": 5.0, "phase": "forward"}],
         "loader": loader,
         "content": {"padding_share": 0.4},
+        "level": "modules",
     }
+    return made_figure(RunSummary, given)
 
 
 def check_typed(command: str) -> None:
@@ -112,24 +122,27 @@ def test_what_every_rule_says_can_be_typed_and_fits(kind: str, tmp_path: Path) -
     rows = [
         row
         for quiet in (True, False)
-        for row in advice_for(telling(kind, folder, info, quiet), SETTINGS if kind in TRAINS else {})
+        for row in advise_on_time(telling(kind, folder, info, quiet), SETTINGS if kind in TRAINS else {})
     ]
-    said = {row["rule"] for row in rows}
+    said = {row.rule for row in rows}
     if kind in TRAINS:
-        assert said == set(RULES)
+        assert said == {rule.name for rule in parts_of("advice", AdviceRule) if rule.time}
     assert len(said) >= 6
     for row in rows:
-        assert row["how"] or row["command"], row["rule"]
-        if row["command"]:
-            check_typed(row["command"])
+        assert row.how or row.command, row.rule
+        if row.command:
+            check_typed(row.command)
         if kind in ("train", "infer"):
-            assert bool(row["settings"]) == bool(row["command"])
-            assert all(key.split(".")[0] != "training" for key in row["settings"]) or kind == "train"
+            assert bool(row.settings) == bool(row.command)
+            assert (
+                all(key.split(".")[0] != "training" for key in [one.key for one in row.settings])
+                or kind == "train"
+            )
         else:
-            assert not row["settings"]
-            assert bool(row["command"]) == (kind in ("run", "run -m", "evaluating run"))
+            assert not row.settings
+            assert bool(row.command) == (kind in ("run", "run -m", "evaluating run"))
         if kind not in TRAINS:
-            words = f"{row['title']} {row['evidence']} {row['how']}"
+            words = f"{row.title} {row.evidence} {row.how}"
             assert not [word for word in TRAINING_WORDS if word in words], words
 
 
@@ -137,8 +150,9 @@ def test_what_every_rule_says_can_be_typed_and_fits(kind: str, tmp_path: Path) -
 def test_the_verdict_speaks_of_backward_where_something_went_backward(kind: str, tmp_path: Path) -> None:
     folder, info = folder_of(kind, tmp_path)
     summary = telling(kind, folder, info)
-    summary["phases"][0] |= {"share": 0.01}
-    assert ("backward together" in verdict(summary)) == (kind in TRAINS)
+    phases = [msgspec.structs.replace(summary.phases[0], share=0.01), *summary.phases[1:]]
+    said = training_verdict(summary.step_ms, phases, summary.stages, summary.loader)
+    assert ("backward together" in said) == (kind in TRAINS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,7 +162,8 @@ def test_the_command_that_comes_next_can_be_typed(
     monkeypatch.chdir(tmp_path)
     folder, info = folder_of(kind, tmp_path)
     console = Console(width=400, record=True, file=io.StringIO())
-    render({**telling(kind, folder, info), "level": "modules", "device": "cpu"}, console)
+    summary = telling(kind, folder, info)
+    print_sections([files_section(ReportData(None, summary))], console)  # type: ignore[arg-type]
     (line,) = [one for one in console.export_text().splitlines() if one.strip().startswith("next")]
     command = line.strip().removeprefix("next").strip()
     if "detscope show" in command:
@@ -169,19 +184,17 @@ def test_memory_advice_names_options_only_where_there_are_options(kind: str, tmp
     if kind not in ("train", "infer"):
         (made.folder / "config.toml").unlink()
     made.info["verb"] = kind
-    advice = memory_figures(made)["advice"]
-    assert {"batch", "bf16"} <= {row["rule"] for row in advice}
+    account = memory_account(made)
+    assert account is not None
+    advice = advise_on_memory(made, account)
+    assert {"batch", "bf16"} <= {row.rule for row in advice}
     for row in advice:
-        if row["how"].startswith("--"):
+        if row.how.startswith("--"):
             assert kind in ("train", "infer")
-            check_typed(
-                f"detscope {kind} --config {shlex.quote(str(made.folder / 'config.toml'))} {row['how']}"
-            )
+            check_typed(f"detscope {kind} --config {shlex.quote(str(made.folder / 'config.toml'))} {row.how}")
         if not trains:
-            assert not [
-                word for word in TRAINING_WORDS if word in row["advice"] + row["costs"].split(", until")[0]
-            ]
-    assert any(row["how"].startswith("--") for row in advice) == (kind in ("train", "infer"))
+            assert not [word for word in TRAINING_WORDS if word in row.title + row.costs.split(", until")[0]]
+    assert any(row.how.startswith("--") for row in advice) == (kind in ("train", "infer"))
 
 
 def test_a_run_that_ran_out_of_memory_names_a_command_only_where_there_is_one(tmp_path: Path) -> None:
@@ -191,9 +204,9 @@ def test_a_run_that_ran_out_of_memory_names_a_command_only_where_there_is_one(tm
         made.info["verb"] = kind
         if not there:
             (made.folder / "config.toml").unlink()
-        oom = memory_figures(made)["oom"]
-        assert oom["suggested_batch"] is not None
-        assert bool(oom["command"]) == there
+        oom = memory_account(made).oom
+        assert oom.suggested_batch is not None
+        assert bool(oom.command) == there
         if there:
-            check_typed(oom["command"])
+            check_typed(oom.command)
     assert load_run(made.folder).status == "oom_host"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detscope.analyze.batch_search import MOST, largest_batch
+from detscope.analyze.sweep.batch_search import MOST, largest_batch
 
 
 @given(limit=st.integers(1, 5000), asked=st.lists(st.integers(1, 6000), max_size=6))

@@ -1,16 +1,19 @@
 """Comparing runs: what is real is named, what is noise is not."""
 
+import io
 from itertools import pairwise
 
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 
-from detscope.analyze.compare.change import change_of_steps, discoveries
-from detscope.analyze.compare.gate import judge, parse_gate
-from detscope.analyze.compare.runs import compare_runs
+from detscope.analyze.compare.change import Change, compare_steps, find_discoveries
+from detscope.analyze.compare.gate import judge_gate, parse_gate
+from detscope.analyze.compare.runs import SettingChange, compare_runs
 from detscope.errors import UsageError
 from detscope.runs.reader import load_run
+from detscope.runs.standard_json import as_standard_json
 from detscope.runs.writer import RunWriter
 
 MODULES = {"backbone": 30.0, "rpn": 10.0, "roi_heads.box_head": 8.0, "roi_heads.box_predictor": 2.0}
@@ -37,8 +40,8 @@ def make_run(parent, seed, slower=None, steps=40, info=None, rename=None, same_i
         }
         forward = int(sum(times.values()) * 1e6)
         rows = [("step", forward + 1_000_000), ("forward", forward), ("other", 1_000_000)]
-        writer.append("steps", [(step, 0, "recorded", p, step * 10**8, ns, None) for p, ns in rows])
-        writer.append(
+        writer.append_rows("steps", [(step, 0, "recorded", p, step * 10**8, ns, None) for p, ns in rows])
+        writer.append_rows(
             "spans",
             [
                 (
@@ -60,40 +63,39 @@ def make_run(parent, seed, slower=None, steps=40, info=None, rename=None, same_i
             ],
         )
         ids = str(step) if same_images else f"{seed}-{step}"
-        writer.append("content", [(step, 2, 5, 100, 100, 0, None, None, None, 0, False, ids)])
-    writer.append(
+        writer.append_rows("content", [(step, 2, 5, 100, 100, 0, None, None, None, 0, False, ids)])
+    writer.append_rows(
         "nodes", [("module", (rename or {}).get(n, n), "Linear", n, 10 * i) for i, n in enumerate(MODULES)]
     )
-    writer.close("ok")
+    writer.close_run("ok")
     return load_run(writer.folder)
 
 
 def test_a_slow_start_of_nothing_is_no_difference():
-    change = change_of_steps(dict.fromkeys(range(20), 5.0), dict.fromkeys(range(20), 5.0))
-    assert change.verdict() == "no difference seen"
-    assert (change.low, change.high) == (0.0, 0.0)
+    change = compare_steps(dict.fromkeys(range(20), 5.0), dict.fromkeys(range(20), 5.0))
+    assert change.verdict == "no difference seen"
+    assert change.ci95 == (0.0, 0.0)
 
 
 def test_two_equal_runs_differ_in_at_most_one_of_twenty_pairs():
     """The promise of a 95 % interval, on series with drift and outliers: 20 pairs, five times."""
     for group in range(5):
         alarms = sum(
-            change_of_steps(
+            compare_steps(
                 noisy(100, 60, 1000 * group + 2 * pair), noisy(100, 60, 1000 * group + 2 * pair + 1)
-            ).seen
+            ).is_seen
             for pair in range(20)
         )
         assert alarms <= 2, group
     everything = [
-        change_of_steps(noisy(100, 60, 2 * pair), noisy(100, 60, 2 * pair + 1)).seen for pair in range(300)
+        compare_steps(noisy(100, 60, 2 * pair), noisy(100, 60, 2 * pair + 1)).is_seen for pair in range(300)
     ]
     assert np.mean(everything) <= 0.05
 
 
 def test_a_real_change_of_eight_per_cent_is_seen_nearly_always():
     found = [
-        change_of_steps(noisy(100, 60, 2 * pair), noisy(108, 60, 2 * pair + 1)).verdict()
-        for pair in range(100)
+        compare_steps(noisy(100, 60, 2 * pair), noisy(108, 60, 2 * pair + 1)).verdict for pair in range(100)
     ]
     assert found.count("slower") >= 90
 
@@ -102,29 +104,30 @@ def test_pairing_steps_with_the_same_images_tells_what_unpaired_ones_cannot():
     cost = np.random.default_rng(0).uniform(50, 150, 60)  # what the images cost differs a lot
     before = dict(enumerate(cost))
     after = dict(enumerate(cost * 1.02 + np.random.default_rng(1).normal(0, 0.3, 60)))
-    assert change_of_steps(before, after, same_content=True).verdict() == "slower"
-    assert change_of_steps(before, after).verdict() == "no difference seen"
+    assert compare_steps(before, after, same_content=True).verdict == "slower"
+    assert compare_steps(before, after).verdict == "no difference seen"
 
 
 def test_five_steps_are_too_few_to_tell():
-    change = change_of_steps(dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5), 2.0))
-    assert change.verdict().startswith("cannot tell: 5 steps")
+    change = compare_steps(dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5), 2.0))
+    assert change.verdict == "cannot tell"
+    assert change.why is not None and change.why.startswith("5 steps")
 
 
 def test_of_many_chances_only_the_improbable_ones_count():
-    assert discoveries([0.5, 0.04, 1e-6, None, 0.03]) == [False, False, True, False, False]
+    assert find_discoveries([0.5, 0.04, 1e-6, None, 0.03]) == [False, False, True, False, False]
 
 
 def test_the_module_that_became_slower_is_named_first(tmp_path):
     base, later = make_run(tmp_path, 1), make_run(tmp_path, 2, {"roi_heads.box_head": 5.0})
     result = compare_runs(base, [later], [parse_gate("step_p50 > +5%"), parse_gate("stage.rpn > +20%")])
-    one = result["comparisons"][0]
-    assert one["modules"][0]["path"] == "roi_heads.box_head"
-    assert one["modules"][0]["difference"] == pytest.approx(5.0, abs=0.5)
-    assert one["verdict"].startswith("slower: the step changed by")
-    assert "roi_heads.box_head" in one["verdict"]
-    assert [gate["outcome"] for gate in one["gates"]] == ["failed", "passed"]
-    assert result["failed"] == ["step_p50 > +5%"]
+    one = result.comparisons[0]
+    assert one.modules[0].path == "roi_heads.box_head"
+    assert one.modules[0].difference == pytest.approx(5.0, abs=0.5)
+    assert one.verdict.startswith("slower: the step changed by")
+    assert "roi_heads.box_head" in one.verdict
+    assert [gate.outcome for gate in one.gates] == ["failed", "passed"]
+    assert result.failed == ["step_p50 > +5%"]
 
 
 def test_equal_runs_pass_the_gate(tmp_path):
@@ -132,24 +135,24 @@ def test_equal_runs_pass_the_gate(tmp_path):
     results = [
         compare_runs(first, [second], [parse_gate("step_p50 > +5%")]) for first, second in pairwise(runs)
     ]
-    assert sum(bool(result["failed"]) for result in results) == 0
-    told = [r["comparisons"][0]["verdict"].split(":")[0] for r in results]
+    assert sum(bool(result.failed) for result in results) == 0
+    told = [result.comparisons[0].step.verdict for result in results]
     assert sum(word in ("slower", "faster") for word in told) <= 1
 
 
 def test_a_renamed_module_is_found_by_its_structure(tmp_path):
     base = make_run(tmp_path, 1)
     later = make_run(tmp_path, 2, rename={"rpn": "proposals.net"})
-    rows = {row["path"]: row for row in compare_runs(base, [later])["comparisons"][0]["modules"]}
-    assert rows["proposals.net"]["was"] == "rpn"
-    assert rows["backbone"]["was"] is None
+    rows = {row.path: row for row in compare_runs(base, [later]).comparisons[0].modules}
+    assert rows["proposals.net"].was == "rpn"
+    assert rows["backbone"].was is None
 
 
 def test_what_differs_in_settings_comes_with_the_comparison(tmp_path):
     base = make_run(tmp_path, 1, info={"settings": {"training": {"batch_size": 2, "seed": 0}}})
     later = make_run(tmp_path, 2, info={"settings": {"training": {"batch_size": 4, "seed": 0}}})
-    assert compare_runs(base, [later])["comparisons"][0]["settings"] == [
-        {"key": "training.batch_size", "before": 2, "after": 4}
+    assert compare_runs(base, [later]).comparisons[0].settings == [
+        SettingChange(key="training.batch_size", before=2, after=4)
     ]
 
 
@@ -162,29 +165,48 @@ def test_a_gate_that_makes_no_sense_is_refused(text):
 
 
 def test_an_unsigned_threshold_is_about_the_value_and_a_signed_one_about_the_change():
-    figures = {"stage.rpn": {"after": 4.0, "difference": 0.5, "relative": 0.14, "verdict": "slower"}}
-    assert judge(parse_gate("stage.rpn > 3ms"), figures)["outcome"] == "failed"
-    assert judge(parse_gate("stage.rpn > +1ms"), figures)["outcome"] == "passed"
-    assert judge(parse_gate("stage.rpn > +400us"), figures)["outcome"] == "failed"
+    change = Change(before=3.5, after=4.0, difference=0.5, relative=0.14, verdict="slower")
+    figures = {"stage.rpn": change}
+    assert judge_gate(parse_gate("stage.rpn > 3ms"), figures).outcome == "failed"
+    assert judge_gate(parse_gate("stage.rpn > +1ms"), figures).outcome == "passed"
+    assert judge_gate(parse_gate("stage.rpn > +400us"), figures).outcome == "failed"
 
 
 def test_a_gate_never_fails_on_what_may_be_noise():
-    figures = {"step_p50": {"after": 11.0, "relative": 0.1, "verdict": "no difference seen"}}
-    assert judge(parse_gate("step_p50 > +5%"), figures)["outcome"] == "cannot tell"
+    change = Change(before=10.0, after=11.0, relative=0.1, verdict="no difference seen")
+    assert judge_gate(parse_gate("step_p50 > +5%"), {"step_p50": change}).outcome == "cannot tell"
 
 
 def test_a_gate_on_a_figure_nobody_measured_names_those_there_are():
     with pytest.raises(UsageError, match=r"memory\.peek"):
-        judge(parse_gate("memory.peek > +2%"), {"memory.peak": {}})
+        judge_gate(parse_gate("memory.peek > +2%"), {"memory.peak": Change(before=1.0, after=1.0)})
 
 
 def test_comparison_as_markdown_keeps_strange_names_inert(tmp_path):
-    from detscope.report.terminal_compare import comparison_markdown
+    from detscope.report.render.markdown import sections_markdown
+    from detscope.report.verbs.comparison import comparison_sections
 
     name = "<img src=x onerror=alert(1)>"
     base = make_run(tmp_path, 1, rename={"rpn": name})
     later = make_run(tmp_path, 2, {"rpn": 5.0}, rename={"rpn": name})
-    text = comparison_markdown(compare_runs(base, [later]))
+    sections = comparison_sections(compare_runs(base, [later]))
+    text = sections_markdown(sections, brief=True)
     assert f"`{name}`" in text
     assert name not in text.replace(f"`{name}`", "")
     assert isinstance(base.table("steps"), pl.DataFrame)
+
+
+def test_what_is_printed_and_written_as_json_is_what_was_compared(tmp_path):
+    from detscope.report.render.terminal import print_sections
+    from detscope.report.verbs.comparison import comparison_sections
+
+    base, later = make_run(tmp_path, 1), make_run(tmp_path, 2, {"roi_heads.box_head": 5.0})
+    result = compare_runs(base, [later], [parse_gate("step_p50 > +5%")])
+    console = Console(width=120, file=io.StringIO())
+    print_sections(comparison_sections(result), console)
+    text = " ".join(console.file.getvalue().split())
+    one = result.comparisons[0]
+    assert "gate step_p50 > +5%: failed" in text and "settings and environment: equal" in text
+    assert f"{one.step.after:.1f}" in text and f"{100 * one.step.relative:+.1f} %" in text
+    rows = as_standard_json(result)["comparisons"][0]["stages"]
+    assert {"name", "before", "after", "relative", "verdict"} <= set(rows[0])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.analyze.device.idle import CAUSES, IdlePieces
+from detscope.analyze.device.idle import CAUSES, CauseTimes, IdlePieces
 
 piece = st.tuples(
     st.integers(0, 50), st.integers(0, 50), st.sampled_from([0, 1, 3, 4, 5]), st.integers(-1, 4)
@@ -22,9 +22,9 @@ def test_idle_time_of_a_step_is_that_of_its_pieces(pieces):
     rest, data, cause, step = columns
     nobody = np.full(len(rest), -1)
     found = IdlePieces(np.zeros(len(rest), np.int64), rest + data, cause, data, nobody, nobody, step)
-    expected = [dict.fromkeys(CAUSES, 0) for _ in range(4)]
+    expected = [dict.fromkeys(CauseTimes.__struct_fields__, 0) for _ in range(4)]
     for rest_ns, data_ns, number, index in pieces:
         if 0 <= index < 4:
-            expected[index][CAUSES[number]] += rest_ns
-            expected[index]["data"] += data_ns
-    assert found.totals_by_step(4) == expected
+            expected[index][f"{list(CAUSES)[number]}_ns"] += rest_ns
+            expected[index]["data_ns"] += data_ns
+    assert found.sum_by_owner(step, 4) == [CauseTimes(**times) for times in expected]

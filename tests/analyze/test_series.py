@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from detscope.analyze.series import step_points
+from detscope.analyze.step.series import step_points
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 
@@ -14,14 +14,14 @@ def recorded(parent: Path, verb: str) -> dict[tuple[int, str, str], float]:
     writer = RunWriter(parent, verb, "small", {"device": "cpu"})
     for step, mode in ((0, "warmup"), (1, "recorded")):
         parts = {"step": 100, "data": 30, "forward": 60, "other": 10}
-        writer.append("steps", [(step, 0, mode, phase, 0, ms * MS, None) for phase, ms in parts.items()])
+        writer.append_rows("steps", [(step, 0, mode, phase, 0, ms * MS, None) for phase, ms in parts.items()])
         stages = {"rpn": 5, "rpn.nms": 20, "backbone": 25, "": 10}
-        writer.append(
+        writer.append_rows(
             "spans",
             [(step, "stage", path, "forward", 1, 0, ms * MS, None, None) for path, ms in stages.items()],
         )
-        writer.append("images", [(step, 0, "a.jpg", 64, 48, 7 if step else None, None)])
-    writer.close("ok")
+        writer.append_rows("images", [(step, 0, "a.jpg", 64, 48, 7 if step else None, None)])
+    writer.close_run("ok")
     points = list(step_points(load_run(writer.folder)))
     return {(point.step, point.group, point.name): point.value for point in points}
 

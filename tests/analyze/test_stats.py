@@ -17,8 +17,8 @@ from detscope.analyze.stats import (
 def test_a_percentile_needs_enough_samples():
     assert samples_needed(99) == 459
     assert samples_needed(95) == 90
-    assert percentile_or_why([1.0] * 30, 99) == "n/a (needs 459)"
-    assert percentile_or_why([1.0] * 459, 99) == 1.0
+    assert percentile_or_why([1.0] * 30, 99) == (None, "needs 459")
+    assert percentile_or_why([1.0] * 459, 99) == (1.0, None)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from detscope.analyze.steady import outlier_indices, steadiness, warmup_length
-from detscope.analyze.steps import figures, images_per_second, step_figures, typical_steps
+from detscope.analyze.step.steady import judge_steadiness, outlier_indices, warmup_length
+from detscope.analyze.step.steps import choose_typical_steps, images_per_second, step_figures, time_figures
 from detscope.runs.writer import polars_schema
 
 
@@ -19,25 +19,25 @@ def steps_table(durations_ms: list[float], mode: str = "recorded") -> pl.DataFra
 def test_slow_first_iterations_are_warm_up_and_the_median_is_true():
     generator = np.random.default_rng(0)
     durations = [1000.0] * 5 + generator.normal(100, 1, 60).tolist()
-    typical = typical_steps(steps_table(durations))
+    typical = choose_typical_steps(steps_table(durations))
     assert typical.warmup == [0, 1, 2, 3, 4]
-    assert step_figures(steps_table(durations), typical)["p50"] == pytest.approx(100, rel=0.01)
+    assert step_figures(steps_table(durations), typical).p50 == pytest.approx(100, rel=0.01)
     assert typical.steadiness.verdict == "stable"
 
 
 def test_outliers_are_listed_and_stay_in_the_median():
     durations = [100.0, 101.0, 99.0] * 10
     durations[12] = 900.0
-    typical = typical_steps(steps_table(durations))
+    typical = choose_typical_steps(steps_table(durations))
     assert typical.outliers == [12]
     assert 12 in typical.measured
     assert 12 not in typical.steps
-    assert figures(durations)["n"] == 30
+    assert time_figures(durations).n == 30
 
 
 def test_a_spread_of_15_percent_is_unstable_with_the_reason():
     durations = np.random.default_rng(0).normal(100, 15, 200).tolist()
-    result = steadiness(durations)
+    result = judge_steadiness(durations)
     assert result.verdict == "unstable"
     assert result.spread == pytest.approx(0.15, abs=0.01)
     assert "10 % is the limit" in result.reason
@@ -45,7 +45,7 @@ def test_a_spread_of_15_percent_is_unstable_with_the_reason():
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
 def test_durations_that_cannot_be_are_an_error_and_never_ok(wrong):
-    result = steadiness([1.0, 1.0, wrong, 1.0, 1.0])
+    result = judge_steadiness([1.0, 1.0, wrong, 1.0, 1.0])
     assert result.verdict == "error"
     assert "1 of 5" in result.reason
 
@@ -53,14 +53,14 @@ def test_durations_that_cannot_be_are_an_error_and_never_ok(wrong):
 def test_a_run_that_turns_unstable_late_is_unstable_and_says_where():
     generator = np.random.default_rng(5)
     late = generator.normal(100, 1, 80).tolist() + (100 + 60 * generator.random(20)).tolist()
-    result = steadiness(late)
+    result = judge_steadiness(late)
     assert result.spread < 0.05, "the whole does not show it"
     assert result.verdict == "unstable"
     assert "to 100 of 100" in result.reason or "to 88 of 100" in result.reason
 
 
 def test_a_run_that_turns_slow_late_is_unstable():
-    result = steadiness([100.0, 101.0, 99.0, 100.0] * 15 + [130.0, 131.0, 129.0] * 4)
+    result = judge_steadiness([100.0, 101.0, 99.0, 100.0] * 15 + [130.0, 131.0, 129.0] * 4)
     assert result.verdict == "unstable"
     assert "all of them by 1 %" in result.reason or "longer than" in result.reason
 
@@ -69,12 +69,12 @@ def test_even_noise_below_the_limit_and_lone_outliers_stay_stable():
     for seed in range(200):
         durations = np.random.default_rng(seed).normal(100, 4, 100)
         durations[::13] *= 3
-        assert steadiness(durations.tolist()).verdict == "stable", seed
-    assert steadiness([100.0] * 9 + [300.0] * 2).verdict == "stable", "too few to be judged by parts"
+        assert judge_steadiness(durations.tolist()).verdict == "stable", seed
+    assert judge_steadiness([100.0] * 9 + [300.0] * 2).verdict == "stable", "too few to be judged by parts"
 
 
 def test_three_steps_are_too_few_to_speak_of_a_spread():
-    assert steadiness([1.0, 1.0, 1.0]).verdict == "too few"
+    assert judge_steadiness([1.0, 1.0, 1.0]).verdict == "too few"
 
 
 def test_a_steady_series_has_neither_warm_up_nor_outliers():
@@ -92,9 +92,9 @@ def test_speed_and_mean_are_those_of_all_steps_also_where_all_bare_ones_were_fas
     ]
     table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
     content = pl.DataFrame({"step": list(range(40)), "images": [2] * 40})
-    typical = typical_steps(table)
-    assert step_figures(table, typical)["mean"] == pytest.approx(388)
-    assert step_figures(table, typical)["n"] == 30
+    typical = choose_typical_steps(table)
+    assert step_figures(table, typical).mean == pytest.approx(388)
+    assert step_figures(table, typical).n == 30
     assert images_per_second(table, content, typical) == pytest.approx(2 / 0.388)
 
 
@@ -102,4 +102,4 @@ def test_bare_steps_of_a_slow_start_do_not_count():
     rows = [(0, 0, "recorded", "step", 0, 9 * 10**8, None), (1, 0, "bare", "step", 1, 9 * 10**8, None)]
     rows += [(step, 0, "recorded", "step", step, 10**8, None) for step in range(2, 20)]
     table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
-    assert typical_steps(table).timed == list(range(2, 20))
+    assert choose_typical_steps(table).timed == list(range(2, 20))

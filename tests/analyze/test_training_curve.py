@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from detscope.analyze.curve import accuracy_figures, epoch_rows, training_curve
+from detscope.analyze.accuracy import BestEvaluation, ClassAccuracy, training_accuracy
+from detscope.analyze.curve import LossPart, epoch_figures, training_curve
 from detscope.runs.reader import Run, load_run
 from detscope.runs.writer import RunWriter
 
@@ -11,9 +12,9 @@ from detscope.runs.writer import RunWriter
 def make_run(tmp_path):
     def make(losses=(), accuracy=(), **info) -> Run:
         writer = RunWriter(tmp_path, "train", "model", {"steps_per_epoch": 4, **info})
-        writer.append("losses", list(losses))
-        writer.append("accuracy", list(accuracy))
-        writer.close("ok")
+        writer.append_rows("losses", list(losses))
+        writer.append_rows("accuracy", list(accuracy))
+        writer.close_run("ok")
         return load_run(writer.folder)
 
     return make
@@ -37,38 +38,38 @@ def evaluation(epoch: int, box: float | None, mask: float | None) -> list:
 
 
 def test_an_epoch_has_the_mean_of_its_losses_and_the_last_learning_rate(make_run):
-    first, second = epoch_rows(make_run(LOSSES))
-    assert first["loss"] == pytest.approx((8 + 7 + 6 + 5) / 4)
-    assert second["parts"] == {"part": 1.0}
-    assert second["learning_rate"] == pytest.approx(0.7)
-    assert (first["step"], second["step"]) == (4, 8)
+    first, second = epoch_figures(make_run(LOSSES))
+    assert first.loss == pytest.approx((8 + 7 + 6 + 5) / 4)
+    assert second.parts == (LossPart(name="part", value=1.0),)
+    assert second.learning_rate == pytest.approx(0.7)
+    assert (first.step, second.step) == (4, 8)
 
 
 def test_accuracy_stands_at_the_epoch_it_was_measured_after(make_run):
-    first, second = epoch_rows(make_run(LOSSES, evaluation(2, 0.5, 0.4)))
-    assert "accuracy" not in first
-    assert second["accuracy"]["coco_mask"]["AP"] == 0.4
+    first, second = epoch_figures(make_run(LOSSES, evaluation(2, 0.5, 0.4)))
+    assert first.accuracy is None
+    assert second.accuracy.coco_mask.ap == 0.4
 
 
 def test_the_last_evaluation_is_told_and_the_best_one_by_masks_where_there_are_masks(make_run):
     rows = evaluation(1, 0.7, 0.6) + evaluation(2, 0.8, 0.5)
-    figures = accuracy_figures(make_run(LOSSES, rows))
-    assert (figures["epoch"], figures["AP50"]) == (2, 0.8)
-    assert figures["best"] == {"kind": "coco_mask", "figure": "AP", "value": 0.6, "epoch": 1, "step": 4}
-    assert figures["classes"] == [{"kind": "coco_box", "class": "cat", "AP": 0.3}]
+    figures = training_accuracy(make_run(LOSSES, rows))
+    assert (figures.epoch, figures.ap50) == (2, 0.8)
+    assert figures.best == BestEvaluation(kind="coco_mask", figure="AP", value=0.6, epoch=1, step=4)
+    assert figures.classes == (ClassAccuracy(kind="coco_box", class_name="cat", ap=0.3),)
 
 
 def test_undefined_accuracy_stays_undefined_and_is_never_the_best(make_run):
-    figures = accuracy_figures(make_run(LOSSES, evaluation(1, None, None)))
-    assert figures["AP"] is None
-    assert figures["best"] is None
+    figures = training_accuracy(make_run(LOSSES, evaluation(1, None, None)))
+    assert figures.ap is None
+    assert figures.best is None
 
 
 def test_without_evaluation_there_is_no_accuracy_and_without_losses_no_curve(make_run):
     run = make_run()
-    assert accuracy_figures(run) is None
+    assert training_accuracy(run) is None
     assert training_curve(run) is None
-    assert epoch_rows(run) == []
+    assert epoch_figures(run) == []
 
 
 def test_the_curve_has_smoothed_lines_and_keeps_the_rate_out_of_the_losses(make_run):

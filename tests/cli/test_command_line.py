@@ -11,9 +11,14 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from detscope.analyze.drawing import ReportData
+from detscope.analyze.summary import RunSummary
 from detscope.cli.main import app
 from detscope.config.schema import Settings
 from detscope.report.progress import Progress
+from detscope.runs.reader import load_run
+from detscope.runs.writer import RunWriter
+from made_figures import made_figure
 
 FLAGS = {
     "": {"--version", "--debug"},
@@ -66,6 +71,7 @@ FLAGS = {
     "sweep export": {"DB", "--format", "--out"},
     "sweep import": {"FILE...", "--store", "--device", "--stage", "--json"},
     "doctor": {"--json"},
+    "schema": {"SUBJECT"},
     "fit": {
         "FILE...", "--out", "--target", "--stage", "--method", "--device", "--where", "--microbench",
         "--microbench-seconds", "--layer-times", "--transfer", "--json",
@@ -140,13 +146,11 @@ def test_wrong_usage_is_explained_on_stderr_with_exit_2(args: list[str], message
     assert message in result.stderr
 
 
-Summarize = Callable[[Path], dict[str, Any]]
-
-
 class StandIn:
     """Stands where measuring is: notes what it was asked for, prints as a user's model might."""
 
-    def __init__(self, stability: str) -> None:
+    def __init__(self, stability: str, folder: Path) -> None:
+        self.folder = folder
         self.settings: Settings | None = None
         self.notes: Sequence[str] = ()
         self.stability = stability
@@ -159,24 +163,27 @@ class StandIn:
         progress.advance(loss=1.25)
         return Path("runs/a-run")
 
-    def summarize(self, run: Path) -> dict[str, Any]:
-        return {
+    def read_finished(self, run: Path) -> ReportData:
+        given = {
             "run": str(run),
             "status": "ok",
             "verdict": "waiting for data",
             "images_per_s": float("nan"),
             "stability": {"verdict": self.stability, "reason": "spread 15 %"},
         }
+        writer = RunWriter(self.folder, "train", "model", {})
+        writer.close_run("ok")
+        return ReportData(load_run(writer.folder), made_figure(RunSummary, given), just_ended=True)
 
 
 @pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StandIn]:
+def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., StandIn]:
     def install(stability: str = "stable") -> StandIn:
-        stand_in = StandIn(stability)
-        for name, part in (("sessions.train", "run_training"), ("analyze.summary", "summarize")):
-            module = ModuleType(f"detscope.{name}")
-            setattr(module, part, getattr(stand_in, part))
-            monkeypatch.setitem(sys.modules, module.__name__, module)
+        stand_in = StandIn(stability, tmp_path)
+        module = ModuleType("detscope.sessions.train.training")
+        module.run_training = stand_in.run_training  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr("detscope.cli.measure.train.read_finished", stand_in.read_finished)
         return stand_in
 
     return install
@@ -214,7 +221,7 @@ def test_json_stands_alone_on_stdout(measuring: Callable[..., StandIn]) -> None:
 def test_a_person_gets_verdict_path_and_next_command(measuring: Callable[..., StandIn]) -> None:
     measuring()
     result = invoke("train")
-    assert "waiting for data" in result.stdout
+    assert "Waiting for data" in result.stdout
     assert "detscope report runs/a-run" in result.stdout
 
 
@@ -261,11 +268,12 @@ def test_show_without_any_run_says_how_to_make_one(measuring: Callable[..., Stan
     assert "hint: make one: detscope train" in result.stderr
 
 
-def test_show_finds_a_run_by_the_beginning_of_its_name(measuring: Callable[..., StandIn]) -> None:
-    measuring()
+def test_show_finds_a_run_by_the_beginning_of_its_name() -> None:
     for name in ("20260101-train-x", "20260202-train-y"):
-        (Path("runs") / name).mkdir(parents=True)
-        (Path("runs") / name / "run.json").write_text("{}", encoding="utf-8")
+        writer = RunWriter(Path("made"), "train", "x", {})
+        writer.close_run("ok")
+        Path("runs").mkdir(exist_ok=True)
+        writer.folder.rename(Path("runs") / name)
     result = invoke("show", "202602", "--json")
     assert Path(json.loads(result.stdout)["run"]).name == "20260202-train-y"
 

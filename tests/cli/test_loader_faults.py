@@ -9,12 +9,12 @@ import pytest
 
 from detscope.cli.main import app
 from detscope.errors import InputError, MachineError
-from detscope.faults import fault_of
+from detscope.faults import classify_fault
 
 DATA = """
 import ctypes, os, signal, sys
-from detscope.data.registry import register
-from detscope.data.synthetic import open_synthetic
+from detscope.data.registry import register_dataset
+from detscope.data.formats.synthetic import open_synthetic
 from torch.utils.data import get_worker_info
 
 class Spoiled:
@@ -53,13 +53,12 @@ def opener(how):
     return lambda request: Spoiled(open_synthetic(request), how)
 
 for one in (is_killed, crashes, leaves, raises, stops):
-    globals()[f"open_{one.__name__}"] = opener(one)
-    register(one.__name__, "spoiled", f"{__name__}:open_{one.__name__}")
+    register_dataset(one.__name__, "spoiled", opener(one))
 
 def factory(num_classes=5):
-    from detscope.zoo.registry import build
+    from detscope.zoo.registry import build_model
     from detscope.zoo.contract import BuildOptions
-    return build("tiny_ssd", BuildOptions(num_classes=num_classes, weights="none")).module
+    return build_model("tiny_ssd", BuildOptions(num_classes=num_classes, weights="none")).module
 """
 
 
@@ -89,7 +88,7 @@ def test_what_became_of_a_worker_is_told(model, tmp_path, capsys, verb, data, co
     if verb == "eval":  # the model's file is read before a name that nobody knows is refused in `train` alone
         from detscope.zoo import user
 
-        user.load(f"{model}:factory")
+        user.import_own(f"{model}:factory")
     with pytest.raises(SystemExit) as ended:
         app(args, prog_name="detscope")
     err = capsys.readouterr().err
@@ -112,7 +111,7 @@ def test_words_of_torch_about_workers_and_shared_memory_are_understood():
         "unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)",
         "unable to resize file </torch_1_2> to the right size: No space left on device (28)",
     ):
-        fault = fault_of(raised(text))
+        fault = classify_fault(raised(text))
         assert isinstance(fault, MachineError), text
         assert "num_workers=0" in fault.hint
 
@@ -123,6 +122,6 @@ def test_an_error_of_ours_in_a_worker_keeps_its_words_alone():
         '  File "/x/site-packages/torch/fetch.py", line 5, in fetch\\n    pass\\n'
         "detscope.errors.InputError: a.jpg: cut short\\n"
     ).replace("\\n", "\n")
-    fault = fault_of(InputError(text, "remove it"))
+    fault = classify_fault(InputError(text, "remove it"))
     assert isinstance(fault, InputError)
     assert (fault.message, fault.hint) == ("a.jpg: cut short", "remove it")

@@ -27,8 +27,8 @@ def place(tmp_path_factory) -> Path:
     Image.new("RGB", (64, 48)).save(folder / "images" / "0.png")
     writer = RunWriter(folder / "runs", "train", "net", {"device": "cpu"})
     for step in range(6):
-        writer.append("steps", [(step, 0, "recorded", "step", step * 100, 90, None)])
-    writer.close("ok")
+        writer.append_rows("steps", [(step, 0, "recorded", "step", step * 100, 90, None)])
+    writer.close_run("ok")
     return folder
 
 

@@ -103,13 +103,13 @@ def test_after_a_pause_one_more_is_meant(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(interrupts, "monotonic", lambda: now[0])
     interrupts.expect_interrupt()
     with pytest.raises(KeyboardInterrupt):
-        interrupts.interrupt()
+        interrupts.interrupt_once()
     for _ in range(20):  # a key that is held down
         now[0] += 0.1
-        interrupts.interrupt()
+        interrupts.interrupt_once()
     now[0] += 2
     with pytest.raises(KeyboardInterrupt):
-        interrupts.interrupt()
+        interrupts.interrupt_once()
     interrupts.expect_interrupt()
     with pytest.raises(KeyboardInterrupt):
-        interrupts.interrupt()
+        interrupts.interrupt_once()

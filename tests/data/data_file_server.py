@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from detscope.data import fetch
+from detscope.data.download import prepare as fetch
 
 PATIENCE_S = 600.0  # a server that is held up is asked once, however long it takes
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from data_trees import coco_content, picture
 
-from detscope.accuracy.coco_format import load_results, results_from_coco, truth_from_coco
+from detscope.accuracy.coco_format import import_results, import_truth, load_results
 from detscope.config.schema import DataSettings
 from detscope.data.check import CheckReport, check_dataset
-from detscope.data.registry import OpenRequest, open_request
+from detscope.data.contract import OpenRequest
+from detscope.data.registry import open_request
 from detscope.errors import InputError
 
 Change = Callable[[dict[str, Any]], object]
@@ -207,4 +208,4 @@ def test_results_of_half_a_class_are_refused(tmp_path: Path) -> None:
     row = {"image_id": 1, "category_id": 18.5, "bbox": [1, 2, 3, 4], "score": 0.5}
     (tmp_path / "results.json").write_text(json.dumps([row]))
     with pytest.raises(InputError, match="not a whole number"):
-        results_from_coco(load_results(tmp_path / "results.json"), truth_from_coco(content))
+        import_results(load_results(tmp_path / "results.json"), import_truth(content))

@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import data_trees as trees
-import numpy as np
+import msgspec
 import pytest
 from PIL import Image
 from rich.console import Console
 
-from detscope.data.check import CheckReport, check_dataset
-from detscope.data.check_figures import _padding
-from detscope.data.check_images import ToLook, look_at_all
+from detscope.data.check import CheckReport, check_dataset, check_images, measure_padding
 from detscope.errors import InputError
-from detscope.report.data_check import render_check
-from detscope.report.histograms import draw_histograms
-from detscope.sessions.data_check import run_check
+from detscope.report.checks import DataCheck, check_sections, histogram_charts
+from detscope.report.render.picture import draw_charts
+from detscope.report.render.terminal import print_sections
+from detscope.sessions.check import run_check
+
+
+def shown(check: dict[str, Any], folder: str | None = None, width: int = 120) -> str:
+    """What the terminal shows of a check."""
+    text = io.StringIO()
+    content = msgspec.convert(check, DataCheck, strict=False)
+    print_sections(check_sections(content, folder), Console(file=text, width=width))
+    return text.getvalue()
 
 
 def reasons(report: CheckReport, kind: str = "error") -> dict[tuple[str, int | None], str]:
@@ -152,17 +159,17 @@ def test_several_processes_find_the_same_as_one(tmp_path: Path) -> None:
     for number in range(140):
         raw = trees.picture(number, (40, 30))
         trees.write(tmp_path, {f"{number}.jpg": raw[:300] if number % 10 == 0 else raw})
-    images = [ToLook(f"{number}.jpg", 40, 30) for number in range(140)]
-    alone = look_at_all(tmp_path, images, workers=1)
-    assert look_at_all(tmp_path, images, workers=2) == alone
+    images = [(f"{number}.jpg", (40, 30)) for number in range(140)]
+    alone = check_images(tmp_path, images, workers=1)
+    assert check_images(tmp_path, images, workers=2) == alone
     assert [look.file_name for look in alone if look.problem] == [f"{n}.jpg" for n in range(0, 140, 10)]
 
 
 def test_padding_is_the_share_of_pixels_that_belong_to_no_image() -> None:
     # a batch of 64 x 32 and 32 x 64 is padded to two of 64 x 64: half of it is no image
-    assert _padding([(64, 32), (32, 64)], [[0, 1]]) == pytest.approx(0.5)
-    assert _padding([(64, 32), (32, 64)], [[0], [1]]) == 0
-    assert _padding([(33, 32)], [[0]]) == pytest.approx(1 - 33 / 64)
+    assert measure_padding([(64, 32), (32, 64)], [[0, 1]]) == pytest.approx(0.5)
+    assert measure_padding([(64, 32), (32, 64)], [[0], [1]]) == 0
+    assert measure_padding([(33, 32)], [[0]]) == pytest.approx(1 - 33 / 64)
 
 
 def test_grouping_pads_less_where_shapes_are_mixed(tmp_path: Path) -> None:
@@ -184,10 +191,10 @@ def test_the_findings_are_written_beside_and_shown(tmp_path: Path) -> None:
     assert len(rows) == 7 and "is empty (0 bytes)" in "".join(rows)
     with Image.open(written / "histograms.png") as drawn:
         assert drawn.size[0] > 1000
-    text = io.StringIO()
-    render_check(check, Console(file=text, width=120), str(written))
-    for words in ("2 errors", "000000000002.jpg", "is empty", "1001", "crowd regions", "padding in batches"):
-        assert words in text.getvalue(), words
+    text = shown(check, str(written))
+    for words in ("2 errors", "000000000002.jpg", "is empty", "1001", "crowd regions"):
+        assert words in text, words
+    assert "padding in batches of 2: " in " ".join(text.split())
 
 
 def test_names_that_would_steer_a_terminal_stay_text(tmp_path: Path) -> None:
@@ -195,10 +202,11 @@ def test_names_that_would_steer_a_terminal_stay_text(tmp_path: Path) -> None:
         "classes": {"labels": ["<img src=x>", "[red]\x1b[31m"], "counts": [3, 1], "unit": "objects"}
     }
     check = {"name": "[bold]x\x1b[0m", "layout": "coco", "figures": {"histograms": histograms}}
-    text = io.StringIO()
-    render_check(check, Console(file=text, width=100))
-    assert "\x1b" not in text.getvalue() and "[bold]x" in text.getvalue()
-    assert draw_histograms(histograms, "\x1b[31m").dtype == np.uint8
+    text = shown(check, width=100)
+    assert "\x1b" not in text and "[bold]x" in text
+    charts = histogram_charts(msgspec.convert(check, DataCheck, strict=False))
+    assert len(charts) == 1
+    assert draw_charts(charts, title="\x1b[31m").startswith(b"\x89PNG")
 
 
 def test_voc_and_yolo_and_names_are_checked_too(tmp_path: Path) -> None:

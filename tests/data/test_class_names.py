@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.data.class_names import class_names
+from detscope.data.registry import class_names
 
 
 def test_coco_by_id_has_80_names_under_91_ids() -> None:
@@ -28,7 +28,7 @@ def test_the_names_of_coco_are_those_that_torchvision_gives_its_weights() -> Non
 
 
 def test_effdets_labels_are_coco_ids_with_or_without_the_background_counted(tmp_path: Path) -> None:
-    from detscope.zoo.efficientdet import effdet_config, quiet_effdet
+    from detscope.zoo.families.efficientdet import find_config, quiet_effdet
 
     with quiet_effdet():
         from effdet.data.parsers.parser_coco import CocoParser
@@ -40,7 +40,7 @@ def test_effdets_labels_are_coco_ids_with_or_without_the_background_counted(tmp_
     (tmp_path / "a.json").write_text(json.dumps(content))
     # effdet keeps the gaps: it has 90 outputs, and trains with the ids as labels
     label = CocoParser(CocoParserCfg(ann_filename=str(tmp_path / "a.json"))).get_ann_info(0)["cls"][0]
-    assert effdet_config("tf_efficientdet_d0").num_classes == label == 90
+    assert find_config("tf_efficientdet_d0").num_classes == label == 90
     assert class_names("coco", 90) == class_names("coco", 91)
     assert class_names("tf_efficientdet_d0_coco.pth", 90)[label] == "toothbrush"
 
@@ -88,5 +88,5 @@ def test_names_of_weight_files_and_versions_are_understood() -> None:
 
 
 def test_names_need_no_torch() -> None:
-    code = "import sys; from detscope.data.class_names import class_names; sys.exit('torch' in sys.modules)"
+    code = "import sys; from detscope.data.registry import class_names; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

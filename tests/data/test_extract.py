@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.data.extract import ExtractLimits, extract_archive
+from detscope.data.download.extract import extract_archive
 from detscope.errors import InputError
 
 
@@ -170,7 +170,7 @@ def test_a_sparse_file_of_many_terabytes_is_refused(tmp_path: Path) -> None:
 def test_the_number_of_members_is_limited(tmp_path: Path) -> None:
     archive = make_tar(tmp_path / "many.tar", *((tar_member(f"{i}"), b"") for i in range(20)))
     with pytest.raises(InputError, match="more files than the limit of 10"):
-        extract_archive(archive, tmp_path / "out", limits=ExtractLimits(members=10))
+        extract_archive(archive, tmp_path / "out", most_members=10)
 
 
 def test_a_small_archive_of_thousands_of_empty_files_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

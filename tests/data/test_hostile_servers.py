@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from detscope.data.fetch import RemoteFile, fetch
-from detscope.data.first_use import RECORD, remember
+from detscope.data.download.prepare import RECORD, RemoteFile, fetch_file, record_first_use
 from detscope.errors import DetscopeError
-from detscope.web import shown
-from detscope.zoo.weight_download import DownloadFailed, Published, download
+from detscope.web import hide_secrets
+from detscope.zoo.weights import DownloadFailed, PublishedWeights, download_weights
 
 SECRET = "pass\u0301word".encode("ascii", "ignore").decode() + "-1234"
 
@@ -69,14 +68,14 @@ def test_a_hostile_answer_is_one_printable_line_without_the_password(kind, tmp_p
         url = f"http://someone:{SECRET}@{place}/a-0123456789.bin"
         words = []
         try:
-            fetch(RemoteFile(url, "a.bin", "sha256:" + "0" * 64), tmp_path, pause=lambda _: None)
+            fetch_file(RemoteFile(url, "a.bin", "sha256:" + "0" * 64), tmp_path, pause=lambda _: None)
         except DetscopeError as error:
             assert error.exit_code in (2, 3, 4)
             words += [error.message, error.hint]
         else:
             pytest.fail("it was taken")
         with pytest.raises((DownloadFailed, DetscopeError)) as failed:
-            download(Published(url), tmp_path / "weights")
+            download_weights(PublishedWeights(url), tmp_path / "weights")
         words.append(str(failed.value))
     for text in words:
         assert text.isprintable(), text
@@ -87,8 +86,8 @@ def test_a_hostile_answer_is_one_printable_line_without_the_password(kind, tmp_p
 def test_a_password_goes_to_its_server_and_into_no_record(tmp_path):
     with answering(lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc") as (place, asked):
         remote = RemoteFile(f"http://someone:{SECRET}@{place}/a.bin", "a.bin")
-        path = fetch(remote, tmp_path)
-        remember(remote, path, tmp_path)
+        path = fetch_file(remote, tmp_path)
+        record_first_use(remote, path, tmp_path)
     told = base64.b64encode(f"someone:{SECRET}".encode()).decode()
     assert f"Authorization: Basic {told}" in asked[0]
     assert SECRET not in asked[0]
@@ -101,7 +100,7 @@ def test_a_password_is_not_told_to_whom_the_server_sends_on(tmp_path):
         answering(lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc") as (other, asked),
         answering(redirect(f"http://{other}/b.bin")) as (place, _),
     ):
-        fetch(RemoteFile(f"http://someone:{SECRET}@{place}/a.bin", "a.bin"), tmp_path)
+        fetch_file(RemoteFile(f"http://someone:{SECRET}@{place}/a.bin", "a.bin"), tmp_path)
     assert "Authorization" not in asked[0]
 
 
@@ -110,14 +109,14 @@ def test_a_password_is_not_told_to_whom_the_server_sends_on(tmp_path):
 )
 def test_what_is_no_address_is_refused_at_once(url, tmp_path):
     with pytest.raises(DetscopeError) as refused:
-        fetch(RemoteFile(url, "a.bin"), Path(tmp_path))
+        fetch_file(RemoteFile(url, "a.bin"), Path(tmp_path))
     assert refused.value.exit_code == 2
     assert "pw@" not in refused.value.message
     if "[" not in url:
         with pytest.raises(DownloadFailed):
-            download(Published(f"{url}/a-0123456789.bin"), tmp_path)
+            download_weights(PublishedWeights(f"{url}/a-0123456789.bin"), tmp_path)
 
 
 def test_names_and_passwords_are_cut_out_of_any_sentence():
     said = "cannot open 'https://a:b@c.d/e' or http://x@y/z\x1b[0m"
-    assert shown(said) == "cannot open 'https://c.d/e' or http://y/z\\x1b[0m"
+    assert hide_secrets(said) == "cannot open 'https://c.d/e' or http://y/z\\x1b[0m"

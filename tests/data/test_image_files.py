@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from detscope.data.image_files import find_images, read_all
+from detscope.data.images import find_images, read_images
 
 
 @pytest.fixture
@@ -63,16 +63,16 @@ def test_texts_that_name_nothing_are_told(folder):
 
 def test_reading_stops_at_the_limit_of_good_images_and_tells_of_the_bad_before(folder):
     paths = [Path("nowhere.png"), Path("in/x.jpg"), Path("in/b.jpg"), Path("in/a.png"), Path("in/readme.txt")]
-    files, skipped = read_all(paths, limit=1)
+    files, skipped = read_images(paths, limit=1)
     assert files.paths == (Path("in/b.jpg"),)
     assert [item.reason for item in skipped] == ["no such file", "is a folder, not an image"]
-    files, skipped = read_all(paths)
+    files, skipped = read_images(paths)
     assert files.sizes == ((10, 20), (11, 20))
     assert len(skipped) == 3
 
 
 def test_an_item_is_a_float_image_with_its_number_and_name(folder):
-    files, _ = read_all([Path("in/b.jpg"), Path("in/a.png")])
+    files, _ = read_images([Path("in/b.jpg"), Path("in/a.png")])
     image, number = files[1]
     assert (tuple(image.shape), number, files.image_name(1)) == ((3, 20, 11), 1, "in/a.png")
-    assert files.without([0]).paths == (Path("in/a.png"),)
+    assert files.leave_out([0]).paths == (Path("in/a.png"),)

@@ -13,7 +13,6 @@ from PIL import Image
 from detscope.data.images import (
     ImageError,
     decode_image,
-    decode_to_annotated_size,
     inspect_image,
     open_image,
     read_label_image,
@@ -145,10 +144,10 @@ def test_annotations_of_the_stored_pixels_keep_them_unturned() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     raw = jpeg(64, 48, exif=exif)
-    assert decode_to_annotated_size(raw, "x", 48, 64).shape == (64, 48, 3)
-    assert decode_to_annotated_size(raw, "x", 64, 48).shape == (48, 64, 3)
+    assert decode_image(raw, "x", 48, 64).shape == (64, 48, 3)
+    assert decode_image(raw, "x", 64, 48).shape == (48, 64, 3)
     with pytest.raises(ImageError, match="is 48 x 64, its annotations say 50 x 50"):
-        decode_to_annotated_size(raw, "x", 50, 50)
+        decode_image(raw, "x", 50, 50)
 
 
 def test_bytes_after_the_end_of_a_jpeg_are_no_fault(tmp_path: Path) -> None:

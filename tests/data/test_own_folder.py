@@ -7,9 +7,10 @@ from typing import Any
 import data_trees as trees
 import pytest
 
+from detscope import parts
 from detscope.config.schema import DataSettings
-from detscope.data.own_folder import recognise
-from detscope.data.registry import open_dataset
+from detscope.data.contract import DatasetFormat
+from detscope.data.registry import class_names, list_datasets, open_dataset, recognise_folder
 from detscope.errors import InputError, UsageError
 
 
@@ -197,7 +198,7 @@ def test_ground_truth_numbers_objects_afresh_and_keeps_masks_where_asked_for(tmp
 
 def test_images_alone_can_be_evaluated_on_and_not_trained_on(tmp_path: Path) -> None:
     trees.write(tmp_path, {"a.jpg": trees.picture(1), "deep/b.png": trees.picture(2, file_format="PNG")})
-    assert recognise(tmp_path) == "images"
+    assert recognise_folder(tmp_path).name == "images"
     assert names_of(open_own(tmp_path, "val")) == ["a.jpg", "deep/b.png"]
     with pytest.raises(InputError, match="nothing to train on"):
         open_own(tmp_path)
@@ -211,3 +212,25 @@ def test_what_is_no_data_set_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("")
     with pytest.raises(InputError, match="is a file and not a data set"):
         open_own(tmp_path / "x.txt")
+
+
+def test_a_format_from_elsewhere_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened by name and as a folder, asked for class names: nothing else has to know of it."""
+    monkeypatch.setattr(parts, "_added", {})
+    (tmp_path / "mine.csv").write_text("")
+    seen: list[Any] = []
+    mine = DatasetFormat(
+        "mine",
+        "one's own",
+        open_named=lambda request: seen.append(request.split),  # type: ignore[arg-type, return-value]
+        open_folder=lambda folder, request, name: seen.append((folder, name)),  # type: ignore[arg-type, return-value]
+        recognises=lambda folder: (folder / "mine.csv").is_file(),
+        order=0,
+        class_lists=(("left", "right"),),
+    )
+    parts.add_part("datasets", mine)
+    assert mine in list_datasets()
+    open_dataset(DataSettings(name="mine"))
+    open_dataset(DataSettings(name=str(tmp_path)))
+    assert seen == ["train", (tmp_path, tmp_path.name)]
+    assert class_names("mine", 3) == ("background", "left", "right")

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from detscope.data.late_float import collate
-from detscope.data.packed_batch import PackedBatch, packed_bytes
+from detscope.data.loading import PackedBatch, collate_batch, count_packed_bytes
 from detscope.record.loader import count_tensors
 
 
@@ -48,7 +47,7 @@ class Oddities:
 
 
 def batches(workers: int) -> list[Any]:
-    return list(DataLoader(Oddities(), 2, collate_fn=collate, num_workers=workers))
+    return list(DataLoader(Oddities(), 2, collate_fn=collate_batch, num_workers=workers))
 
 
 def sent(images: list[torch.Tensor], targets: list[dict[str, Any]]) -> Any:
@@ -93,9 +92,9 @@ def test_a_batch_is_one_file_or_two_on_its_way_and_their_size_is_known_before(
     packed = PackedBatch([image for image, _ in items], [target for _, target in items])
     assert count_tensors(packed) == files
     assert all(file.is_shared() for file in packed.tensors)
-    assert sum(file.nbytes for file in packed.tensors) == sum(packed_bytes(*item) for item in items)
+    assert sum(file.nbytes for file in packed.tensors) == sum(count_packed_bytes(*item) for item in items)
     assert all(
-        packed_bytes(*Oddities()[number]) > packed_bytes(*item)
+        count_packed_bytes(*Oddities()[number]) > count_packed_bytes(*item)
         for number, item in zip(numbers, items, strict=True)
     )
 

@@ -13,10 +13,10 @@ from data_file_server import FileServer, serving
 from PIL import Image
 
 from detscope.config.schema import DataSettings
-from detscope.data.coco_layout import CocoLayoutDataset
-from detscope.data.fetch import RemoteFile
-from detscope.data.pets import MIRROR_VARIABLE, PetsSource, box_around, open_pets, publisher
-from detscope.data.registry import OpenRequest
+from detscope.data.contract import OpenRequest
+from detscope.data.dataset import FolderDataset
+from detscope.data.download.prepare import RemoteFile
+from detscope.data.formats.pets import MIRROR_VARIABLE, PetsSource, box_around, find_source, open_pets
 from detscope.errors import InputError, UsageError
 
 NAMES = {"Abyssinian_1": 1, "american_bulldog_2": 2, "Abyssinian_3": 1}
@@ -80,7 +80,7 @@ def source(server: FileServer) -> PetsSource:
     return PetsSource(remote("images.tar.gz"), remote("annotations.tar.gz"))
 
 
-def open_small(root: Path, server: FileServer, split: str = "train", **settings: Any) -> CocoLayoutDataset:
+def open_small(root: Path, server: FileServer, split: str = "train", **settings: Any) -> FolderDataset:
     masks = settings.pop("need_masks", False)
     request = OpenRequest(
         DataSettings(name="pets", root=str(root), **settings),
@@ -186,11 +186,11 @@ def test_keypoints_are_refused_before_anything_is_fetched(server: FileServer, tm
 
 def test_a_mirror_serves_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR_VARIABLE, "http://mirror.test/pets/")
-    mirrored = publisher()
+    mirrored = find_source()
     assert mirrored.images.url == "http://mirror.test/pets/images.tar.gz"
     monkeypatch.delenv(MIRROR_VARIABLE)
-    assert publisher().images.url.startswith("https://")
-    assert publisher().images.checksum == mirrored.images.checksum
+    assert find_source().images.url.startswith("https://")
+    assert find_source().images.checksum == mirrored.images.checksum
 
 
 def test_the_box_around_nothing_is_empty() -> None:

@@ -11,10 +11,9 @@ import data_trees as trees
 import pytest
 from data_file_server import FileServer, serving
 
-from detscope.data import prepare as preparing
-from detscope.data.catalog import COLLECTIONS, Collection, find_collection
-from detscope.data.first_use import RECORD
-from detscope.data.prepare import is_prepared, prepare
+from detscope.data.download import prepare as preparing
+from detscope.data.download.prepare import RECORD, Collection, find_prepared, prepare_collection
+from detscope.data.registry import find_collection, list_collections
 from detscope.errors import InputError, MachineError, UsageError
 
 
@@ -43,7 +42,7 @@ def pinned(name: str, server: FileServer) -> Collection:
 def test_archives_of_one_year_end_in_one_folder_and_nothing_else_is_left(
     tmp_path: Path, server: FileServer
 ) -> None:
-    done = prepare(pinned("voc2007", server), tmp_path, mirror=server.url)
+    done = prepare_collection(pinned("voc2007", server), tmp_path, mirror=server.url)
     year = tmp_path / "VOCdevkit" / "VOC2007"
     assert sorted(path.name for path in (year / "JPEGImages").iterdir()) == [
         "000001.jpg",
@@ -59,23 +58,23 @@ def test_archives_of_one_year_end_in_one_folder_and_nothing_else_is_left(
 
 def test_a_second_time_nothing_is_asked_of_the_server(tmp_path: Path, server: FileServer) -> None:
     collection = pinned("coco", server)
-    prepare(collection, tmp_path, mirror=server.url)
+    prepare_collection(collection, tmp_path, mirror=server.url)
     asked = len(server.requests)
-    again = prepare(collection, tmp_path, mirror=server.url)
+    again = prepare_collection(collection, tmp_path, mirror=server.url)
     assert len(server.requests) == asked and again.fetched == () and len(again.found) == 3
-    assert is_prepared(collection, tmp_path) == tmp_path / "coco"
+    assert find_prepared(collection, tmp_path) == tmp_path / "coco"
 
 
 def test_what_is_there_in_another_layout_is_used_and_only_the_rest_fetched(
     tmp_path: Path, server: FileServer
 ) -> None:
     collection = pinned("coco", server)
-    prepare(collection, tmp_path / "first", mirror=server.url)
+    prepare_collection(collection, tmp_path / "first", mirror=server.url)
     own = tmp_path / "own"
     (own / "images").mkdir(parents=True)
     shutil.move(tmp_path / "first/coco/train2017", own / "images/train2017")
     shutil.move(tmp_path / "first/coco/annotations", own / "annotations")
-    done = prepare(collection, own, mirror=server.url)
+    done = prepare_collection(collection, own, mirror=server.url)
     assert done.folder == own and done.fetched == ("val2017.zip",)
     assert (own / "val2017").is_dir()
 
@@ -87,10 +86,10 @@ def test_an_archive_that_is_not_the_publishers_is_refused_with_both_sums_and_fet
     good = server.files["/VOCtrainval_11-May-2012.tar"]
     server.files["/VOCtrainval_11-May-2012.tar"] = good[:-1] + b"x"
     with pytest.raises(InputError, match=r"md5 expected [0-9a-f]{32}, actual [0-9a-f]{32}"):
-        prepare(collection, tmp_path, mirror=server.url)
-    assert is_prepared(collection, tmp_path) is None
+        prepare_collection(collection, tmp_path, mirror=server.url)
+    assert find_prepared(collection, tmp_path) is None
     server.files["/VOCtrainval_11-May-2012.tar"] = good
-    assert prepare(collection, tmp_path, mirror=server.url).fetched
+    assert prepare_collection(collection, tmp_path, mirror=server.url).fetched
 
 
 def test_the_publishers_sums_hold_for_mirrors_unless_the_mirror_is_trusted(
@@ -98,13 +97,13 @@ def test_the_publishers_sums_hold_for_mirrors_unless_the_mirror_is_trusted(
 ) -> None:
     real = find_collection("voc2012")
     with pytest.raises(InputError, match="expected 6cd6e144f989b92b3379bac3b3de84fd"):
-        prepare(real, tmp_path, mirror=server.url)
-    assert prepare(real, tmp_path, mirror=server.url, trust_mirror=True).fetched
+        prepare_collection(real, tmp_path, mirror=server.url)
+    assert prepare_collection(real, tmp_path, mirror=server.url, trust_mirror=True).fetched
 
 
 def test_a_trusted_mirror_is_held_to_what_it_gave_at_first(tmp_path: Path, server: FileServer) -> None:
     real = find_collection("voc2012")
-    prepare(real, tmp_path, mirror=server.url, trust_mirror=True)
+    prepare_collection(real, tmp_path, mirror=server.url, trust_mirror=True)
     record = json.loads((tmp_path / "downloads" / RECORD).read_text())
     assert list(record) == [f"{server.url}/VOCtrainval_11-May-2012.tar"]
     assert record[f"{server.url}/VOCtrainval_11-May-2012.tar"]["checksum"].startswith("sha256:")
@@ -113,7 +112,7 @@ def test_a_trusted_mirror_is_held_to_what_it_gave_at_first(tmp_path: Path, serve
         trees.voc_files("2012", "trainval", ["other"])
     )
     with pytest.raises(InputError, match="sha256 expected"):
-        prepare(real, tmp_path, mirror=server.url, trust_mirror=True)
+        prepare_collection(real, tmp_path, mirror=server.url, trust_mirror=True)
 
 
 def test_killed_between_unpacking_and_placing_it_goes_on_without_a_download(
@@ -121,7 +120,7 @@ def test_killed_between_unpacking_and_placing_it_goes_on_without_a_download(
 ) -> None:
     collection = pinned("voc2007", server)
     moved = []
-    real_move = preparing._move
+    real_move = preparing._move_file
 
     def dies_before_the_last(path: Path, target: Path) -> None:
         moved.append(path)
@@ -129,22 +128,22 @@ def test_killed_between_unpacking_and_placing_it_goes_on_without_a_download(
             raise KeyboardInterrupt
         real_move(path, target)
 
-    monkeypatch.setattr(preparing, "_move", dies_before_the_last)
+    monkeypatch.setattr(preparing, "_move_file", dies_before_the_last)
     with pytest.raises(KeyboardInterrupt):
-        prepare(collection, tmp_path, mirror=server.url)
+        prepare_collection(collection, tmp_path, mirror=server.url)
     lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
     assert not (lists / "trainval.txt").exists(), "half of it passes as whole"
-    monkeypatch.setattr(preparing, "_move", real_move)
+    monkeypatch.setattr(preparing, "_move_file", real_move)
     asked = len(server.requests)
-    prepare(collection, tmp_path, mirror=server.url)
+    prepare_collection(collection, tmp_path, mirror=server.url)
     assert len(server.requests) == asked + 1, "only the second archive was to be fetched"
-    assert is_prepared(collection, tmp_path) is not None
+    assert find_prepared(collection, tmp_path) is not None
 
 
 def test_an_archive_of_something_else_is_said(tmp_path: Path, server: FileServer) -> None:
     server.files["/VOCtrainval_11-May-2012.tar"] = trees.tarred({"readme.txt": b"no"})
     with pytest.raises(InputError, match=r"unpacks without VOCdevkit/VOC2012/ImageSets/Main/trainval\.txt"):
-        prepare(pinned("voc2012", server), tmp_path, mirror=server.url)
+        prepare_collection(pinned("voc2012", server), tmp_path, mirror=server.url)
 
 
 def test_files_of_ones_own_are_never_overwritten(tmp_path: Path, server: FileServer) -> None:
@@ -152,7 +151,7 @@ def test_files_of_ones_own_are_never_overwritten(tmp_path: Path, server: FileSer
     mine.parent.mkdir(parents=True)
     mine.write_bytes(b"mine")
     with pytest.raises(InputError, match="is there and differs"):
-        prepare(pinned("voc2012", server), tmp_path, mirror=server.url)
+        prepare_collection(pinned("voc2012", server), tmp_path, mirror=server.url)
     assert mine.read_bytes() == b"mine"
 
 
@@ -162,12 +161,12 @@ def test_a_full_disk_is_said_before_anything_is_fetched(
     collection = pinned("coco", server)
     large = replace(collection, archives=tuple(replace(a, size_bytes=10**15) for a in collection.archives))
     with pytest.raises(MachineError, match="preparing coco needs"):
-        prepare(large, tmp_path, mirror=server.url)
+        prepare_collection(large, tmp_path, mirror=server.url)
     assert server.requests == []
 
 
 def test_every_archive_has_a_sum_a_size_and_a_place() -> None:
-    for collection in COLLECTIONS:
+    for collection in list_collections():
         for archive in collection.archives:
             algorithm, _, digest = archive.checksum.partition(":")
             assert len(digest) == {"md5": 32, "sha256": 64}[algorithm]

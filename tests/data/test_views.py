@@ -10,19 +10,26 @@ import torch
 from PIL import Image
 
 from detscope.config.schema import DataSettings, TrainingSettings
-from detscope.data.coco_annotations import mirrored_points
-from detscope.data.loader import build_loader
-from detscope.data.order import BatchOrder, grouped_batches, shape_of
+from detscope.data.formats.coco import mirror_points
+from detscope.data.loading import (
+    Augmentation,
+    BatchOrder,
+    View,
+    build_loader,
+    classify_shape,
+    group_batches,
+    make_float,
+    make_planes,
+)
 from detscope.data.registry import open_dataset
-from detscope.data.views import Augmentation, View, resized, to_float
-from detscope.sessions.pass_order import PassOrder
+from detscope.sessions.train.course import PassOrder
 
 
 def always(**options: Any) -> Any:
     """An augmentation that shows every image in one way."""
 
     class Fixed:
-        def view(self, _passes: int, _index: int) -> View:
+        def draw_view(self, _passes: int, _index: int) -> View:
             return View(**options)
 
     return Fixed()
@@ -67,7 +74,7 @@ def test_a_mirrored_image_has_its_boxes_masks_and_points_mirrored(tmp_path: Path
 
 
 def test_points_swap_left_and_right_by_their_names() -> None:
-    assert mirrored_points(["nose", "left_ear", "right_ear", "tail", "left_only"]) == (0, 2, 1, 3, 4)
+    assert mirror_points(["nose", "left_ear", "right_ear", "tail", "left_only"]) == (0, 2, 1, 3, 4)
 
 
 def test_a_resized_image_has_boxes_areas_masks_and_points_of_its_new_size(tmp_path: Path) -> None:
@@ -86,15 +93,15 @@ def test_a_resized_image_has_boxes_areas_masks_and_points_of_its_new_size(tmp_pa
 @pytest.mark.parametrize("size", [(40, 30), (192, 144), (95, 71)])
 def test_resizing_agrees_with_pillow_within_a_level(size: tuple[int, int]) -> None:
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (72, 96, 3), dtype=np.uint8))
-    ours = resized(np.asarray(picture), size, flip=False)
+    ours = make_planes(np.asarray(picture), size, flip=False)
     theirs = np.asarray(picture.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     assert np.abs(ours.numpy().astype(int) - theirs.astype(int)).max() <= 1
 
 
 def test_the_long_side_is_capped() -> None:
-    assert View(short_side=800, max_size=1333).size_of(640, 480) == (1067, 800)
-    assert View(short_side=800, max_size=1333).size_of(2000, 500) == (1333, 333)
-    assert View().size_of(33, 44) == (33, 44)
+    assert View(short_side=800, max_size=1333).scale_size(640, 480) == (1067, 800)
+    assert View(short_side=800, max_size=1333).scale_size(2000, 500) == (1333, 333)
+    assert View().scale_size(33, 44) == (33, 44)
 
 
 def test_a_large_jpeg_that_is_shown_small_looks_like_one_decoded_whole(tmp_path: Path) -> None:
@@ -114,12 +121,12 @@ def test_a_large_jpeg_that_is_shown_small_looks_like_one_decoded_whole(tmp_path:
 
 def test_views_depend_on_pass_and_image_alone_and_use_every_scale() -> None:
     drawn = Augmentation(seed=3, flip=True, scales=(64, 96))
-    views = [drawn.view(11, index) for index in range(64)]
-    assert views == [drawn.view(11, index) for index in range(64)]
-    assert views != [drawn.view(12, index) for index in range(64)]
+    views = [drawn.draw_view(11, index) for index in range(64)]
+    assert views == [drawn.draw_view(11, index) for index in range(64)]
+    assert views != [drawn.draw_view(12, index) for index in range(64)]
     assert {view.short_side for view in views} == {64, 96}
     assert 16 < sum(view.flip for view in views) < 48
-    assert not any(Augmentation(seed=3, scales=(64,)).view(0, index).flip for index in range(20))
+    assert not any(Augmentation(seed=3, scales=(64,)).draw_view(0, index).flip for index in range(20))
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +153,7 @@ def loaded(folder: Path, workers: int = 0, passes: int = 1, **settings: Any) -> 
     order = PassOrder(loader, 1)  # as a training does
     batches = []
     for number in range(passes):
-        order.begin(number)
+        order.begin_pass(number)
         batches += list(loader)
     return batches
 
@@ -180,10 +187,10 @@ def test_grouping_by_aspect_puts_alike_shapes_together_and_every_image_once(shap
 
 def test_what_a_shape_leaves_over_is_still_used() -> None:
     shapes = [0, 1, 0, 1, 0, 2, 2]
-    batches = grouped_batches(range(7), 2, shapes, drawn=5)
+    batches = group_batches(range(7), 2, shapes, drawn=5)
     assert sorted(index for batch in batches for index in batch) == list(range(7))
     assert [len(batch) for batch in batches] == [2, 2, 2, 1]
-    assert shape_of(90, 60) != shape_of(60, 90) == shape_of(61, 90)
+    assert classify_shape(90, 60) != classify_shape(60, 90) == classify_shape(61, 90)
 
 
 def test_whoever_seeds_the_generator_before_a_pass_gets_the_same_order_again() -> None:
@@ -198,13 +205,13 @@ def test_whoever_seeds_the_generator_before_a_pass_gets_the_same_order_again() -
 
 def test_bytes_become_shares_of_one_exactly() -> None:
     values = torch.arange(256, dtype=torch.uint8)
-    assert torch.equal(to_float(values), values.to(torch.float32) / 255)
+    assert torch.equal(make_float(values), values.to(torch.float32) / 255)
 
 
 def test_multi_scale_training_gives_the_network_the_drawn_sizes() -> None:
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-    from detscope.sessions.multi_scale import keep_drawn_sizes
+    from detscope.sessions.train.loop import keep_drawn_sizes
 
     class Model:
         transform = GeneralizedRCNNTransform(800, 1333, [0.5] * 3, [0.5] * 3)

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from detscope.config.schema import DataSettings
+from detscope.data.formats.voc import VocXmlError, read_voc_xml
 from detscope.data.registry import open_dataset
-from detscope.data.voc_xml import VocXmlError, read_voc_xml
 from detscope.errors import InputError, UsageError
 
 

@@ -15,9 +15,11 @@ GATE, WAITING = "gate", "waiting"  # in the current folder: the number of a trai
 def detector(num_classes: int = 2) -> nn.Module:
     """`gated.py:detector`: whoever stops it there knows how far it is, on any machine."""
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.registry import build
+    from detscope.zoo.registry import build_model
 
-    model = build("tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)).module
+    model = build_model(
+        "tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)
+    ).module
     calls = 0
 
     def wait(module: nn.Module, _inputs: object) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.data.registry import OpenRequest, register
-from detscope.data.synthetic import open_synthetic
+from detscope.data.contract import OpenRequest
+from detscope.data.formats.synthetic import open_synthetic
+from detscope.data.registry import register_dataset
 
 SECONDS_PER_IMAGE = 0.15
 LOADED = "loaded-by-rank-0"  # in the current folder: a byte for every image after the first step
@@ -61,7 +62,7 @@ def open_slow(request: OpenRequest) -> Any:
     return SlowOnRankOne(open_synthetic(request))
 
 
-register("slow_on_rank_1", "synthetic, slow on rank 1", f"{__name__}:open_slow")
+register_dataset("slow_on_rank_1", "synthetic, slow on rank 1", open_slow)
 
 
 class Small(nn.Module):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detscope.runs.reader import load_run
-from detscope.sessions.children import recording_command
+from detscope.sessions.run.children import recording_command
 
 pytestmark = pytest.mark.processes
 LAUNCHER = """

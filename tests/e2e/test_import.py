@@ -18,11 +18,16 @@ from kineto_maker import event, training_step
 from detscope.report.trace import write_trace
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
+from schema_check import check_summary
 
 
 def detscope(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "detscope", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
+
+
+def times(rows: list[dict[str, Any]], key: str) -> dict[str, float]:
+    return {row["name"]: row[key] for row in rows}
 
 
 def write(path: Path, shift: float = 0.0, **around: Any) -> Path:
@@ -37,11 +42,12 @@ def test_a_trace_becomes_a_run_that_shows_its_phases_modules_and_device_use(tmp_
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["verb"] == "import"
+    check_summary(summary)
     assert summary["step_ms"]["p50"] == pytest.approx(1.0)
-    assert summary["phases_ms"]["data"] == pytest.approx(0.1)
+    assert times(summary["phases"], "ms")["data"] == pytest.approx(0.1)
     assert {row["path"] for row in summary["modules"]} >= {"Conv2d_0", "Linear_0"}
-    assert summary["device"]["name"] == "Test GPU"
-    assert summary["device"]["steps"] == 5
+    assert summary["device"] == "Test GPU"
+    assert summary["device_use"]["steps"] == 5
     shown = detscope("show", summary["run"], cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "Conv2d_0" in shown.stdout
@@ -125,15 +131,15 @@ def test_our_own_trace_can_be_imported_again(tmp_path):
             (step, "modules", "backbone", "backward", at + 600_000, 100_000),
             (step, "stages", "backbone", "forward", at + 150_000, 200_000),
         ]
-    writer.append("timeline", rows)
-    writer.close("ok")
+    writer.append_rows("timeline", rows)
+    writer.close_run("ok")
     trace = write_trace(load_run(writer.folder))
     result = detscope("import", trace, "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["step_ms"]["n"] == 3
-    assert summary["phases_ms"]["forward"] == pytest.approx(0.4)
-    assert summary["stages_ms"]["backbone"] == pytest.approx(0.2)
+    assert times(summary["phases"], "ms")["forward"] == pytest.approx(0.4)
+    assert times(summary["stages"], "total_ms")["backbone"] == pytest.approx(0.2)
     backbone = next(
         row for row in summary["modules"] if row["path"] == "backbone" and row["kind"] == "module"
     )

@@ -41,11 +41,11 @@ def test_memory_is_simulated_without_a_device_model_and_latency_is_not_guessed(
     assert [row["batch"] for row in found["rows"]] == [1, 4, 64]
     for row in found["rows"]:
         assert row["latency_ms"] is None and row["process_bytes"] is None
-        assert sum(row["cpu_categories"].values()) == row["cpu_allocated_bytes"]
+        assert sum(part["bytes"] for part in row["cpu_categories"]) == row["cpu_allocated_bytes"]
         assert row["reserved_bytes"] >= row["allocated_bytes"]
     assert found["rows"][-1]["fits"] == "does not fit"
     assert found["rows"][0]["assumed"] and found["measured"]
-    assert {"layer1", "layer4"} <= set(found["memory_by_stage"])
+    assert {"layer1", "layer4"} <= {part["name"] for part in found["memory_by_stage"]}
     # between 4 and 64: the first batch for which the allocator alone needs more than the limit
     assert found["largest_batch_that_fits"] is None
     assert 4 < found["smallest_batch_that_does_not_fit"] <= 64
@@ -71,7 +71,8 @@ def test_another_optimizer_than_that_of_the_device_model_is_said(tmp_path: Path)
         found = json.loads(typed(*asked, "--optimizer", optimizer).stdout)
         assert found["rows"][0]["latency_ms"] > 0
         assert not found["rows"][0]["extrapolated"], "no whole network was measured to be far from"
-        assert found["rows"][0]["fits"] == "cannot tell: the device model has no measured memory"
+        assert found["rows"][0]["fits"] == "cannot tell"
+        assert found["rows"][0]["fits_why"] == "the device model has no measured memory"
         assert found["places_at_batch"] == found["best_batch_for_throughput"] == 2
         assert any("not Adam's update" in note for note in found["notes"]) is said
         assert not any("memory traffic" in note for note in found["notes"])
@@ -98,7 +99,7 @@ def test_a_run_is_predicted_beside_what_it_measured_and_keeps_it(
 
 def test_a_run_whose_network_cannot_be_built_again_is_one_line(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "run", "script", {"device": "cpu", "batch_size": 2})
-    writer.close("ok")
+    writer.close_run("ok")
     done = typed(str(writer.folder))
     assert done.exit_code == 3
     assert "cannot be predicted" in done.stderr.splitlines()[0] and "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch_process import DETECTION, TorchServer
 
-from detscope.cli.prune import parse_levels
+from detscope.cli.networks.prune import parse_levels
 from detscope.errors import UsageError
 
 IMPORTS = (*DETECTION, "effdet", "torch_pruning")

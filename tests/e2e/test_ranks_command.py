@@ -18,7 +18,9 @@ import polars as pl
 import psutil
 import pytest
 
+from detscope.analyze.summary import summarize
 from detscope.runs.reader import load_run
+from schema_check import check_summary
 
 pytestmark = pytest.mark.processes
 
@@ -37,22 +39,24 @@ def trained(tmp_path_factory) -> tuple[Path, dict]:
     command = [*COMMAND, SLOW_RANK, "--data=slow_on_rank_1", "--ranks=2", "--steps=5", "--json", *SMALL]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    summary = json.loads(done.stdout)
+    check_summary(summary)
+    return folder, summary
 
 
 def test_every_rank_has_its_phases_and_they_add_up_to_its_step(trained):
     _, summary = trained
-    assert summary["ranks"] == 2
-    assert [row["rank"] for row in summary["rank_rows"]] == [0, 1]
-    for row in summary["rank_rows"]:
+    assert summary["ranks"]["count"] == 2
+    assert [row["rank"] for row in summary["ranks"]["rows"]] == [0, 1]
+    for row in summary["ranks"]["rows"]:
         assert row["steps"] == 5
-        assert sum(row["phases_ms"].values()) == pytest.approx(row["step_ms"], rel=0.005)
-    assert summary["step_ms"]["p50"] == pytest.approx(summary["rank_rows"][0]["step_ms"], rel=0.001)
+        assert sum(phase["ms"] for phase in row["phases"]) == pytest.approx(row["step_ms"], rel=0.005)
+    assert summary["step_ms"]["p50"] == pytest.approx(summary["ranks"]["rows"][0]["step_ms"], rel=0.001)
 
 
 def test_time_in_collectives_and_its_hidden_part_are_told(trained):
     _, summary = trained
-    talk = summary["communication"]
+    talk = summary["ranks"]["communication"]
     assert 0 < talk["share"] < 1
     assert 0 <= talk["hidden_share"] < 1
     assert talk["exposed_share"] == pytest.approx(talk["share"] * (1 - talk["hidden_share"]))
@@ -62,22 +66,23 @@ def test_time_in_collectives_and_its_hidden_part_are_told(trained):
 
 def test_the_rank_with_the_slow_data_is_named_and_its_data_are_the_reason(trained):
     _, summary = trained
-    assert summary["straggler"]["rank"] == 1
-    assert summary["straggler"]["reason"] == "data"
-    assert summary["straggler"]["slowest_in"] > 0.5
-    assert summary["straggler"]["phase_excess_ms"]["data"] > 0
+    assert summary["ranks"]["straggler"]["rank"] == 1
+    assert summary["ranks"]["straggler"]["reason"] == "data"
+    assert summary["ranks"]["straggler"]["slowest_in"] > 0.5
+    excess = {phase["name"]: phase["ms"] for phase in summary["ranks"]["straggler"]["phase_excess"]}
+    assert excess["data"] > 0
     assert summary["verdict"].startswith("rank 1 holds the others up")
-    waits = [row["exposed_ms"] for row in summary["rank_rows"]]
+    waits = [row["exposed_ms"] for row in summary["ranks"]["rows"]]
     assert waits[0] > waits[1]
 
 
 def test_weights_and_loss_are_equal_on_both_ranks_at_the_end(trained):
     _, summary = trained
-    assert summary["agreement"]["weights_equal"]
-    assert summary["agreement"]["loss_equal"]
-    assert len(summary["agreement"]["losses"]) == 2
-    assert summary["clocks"]["one_clock"]
-    assert summary["clocks"]["error_us"] > 0
+    assert summary["ranks"]["agreement"]["weights_equal"]
+    assert summary["ranks"]["agreement"]["loss_equal"]
+    assert len(summary["ranks"]["agreement"]["losses"]) == 2
+    assert summary["ranks"]["clocks"]["one_clock"]
+    assert summary["ranks"]["clocks"]["error_us"] > 0
 
 
 def test_modules_are_named_as_without_the_wrapper_and_each_rank_had_images_of_its_own(trained):
@@ -92,7 +97,8 @@ def test_modules_are_named_as_without_the_wrapper_and_each_rank_had_images_of_it
 
 def test_one_trace_has_a_process_per_rank_and_nothing_else_is_left_beside_the_run(trained):
     folder, summary = trained
-    trace = gzip.decompress((folder / summary["files"]["trace"]).read_bytes())
+    files = {file["name"]: file["path"] for file in summary["files"]}
+    trace = gzip.decompress((folder / files["trace"]).read_bytes())
     events = json.loads(trace)["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {"detscope train rank 0", "detscope train rank 1"}
@@ -109,9 +115,15 @@ def test_show_and_the_report_tell_of_the_ranks_without_torch(trained):
         [sys.executable, "-m", "detscope", "show"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert shown.returncode == 0
-    for text in ("Ranks, ms per step (2)", "rank 1 holds the others up", "equal on all ranks", "collectives"):
+    told = (
+        "A step of every rank, ms (2 ranks)",
+        "rank 1 holds the others up",
+        "equal on all ranks",
+        "collectives",
+    )
+    for text in told:
         assert text in shown.stdout
-    assert "rank 1 holds the others up" in Path(folder / summary["files"]["report"]).read_text()
+    assert "rank 1 holds the others up" in Path(folder, summary["run"], "report.html").read_text()
 
 
 def running(folder: Path) -> list[psutil.Process]:
@@ -149,6 +161,7 @@ def test_one_rank_killed_the_run_fails_names_it_and_what_was_recorded_is_partial
     steps = run.table("rank_steps")
     assert set(steps["rank"]) == {0, 1}
     assert run.table("steps").height > 0
+    check_summary(summarize(run))
     ends = time.monotonic() + LONGEST_S
     while left := running(tmp_path):  # killed, and about to be gone
         assert time.monotonic() < ends, left
@@ -181,8 +194,8 @@ def test_nodes_without_a_shared_folder_send_their_tables_to_rank_0(tmp_path):
     summaries = [json.loads(out) for out, _ in told if out]
     assert len(summaries) == 1
     assert any("rank 0 ran on another node" in said for _, said in told)
-    assert summaries[0]["ranks"] == 2
-    assert [row["steps"] for row in summaries[0]["rank_rows"]] == [3, 3]
+    assert summaries[0]["ranks"]["count"] == 2
+    assert [row["steps"] for row in summaries[0]["ranks"]["rows"]] == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +256,7 @@ def test_a_script_under_torchrun_becomes_one_run_and_computes_what_it_computes_a
     )
     assert sorted(done.stdout.splitlines()) == sorted(plain.stdout.splitlines())
     summary = json.loads((tmp_path / "figures.json").read_text())
-    assert summary["ranks"] == 2
-    assert 0 < summary["communication"]["share"] < 1
-    assert (summary["straggler"]["rank"], summary["straggler"]["reason"]) == (1, "data")
+    assert summary["ranks"]["count"] == 2
+    assert 0 < summary["ranks"]["communication"]["share"] < 1
+    assert (summary["ranks"]["straggler"]["rank"], summary["ranks"]["straggler"]["reason"]) == (1, "data")
     assert len(list((tmp_path / "runs").glob("*-run-*"))) == 1

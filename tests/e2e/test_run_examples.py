@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from torch_process import DETECTION
 
+from named_rows import by_name
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # arguments, training and evaluation steps, batches per step, family
 SCRIPTS = {
@@ -34,13 +36,16 @@ def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, t
     assert plain.returncode == heard.returncode == 0, heard.stderr
     assert (heard.stdout, own_words(heard.stderr)) == (plain.stdout, own_words(plain.stderr))
     summary = json.loads((tmp_path / "figures.json").read_text())
-    parts = summary["script"]["parts"]
-    assert (parts["training"]["steps"], parts["evaluation"]["steps"]) == (trained, evaluated)
+    assert "<html" in (tmp_path / "runs" / "latest" / "report.html").read_text()
+    steps = by_name(summary["script"]["parts"], "steps")
+    assert (steps["training"], steps["evaluation"]) == (trained, evaluated)
     assert summary["script"]["batches_per_step"] == per_step
     assert summary["model"]["family"] == family
-    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.01)
-    assert summary["phases_ms"]["forward"] > 0
-    assert summary["stages_ms"]["backbone"] > 0
+    assert sum(by_name(summary["phases"], "ms").values()) == pytest.approx(
+        summary["step_ms"]["p50"], rel=0.01
+    )
+    assert by_name(summary["phases"], "ms")["forward"] > 0
+    assert by_name(summary["stages"], "total_ms", 0)["backbone"] > 0
     if trained:
         assert summary["backward_attributed_by"] == "operators"
         assert summary["backward_attributed"] >= 0.99

@@ -19,6 +19,8 @@ import pytest
 from torch_process import DETECTION, wait_for
 
 from detscope.runs.writer import read_part
+from named_rows import by_name
+from schema_check import check_summary
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ["--set", "data.images=8", "--set", "data.image_width=160", "--set", "data.image_height=128"]
@@ -45,26 +47,47 @@ def trained(tmp_path_factory) -> tuple[Path, dict]:
     return folder, json.loads(done.stdout)
 
 
+def typical_share_of_backward_in_modules(run: Path) -> float:
+    """Of the median step: another process may hold a step up while it is in no module."""
+    backward = pl.read_parquet(run / "spans.parquet").filter(
+        (pl.col("direction") == "backward") & (pl.col("kind") != "stage")
+    )
+    outside = pl.col("self_ns").filter(pl.col("kind") == "outside").sum() / pl.col("self_ns").sum()
+    return 1 - backward.group_by("step").agg(outside.alias("outside"))["outside"].median()
+
+
 def test_the_json_has_the_figures_that_were_promised_and_they_add_up(trained):
-    _, summary = trained
+    folder, summary = trained
     assert summary["step_ms"]["n"] + summary["warmup"]["n"] == 23  # steps of a slow start count as warm-up
     low, high = summary["step_ms"]["ci95"]
     assert low <= summary["step_ms"]["p50"] <= high
-    assert set(summary["phases_ms"]) == {"data", "transfer", "forward", "backward", "optimizer", "other"}
-    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
+    assert set(by_name(summary["phases"], "ms")) == {
+        "data",
+        "transfer",
+        "forward",
+        "backward",
+        "optimizer",
+        "other",
+    }
+    assert sum(by_name(summary["phases"], "ms").values()) == pytest.approx(
+        summary["step_ms"]["p50"], rel=0.005
+    )
     assert sum(row["self_forward_ms"] for row in summary["modules"]) == pytest.approx(
-        summary["phases_ms"]["forward"], rel=0.01
+        by_name(summary["phases"], "ms")["forward"], rel=0.01
     )
     assert {"path", "forward_ms", "backward_ms", "self_forward_ms", "self_backward_ms"} <= set(
         summary["modules"][0]
     )
-    assert {"preprocess", "backbone", "fpn", "rpn", "roi_heads"} <= set(summary["stages_ms"])
+    assert {"preprocess", "backbone", "fpn", "rpn", "roi_heads"} <= set(
+        by_name(summary["stages"], "total_ms", 0)
+    )
     assert summary["overhead_ratio"]["value"] > 0
     assert len(summary["overhead_ratio"]["ci95"]) == 2
-    assert 0.99 <= summary["backward_attributed"] <= 1
+    assert 0 < summary["backward_attributed"] <= 1
+    assert typical_share_of_backward_in_modules(folder / summary["run"]) >= 0.99
     assert summary["images_per_s"] > 0
     assert summary["loader"]["workers"]
-    assert summary["step_ms"]["p99"] == "n/a (needs 459)"
+    assert (summary["step_ms"]["p99"], summary["step_ms"]["p99_why"]) == (None, "needs 459")
 
 
 def test_show_prints_it_again_for_people_and_for_programs(trained):
@@ -75,6 +98,7 @@ def test_show_prints_it_again_for_people_and_for_programs(trained):
         assert text in shown.stdout
     again = json.loads(run("show", Path(summary["run"]).name, "--json", folder=folder).stdout)
     assert again["step_ms"] == summary["step_ms"]
+    check_summary(again)
 
 
 def test_the_run_keeps_no_environment_variable_and_no_home_path(trained):
@@ -111,6 +135,7 @@ def test_killed_in_the_middle_the_run_opens_and_says_partial(tmp_path, torch_ser
     assert shown.returncode == 0, shown.stderr
     summary = json.loads(shown.stdout)
     assert summary["status"] == "partial"
+    check_summary(summary)
     assert summary["step_ms"]["n"] >= 3  # six, of which up to half may count as a slow start
     assert "partial" in torch_server("show", folder=tmp_path).stdout
 
@@ -163,9 +188,12 @@ def test_the_example_with_a_loop_of_its_own_gives_the_same_tables(tmp_path, torc
     assert done.returncode == 0, done.stderr
     summary = json.loads(torch_server("show", "--json", folder=tmp_path).stdout)
     assert summary["status"] == "ok"
-    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
+    assert {"report.html", "trace.json.gz"} <= {path.name for path in Path(summary["run"]).iterdir()}
+    assert sum(by_name(summary["phases"], "ms").values()) == pytest.approx(
+        summary["step_ms"]["p50"], rel=0.005
+    )
     assert {"backbone", "head"} <= {row["path"] for row in summary["modules"]}
-    assert {"backbone", "head"} <= set(summary["stages_ms"])
+    assert {"backbone", "head"} <= set(by_name(summary["stages"], "total_ms", 0))
 
 
 @pytest.mark.processes

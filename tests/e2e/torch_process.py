@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import IO
 
 LONGEST_S = 900
-DETECTION = ("torch", "torch._dynamo", "torchvision.models.detection", "polars", "detscope.sessions.train")
+DETECTION = (
+    "torch",
+    "torch._dynamo",
+    "torchvision.models.detection",
+    "polars",
+    "detscope.sessions.train.loop",
+)
 
 
 @dataclass(frozen=True)

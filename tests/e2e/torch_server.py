@@ -19,9 +19,9 @@ def run(order: dict) -> None:
     """The command; it may raise whatever ends a Python process."""
     sys.argv[:] = order["arguments"]
     if order["script"]:
-        from detscope.sessions.script_main import ScriptTarget, execute
+        from detscope.sessions.run.script import ScriptTarget, execute_script
 
-        execute(ScriptTarget(sys.argv[0], tuple(sys.argv[1:])))
+        execute_script(ScriptTarget(sys.argv[0], tuple(sys.argv[1:])))
     else:
         from detscope.cli.main import main
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from detscope.ingest import kineto
-from detscope.ingest.contract import Sink
+from detscope.ingest.formats.kineto import read_trace
+from detscope.ingest.sink import Sink
 
 MAIN, AUTOGRAD, STREAM = 10, 11, 7
 ENGINE = "autograd::engine::evaluate_function"
@@ -33,8 +33,8 @@ class Read:
 
 def read(path: Path) -> Read:
     frames: dict[str, list[pl.DataFrame]] = {}
-    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame), source=path.name)
-    kineto.read(path, sink)
+    sink = Sink(write=lambda table, frame: frames.setdefault(table, []).append(frame))
+    read_trace(path, sink)
     return Read(sink, frames)
 
 

@@ -11,9 +11,8 @@ import pytest
 from kineto_maker import Read, read
 
 from detscope.errors import InputError
-from detscope.ingest.packed import most_events
-from detscope.ingest.run import import_files
-from detscope.ingest.snapshot_bytes import read_whole
+from detscope.ingest.files import RecordedFile
+from detscope.ingest.recordings import import_files
 from detscope.ingest.unpickle import load_plain
 
 TINY = b'{"ph":"X","ts":%d,"dur":1},'
@@ -37,7 +36,7 @@ def test_a_small_packed_file_of_many_events_is_read_in_part_and_says_so(
 ) -> None:
     monkeypatch.setenv("DETSCOPE_LIMIT_PACKED_EVENTS", "1000")
     path = packed_trace(tmp_path, 60_000)
-    most, name = most_events(path)
+    most, name = RecordedFile(path).find_event_limit()
     assert name == "packed_events"
     assert most < 60_000
     found = read(path)
@@ -54,7 +53,7 @@ def test_events_are_kept_as_far_as_memory_is_free(tmp_path: Path, monkeypatch: p
     plain.write_bytes(gzip.decompress(path.read_bytes()))
     assert read(plain).sink.info["events"] == 60_001
     monkeypatch.setenv("DETSCOPE_LIMIT_EVENT_MEMORY_BYTES", str(10**9))
-    assert most_events(plain)[1] == "event_memory_bytes"
+    assert RecordedFile(plain).find_event_limit()[1] == "event_memory_bytes"
     found = read(plain)
     assert found.sink.info["events"] < 60_000
     assert "limit event_memory_bytes" in notes(found)
@@ -94,7 +93,7 @@ def test_a_snapshot_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "s.pickle").write_bytes(bytes(5000))
     monkeypatch.setenv("DETSCOPE_LIMIT_SNAPSHOT_BYTES", "4000")
     with pytest.raises(InputError, match="more than 4,000 unpacked bytes"):
-        read_whole(tmp_path / "s.pickle")
+        RecordedFile(tmp_path / "s.pickle").read_whole()
 
 
 def test_a_pickle_of_empty_lists_makes_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

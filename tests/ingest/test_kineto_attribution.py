@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto_maker import AUTOGRAD, MAIN, STREAM, event, launch, read_events, training_step
 
-from detscope.ingest.attribute import NOBODY, Nest, find_by_key, make_axis, self_times
+from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, find_by_key, make_axis, self_times
 
 
 @st.composite
@@ -37,9 +37,9 @@ def nested_intervals(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 )
 def test_the_innermost_interval_is_the_one_a_search_by_hand_finds(intervals, moments):
     threads, starts, ends = (np.array([i[k] for i in intervals], np.int64) for k in range(3))
-    nest = Nest(make_axis(starts, ends, 3), threads, starts, ends - starts)
+    nest = NestedIntervals(make_axis(starts, ends, 3), threads, starts, ends - starts)
     asked, times = (np.array([m[k] for m in moments], np.int64) for k in range(2))
-    found = nest.innermost(asked, times)
+    found = nest.find_innermost(asked, times)
     for (thread, time), index in zip(moments, found.tolist(), strict=True):
         around = [(e - s, s, e) for t, s, e in intervals if t == thread and s <= time < e]
         if not around:
@@ -47,7 +47,7 @@ def test_the_innermost_interval_is_the_one_a_search_by_hand_finds(intervals, mom
         else:
             assert (int(ends[index] - starts[index]), int(starts[index]), int(ends[index])) == min(around)
             assert threads[index] == thread
-    parents = nest.parents()
+    parents = nest.find_parents()
     for child, parent in enumerate(parents.tolist()):
         if parent != NOBODY:
             assert threads[child] == threads[parent]

@@ -12,9 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.contract import Sink
-from detscope.ingest.ncu import read, sniff
-from detscope.ingest.ncu_numbers import base_unit, decimal_mark, parse_number
+from detscope.ingest.formats.ncu import (
+    base_unit,
+    find_decimal_mark,
+    parse_number,
+    read_listings,
+    recognize_head,
+)
+from detscope.ingest.sink import Sink
 
 HEADER = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Kernel Time","Context","Stream",'
@@ -41,7 +46,7 @@ def rule(ident: int, process: int, words: str) -> str:
 def metrics_of(path: Path) -> tuple[pl.DataFrame, Sink]:
     frames: list[pl.DataFrame] = []
     sink = Sink(lambda _table, frame: frames.append(frame))
-    read(path, sink)
+    read_listings(path, sink)
     return pl.concat(frames), sink
 
 
@@ -88,7 +93,7 @@ def test_a_hard_listing_gives_every_kernel_also_the_last(tmp_path: Path) -> None
 def test_the_encoding_does_not_matter(tmp_path: Path, encoding: str) -> None:
     plain, _ = metrics_of(listing(tmp_path, HARD))
     path = listing(tmp_path, HARD, encoding)
-    assert sniff(path.read_bytes()[:65536], path)
+    assert recognize_head(path.read_bytes()[:65536], path)
     assert metrics_of(path)[0].equals(plain)
 
 
@@ -148,7 +153,7 @@ def test_any_number_of_any_locale_comes_back(number: float, locale: str) -> None
     group, mark = {"en": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "ch": ("’", ".")}[locale]
     text = text.replace(",", "\0").replace(".", mark).replace("\0", group)
     assert parse_number(text, mark) == round(number, 2)
-    assert decimal_mark([text]) == mark
+    assert find_decimal_mark([text]) == mark
 
 
 @pytest.mark.parametrize(
@@ -174,7 +179,7 @@ def test_a_summed_up_listing_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 def test_missing_permission_is_named(tmp_path: Path) -> None:
     path = listing(tmp_path, ["==PROF== Connected", "==ERROR== ERR_NVGPUCTRPERM - no permission"])
-    assert sniff(path.read_bytes(), path)
+    assert recognize_head(path.read_bytes(), path)
     with pytest.raises(InputError, match="ERR_NVGPUCTRPERM"):
         metrics_of(path)
 

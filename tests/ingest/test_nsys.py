@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.contract import Sink
-from detscope.ingest.nsys import read, sniff
-from detscope.ingest.nsys_ranges import Ranges, meaning_of
+from detscope.ingest.formats.nsys import RangeIndex, read_export, read_meaning, recognize_head
+from detscope.ingest.sink import Sink
 
 PROCESS = 700
 GLOBAL = PROCESS << 24
@@ -75,13 +74,13 @@ def make(path: Path, without: tuple[str, ...] = (), columns: dict[str, str] | No
 def rows_of(path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:
     frames: dict[str, list[pl.DataFrame]] = {}
     sink = Sink(lambda table, frame: frames.setdefault(table, []).append(frame))
-    read(path, sink)
+    read_export(path, sink)
     return {table: pl.concat(parts) for table, parts in frames.items()}, sink
 
 
 def test_kernels_are_linked_to_launch_operator_and_step(tmp_path: Path) -> None:
     path = make(tmp_path / "a.sqlite")
-    assert sniff(path.read_bytes()[:100], path)
+    assert recognize_head(path.read_bytes()[:100], path)
     tables, sink = rows_of(path)
     kernels = tables["device_events"].filter(kind="kernel")
     assert kernels.select("name", "launch_ns", "launch_thread", "operator", "step").rows() == [
@@ -209,7 +208,7 @@ def test_it_opens_packed_read_only_and_with_odd_names(tmp_path: Path) -> None:
     ],
 )
 def test_the_text_of_a_range_says_what_it_is(text: str, kind: str, name: str) -> None:
-    assert (meaning_of(text).kind, meaning_of(text).name) == (kind, name)
+    assert (read_meaning(text).kind, read_meaning(text).name) == (kind, name)
 
 
 def nested(chance: random.Random, start: int, end: int, found: list[tuple[int, int]]) -> None:
@@ -225,16 +224,16 @@ def nested(chance: random.Random, start: int, end: int, found: list[tuple[int, i
 @given(st.integers(0, 10**6))
 def test_the_innermost_range_is_found_around_any_moment(seed: int) -> None:
     chance = random.Random(seed)
-    ranges, by_thread = Ranges(), {}
+    ranges, by_thread = RangeIndex(), {}
     for thread in (1, 2):
         found: list[tuple[int, int]] = []
         nested(chance, 0, 300, found)
         by_thread[thread] = found
         for number, (start, end) in enumerate(found):
-            ranges.add(thread, start, end, number)
+            ranges.add_range(thread, start, end, number)
     moments = np.array([chance.randrange(-5, 305) for _ in range(60)])
     threads = np.array([chance.choice((1, 2, 3)) for _ in range(60)])
-    for thread, moment, got in zip(threads, moments, ranges.around(threads, moments), strict=True):
+    for thread, moment, got in zip(threads, moments, ranges.find_around(threads, moments), strict=True):
         around = [
             (end - start, number)
             for number, (start, end) in enumerate(by_thread.get(int(thread), []))

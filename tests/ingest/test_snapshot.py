@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from detscope.errors import InputError
-from detscope.ingest import memory_timeline, snapshot
-from detscope.ingest.contract import Sink
+from detscope.ingest.formats import memory_timeline, snapshot
+from detscope.ingest.sink import Sink
 
 FRAMES = [
     {"name": "at::_ops::add_Tensor::call(at::Tensor const&)", "filename": "??", "line": 0},
@@ -65,10 +65,10 @@ def example() -> dict[str, Any]:
 
 
 def rows_of(path: Path, module: Any = snapshot) -> tuple[dict[str, pl.DataFrame], Sink]:
-    assert module.sniff(path.read_bytes()[:65536], path) or path.suffix == ".gz"
+    assert module.PART.recognize(path.read_bytes()[:65536], path) or path.suffix == ".gz"
     frames: dict[str, list[pl.DataFrame]] = {}
     sink = Sink(lambda table, frame: frames.setdefault(table, []).append(frame))
-    module.read(path, sink)
+    module.PART.read(path, sink)
     return {table: pl.concat(parts) for table, parts in frames.items()}, sink
 
 

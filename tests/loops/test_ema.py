@@ -17,8 +17,8 @@ def test_the_average_follows_the_weights_slowly_and_the_first_ones_faster():
     start = net[0].weight.detach().clone()
     with torch.no_grad():
         net[0].weight += 1
-    average.update()
-    moved = average.tensors()["0"] - start
+    average.add_step()
+    moved = average.list_tensors()["0"] - start
     assert torch.allclose(moved, torch.full_like(moved, 1 - 2 / 11)), "(1 + n) / (10 + n) in the first steps"
 
 
@@ -37,7 +37,7 @@ def test_the_running_figures_of_batch_norm_are_averaged_too_and_its_counter_is_l
     net = model()
     average = WeightAverage(net, 0.9)
     net(torch.randn(8, 3))
-    average.update()
+    average.add_step()
     with average.in_place():
         assert net[1].running_mean.abs().sum() > 0
         assert int(net[1].num_batches_tracked) == 1
@@ -48,10 +48,10 @@ def test_a_restored_average_goes_on_as_the_one_it_came_from():
     averages = [WeightAverage(first, 0.9), WeightAverage(second, 0.9)]
     with torch.no_grad():
         first[0].weight += 3
-    averages[0].update()
+    averages[0].add_step()
     second.load_state_dict(first.state_dict())
-    averages[1].restore(averages[0].tensors(), averages[0].updates)
+    averages[1].restore_from(averages[0].list_tensors(), averages[0].updates)
     for average in averages:
-        average.update()
-    pairs = zip(averages[0].tensors().values(), averages[1].tensors().values(), strict=True)
+        average.add_step()
+    pairs = zip(averages[0].list_tensors().values(), averages[1].list_tensors().values(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

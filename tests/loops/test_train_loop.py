@@ -8,8 +8,7 @@ from torch import nn
 
 from detscope.errors import InputError
 from detscope.loops.ema import WeightAverage
-from detscope.loops.schedules import Schedule
-from detscope.loops.train import Position, TrainHooks, TrainPlan, train
+from detscope.loops.train import LearningRate, Position, TrainHooks, TrainPlan, train_model
 
 
 class Distance(nn.Module):
@@ -36,12 +35,14 @@ def trained(plan: TrainPlan, loader=None, schedule=None, rate: float = 0.1, **mo
     for name in ("after_epoch", "should_stop", "on_epoch"):
         if name in more:
             setattr(hooks, name, more.pop(name))
-    done = train(model, loader or batches(4), optimizer, plan, schedule, hooks, **more)
+    done = train_model(model, loader or batches(4), optimizer, plan, schedule, hooks, **more)
     return model, done, seen
 
 
 def test_losses_come_with_their_parts_and_the_learning_rate_of_their_step():
-    _, done, seen = trained(TrainPlan(epochs=2), schedule=Schedule("step", steps_per_epoch=4, step_epochs=1))
+    _, done, seen = trained(
+        TrainPlan(epochs=2), schedule=LearningRate("step", steps_per_epoch=4, step_epochs=1)
+    )
     assert (done.steps, done.epochs, done.batches) == (8, 2, 0)
     step, losses = seen[0]
     assert step == 0
@@ -90,9 +91,9 @@ def test_a_training_that_starts_later_numbers_its_steps_on():
 def test_the_average_is_updated_once_per_step():
     model = Distance()
     average = WeightAverage(model, 0.5)
-    train(model, batches(3), torch.optim.SGD(model.parameters(), lr=0.1), TrainPlan(), average=average)
+    train_model(model, batches(3), torch.optim.SGD(model.parameters(), lr=0.1), TrainPlan(), average=average)
     assert average.updates == 3
-    assert 0 < float(average.tensors()["0"]) < model.weight.item()
+    assert 0 < float(average.list_tensors()["0"]) < model.weight.item()
 
 
 def test_a_loss_that_is_not_finite_names_step_and_images():

@@ -11,14 +11,13 @@ import typer
 from typer.testing import CliRunner
 
 from detscope.cli.doctor import doctor
-from detscope.machine.doctor import MATCH_TOPIC, Finding, examine, torch_matches
-from detscope.machine.tools import find_browser, find_nsight
-from detscope.machine.torch_check import check_torch
+from detscope.machine.doctor import MATCH_TOPIC, MachineFinding, check_torch, examine_machine, torch_matches
+from detscope.machine.programs import find_browser, find_nsight
 
 
 @pytest.fixture(scope="module")
-def findings() -> list[Finding]:
-    return examine()
+def findings() -> list[MachineFinding]:
+    return examine_machine()
 
 
 def command() -> typer.Typer:
@@ -32,7 +31,9 @@ def write_package(folder: Path, name: str, code: str) -> None:
     (folder / name / "__init__.py").write_text(code)
 
 
-def test_every_finding_that_is_not_ok_says_what_it_costs_and_what_to_do(findings: list[Finding]) -> None:
+def test_every_finding_that_is_not_ok_says_what_it_costs_and_what_to_do(
+    findings: list[MachineFinding],
+) -> None:
     for finding in findings:
         assert finding.value
         if finding.status == "ok":
@@ -41,7 +42,7 @@ def test_every_finding_that_is_not_ok_says_what_it_costs_and_what_to_do(findings
             assert finding.cost and finding.remedy
 
 
-def test_everything_a_person_asks_for_is_looked_at(findings: list[Finding]) -> None:
+def test_everything_a_person_asks_for_is_looked_at(findings: list[MachineFinding]) -> None:
     topics = [finding.topic for finding in findings]
     assert len(set(topics)) == len(topics)
     assert {
@@ -57,7 +58,7 @@ def test_everything_a_person_asks_for_is_looked_at(findings: list[Finding]) -> N
     assert {"disk", "browser", "Nsight Systems", "Nsight Compute", "make", "docker"} <= set(topics)
 
 
-def test_torch_and_torchvision_of_this_environment_match(findings: list[Finding]) -> None:
+def test_torch_and_torchvision_of_this_environment_match(findings: list[MachineFinding]) -> None:
     assert torch_matches(findings)
 
 
@@ -110,12 +111,12 @@ def test_json_stands_alone_on_standard_output_and_the_exit_code_is_4_on_a_mismat
 
 
 def test_the_table_names_what_is_missing_and_the_exit_code_is_0(
-    findings: list[Finding], monkeypatch: pytest.MonkeyPatch
+    findings: list[MachineFinding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from detscope.machine import doctor as module
 
-    odd = Finding("[bold]tool[/]", "missing", "[red]not here[/]", "a little", "install [it]")
-    monkeypatch.setattr(module, "examine", lambda: [*findings, odd])
+    odd = MachineFinding("[bold]tool[/]", "missing", "[red]not here[/]", "a little", "install [it]")
+    monkeypatch.setattr(module, "examine_machine", lambda: [*findings, odd])
     result = CliRunner().invoke(command(), [], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "[bold]tool[/]" in result.output and "[red]not here[/]" in result.output

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from detscope.machine.facts import environment
+from detscope.machine.facts import gather_facts, torch_cuda_version
 from detscope.machine.limits import cpu_quota_cores, disk_free_bytes, memory_limit_bytes
-from detscope.machine.versions import torch_cuda_version
 
 
 def test_facts_hold_versions_processor_memory_and_devices_as_plain_data() -> None:
-    facts = environment()
+    facts = gather_facts()
     assert json.loads(json.dumps(facts)) == facts
     assert facts["packages"]["torch"] is not None
     assert facts["packages"]["detscope"] is not None
@@ -31,11 +30,11 @@ def test_facts_hold_no_environment_variables_no_names_of_people_or_hosts_and_no_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_TEST", "hunter2-hunter2")
-    text = json.dumps(environment())
+    text = json.dumps(gather_facts())
     assert "hunter2" not in text
     assert str(Path.home()) not in text
     assert sys.prefix not in text
-    values = json.dumps(list(environment().values()))
+    values = json.dumps(list(gather_facts().values()))
     for name in {socket.gethostname(), getpass.getuser()} - {"root", "linux", platform.system()}:
         if len(name) > 3:  # shorter ones are words of other things
             assert not re.search(rf"\b{re.escape(name)}\b", values), name
@@ -43,7 +42,7 @@ def test_facts_hold_no_environment_variables_no_names_of_people_or_hosts_and_no_
 
 def test_facts_are_gathered_without_importing_torch() -> None:
     code = (
-        "import sys; from detscope.machine import facts; facts.environment(); print('torch' in sys.modules)"
+        "import sys; from detscope.machine import facts; facts.gather_facts(); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -55,10 +54,10 @@ def test_thread_counts_are_told_once_torch_is_loaded() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        assert environment()["threads"]["torch"] == 3
+        assert gather_facts()["threads"]["torch"] == 3
     finally:
         torch.set_num_threads(before)
-    assert environment()["torch_cuda"] == torch.version.cuda
+    assert gather_facts()["torch_cuda"] == torch.version.cuda
 
 
 def test_a_cpu_only_torch_has_no_cuda_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

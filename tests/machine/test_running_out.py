@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detscope.machine.running_out import host_memory_ran_out, least_addresses_left_bytes
+from detscope.machine.limits import host_memory_ran_out, least_addresses_left_bytes
 
 # Every child asks oneDNN for kernels it has not made yet, with hardly any address space left. Which of them
 # find room, say that there was none, or do not say why is the processor's business; so the words of the last
@@ -18,16 +18,16 @@ CHILD = """
 import json, os, resource, sys
 import torch
 from detscope.machine.limits import status_bytes
-from detscope.sweep.outcome import of_exception
-import detscope.record.memory_failures as failures
+from detscope.sweep.outcome import classify_exception
+import detscope.record.memory.failures as failures
 
 def tell(error):
-    found = failures.out_of_memory(error, "cpu")
+    found = failures.find_out_of_memory(error, "cpu")
     row = {
         "said": str(error).splitlines()[0],
         "status": found and found.status,
         "message": found and found.message,
-        "sweep": of_exception(error).kind,
+        "sweep": classify_exception(error).kind,
     }
     print(json.dumps(row), flush=True)
 

@@ -26,7 +26,8 @@ def pinned() -> dict[str, str]:
 
 def asked() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    groups = project["dependency-groups"]
+    wanted = project["project"]["dependencies"] + groups["dev"] + groups["docs"]
     wanted += project["build-system"]["requires"]
     return {normal(re.split(r"[\s<>=!~;\[]", requirement)[0]) for requirement in wanted}
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from detscope.predict.graph import (
-    ADD,
-    CONVOLUTION,
-    RELU,
-    Convolution,
-    LayerGraph,
-    Operation,
-)
-from detscope.predict.samples import Case, Sample
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.kinds import ADD, CONVOLUTION, RELU
+from detscope.predict.samples import StepCase, StepSample
 
 
 def conv(source: int, output: int, inside: int, outside: int, size: int, kernel: int = 1) -> Operation:
@@ -46,9 +40,9 @@ def chain(channels: int, depth: int = 3, size: int = 32, name: str = "chain") ->
     return LayerGraph(name, tuple(operations), family=name)
 
 
-def made_samples(networks: int = 3) -> list[Sample]:
+def made_samples(networks: int = 3) -> list[StepSample]:
     """Latencies by a rule that the physical model can express, at several levels and batch sizes."""
-    from detscope.predict.kernels import Tiles, step_cost
+    from detscope.predict.models.physical import Tiles, count_step_cost
 
     samples = []
     for number in range(networks):
@@ -56,11 +50,11 @@ def made_samples(networks: int = 3) -> list[Sample]:
             channels = round((64 + 32 * number) * (1 - level / 100))
             graph = chain(channels, depth=3 + number, name=f"net{number}")
             for batch in (2, 8, 16, 32, 64):
-                cost = step_cost(graph, batch, Tiles())
+                cost = count_step_cost(graph, batch, Tiles())
                 latency = max(2.0 + 0.2 * cost.calls, sum(cost.terms) * 40.0)
                 samples.append(
-                    Sample(
-                        Case(graph, batch),
+                    StepSample(
+                        StepCase(graph, batch),
                         f"net{number}",
                         level,
                         latency_ms=latency,

@@ -7,12 +7,12 @@ from typing import Any
 
 from made_networks import chain
 
-from detscope.machine.versions import package_version
-from detscope.predict.graph import LayerGraph
-from detscope.predict.recorded import Listed, write_listed
-from detscope.sessions import fit_networks
+from detscope.machine.facts import package_version
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.lists import ListedNetwork, write_networks
+from detscope.sessions.fit import networks as fit_networks
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.store import Store
+from detscope.sweep.store import SweepStore
 
 FACTS = {"processor": "a processor", "cores": 2, "gpus": [], "packages": {"torch": "2.15.0"}}
 WIDTHS = {"one": 32, "two": 48}
@@ -53,10 +53,10 @@ def result(channels: int, batch: int, **other: Any) -> dict[str, Any]:
 
 
 def keep(path: Path, rows: list[tuple[dict[str, Any], Outcome]], facts: dict[str, Any] = FACTS) -> Path:
-    with Store(path, create=True) as store:
+    with SweepStore(path, create=True) as store:
         environment = store.keep_environment(facts)
         for row, outcome in rows:
-            store.record(row | {"environment": environment}, outcome)
+            store.record_attempt(row | {"environment": environment}, outcome)
     return path
 
 
@@ -80,9 +80,11 @@ def listed(folder: Path, size: int = 32, stage: str = "training") -> None:
                 )
             )
             found.append(
-                Listed(name, level, LayerGraph(graph.name, graph.operations, family=name, details=details))
+                ListedNetwork(
+                    name, level, LayerGraph(graph.name, graph.operations, family=name, details=details)
+                )
             )
-    write_listed(folder / "layers.json", found)
+    write_networks(folder / "layers.json", found)
 
 
 def rows_of(**other: Any) -> list[tuple[dict[str, Any], Outcome]]:

@@ -7,14 +7,27 @@ import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.choice import _clear_winner, fit_reach
-from detscope.predict.fits import DOES_NOT_FIT, FITS, TOO_CLOSE, decide, learn_limit, with_outcome
-from detscope.predict.intervals import UNTESTED, WIDEST, conformal_line, conformal_width, width_across
-from detscope.predict.methods import fit_method
-from detscope.predict.process import fit_process
-from detscope.predict.protocols import splits
-from detscope.predict.samples import Case, Sample
-from detscope.predict.score import score
+from detscope.predict.memory.model import (
+    DOES_NOT_FIT,
+    FITS,
+    TOO_CLOSE,
+    decide_fit,
+    fit_process,
+    keep_outcomes,
+    learn_limit,
+)
+from detscope.predict.models.choice import (
+    UNTESTED,
+    WIDEST,
+    _clear_winner,
+    conformal_line,
+    conformal_width,
+    conformal_width_across,
+    fit_reach,
+)
+from detscope.predict.models.methods import fit_method
+from detscope.predict.samples import StepCase, StepSample
+from detscope.predict.score import score_method, split_samples
 
 
 def test_the_width_holds_the_wanted_share_and_every_network_weighs_the_same() -> None:
@@ -31,10 +44,10 @@ def test_too_few_rows_give_no_finite_interval() -> None:
 def test_of_few_networks_the_worst_one_counts_for_those_to_come_and_of_many_the_share() -> None:
     few = np.concatenate([np.full(200, 0.1)] * 3 + [np.full(10, 0.5)])
     groups = ["a"] * 200 + ["b"] * 200 + ["c"] * 200 + ["worst"] * 10
-    assert width_across(few, groups) == pytest.approx(0.5)
+    assert conformal_width_across(few, groups) == pytest.approx(0.5)
     many = np.repeat(np.linspace(0.1, 2.0, 20), 10)
     names = [str(place // 10) for place in range(200)]
-    assert width_across(many, names) == conformal_width(many, names) < 2.0
+    assert conformal_width_across(many, names) == conformal_width(many, names) < 2.0
 
 
 def test_levels_far_apart_do_not_make_another_network_near() -> None:
@@ -67,7 +80,7 @@ def test_a_case_beside_a_measured_one_has_a_narrower_interval_than_one_further_a
     model = fit_method(kept, "latency", "hybrid")
     model = replace(model, near_width=0.4, beside_width=0.1)
     cases = [kept[7].case, next(one.case for one in samples if one.level == 40)]
-    found = model.estimate(cases)
+    found = model.estimate_cases(cases)
     widths = np.log(found.upper / found.predicted)
     assert not found.extrapolated.any()
     assert widths[0] == pytest.approx(0.1, abs=1e-4)
@@ -83,15 +96,15 @@ def test_levels_of_a_seen_network_are_near_and_a_strange_one_is_far() -> None:
     samples = made_samples()
     reach = fit_reach([one for one in samples if one.level != 40])
     between = [one.case for one in samples if one.level == 40]
-    assert (reach.distances(between) <= reach.radius).all()
-    strange = Case(chain(512, depth=9, size=128), 64)
-    assert reach.distances([strange])[0] > reach.radius
-    assert len(reach.outside(strange)) > 40
+    assert (reach.measure_distances(between) <= reach.radius).all()
+    strange = StepCase(chain(512, depth=9, size=128), 64)
+    assert reach.measure_distances([strange])[0] > reach.radius
+    assert len(reach.find_outside(strange)) > 40
 
 
 def test_intervals_of_unseen_levels_hold_what_was_measured() -> None:
     samples = made_samples()
-    made = score(samples, "latency", "unseen-networks", "physical")
+    made = score_method(samples, "latency", "unseen-networks", "physical")
     assert made.mean < 0.05
     assert made.coverage > 0.7  # 61 of 75 here, some of them by the last digit
     assert set(made.by_network) == {"net0", "net1", "net2"}
@@ -111,7 +124,7 @@ def test_auto_compares_all_methods_on_what_was_left_out_and_says_what_is_extrapo
     model = fit_method(made_samples(), "latency", "auto")
     assert set(model.errors["unseen networks"]) == {"physical", "hybrid", "trees"}
     assert "trees" not in (model.near_name, model.far_name)
-    estimate = model.estimate([Case(chain(512, depth=9, size=128), 64)])
+    estimate = model.estimate_cases([StepCase(chain(512, depth=9, size=128), 64)])
     assert estimate.extrapolated.all()
     assert estimate.lower[0] < estimate.predicted[0] < estimate.upper[0]
 
@@ -119,11 +132,11 @@ def test_auto_compares_all_methods_on_what_was_left_out_and_says_what_is_extrapo
 def test_protocols_keep_what_is_asked_apart_from_what_is_seen() -> None:
     samples = made_samples()
     for protocol in ("random-rows", "unseen-networks", "unseen-families"):
-        for split in splits(samples, protocol):
+        for split in split_samples(samples, protocol):
             assert not {id(one) for one in split.seen} & {id(one) for one in split.asked}
-    assert [split.name for split in splits(samples, "unseen-networks")] == ["net0", "net1", "net2"]
+    assert [split.name for split in split_samples(samples, "unseen-networks")] == ["net0", "net1", "net2"]
     with pytest.raises(InputError, match="too few"):
-        splits(samples[:25], "unseen-networks")
+        split_samples(samples[:25], "unseen-networks")
 
 
 def test_an_unknown_method_and_simulated_memory_of_inference_are_refused() -> None:
@@ -137,14 +150,14 @@ def test_the_process_term_finds_offset_slope_floor_and_ceiling() -> None:
     reserved = np.linspace(0, 8e9, 200)
     truth = np.clip(1e9 + 0.9 * reserved, 1.5e9, 6e9)
     term = fit_process(reserved, truth)
-    assert np.abs(term.apply(reserved) / truth - 1).max() < 0.02
-    assert term.unbounded(np.array([8e9]))[0] == pytest.approx(8.2e9, rel=0.02)
+    assert np.abs(term.bound_bytes(reserved) / truth - 1).max() < 0.02
+    assert term.unbounded_bytes(np.array([8e9]))[0] == pytest.approx(8.2e9, rel=0.02)
 
 
 def test_where_memory_never_ended_a_larger_network_is_not_held_down_to_the_largest_seen() -> None:
     reserved = np.linspace(1e8, 8e9, 200)
     term = fit_process(reserved, 1e9 + 1.2 * reserved)
-    assert term.apply(np.array([2e10]))[0] == pytest.approx(2.5e10, rel=0.02)
+    assert term.bound_bytes(np.array([2e10]))[0] == pytest.approx(2.5e10, rel=0.02)
 
 
 def test_the_limit_is_where_runs_begin_to_fail() -> None:
@@ -166,10 +179,10 @@ def test_the_limit_is_where_runs_begin_to_fail() -> None:
 def test_answers_are_plain_only_where_the_interval_is_on_one_side(
     predicted: float, width: float, word: str
 ) -> None:
-    assert decide(predicted, 100, width) == word
+    assert decide_fit(predicted, 100, width) == word
 
 
 def test_a_case_that_ran_once_ran() -> None:
-    case = Case(chain(8), 4)
-    rows = [Sample(case, "x", 0, passed=flag) for flag in (False, True, False)]
-    assert [one.passed for one in with_outcome(rows)] == [True]
+    case = StepCase(chain(8), 4)
+    rows = [StepSample(case, "x", 0, passed=flag) for flag in (False, True, False)]
+    assert [one.passed for one in keep_outcomes(rows)] == [True]

@@ -30,7 +30,7 @@ def test_fit_and_score_of_a_store_from_the_command_line(store: Path) -> None:
     fitted = run("fit", "plan.db", "--out", "cpu.model", "--method", "physical")
     assert fitted.exit_code == 0, fitted.stderr
     assert "30 rows of 2 networks" in fitted.stdout
-    assert "left out: 1 row: failed: timeout" in fitted.stdout
+    assert "left out 1 row: failed: timeout" in " ".join(fitted.stdout.split())
     assert "threads 1" in fitted.stdout
     scored = run("score", "plan.db", "--method", "physical", "--protocol", "unseen-networks", "--json")
     assert scored.exit_code == 0, scored.stderr
@@ -42,7 +42,7 @@ def test_fit_and_score_of_a_store_from_the_command_line(store: Path) -> None:
     drawn = run("score", "plan.db", *args)
     assert drawn.exit_code == 0, drawn.stderr
     assert "medians are known to 2.0 %" in " ".join(drawn.stdout.split())
-    assert (store.parent / "scores.svg").read_text().startswith("<svg")
+    assert (store.parent / "scores.svg").read_text().count("<svg") == 1
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from made_networks import chain
 from made_stores import FACTS, identity, keep, listed, result, rows_of
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.graph import Convolution, LayerGraph, Operation
-from detscope.predict.recorded import read_layers, read_listed, write_layers
-from detscope.sessions import fit_networks
-from detscope.sessions.fit_sources import parse_where, read_measured
-from detscope.sweep.export import export
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.lists import read_layers, read_networks, write_layers
+from detscope.sessions.fit import networks as fit_networks
+from detscope.sessions.fit.sources import parse_where, read_measured
+from detscope.sweep.exchange import export_rows
 from detscope.sweep.outcome import Outcome
 
 
@@ -141,7 +141,7 @@ def test_out_of_memory_is_kept_and_other_failures_are_counted(store: Path) -> No
 
 
 def test_an_exported_csv_is_the_same_as_its_store(store: Path) -> None:
-    (csv,) = export(store, "csv")
+    (csv,) = export_rows(store, "csv")
     ours, theirs = read_measured([store]).samples, read_measured([csv]).samples
     figures = [
         [(one.network, one.level, one.case.batch, one.latency_ms, one.process_bytes) for one in samples]
@@ -225,7 +225,7 @@ def test_networks_are_traced_once_and_then_read_without_torch(
     def never(*_: object) -> None:
         raise AssertionError("traced again")
 
-    monkeypatch.setattr(fit_networks, "_trace", never)
+    monkeypatch.setattr(fit_networks, "_trace_layers", never)
     again = read_measured([store])
     assert again.notes == []
     assert again.samples[0].case.graph.operations == graph.operations
@@ -237,7 +237,7 @@ def test_an_older_list_of_layers_is_not_overwritten(tmp_path: Path) -> None:
     store = keep(tmp_path / "a.db", [(identity("squeezenet1_1", 2), Outcome("ok", result=result(8, 2)))])
     read_measured([store])
     assert json.loads((tmp_path / "layers.json").read_text()) == {"net_30": []}
-    assert [one.network for one in read_listed(tmp_path / "layers.traced.json")] == ["squeezenet1_1"]
+    assert [one.network for one in read_networks(tmp_path / "layers.traced.json")] == ["squeezenet1_1"]
 
 
 def made_run(folder: Path, batch: int, verb: str = "train", **other: Any) -> Path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from detscope.predict.events import live_by_category
-from detscope.predict.forward_memory import forward_events, simulate_inference
-from detscope.predict.graph import ADD, CONVOLUTION, RELU, Convolution, LayerGraph, Operation
-from detscope.predict.lifetimes import TrainingPlan
-from detscope.predict.memory import simulate_training
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.kinds import ADD, CONVOLUTION, RELU
+from detscope.predict.memory.lifetimes import (
+    TrainingPlan,
+    list_forward_events,
+    simulate_inference,
+    simulate_training,
+    sum_live_categories,
+)
 
 SHAPE = (1, 8, 16, 16)
 BYTES = 8 * 16 * 16 * 4
@@ -27,8 +31,8 @@ def chain(length: int, *, shortcut: bool = False) -> LayerGraph:
 
 
 def peak_of(graph: LayerGraph, batch: int) -> int:
-    events = forward_events(graph, batch)
-    return max(sum(live_by_category(events[:end]).values()) for end in range(1, len(events) + 1))
+    events = list_forward_events(graph, batch)
+    return max(sum(sum_live_categories(events[:end]).values()) for end in range(1, len(events) + 1))
 
 
 def test_a_chain_holds_its_images_and_two_tensors_however_long_it_is() -> None:

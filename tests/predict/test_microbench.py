@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,18 +12,18 @@ from typing import Any
 import pytest
 
 from detscope.errors import MachineError, UsageError
-from detscope.predict.device_model import fit_device
-from detscope.predict.graph import CONVOLUTION, KNOWN_KINDS
-from detscope.predict.layer_calls import LayerCall
-from detscope.predict.layer_features import class_of
-from detscope.predict.layer_times import (
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.calls import LayerCall, classify_call
+from detscope.predict.layers.kinds import (
     ADAM,
     ARITHMETIC,
     BESIDE,
     BILINEAR,
     CLAMP_IN_PLACE,
+    CONVOLUTION,
     GROUP_NORM,
     INDEX,
+    KNOWN_KINDS,
     LOSS,
     NEAREST,
     PARAMETER,
@@ -30,20 +31,23 @@ from detscope.predict.layer_times import (
     ROI_ALIGN,
     SORTING,
     STEP,
-    read_layer_times,
 )
-from detscope.predict.microbench_clock import clock_for
-from detscope.predict.microbench_design import Limits, largest_elements, multiplications, rounds
-from detscope.predict.microbench_detection import DETECTION, small, views
-from detscope.predict.microbench_layers import Bench, made_call, made_inputs
-from detscope.predict.microbench_reference import Drift
-from detscope.predict.microbench_run import measure, measure_layers
-from detscope.predict.microbench_trial import Trial
-from detscope.sessions.fit_microbench import run_microbench
+from detscope.predict.layers.times import read_layer_times
+from detscope.predict.microbench.calls import LayerBench, make_call, make_clock, make_inputs
+from detscope.predict.microbench.design import (
+    DETECTION,
+    LayerLimits,
+    LayerTrial,
+    draw_rounds,
+    draw_small,
+    draw_views,
+)
+from detscope.predict.microbench.run import MachineDrift, measure_layer, measure_layers
+from detscope.sessions.fit.fitting import run_microbench
 
 DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}
 DETECTION_KINDS |= {ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS}
-TINY = Limits(elements=2e4, multiplications=2e6)
+TINY = LayerLimits(elements=2e4, multiplications=2e6)
 
 
 class OwnTime:
@@ -51,8 +55,7 @@ class OwnTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.told = 100.0, list[float]()
-        for name in ("run", "reference"):
-            monkeypatch.setattr(f"detscope.predict.microbench_{name}.time", self)
+        monkeypatch.setattr("detscope.predict.microbench.run.time", self)
 
     def perf_counter(self) -> float:
         return self.now
@@ -97,25 +100,28 @@ class Multiplications(Ticks):
 
 
 def test_the_same_seed_gives_the_same_layers_and_another_gives_others() -> None:
-    one, same, other = (list(islice(rounds(seed), 2)) for seed in (3, 3, 4))
+    one, same, other = (list(islice(draw_rounds(seed), 2)) for seed in (3, 3, 4))
     assert one == same
     assert one != other
     assert one[0] != one[1]
 
 
 def test_every_round_holds_every_kind_and_keeps_its_limits() -> None:
-    for trials in islice(rounds(0, TINY), 3):
+    for trials in islice(draw_rounds(0, TINY), 3):
         kinds = {trial.operation.kind for trial in trials}
         assert kinds == KNOWN_KINDS | DETECTION_KINDS | {PARAMETER, ADAM, STEP, CLAMP_IN_PLACE}
-        assert all(multiplications(trial) <= TINY.multiplications for trial in trials)
+        assert all(trial.multiplications <= TINY.multiplications for trial in trials)
         images = [trial for trial in trials if trial.operation.kind not in (PARAMETER, ADAM, STEP)]
-        assert all(largest_elements(trial) <= TINY.elements for trial in images)
+        assert all(trial.largest_elements <= TINY.elements for trial in images)
 
 
 def test_convolutions_of_all_classes_with_aligned_and_odd_channels_come_in_a_few_rounds() -> None:
-    trials = [trial for some in islice(rounds(0), 4) for trial in some if trial.operation.kind == CONVOLUTION]
+    trials = [
+        trial for some in islice(draw_rounds(0), 4) for trial in some if trial.operation.kind == CONVOLUTION
+    ]
     classes = {
-        class_of(LayerCall(trial.operation, trial.batch, trial.stages[0]), training=True) for trial in trials
+        classify_call(LayerCall(trial.operation, trial.batch, trial.stages[0]), training=True)
+        for trial in trials
     }
     assert classes == {
         "1x1 convolution",
@@ -135,12 +141,12 @@ def test_convolutions_of_all_classes_with_aligned_and_odd_channels_come_in_a_few
 def test_every_layer_of_a_round_runs_and_has_the_shape_that_it_says() -> None:
     import torch
 
-    bench = Bench(torch, "cpu", clock_for("cpu"))
-    for trial in next(rounds(0, TINY)):
+    bench = LayerBench(torch, "cpu", make_clock("cpu"))
+    for trial in next(draw_rounds(0, TINY)):
         if trial.operation.kind in (PARAMETER, ADAM, STEP, SORTING, *BESIDE):
             continue
-        call = made_call(bench, trial, training=True)
-        _, inputs = made_inputs(bench, trial, input_gradient=True)
+        call = make_call(bench, trial, training=True)
+        _, inputs = make_inputs(bench, trial, input_gradient=True)
         output = call(*inputs)
         rows, *more = trial.operation.output_shape
         summed = trial.operation.output_shape == (1,)
@@ -150,11 +156,11 @@ def test_every_layer_of_a_round_runs_and_has_the_shape_that_it_says() -> None:
 
 
 def test_a_tiny_bench_is_measured_kept_and_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detscope.predict.microbench_run.CPU_LIMITS", TINY)
+    monkeypatch.setattr("detscope.predict.microbench.run.CPU_LIMITS", TINY)
     own = OwnTime(monkeypatch)
     file = tmp_path / "kept" / "microbench.csv"
     rows = run_microbench("cpu", 40.0, file, own.begins, threads=1)
-    begun = next(rounds(0, TINY))[:40]  # when the time is over, no other layer begins
+    begun = next(draw_rounds(0, TINY))[:40]  # when the time is over, no other layer begins
     assert [row.operation for row in rows] == [trial.operation for trial in begun for _ in trial.stages]
     assert all(row.ms > 0 and row.drift > 0 for row in rows)
     assert own.told == [second / 40 for second in range(40)]
@@ -171,19 +177,20 @@ def test_more_work_takes_longer() -> None:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    some = Limits(elements=1e6, multiplications=5e7)
-    layers = [(trial, trial.operation.convolution) for trial in next(rounds(0, some))]
+    some = LayerLimits(elements=1e6, multiplications=5e7)
+    layers = [(trial, trial.operation.convolution) for trial in next(draw_rounds(0, some))]
     trials = [trial for trial, layer in layers if layer and layer.groups == 1]  # others torch counts wrongly
+    cost = attrgetter("multiplications")
     with FlopCounterMode(display=False) as counter:
-        bench = Bench(torch, "cpu", Multiplications(counter))
-        for trial in (min(trials, key=multiplications), max(trials, key=multiplications)):
-            forward = 2 * multiplications(trial)  # each with an addition
-            assert measure(bench, trial, "inference") == forward
-            assert measure(bench, trial, "training") == pytest.approx(3 * forward)
+        bench = LayerBench(torch, "cpu", Multiplications(counter))
+        for trial in (min(trials, key=cost), max(trials, key=cost)):
+            forward = 2 * trial.multiplications  # each with an addition
+            assert measure_layer(bench, trial, "inference") == forward
+            assert measure_layer(bench, trial, "training") == pytest.approx(3 * forward)
 
 
 def test_the_processors_clock_adds_up_what_lies_between_start_and_stop() -> None:
-    clock = clock_for("cpu")
+    clock = make_clock("cpu")
     clock.reset()
     for _ in range(2):
         clock.start()
@@ -208,18 +215,18 @@ def test_a_bench_without_time_or_device_says_so_in_one_line() -> None:
 
 def test_drift_is_in_proportion_between_references_and_one_accident_is_none() -> None:
     seconds = tuple(10.0 * place for place in range(7))
-    drift = Drift(seconds, (9.0, 2.0, 2.0, 2.0, 2.0, 4.0, 4.0), (1.0,) * 7)
-    assert drift.at(0.0, computes=True) == pytest.approx(1.0)
-    assert drift.at(45.0, computes=True) == pytest.approx(1.5)
-    assert drift.at(60.0, computes=True) == pytest.approx(2.0)
-    assert drift.at(45.0, computes=False) == pytest.approx(1.0)
-    assert drift.largest == pytest.approx(2.0)
+    drift = MachineDrift(seconds, (9.0, 2.0, 2.0, 2.0, 2.0, 4.0, 4.0), (1.0,) * 7)
+    assert drift.slowness_at(0.0, computes=True) == pytest.approx(1.0)
+    assert drift.slowness_at(45.0, computes=True) == pytest.approx(1.5)
+    assert drift.slowness_at(60.0, computes=True) == pytest.approx(2.0)
+    assert drift.slowness_at(45.0, computes=False) == pytest.approx(1.0)
+    assert drift.largest_ratio == pytest.approx(2.0)
 
 
 def test_a_round_that_did_not_end_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     own = OwnTime(monkeypatch)
-    monkeypatch.setattr("detscope.predict.microbench_run.measure", lambda *_: 1.0)
-    whole = len(next(rounds(0, TINY)))
+    monkeypatch.setattr("detscope.predict.microbench.run.measure_layer", lambda *_: 1.0)
+    whole = len(next(draw_rounds(0, TINY)))
     for seconds, finished in ((5, 0), (whole, 1)):
         assert measure_layers("cpu", seconds, limits=TINY, progress=own.begins).rounds == finished
 
@@ -238,16 +245,16 @@ def test_what_is_told_of_small_operators_is_what_they_are() -> None:
             self.elements += sum(one.numel() for one in leaves if isinstance(one, torch.Tensor))
             return found
 
-    bench = Bench(torch, "cpu", clock_for("cpu"))
-    for draw in (views, small):
+    bench = LayerBench(torch, "cpu", make_clock("cpu"))
+    for draw in (draw_views, draw_small):
         trial = draw(Random(5))
         with Counted() as counted:
-            made_call(bench, trial, training=False)()
+            make_call(bench, trial, training=False)()
         # what is made beforehand is counted too
         with Counted() as before:
-            made_call(bench, trial, training=False)
+            make_call(bench, trial, training=False)
         assert counted.calls - before.calls == trial.parts
-        if draw is small:
+        if draw is draw_small:
             moved = (counted.elements - before.elements) / trial.parts
             assert moved == pytest.approx(trial.operation.output_elements, rel=0.1)
 
@@ -257,17 +264,17 @@ def test_the_start_of_a_backward_pass_is_no_part_of_a_small_layer_but_of_a_step(
     """Forward is a call, and backward another that is as long as one with nothing in it."""
     import torch
 
-    bench = Bench(torch, "cpu", Ticks())
-    trials = [trial for trial in next(rounds(0, TINY)) if trial.operation.kind == kind]
-    assert measure(bench, trials[0], "training") == pytest.approx(ms)
+    bench = LayerBench(torch, "cpu", Ticks())
+    trials = [trial for trial in next(draw_rounds(0, TINY)) if trial.operation.kind == kind]
+    assert measure_layer(bench, trials[0], "training") == pytest.approx(ms)
 
 
 @pytest.mark.parametrize("draw", [draw for draw, _ in DETECTION], ids=lambda draw: draw.__name__)
-def test_operators_of_detectors_run_at_whatever_sizes_are_drawn(draw: Callable[[Random], Trial]) -> None:
+def test_operators_of_detectors_run_at_whatever_sizes_are_drawn(draw: Callable[[Random], LayerTrial]) -> None:
     import torch
 
-    bench = Bench(torch, "cpu", clock_for("cpu"))
+    bench = LayerBench(torch, "cpu", make_clock("cpu"))
     for seed in range(4):
         trial = draw(Random(seed))
         for stage in trial.stages:
-            assert measure(bench, trial, stage) > 0
+            assert measure_layer(bench, trial, stage) > 0

@@ -14,10 +14,10 @@ import pytest
 from made_networks import made_samples
 
 from detscope.errors import InputError
-from detscope.predict.device_model import fit_device
-from detscope.predict.layer_features import class_of, features_of, terms_of, widths_of
-from detscope.predict.model_file import load_model, save_model
-from detscope.predict.trees import fit_trees
+from detscope.predict.device.file import load_model, save_model
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.calls import call_features, classify_call, count_widths, roofline_terms
+from detscope.predict.models.older import fit_trees
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +143,9 @@ def test_a_forest_that_unpacks_to_more_than_its_limit_is_refused(
 def test_the_widths_of_every_class_are_those_of_its_layers() -> None:
     from made_networks import chain
 
-    from detscope.predict.layer_calls import calls_of
+    from detscope.predict.layers.calls import list_calls
 
-    for call in calls_of(chain(16), 4, training=True):
+    for call in list_calls(chain(16), 4, training=True):
         if call.operation.kind in ("convolution", "relu"):
-            name = class_of(call, training=True)
-            assert widths_of(name) == (len(terms_of(call)), len(features_of(call)))
+            name = classify_call(call, training=True)
+            assert count_widths(name) == (len(roofline_terms(call)), len(call_features(call)))

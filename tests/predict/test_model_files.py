@@ -10,12 +10,12 @@ import pytest
 from made_networks import chain, made_samples
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.answer import answer
-from detscope.predict.device_model import DeviceModel, fit_device
-from detscope.predict.model_file import load_model, save_model
-from detscope.predict.samples import Case
+from detscope.predict.answer import answer_questions
+from detscope.predict.device.file import load_model, save_model
+from detscope.predict.device.model import DeviceModel, fit_device
+from detscope.predict.samples import StepCase
 
-CASES = [Case(chain(40), 8), Case(chain(200, depth=7), 64)]
+CASES = [StepCase(chain(40), 8), StepCase(chain(200, depth=7), 64)]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_model_says_the_same_after_it_was_stored(model: DeviceModel, file: Pat
         ("net0", "net1", "net2"),
     )
     for target in ("memory", "latency"):
-        one, other = (found.targets[target].estimate(CASES) for found in (model, loaded))
+        one, other = (found.targets[target].estimate_cases(CASES) for found in (model, loaded))
         assert np.allclose(one.predicted, other.predicted)
         assert np.allclose(one.upper, other.upper)
         assert (one.extrapolated == other.extrapolated).all()
@@ -102,7 +102,7 @@ def test_a_forest_with_a_strange_type_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_an_answer_has_memory_by_category_latency_and_what_fits(model: DeviceModel) -> None:
-    found = answer(chain(64, name="net0"), [2, 8, 32], model, limit_bytes=1.6e9)
+    found = answer_questions(chain(64, name="net0"), [2, 8, 32], model, limit_bytes=1.6e9)
     assert [row["batch"] for row in found["rows"]] == [2, 8, 32]
     first = found["rows"][0]
     low, high = first["latency_ms_interval"]
@@ -114,7 +114,7 @@ def test_an_answer_has_memory_by_category_latency_and_what_fits(model: DeviceMod
 
 
 def test_without_a_device_model_memory_is_simulated_and_latency_cannot_be_told() -> None:
-    found = answer(chain(64), [4])
+    found = answer_questions(chain(64), [4])
     assert found["cannot_tell"] == ["latency: no device model"]
     assert found["rows"][0]["latency_ms"] is None
     assert found["rows"][0]["allocated_bytes"] > 0
@@ -123,4 +123,4 @@ def test_without_a_device_model_memory_is_simulated_and_latency_cannot_be_told()
 
 def test_a_batch_of_0_is_refused() -> None:
     with pytest.raises(UsageError, match="a batch of 0 images"):
-        answer(chain(8), [4, 0])
+        answer_questions(chain(8), [4, 0])

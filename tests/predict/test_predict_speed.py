@@ -15,19 +15,19 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from detscope.predict import trace_memory
-from detscope.predict.collecting import young_garbage_alone
-from detscope.predict.memory import Replay
-from detscope.predict.trace_hollow import Hollow
-from detscope.predict.trace_log import BACKWARD
-from detscope.predict.trace_memory import TracedNetwork, trace_network
-from detscope.predict.trace_scratch import ScratchBook
-from detscope.predict.trace_shapes import (
+from detscope.predict.garbage import skip_full_collections
+from detscope.predict.memory.lifetimes import MemoryReplay
+from detscope.predict.trace import network as trace_memory
+from detscope.predict.trace.hollow import (
     BATCH_NORM,
     BATCH_NORM_BACKWARD,
     LIKE_THEIR_INPUTS,
-    known_outputs,
+    HollowRunner,
+    describe_known,
 )
+from detscope.predict.trace.network import TracedNetwork, trace_network
+from detscope.predict.trace.scratch import ScratchSizes
+from detscope.predict.trace.step import BACKWARD
 from detscope.zoo.networks import load_network
 
 SHAPES = [(2, 3, 8, 8), (3, 1, 5, 5), (2, 4, 1, 1), (1, 2, 1, 7), (6, 5)]
@@ -58,15 +58,17 @@ def batch_norm_backward(shape: tuple[int, ...], wanted: tuple[bool, ...] = (True
 def test_rules_say_what_the_operators_give(shape: tuple[int, ...]) -> None:
     aten = torch.ops.aten
     given = batch_norm(shape)
-    assert known_outputs(BATCH_NORM, given, {}) == described(aten.native_batch_norm(*given))
+    assert describe_known(BATCH_NORM, given, {}) == described(aten.native_batch_norm(*given))
     given = batch_norm_backward(shape)
-    assert known_outputs(BATCH_NORM_BACKWARD, given, {}) == described(aten.native_batch_norm_backward(*given))
+    assert describe_known(BATCH_NORM_BACKWARD, given, {}) == described(
+        aten.native_batch_norm_backward(*given)
+    )
     for name in LIKE_THEIR_INPUTS:
         kind = name.partition(".")[2]
         two = kind in PAIRS or kind.endswith("_backward")
         tensors = [torch.ones(shape) for _ in range(2 if two else 1)]
         given = [*tensors, *MORE.get(kind, [])]
-        assert known_outputs(name, given, {}) == described(getattr(aten, kind)(*given)), name
+        assert describe_known(name, given, {}) == described(getattr(aten, kind)(*given)), name
 
 
 def test_where_rules_do_not_hold_torch_is_asked() -> None:
@@ -83,19 +85,21 @@ def test_where_rules_do_not_hold_torch_is_asked() -> None:
         [image[:, :, ::2]],
         [2.0],
     ):
-        assert known_outputs("aten.mul", given, {}) is None
-    assert known_outputs("aten.add", [image, image], {"alpha": 2}) is None
-    assert known_outputs("aten.cat", [image], {}) is None
-    assert known_outputs(BATCH_NORM, batch_norm((2, 3, 4, 4), training=False), {}) is None
-    assert known_outputs(BATCH_NORM, batch_norm((2, 3, 4, 4), dtype=torch.float64), {}) is None
-    assert known_outputs(BATCH_NORM_BACKWARD, batch_norm_backward((2, 3), (True, False, True)), {}) is None
+        assert describe_known("aten.mul", given, {}) is None
+    assert describe_known("aten.add", [image, image], {"alpha": 2}) is None
+    assert describe_known("aten.cat", [image], {}) is None
+    assert describe_known(BATCH_NORM, batch_norm((2, 3, 4, 4), training=False), {}) is None
+    assert describe_known(BATCH_NORM, batch_norm((2, 3, 4, 4), dtype=torch.float64), {}) is None
+    assert describe_known(BATCH_NORM_BACKWARD, batch_norm_backward((2, 3), (True, False, True)), {}) is None
 
 
 def test_an_operator_that_is_left_out_gives_what_the_rule_says() -> None:
     image = torch.zeros(2, 8, 64, 64)
-    found = Hollow()("aten.mul", torch.ops.aten.mul.Tensor, (image, image), {}, BACKWARD)
+    found = HollowRunner()("aten.mul", torch.ops.aten.mul.Tensor, (image, image), {}, BACKWARD)
     assert described(found) == described(image)
-    many = Hollow()(BATCH_NORM, torch.ops.aten.native_batch_norm.default, batch_norm((2, 3, 4, 4)), {}, "")
+    many = HollowRunner()(
+        BATCH_NORM, torch.ops.aten.native_batch_norm.default, batch_norm((2, 3, 4, 4)), {}, ""
+    )
     assert [tuple(one.shape) for one in many] == [(2, 3, 4, 4), (3,), (3,)]
 
 
@@ -103,7 +107,7 @@ def test_an_operator_that_is_left_out_gives_what_the_rule_says() -> None:
 def detector() -> TracedNetwork:
     """Its two steps do not match: it works image by image."""
     traced = trace_network(load_network("tiny_fasterrcnn"))
-    assert not traced.matching
+    assert not traced.steps_match
     return traced
 
 
@@ -112,29 +116,29 @@ def test_traced_steps_are_replayed_once_for_all_batches(
 ) -> None:
     replayed = []
 
-    class Counted(Replay):
-        def run(self, events: Any) -> None:
+    class Counted(MemoryReplay):
+        def replay_events(self, events: Any) -> None:
             replayed.append(len(events))
-            super().run(events)
+            super().replay_events(events)
 
-    monkeypatch.setattr(trace_memory, "Replay", Counted)
+    monkeypatch.setattr(trace_memory, "MemoryReplay", Counted)
     one, other = detector.steps
     fresh = replace(detector, steps=(replace(one), replace(other)))  # nothing is kept of these yet
-    peaks = {batch: fresh.cuda_peak(batch) for batch in (1, 2, 5, 40)}
+    peaks = {batch: fresh.find_cuda_peak(batch) for batch in (1, 2, 5, 40)}
     assert len(replayed) == len(fresh.steps)
-    assert fresh.cuda_peak(2, "adam").allocated > peaks[2].allocated
+    assert fresh.find_cuda_peak(2, "adam").allocated > peaks[2].allocated
     assert peaks[40].reserved > peaks[5].reserved > peaks[1].reserved
 
 
 def test_a_peak_does_not_depend_on_the_batches_asked_for_before(detector: TracedNetwork) -> None:
-    asked = [detector.cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
-    alone = [replace(detector, book=ScratchBook()).cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
+    asked = [detector.find_cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
+    alone = [replace(detector, book=ScratchSizes()).find_cpu_peak(batch, "sgd") for batch in (1, 40, 3)]
     assert asked == alone
 
 
 def test_only_rounds_through_everything_are_left_out_and_they_come_back() -> None:
     before = gc.get_threshold()
-    with pytest.raises(ValueError, match="broken"), young_garbage_alone():
+    with pytest.raises(ValueError, match="broken"), skip_full_collections():
         assert gc.get_threshold()[:2] == before[:2]
         assert gc.get_threshold()[2] > 1_000_000
         raise ValueError("broken")
@@ -143,7 +147,8 @@ def test_only_rounds_through_everything_are_left_out_and_they_come_back() -> Non
 
 def test_a_prediction_loads_nothing_that_only_fits_and_reports_need() -> None:
     code = (
-        "import sys, detscope.cli.predict, detscope.sessions.predict, detscope.report.terminal_predict\n"
+        "import sys, detscope.cli.networks.predict, detscope.sessions.predict.prediction\n"
+        "import detscope.report.verbs.prediction, detscope.report.render.terminal\n"
         "slow = ('torch', 'scipy', 'sklearn', 'skops', 'polars', 'plotly', 'PIL', 'matplotlib')\n"
         "print([name for name in slow if name in sys.modules])"
     )

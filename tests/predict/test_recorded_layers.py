@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from detscope.errors import InputError
-from detscope.predict.recorded import graph_of, read_layers
-from detscope.predict.samples import fingerprint, read_samples, with_target
+from detscope.predict.layers.lists import read_layers, read_older_rows
+from detscope.predict.samples import keep_measured, read_samples, sum_samples
 
 SHAPE = [1, 4, 8, 8]
 CONV = {"ic": 4, "oc": 4, "k": 3, "stride": 1, "pad": 1, "groups": 1, "ip": 8, "op": 8, "params": 148}
@@ -24,23 +24,23 @@ def test_the_second_operand_of_an_addition_is_what_its_block_began_with() -> Non
         row("relu_", 2, 2),
         row("conv", 2, 3, **CONV),
     ]
-    graph = graph_of("x_0", [*rows, row("add", 3, 4)])
+    graph = read_older_rows("x_0", [*rows, row("add", 3, 4)])
     assert graph.operations[-1].inputs == (3, 1)
 
 
 def test_a_branch_that_nobody_used_is_the_second_operand() -> None:
     rows = [row("conv", 0, 1, **CONV), row("conv", 1, 2, **CONV), row("conv", 1, 3, **CONV), row("add", 2, 4)]
-    assert graph_of("x_0", rows).operations[-1].inputs == (2, 3)
+    assert read_older_rows("x_0", rows).operations[-1].inputs == (2, 3)
 
 
 def test_all_parts_of_a_concatenation_are_found() -> None:
     rows = [row("conv", 0, 1, **CONV), row("conv", 1, 2, **CONV), row("conv", 1, 3, **CONV)]
     cat = ["cat", 2, SHAPE, 4, [1, 8, 8, 8], {"n": 2}]
-    assert graph_of("x_0", [*rows, cat]).operations[-1].inputs == (2, 3)
+    assert read_older_rows("x_0", [*rows, cat]).operations[-1].inputs == (2, 3)
 
 
 def test_weights_and_biases_are_parameters_of_their_own() -> None:
-    assert graph_of("x_0", [row("conv", 0, 1, **CONV)]).parameters == (144, 4)
+    assert read_older_rows("x_0", [row("conv", 0, 1, **CONV)]).parameter_sizes == (144, 4)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"resnet": []}', '{"resnet_0": [["conv", 1]]}'])
@@ -62,14 +62,14 @@ def test_older_files_of_both_kinds_are_read_and_rows_without_layers_left_out(tmp
     (one,), (failed,) = read_samples(commas, graphs), read_samples(bars, graphs)
     assert (one.case.batch, one.allocated_bytes, one.process_bytes) == (4, 10 * 2**20, None)
     assert (one.latency_ms, failed.passed) == (2.5, False)
-    assert with_target([one, failed], "process_bytes") == []  # what failed holds no figure
-    assert fingerprint([one]) != fingerprint([failed])
+    assert keep_measured([one, failed], "process_bytes") == []  # what failed holds no figure
+    assert sum_samples([one]) != sum_samples([failed])
 
 
 @pytest.mark.parametrize("line", ["net,zero,4,1", "net,0,0,1", "net,0,4,much"])
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, line: str) -> None:
     file = tmp_path / "a.csv"
     file.write_text(f"net_name,level,bs,latency\n{line}\n")
-    graph = graph_of("net_0", [row("conv", 0, 1, **CONV)])
+    graph = read_older_rows("net_0", [row("conv", 0, 1, **CONV)])
     with pytest.raises(InputError, match="line 2"):
         read_samples(file, {("net", 0): graph})

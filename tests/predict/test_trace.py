@@ -12,12 +12,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from detscope.predict.graph import BATCH_NORM, CONVOLUTION, LINEAR
-from detscope.predict.lifetimes import TrainingPlan
-from detscope.predict.memory import simulate_training
-from detscope.predict.trace import trace_step
-from detscope.predict.trace_beside import beside_of
-from detscope.predict.trace_graph import graph_of_step
+from detscope.predict.layers.kinds import BATCH_NORM, CONVOLUTION, LINEAR
+from detscope.predict.memory.lifetimes import TrainingPlan, simulate_training
+from detscope.predict.trace.graph import count_side_operators, make_graph
+from detscope.predict.trace.step import trace_step
 from detscope.zoo.networks import Network, load_network
 
 
@@ -81,16 +79,18 @@ def test_every_parameter_gets_a_gradient_block_of_its_size(mobilenet: Network) -
 
 
 def test_the_layer_graph_has_all_layers_at_a_batch_of_one(mobilenet: Network) -> None:
-    graph = graph_of_step("mobilenet", trace_step(mobilenet, 3))
+    graph = make_graph("mobilenet", trace_step(mobilenet, 3))
     modules = list(mobilenet.module.modules())
     for kind, layer in ((CONVOLUTION, torch.nn.Conv2d), (BATCH_NORM, torch.nn.BatchNorm2d)):
         wanted = sum(isinstance(module, layer) for module in modules)
         assert sum(operation.kind == kind for operation in graph.operations) == wanted
     assert sum(operation.kind == LINEAR for operation in graph.operations) == 2
-    assert sum(graph.parameters) == mobilenet.parameters
+    assert sum(graph.parameter_sizes) == mobilenet.parameters
     first = graph.operations[0]
     assert first.input_shapes == ((1, 3, 64, 64),) and first.output_shape == (1, 16, 32, 32)
-    depthwise = [one.convolution for one in graph.operations if one.convolution and one.convolution.depthwise]
+    depthwise = [
+        one.convolution for one in graph.operations if one.convolution and one.convolution.is_depthwise
+    ]
     assert {layer.kernel for layer in depthwise} == {(3, 3), (5, 5)}
     assert simulate_training(graph, TrainingPlan(4)).later.allocated > 4 * mobilenet.parameters
 
@@ -98,15 +98,17 @@ def test_the_layer_graph_has_all_layers_at_a_batch_of_one(mobilenet: Network) ->
 def test_a_detector_keeps_its_stages_and_can_be_simulated() -> None:
     network = load_network("tiny_fasterrcnn")
     step = trace_step(network, 2)
-    graph = graph_of_step("tiny_fasterrcnn", step)
+    graph = make_graph("tiny_fasterrcnn", step)
     assert {"backbone", "rpn", "roi_heads"} <= {operation.stage for operation in graph.operations}
     rois = [call for call in step.log.calls if call.name == "torchvision.roi_align"]
     assert rois and sum(call.outputs[0].shape[0] for call in rois) > 20, "no proposals were chosen"
     assert simulate_training(graph, TrainingPlan(2)).later.allocated > 0
     # the RPN's head sees five levels; all that is trained is there once
     trained = sum(one.numel() for one in network.module.parameters() if one.requires_grad)
-    assert sum(graph.parameters) == trained
-    beside = {one.kind: one for one in beside_of(step, trace_step(network, 3)) if one.stage == "rpn"}
+    assert sum(graph.parameter_sizes) == trained
+    beside = {
+        one.kind: one for one in count_side_operators(step, trace_step(network, 3)) if one.stage == "rpn"
+    }
     assert beside["torchvision.nms"].calls == (0, 1)
     for kind in ("view", "small operator"):
         assert beside[kind].calls[0] > 0 and beside[kind].calls[1] > 0

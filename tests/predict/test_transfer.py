@@ -10,20 +10,17 @@ import pytest
 from made_networks import made_samples
 
 from detscope.errors import InputError
-from detscope.predict.calibrate import spread_samples
-from detscope.predict.device_model import DeviceModel, fit_device
-from detscope.predict.methods import fit_method
-from detscope.predict.model_file import load_model, save_model
-from detscope.predict.physical import PhysicalModel
-from detscope.predict.protocols import splits
-from detscope.predict.samples import Sample
-from detscope.predict.score import score
-from detscope.predict.transfer import LEFT_OUT, transfer_device, transfer_target
+from detscope.predict.device.file import load_model, save_model
+from detscope.predict.device.model import LEFT_OUT, DeviceModel, fit_device, transfer_device, transfer_target
+from detscope.predict.models.methods import fit_method
+from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.samples import StepSample, choose_spread
+from detscope.predict.score import score_method, split_samples
 
 
 def elsewhere(
-    samples: list[Sample], factor: float = 0.3, noise: float = 0.03, device: str = "new"
-) -> list[Sample]:
+    samples: list[StepSample], factor: float = 0.3, noise: float = 0.03, device: str = "new"
+) -> list[StepSample]:
     """The same steps on a device that is faster by one factor and holds another constant."""
     draw = np.random.default_rng(0)
     return [
@@ -42,15 +39,15 @@ def old() -> DeviceModel:
     return fit_device(made_samples(), method="physical")
 
 
-def errors(model: DeviceModel, target: str, asked: list[Sample]) -> float:
+def errors(model: DeviceModel, target: str, asked: list[StepSample]) -> float:
     key = "latency_ms" if target == "latency" else "process_bytes"
-    truth = np.array([one.value(key) for one in asked], dtype=float)
+    truth = np.array([one.get_value(key) for one in asked], dtype=float)
     return float(np.abs(model.targets[target].predict([one.case for one in asked]) / truth - 1).mean())
 
 
 def test_five_samples_make_a_new_device_of_an_old_one(old: DeviceModel, tmp_path: Path) -> None:
     new = elsewhere(made_samples())
-    given = spread_samples(new, 5)
+    given = choose_spread(new, 5)
     made = transfer_device(old, given, ["latency", "memory"])
     rest = [one for one in new if one not in given]
     assert errors(old, "latency", rest) > 2
@@ -68,10 +65,10 @@ def test_five_samples_make_a_new_device_of_an_old_one(old: DeviceModel, tmp_path
 
 def test_intervals_are_wider_than_the_old_device_s_and_hold(old: DeviceModel) -> None:
     new = elsewhere(made_samples(), noise=0.05)
-    made = transfer_target(old.targets["latency"], "latency", spread_samples(new, 6))
+    made = transfer_target(old.targets["latency"], "latency", choose_spread(new, 6))
     assert made.far_width > old.targets["latency"].far_width
     assert made.near_width >= old.targets["latency"].near_width
-    found = made.estimate([one.case for one in new])
+    found = made.estimate_cases([one.case for one in new])
     truth = np.array([one.latency_ms for one in new])
     assert ((found.lower <= truth) & (truth <= found.upper)).mean() >= 0.9
 
@@ -80,7 +77,7 @@ def test_fewer_samples_and_worse_ones_give_wider_intervals(old: DeviceModel) -> 
     source = old.targets["latency"]
     steady, noisy = elsewhere(made_samples(), noise=0.01), elsewhere(made_samples(), noise=0.2)
     widths = [
-        transfer_target(source, "latency", spread_samples(samples, count)).far_width
+        transfer_target(source, "latency", choose_spread(samples, count)).far_width
         for samples, count in ((steady, 10), (noisy, 10), (noisy, 3))
     ]
     assert widths[0] < widths[1] < widths[2]
@@ -91,9 +88,9 @@ def test_the_host_has_a_factor_of_its_own(old: DeviceModel) -> None:
     physical = old.targets["latency"].far
     assert isinstance(physical, PhysicalModel)
     samples = made_samples()
-    device, host = physical.parts([one.case for one in samples])
+    device, host = physical.split_parts([one.case for one in samples])
     new = [replace(one, latency_ms=max(0.2 * d, h)) for one, d, h in zip(samples, device, host, strict=True)]
-    made = transfer_target(old.targets["latency"], "latency", spread_samples(new, 10))
+    made = transfer_target(old.targets["latency"], "latency", choose_spread(new, 10))
     truth = np.array([one.latency_ms for one in new])
     assert float(np.abs(made.predict([one.case for one in new]) / truth - 1).mean()) < 0.2
 
@@ -109,13 +106,13 @@ def test_too_few_samples_and_trees_are_refused_in_one_line(old: DeviceModel) -> 
 def test_scoring_an_unseen_device_uses_the_other_and_asks_about_the_rest() -> None:
     first = [replace(one, device="first") for one in made_samples()]
     both = [*first, *elsewhere(made_samples(), device="second")]
-    found = splits(both, "unseen-device")
+    found = split_samples(both, "unseen-device")
     assert [split.name for split in found] == ["first", "second"]
     for split in found:
         assert {one.device for one in split.seen} != {split.name}
         assert {one.device for one in split.asked} == {split.name}
         assert (len(split.given), len(split.asked)) == (5, len(first) - 5)
-    made = score(both, "latency", "unseen-device", "physical")
+    made = score_method(both, "latency", "unseen-device", "physical")
     assert made.mean < 0.1
     with pytest.raises(InputError, match="two devices"):
-        splits(first, "unseen-device")
+        split_samples(first, "unseen-device")

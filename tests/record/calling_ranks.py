@@ -19,7 +19,7 @@ import torch.multiprocessing as processes
 from torch.distributed import all_reduce  # bound before anybody listens
 
 from detscope.record.communication import CommunicationWatch
-from detscope.record.patches import Patches
+from detscope.record.foreign import Patches
 
 
 def calls(rank: int) -> dict[str, Callable[[], Any]]:
@@ -66,7 +66,7 @@ def work(rank: int, folder: str) -> None:
     """Call them all, each in a step of its own."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     watch, patches = CommunicationWatch(rank), Patches()
-    watch.attach_to_calls(patches.put, lambda: "other")
+    watch.attach_to_calls(patches, lambda: "other")
     rows: dict[str, list[Any]] = {}
     failed: dict[str, str] = {}
     for step, (name, call) in enumerate(calls(rank).items()):
@@ -77,10 +77,10 @@ def work(rank: int, folder: str) -> None:
             if "support" not in str(error) and not isinstance(error, NotImplementedError):
                 raise
             failed[name] = str(error)
-        rows[name] = watch.take(step)
+        rows[name] = watch.take_step(step)
     patches.undo()
     dist.all_reduce(torch.ones(1))
-    rows["after"] = watch.take(99)
+    rows["after"] = watch.take_step(99)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps({"rows": rows, "failed": failed}))
     dist.destroy_process_group()
     # A functional collective keeps the group and its threads alive. One of them that lets go of a tensor

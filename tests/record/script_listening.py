@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.hooks import Hooks
 from detscope.record.script.options import ScriptOptions
-from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.tracker import Tracker
+from detscope.record.script.tracker import ScriptTracker
 
 
 class Net(nn.Module):
@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 class Listened:
     def __init__(self, options: ScriptOptions) -> None:
-        self.tracker = Tracker(options)
+        self.tracker = ScriptTracker(options)
         self.hooks = Hooks(self.tracker)
         self.run: Path | None = None
 
@@ -38,7 +38,7 @@ class Listened:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        self.run = self.tracker.close(error)
+        self.run = self.tracker.close_run(error)
         self.hooks.remove()
         if self.tracker.recording.failure:
             raise self.tracker.recording.failure

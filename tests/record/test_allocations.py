@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from detscope.record.allocations import measure_allocations
+from detscope.record.memory.allocations import measure_allocations
 from detscope.zoo.contract import Stage
 
 BYTES = 1000 * 256 * 4

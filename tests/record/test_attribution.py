@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.record.attribution import NOBODY, attribute, ownership
-from detscope.record.borders import BorderScribe
-from detscope.record.events import EventBuffer
-from detscope.record.model_probes import ModelProbes
-from detscope.record.nodes import NodeTable
-from detscope.record.operators import OperatorEvents, OperatorWindow
+from detscope.record.model.borders import BorderWriter
+from detscope.record.model.probes import ModelProbes
+from detscope.record.operators.attribution import NOBODY, attribute_operators, find_owners
+from detscope.record.operators.profiler import OperatorEvents, OperatorWindow
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import NodeTable
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 
@@ -32,15 +32,15 @@ def events_of(*rows: tuple) -> OperatorEvents:
 @pytest.fixture
 def table() -> NodeTable:
     nodes = NodeTable()
-    nodes.add("module", "", "Net")
-    nodes.add("module", "conv", "Conv2d", stage="backbone")
-    nodes.add("module", "head", "Linear", stage="head")
+    nodes.add_node("module", "", "Net")
+    nodes.add_node("module", "conv", "Conv2d", stage="backbone")
+    nodes.add_node("module", "head", "Linear", stage="head")
     return nodes
 
 
 def forward_events(nodes: NodeTable) -> list[int]:
     """Root creates node 10, conv 11 and 12, root 13, head 14; 15 is made outside."""
-    root, conv, head = (nodes.add("module", path).number for path in ("", "conv", "head"))
+    root, conv, head = (nodes.add_node("module", path).number for path in ("", "conv", "head"))
     return [
         *(root * 4, 0, 10),
         *(conv * 4, 10, 11),
@@ -52,9 +52,10 @@ def forward_events(nodes: NodeTable) -> list[int]:
 
 
 def test_every_sequence_number_belongs_to_the_innermost_module_that_created_it(table):
-    owners = ownership(forward_events(table), table)
+    owners = find_owners(forward_events(table), table)
     paths = {
-        s: table[o].path if (o := owners.at(s)[0]) != NOBODY else None for s in (9, 10, 11, 12, 13, 14, 15)
+        s: table[o].path if (o := owners.owner_at(s)[0]) != NOBODY else None
+        for s in (9, 10, 11, 12, 13, 14, 15)
     }
     assert paths == {9: None, 10: "", 11: "conv", 12: "conv", 13: "", 14: "head", 15: None}
 
@@ -67,25 +68,25 @@ def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_foll
         (AUTOGRAD + "torch::autograd::AccumulateGrad", 131, 4),
         (AUTOGRAD + "ConvolutionBackward0", 140, 50, 11),
     )
-    result = attribute(raw, table, forward_events(table))
+    result = attribute_operators(raw, table, forward_events(table))
     rows = {(r["name"].removeprefix(AUTOGRAD), r["module"]): r for r in result.operators.to_dicts()}
     assert rows["AddmmBackward0", "head"]["self_ns"] == 12
     assert rows["aten::mm", "head"]["direction"] == "backward"
     assert rows["torch::autograd::AccumulateGrad", "head"]["stage"] == "head"
     assert rows["ConvolutionBackward0", "conv"]["stage"] == "backbone"
     assert rows["AddBackward0", None]["total_ns"] == 5
-    assert result.backward_share == pytest.approx(74 / 79)
+    assert result.backward_in_modules_ns / result.backward_ns == pytest.approx(74 / 79)
 
 
 def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_counted(table):
-    conv = table.add("module", "conv").number
+    conv = table.add_node("module", "conv").number
     raw = events_of(
         (f"detscope#{conv}", 0, 100),
         ("aten::convolution", 10, 50, -1, 7),
         ("implicit_gemm", 200, 400, -1, 7, True),
         ("orphan", 700, 10, -1, 99, True),
     )
-    result = attribute(raw, table, [])
+    result = attribute_operators(raw, table, [])
     (row,) = result.operators.to_dicts()
     assert (row["module"], row["device_ns"], row["kernels"]) == ("conv", 400, 1)
     assert result.kernels_unlinked == 1
@@ -94,14 +95,14 @@ def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_
 
 def test_without_a_device_there_is_no_device_time_rather_than_zero(table):
     raw = OperatorEvents(["aten::add"], [0], [10], [1], [-1])
-    assert attribute(raw, table, []).operators["device_ns"].to_list() == [None]
+    assert attribute_operators(raw, table, []).operators["device_ns"].to_list() == [None]
 
 
 def test_self_times_of_nested_operators_add_up_to_the_outermost(table):
     raw = events_of(
         ("outer", 0, 100), ("middle", 10, 60), ("inner", 20, 30), ("inner", 55, 10), ("other", 100, 7)
     )
-    rows = {row["name"]: row for row in attribute(raw, table, []).operators.to_dicts()}
+    rows = {row["name"]: row for row in attribute_operators(raw, table, []).operators.to_dicts()}
     assert {name: row["self_ns"] for name, row in rows.items()} == {
         "outer": 40,
         "middle": 20,
@@ -129,10 +130,10 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     model = Branchy()
     nodes = NodeTable()
     buffer = EventBuffer()
-    scribe = BorderScribe(buffer)
-    probes = ModelProbes(model, nodes, scribe, "all", (), (), lambda *_: None, lambda *_: None)
-    probes.attach(modules=True)
-    scribe.record_functions = True
+    borders = BorderWriter(buffer)
+    probes = ModelProbes(model, nodes, borders, "all", (), (), lambda *_: None, lambda *_: None)
+    probes.attach_modules(modules=True)
+    borders.record_functions = True
     window = OperatorWindow(cuda=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -142,8 +143,8 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     torch.stack(outputs).sum().backward()
     wall_ns = time.perf_counter_ns() - before_ns
     raw = window.stop()
-    probes.remove()
-    result = attribute(raw, nodes, buffer.take()[0])
+    probes.remove_all()
+    result = attribute_operators(raw, nodes, buffer.take_events()[0])
     rows = result.operators.filter(pl.col("module").is_not_null())
     owners = set(rows.select("name", "module").rows())
     assert (AUTOGRAD + "ConvolutionBackward0", "conv") in owners

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.analyze.ranks_talk import last_arrivals, talks_by_step, wait_ns
+from detscope.analyze.ranks.collectives import find_last_arrivals, read_collectives, sum_waits
 from detscope.runs.writer import polars_schema
 
 RANKS = Path(__file__).with_name("calling_ranks.py")
@@ -69,8 +69,8 @@ def test_a_rank_waits_from_its_own_coming_until_the_last_has_come(noted):
     frame = pl.DataFrame(rows, schema=polars_schema("communication"), orient="row")
     names = list(noted[0]["rows"])
     steps = [names.index(name) for name in MEET]
-    talks = talks_by_step(frame, steps)
-    latest = last_arrivals(talks)
+    talks = read_collectives(frame, steps)
+    latest = find_last_arrivals(talks)
     for step in steps:
         first, second = talks[0, step].blocked[0], talks[1, step].blocked[0]
         assert first.meeting == second.meeting
@@ -78,7 +78,7 @@ def test_a_rank_waits_from_its_own_coming_until_the_last_has_come(noted):
         for rank in (0, 1):
             own = talks[rank, step].blocked[0]
             assert own.end_ns >= last_ns
-            assert wait_ns(talks[rank, step], latest) == max(0, last_ns - own.start_ns)
+            assert sum_waits(talks[rank, step], latest) == max(0, last_ns - own.start_ns)
             assert talks[rank, step].exposed_ns == own.end_ns - own.start_ns
 
 

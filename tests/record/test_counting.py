@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from detscope.record.counting import FLOPS_PER_OUTPUT, FLOPS_PER_PAIR, FLOPS_PER_SAMPLE, count_costs
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 FAMILIES = ("tiny_fasterrcnn", "tiny_maskrcnn", "tiny_retinanet", "tiny_ssd", "tiny_efficientdet")
 
@@ -53,7 +53,7 @@ def alone(module: nn.Module, shape: torch.Size, needs_gradient: bool) -> tuple[i
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_convolution_and_linear_layer_counts_as_torch_counts_it_forward_and_backward(name: str) -> None:
-    built = build(name, BuildOptions(num_classes=6, weights="none", seed=0))
+    built = build_model(name, BuildOptions(num_classes=6, weights="none", seed=0))
     model = built.module.train()
     layers = {
         path: module
@@ -87,7 +87,7 @@ def test_every_convolution_and_linear_layer_counts_as_torch_counts_it_forward_an
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_modules_add_up_to_what_torch_counts_in_all(name: str) -> None:
-    built = build(name, BuildOptions(num_classes=6, weights="none", seed=0))
+    built = build_model(name, BuildOptions(num_classes=6, weights="none", seed=0))
     model = built.module.train()
     costs = count_costs(model, step_of(model), built.stages)
     counter = FlopCounterMode(display=False)
@@ -133,7 +133,7 @@ def test_bytes_are_what_operators_read_and_write_and_views_are_free() -> None:
 
 
 def test_counting_leaves_nothing_on_the_model() -> None:
-    built = build("tiny_ssd", BuildOptions(num_classes=6, weights="none", seed=0))
+    built = build_model("tiny_ssd", BuildOptions(num_classes=6, weights="none", seed=0))
     model = built.module.train()
     before = {path: set(vars(module)) for path, module in model.named_modules()}
     forwards = {type(module): type(module).forward for module in model.modules()}

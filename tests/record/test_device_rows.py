@@ -9,10 +9,10 @@ import pytest
 from torch._C._autograd import DeviceType
 
 from detscope.analyze.device.figures import device_figures
-from detscope.record.attribution import attribute
-from detscope.record.device_rows import StepSpan, device_tables
-from detscope.record.nodes import NodeTable
-from detscope.record.operators import AUTOGRAD, read_events
+from detscope.record.operators.attribution import attribute_operators
+from detscope.record.operators.device_rows import StepSpan, make_device_tables
+from detscope.record.operators.profiler import AUTOGRAD, read_profiler_events
+from detscope.record.steps.nodes import NodeTable
 from detscope.runs.writer import polars_schema
 
 US = 1000
@@ -74,15 +74,15 @@ class Event:
 @pytest.fixture
 def nodes() -> NodeTable:
     table = NodeTable()
-    table.add("module", "", "Net")
-    table.add("module", "backbone", "Conv2d", stage="backbone")
+    table.add_node("module", "", "Net")
+    table.add_node("module", "backbone", "Conv2d", stage="backbone")
     return table
 
 
 def one_step(nodes: NodeTable) -> tuple[list[Event], list[int]]:
     """Transfer, forward with a synchronising item, backward on another thread, optimizer."""
-    root, backbone = (nodes.add("module", path).number for path in ("", "backbone"))
-    transfer = nodes.phase("transfer").number
+    root, backbone = (nodes.add_node("module", path).number for path in ("", "backbone"))
+    transfer = nodes.phase_node("transfer").number
     events = [
         Event("cpu_op", "aten::to", 105, 20, own=1),
         Event("cuda_runtime", "cudaMemcpyAsync", 110, 5, own=1, linked=1, thread=999),
@@ -110,9 +110,9 @@ def one_step(nodes: NodeTable) -> tuple[list[Event], list[int]]:
 
 def frames(nodes: NodeTable) -> tuple[pl.DataFrame, pl.DataFrame]:
     events, marks = one_step(nodes)
-    raw = read_events(events, device=True, shapes=False)
-    found = attribute(raw, nodes, marks)
-    tables = device_tables(raw, found, nodes, marks, [StepSpan(12, 0, 90 * US, 500 * US)])
+    raw = read_profiler_events(events, device=True, shapes=False)
+    found = attribute_operators(raw, nodes, marks)
+    tables = make_device_tables(raw, found, nodes, marks, [StepSpan(12, 0, 90 * US, 500 * US)])
     assert tables is not None
     return tables
 
@@ -150,19 +150,19 @@ def test_runtime_calls_lie_on_the_thread_of_their_operator(nodes):
 
 def test_the_rows_give_utilisation_idle_causes_and_blame(nodes):
     figures = device_figures(*frames(nodes), pl.DataFrame(schema=polars_schema("kernel_metrics")))
-    assert figures["steps"] == 1
-    assert figures["utilisation"]["kernels_ns"] == 170 * US
-    assert figures["utilisation"]["window_ns"] == 500 * US
-    assert figures["idle"]["data_ns"] == 90 * US
-    (blamed,) = (row for row in figures["blame"] if row["cause"] == "synchronisation")
-    assert (blamed["call"], blamed["idle_ns"]) == ("item", 70 * US)
-    assert figures["honesty"]["unlinked"] == 1
+    assert figures.steps == 1
+    assert figures.utilisation.kernels_ns == 170 * US
+    assert figures.utilisation.window_ns == 500 * US
+    assert next(cause.idle_ns for cause in figures.idle.causes if cause.name == "data") == 90 * US
+    (blamed,) = (row for row in figures.blame if row.cause == "synchronisation")
+    assert (blamed.call, blamed.idle_ns) == ("item", 70 * US)
+    assert figures.honesty.unlinked == 1
 
 
 def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
     events, marks = one_step(nodes)
-    raw = read_events(events, device=True, shapes=False)
-    rows = {row["name"]: row for row in attribute(raw, nodes, marks).operators.to_dicts()}
+    raw = read_profiler_events(events, device=True, shapes=False)
+    rows = {row["name"]: row for row in attribute_operators(raw, nodes, marks).operators.to_dicts()}
     assert (rows["aten::conv2d"]["device_ns"], rows["aten::conv2d"]["kernels"]) == (100 * US, 1)
     assert rows["aten::item"]["device_ns"] == 0
     assert rows["aten::conv2d"]["self_ns"] == 30 * US, "the launch call is a row of its own"
@@ -170,5 +170,5 @@ def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
 
 def test_without_a_device_there_are_no_device_rows(nodes):
     events = [Event("cpu_op", "aten::add", 0, 5, own=1)]
-    raw = read_events(events, device=False, shapes=False)
-    assert device_tables(raw, attribute(raw, nodes, []), nodes, [], []) is None
+    raw = read_profiler_events(events, device=False, shapes=False)
+    assert make_device_tables(raw, attribute_operators(raw, nodes, []), nodes, [], []) is None

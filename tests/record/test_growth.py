@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from detscope.analyze.summary import summarize
-from detscope.record.growth import growth_of
-from detscope.record.growth_holders import growing_line
+from detscope.record.memory.growth import find_growing_line, find_growth
 
 MB = 10**6
 LOOPS = Path(__file__).with_name("growing_loops.py")
@@ -25,7 +25,7 @@ def readings(sizes: list[float]) -> list[tuple[int, int]]:
 
 def test_growth_is_told_with_its_size_per_step():
     noise = np.random.default_rng(0).normal(0, 5, 40)
-    found = growth_of(readings([40 * step + noise[step] for step in range(40)]))
+    found = find_growth(readings([40 * step + noise[step] for step in range(40)]))
     assert found is not None
     assert found.bytes_per_step == pytest.approx(40 * MB, rel=0.02)
     assert (found.first_step, found.last_step, found.n) == (0, 39, 40)
@@ -46,7 +46,7 @@ def test_growth_is_told_with_its_size_per_step():
     ],
 )
 def test_what_settles_or_comes_and_goes_is_no_growth(sizes):
-    assert growth_of(readings(sizes)) is None
+    assert find_growth(readings(sizes)) is None
 
 
 def test_the_line_that_makes_a_container_longer_is_found_in_its_source(tmp_path):
@@ -63,14 +63,14 @@ def test_the_line_that_makes_a_container_longer_is_found_in_its_source(tmp_path)
         "    loss_sum = loss_sum + x\n"
         "    self.mean = 0.9 * self.mean + x\n"
     )
-    assert growing_line(str(script), "history") == "script.py:3"
-    assert growing_line(str(script), "history", first=4) is None
-    assert growing_line(str(script), "kept") == "script.py:5"
-    assert growing_line(str(script), "table") == "script.py:6"
-    assert growing_line(str(script), "total") == "script.py:8"
-    assert growing_line(str(script), "loss_sum") == "script.py:9"
-    assert growing_line(str(script), "mean") == "script.py:10"
-    assert growing_line(str(tmp_path / "nothing.py"), "history") is None
+    assert find_growing_line(str(script), "history") == "script.py:3"
+    assert find_growing_line(str(script), "history", first=4) is None
+    assert find_growing_line(str(script), "kept") == "script.py:5"
+    assert find_growing_line(str(script), "table") == "script.py:6"
+    assert find_growing_line(str(script), "total") == "script.py:8"
+    assert find_growing_line(str(script), "loss_sum") == "script.py:9"
+    assert find_growing_line(str(script), "mean") == "script.py:10"
+    assert find_growing_line(str(tmp_path / "nothing.py"), "history") is None
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def line_of(text: str) -> str:
 
 def test_a_loop_that_keeps_nothing_does_not_grow(recorded):
     assert recorded["steady"]["growth"] is None
-    assert not any("grows" in note for note in summarize(recorded["steady"]["run"])["notes"])
+    assert not any("grows" in note for note in summarize(recorded["steady"]["run"]).notes)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_what_is_kept_every_step_is_named_with_its_line(recorded, kind, name, wh
     assert growth["held_by"]["line"] == line_of(where)
     assert growth["held_by"]["keeps_graphs"] == (kind == "graphs")
     summary = summarize(recorded[kind]["run"])
-    assert summary["growth"] == growth
-    said = next(note for note in summary["notes"] if note.startswith("memory grows by"))
+    assert msgspec.to_builtins(summary.growth) == growth
+    said = next(note for note in summary.notes if note.startswith("memory grows by"))
     assert "MB per step" in said
     assert line_of(where) in said
 

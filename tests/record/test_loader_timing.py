@@ -10,10 +10,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from detscope.data.late_float import collate
+from detscope.data.loading import collate_batch
 from detscope.marks import region
-from detscope.record.loader import BatchTiming, forget_workers, instrumented_iterator, unwrap
-from detscope.record.rows import loader_rows
+from detscope.record.loader import BatchTiming, forget_workers, instrument_iterator, unwrap_batch
+from detscope.record.steps.rows import make_loader_rows
+
+
+def region_ns(timing: BatchTiming, name: str) -> int:
+    return sum(end - start for region, start, end in timing.spans if region == name)
 
 
 class Marked(Dataset):
@@ -48,12 +52,12 @@ class Pictures(Marked):
 def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
     loader = DataLoader(Marked(), batch_size=2, num_workers=workers)
     plain = [batch.tolist() for batch in loader]
-    pairs = [unwrap(item) for item in instrumented_iterator(loader)]
+    pairs = [unwrap_batch(item) for item in instrument_iterator(loader)]
     assert [batch.tolist() for batch, _ in pairs] == plain
     for _, timing in pairs:
         assert timing.images == 2
-        assert timing.region_ns("load") >= 2 * 2e6
-        assert timing.region_ns("decode") >= 2 * 4e6
+        assert region_ns(timing, "load") >= 2 * 2e6
+        assert region_ns(timing, "decode") >= 2 * 4e6
         assert [name for name, _, _ in timing.spans] == ["load", "decode"] * 2 + ["collate"]
         # one after the other and inside the batch, however long the machine took over each
         moments = [timing.start_ns, *(moment for _, *span in timing.spans for moment in span), timing.end_ns]
@@ -64,32 +68,32 @@ def test_batches_arrive_unchanged_with_the_times_of_their_making(workers):
 
 
 def test_a_data_set_without_marks_counts_as_loading():
-    (first, *_) = [unwrap(item)[1] for item in instrumented_iterator(DataLoader(Silent()))]
-    assert first.region_ns("load") >= 2e6
+    (first, *_) = [unwrap_batch(item)[1] for item in instrument_iterator(DataLoader(Silent()))]
+    assert region_ns(first, "load") >= 2e6
 
 
 def test_the_loader_itself_is_left_as_it_was():
     data = Marked()
     loader = DataLoader(data, batch_size=2)
-    collate = loader.collate_fn
-    list(instrumented_iterator(loader))
+    collate_batch = loader.collate_fn
+    list(instrument_iterator(loader))
     assert loader.dataset is data
-    assert loader.collate_fn is collate
+    assert loader.collate_fn is collate_batch
     assert isinstance(next(iter(loader)), torch.Tensor)
 
 
 def test_persistent_workers_do_not_leak_timed_batches_into_later_passes():
     loader = DataLoader(Marked(), batch_size=2, num_workers=1, persistent_workers=True)
-    list(instrumented_iterator(loader))
+    list(instrument_iterator(loader))
     forget_workers(loader)
     assert isinstance(next(iter(loader)), torch.Tensor)
 
 
 def test_workers_started_by_spawn_are_measured_too():
     loader = DataLoader(
-        Pictures(2), batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=collate
+        Pictures(2), batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=collate_batch
     )
-    pairs = [unwrap(item) for item in instrumented_iterator(loader)]
+    pairs = [unwrap_batch(item) for item in instrument_iterator(loader)]
     assert [(timing.worker, timing.tensors) for _, timing in pairs] == [(0, 1), (0, 1)]
     (image,), (target,) = pairs[1][0]
     assert image.dtype == torch.float32 and image.unique().tolist() == pytest.approx([0.2])
@@ -101,7 +105,7 @@ def test_waiting_is_split_into_making_and_receiving():
     assert timing.receive_ns(30) == 30  # asked for at 120: it lay ready
     assert timing.receive_ns(120) == 50  # asked for at 30: 70 went into making it
     assert BatchTiming(-1, 1, 0, 100, arrived_ns=150).receive_ns(120) is None
-    assert loader_rows(7, timing, 120)[0][-3:] == (120, 50, None)
+    assert make_loader_rows(7, timing, 120)[0][-3:] == (120, 50, None)
 
 
 def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_they_are_sent():
@@ -109,13 +113,13 @@ def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_the
         return {"numbers": list(items), "more": (torch.ones(1), "text")}
 
     loader = DataLoader(Marked(4), batch_size=2, num_workers=1, collate_fn=collate_apart)
-    iterator = instrumented_iterator(loader)
+    iterator = instrument_iterator(loader)
     next(iterator)
     limit_s = time.monotonic() + 900
     while iterator._worker_result_queue.empty() and time.monotonic() < limit_s:
         time.sleep(0.01)
     asked_ns = time.perf_counter_ns()
-    _, timing = unwrap(next(iterator))
+    _, timing = unwrap_batch(next(iterator))
     wait_ns = timing.arrived_ns - asked_ns
     assert timing.tensors == 3
     assert timing.end_ns < asked_ns < timing.arrived_ns
@@ -123,4 +127,4 @@ def test_a_batch_that_lies_ready_is_only_received_and_tensors_are_counted_as_the
 
 
 def test_what_is_not_a_map_style_loader_passes_through():
-    assert [unwrap(item) for item in instrumented_iterator([1, 2])] == [(1, None), (2, None)]
+    assert [unwrap_batch(item) for item in instrument_iterator([1, 2])] == [(1, None), (2, None)]

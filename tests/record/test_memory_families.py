@@ -13,7 +13,7 @@ import torch
 from detscope.record.recorder import Recorder
 from detscope.runs.reader import load_run
 from detscope.zoo.contract import BuildOptions, BuiltModel
-from detscope.zoo.registry import build, list_cards
+from detscope.zoo.registry import build_model, list_cards
 
 FAMILIES = sorted(card.name for card in list_cards("tiny_*"))
 STEPS = 2
@@ -47,7 +47,7 @@ def batches() -> list[Any]:
 
 def fresh(name: str) -> tuple[BuiltModel, torch.optim.Optimizer]:
     torch.manual_seed(3)
-    built = build(name, BuildOptions(num_classes=3, weights="none", seed=5))
+    built = build_model(name, BuildOptions(num_classes=3, weights="none", seed=5))
     trained = [parameter for parameter in built.module.parameters() if parameter.requires_grad]
     return built, torch.optim.SGD(trained, lr=1e-4, momentum=0.9)
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import detscope
-from detscope.record.memory_failures import out_of_memory, requested_bytes
+from detscope.record.memory.failures import find_out_of_memory, read_requested_bytes
 from detscope.runs.reader import Run, load_run
 
 ROWS, WIDTH = 4, 1000
@@ -76,7 +76,7 @@ def test_memory_steps_come_after_the_warm_up_and_their_times_are_not_shown(tmp_p
     assert run.info["memory"]["steps"] == [1, 2]
     from detscope.analyze.summary import summarize
 
-    assert summarize(run.folder)["step_ms"]["n"] == 3
+    assert summarize(run.folder).step_ms.n == 3
 
 
 def test_without_the_option_nothing_is_watched(tmp_path):
@@ -279,9 +279,9 @@ def test_memory_may_run_out_in_backward_while_loading_and_without_an_account(tmp
     ],
 )  # fmt: skip
 def test_errors_that_mean_memory_ran_out_are_recognised(error, status, request_bytes):
-    found = out_of_memory(error, "cuda:0")
+    found = find_out_of_memory(error, "cuda:0")
     assert (found.status if found else None) == status
-    assert requested_bytes(str(error)) == request_bytes
+    assert read_requested_bytes(str(error)) == request_bytes
     if found:
         assert found.device == ("cuda:0" if status == "oom_device" else "cpu")
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from detscope.record.nvml import NvmlSampler, throttle_names
+from detscope.record.device.telemetry import NvmlSampler
 
 _SCRIPT = """
 import json, sys
-from detscope.machine.gpus import list_gpus
-from detscope.record.nvml import NvmlSampler
+from detscope.machine.devices import list_gpus
+from detscope.record.device.telemetry import NvmlSampler
 sampler = NvmlSampler()
-rounds = [[tuple(reading) for reading in sampler.read()] for _ in range(int(sys.argv[1]))]
+rounds = [[tuple(reading) for reading in sampler.read_values()] for _ in range(int(sys.argv[1]))]
 sampler.close()
-after = sampler.read()
+after = sampler.read_values()
 print(json.dumps({"rounds": rounds, "notes": sampler.notes, "gpus": list_gpus().as_dict(), "after": after}))
 """
 
@@ -117,11 +117,6 @@ def test_a_driver_without_devices_says_so(driver_folder: Path) -> None:
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA driver")
 def test_without_a_driver_library_the_sampler_is_empty_and_says_why() -> None:
     sampler = NvmlSampler()
-    assert sampler.read() == []
+    assert sampler.read_values() == []
     assert "libnvidia-ml" in sampler.notes["gpu"]
     sampler.close()
-
-
-def test_throttle_reasons_are_told_in_words() -> None:
-    assert throttle_names(0x24) == ["software power cap", "software thermal slowdown"]
-    assert throttle_names(0) == []

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from detscope.record.open_spans import OpenSpans, inside_compiled_code
+from detscope.record.operators.profiler import OpenSpans, inside_compiled_code
 
 
 def session() -> Any:
@@ -22,20 +22,20 @@ def names(ended: Any) -> list[str]:
 
 def test_a_span_that_is_open_over_a_border_is_in_both_sessions_and_ends_in_the_second():
     spans = OpenSpans()
-    spans.watch()
+    spans.watch_spans()
     first, second = session(), session()
     first.start()
     with record_function("outer"), record_function("inner") as inner:
         before = inner.record
         torch.ones(2)
-        with spans.closed():
+        with spans.close_for_a_moment():
             first.stop()
-        with spans.closed():
+        with spans.close_for_a_moment():
             second.start()
         assert inner.record is not before
         torch.ones(2)
     second.stop()
-    spans.forget()
+    spans.stop_watching()
     for ended in (first, second):
         assert [name for name in names(ended) if name in ("outer", "inner")] == ["outer", "inner"]
 
@@ -43,13 +43,13 @@ def test_a_span_that_is_open_over_a_border_is_in_both_sessions_and_ends_in_the_s
 def test_a_span_that_was_closed_is_left_alone_and_ours_end_first():
     ended: list[str] = []
     spans = OpenSpans(lambda: ended.append("ours"))
-    spans.watch()
+    spans.watch_spans()
     with record_function("done") as done:
         pass
     record = done.record
-    with spans.closed():
+    with spans.close_for_a_moment():
         ended.append("session")
-    spans.forget()
+    spans.stop_watching()
     assert ended == ["ours", "session"]
     assert done.record is record
 
@@ -57,9 +57,9 @@ def test_a_span_that_was_closed_is_left_alone_and_ours_end_first():
 def test_afterwards_spans_are_torchs_own_again():
     plain = dict(vars(record_function))
     spans = OpenSpans()
-    spans.watch()
-    spans.watch()
-    spans.forget()
+    spans.watch_spans()
+    spans.watch_spans()
+    spans.stop_watching()
     assert dict(vars(record_function)) == plain
 
 
@@ -71,12 +71,12 @@ def labelled(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_a_function_with_a_span_is_scripted_and_compiled_as_without_us():
     spans = OpenSpans()
-    spans.watch()
+    spans.watch_spans()
     try:
         assert torch.jit.script(labelled)(torch.ones(1)).item() == 2
         assert torch.compile(labelled, backend="eager")(torch.ones(1)).item() == 2
     finally:
-        spans.forget()
+        spans.stop_watching()
 
 
 def test_compiled_functions_that_stay_open_are_seen():

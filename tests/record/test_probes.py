@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.record.borders import BorderScribe, tensors_in
-from detscope.record.events import EventBuffer
-from detscope.record.model_probes import ModelProbes
-from detscope.record.nodes import NodeTable
-from detscope.record.probes import resolve_target, select_modules
-from detscope.record.replay import replay
+from detscope.record.model.borders import BorderWriter, tensors_in
+from detscope.record.model.probes import ModelProbes, resolve_target, select_modules
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.replay import replay_events
 
 
 class Block(nn.Module):
@@ -45,8 +44,8 @@ def probed(model: nn.Module, *targets: str) -> tuple[NodeTable, EventBuffer, Mod
     nodes, buffer = NodeTable(), EventBuffer()
     stages = [Named(target, target) for target in targets]
     ignore = (lambda *_: None, lambda *_: None)
-    probes = ModelProbes(model, nodes, BorderScribe(buffer), "all", stages, (), *ignore)
-    probes.attach(modules=True)
+    probes = ModelProbes(model, nodes, BorderWriter(buffer), "all", stages, (), *ignore)
+    probes.attach_modules(modules=True)
     return nodes, buffer, probes
 
 
@@ -63,7 +62,7 @@ def test_the_engine_reaches_modules_in_reverse_and_own_operations_go_to_the_pare
     model = Block()
     nodes, buffer, probes = probed(model)
     model(torch.rand(2, 4)).sum().backward()
-    probes.remove()
+    probes.remove_all()
     assert backward_order(nodes, buffer) == ["", "second", "relu", "first"]
 
 
@@ -77,7 +76,7 @@ def test_a_probe_changes_neither_outputs_nor_gradients():
     _, _, probes = probed(model, "scale()", "torch.nn.functional:linear")
     recorded = model(x)
     recorded.sum().backward()
-    probes.remove()
+    probes.remove_all()
     assert torch.equal(plain, recorded)
     assert all(torch.equal(a, p.grad) for a, p in zip(plain_grads, model.parameters(), strict=True))
 
@@ -113,7 +112,7 @@ def test_while_recording_the_model_is_as_it_was_and_after_removal_its_classes_to
     assert state_of(model) == before
     assert model.scale.__func__ is Block.scale is scale
     assert nn.functional.linear is linear
-    probes.remove()
+    probes.remove_all()
     assert [dict(vars(owner)) for owner in CLASSES] == classes
 
 
@@ -127,7 +126,7 @@ def test_a_method_that_was_put_on_the_instance_is_recorded_and_stays():
     nodes, buffer, probes = probed(model, "scale()")
     model(torch.rand(2, 4))
     assert model.scale is patched
-    probes.remove()
+    probes.remove_all()
     assert model.scale is patched
     assert entered(nodes, buffer)[-1] == "scale()"
 
@@ -149,7 +148,7 @@ def test_static_and_class_methods_are_recorded_and_stay():
     before = dict(vars(Helped))
     nodes, buffer, probes = probed(model, "double()", "halve()")
     assert model(torch.ones(1)).item() == pytest.approx(2 / 6)
-    probes.remove()
+    probes.remove_all()
     assert entered(nodes, buffer) == ["", "double()", "halve()"]
     assert dict(vars(Helped)) == before
 
@@ -164,7 +163,7 @@ def test_a_copy_made_while_recording_uses_its_own_method():
     assert twin.scale(torch.ones(1)).item() == 16.0
     twin(torch.rand(1, 4))
     assert buffer.items == []
-    probes.remove()
+    probes.remove_all()
 
 
 def test_copies_and_strangers_of_the_same_class_run_as_always_and_are_not_recorded():
@@ -177,14 +176,14 @@ def test_copies_and_strangers_of_the_same_class_run_as_always_and_are_not_record
             parameter.zero_()
     assert twin(torch.rand(1, 4)).abs().sum() == 0
     assert buffer.items == []
-    probes.remove()
+    probes.remove_all()
 
 
 def test_a_part_that_is_called_without_its_model_is_recorded():
     model = Block()
     nodes, buffer, probes = probed(model)
     model.second(torch.rand(1, 4))
-    probes.remove()
+    probes.remove_all()
     assert entered(nodes, buffer) == ["second"]
 
 
@@ -196,7 +195,7 @@ def test_a_class_that_calls_its_parents_forward_is_one_span():
     model = nn.Sequential(Louder(4, 4), nn.Linear(4, 4))
     nodes, buffer, probes = probed(model)
     model(torch.rand(1, 4))
-    probes.remove()
+    probes.remove_all()
     assert entered(nodes, buffer) == ["", "0", "1"]
 
 
@@ -206,7 +205,7 @@ def test_a_forward_on_the_instance_is_recorded_and_stays():
     mine = model[0].forward
     nodes, buffer, probes = probed(model)
     assert model(torch.zeros(1, 4)).sum() == 4
-    probes.remove()
+    probes.remove_all()
     assert entered(nodes, buffer) == ["", "0"]
     assert model[0].forward is mine
 
@@ -224,7 +223,7 @@ def test_a_call_and_a_method_patched_by_others_while_recording_stay_theirs():
 
     nn.Module.__call__, Block.scale = their_call, their_scale
     try:
-        probes.remove()
+        probes.remove_all()
         assert nn.Module.__call__ is their_call
         assert Block.scale is their_scale
         assert model(torch.rand(1, 4)).shape == (1, 4)
@@ -241,7 +240,7 @@ def test_two_recordings_at_once_end_in_any_order(first_ends_first):
     assert entered(nodes, first_buffer) == entered(nodes, second_buffer)
     assert entered(nodes, first_buffer)[-1] == "scale()"
     for probes in (first, second) if first_ends_first else (second, first):
-        probes.remove()
+        probes.remove_all()
     assert nn.Module.__call__ is plain
     assert vars(Block)["scale"] is scale
 
@@ -264,7 +263,7 @@ def test_calls_in_another_thread_run_plain_while_one_is_recorded():
     assert model(torch.zeros(1)).item() == 1
     go_on.set()
     one.join(60)
-    probes.remove()
+    probes.remove_all()
     assert entered(nodes, buffer) == ["", "0", "1"]
     assert results[0].item() == 0
 
@@ -277,11 +276,11 @@ def test_a_module_that_is_dropped_dies_and_its_place_is_not_taken_for_it():
     del model
     gc.collect()
     assert seen() is None
-    buffer.take()
+    buffer.take_events()
     for _ in range(50):  # some of them lie where the old one lay
         Block()(torch.rand(1, 4))
     assert buffer.items == []
-    probes.remove()
+    probes.remove_all()
 
 
 def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end():
@@ -299,11 +298,11 @@ def test_an_exception_inside_a_module_passes_and_every_begin_has_its_end():
     with pytest.raises(ValueError, match="mine"):
         model(torch.rand(1, 2))
     assert nn.functional.linear is linear
-    buffer.take()
+    buffer.take_events()
     model.inner(torch.rand(1, 2))
     assert entered(nodes, buffer) == ["inner", "linear()"]
-    probes.remove()
-    account = replay(buffer.items, nodes, 0, buffer.items[-2])
+    probes.remove_all()
+    account = replay_events(buffer.items, nodes, 0, buffer.items[-2])
     assert account.problems == []
 
 

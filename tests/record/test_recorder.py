@@ -60,24 +60,30 @@ def train(
     return recorder, model
 
 
+def phase_ms(summary, name):
+    return next(phase.ms for phase in summary.phases if phase.name == name)
+
+
+def stages_ms(summary):
+    return {stage.name: stage.total_ms for stage in summary.stages if stage.depth == 0}
+
+
 def test_a_loop_of_the_user_gives_the_same_tables_as_ours(tmp_path):
     recorder, _ = train(tmp_path)
     summary = summarize(recorder.run)
-    assert summary["status"] == "ok"
+    assert summary.status == "ok"
     modes = detscope.load_run(recorder.run).table("steps").filter(pl.col("phase") == "step")["mode"].to_list()
     assert (modes.count("warmup"), modes.count("recorded"), modes.count("bare")) == (3, 7, 2)
     # where the machine held up the first recorded steps, they count as warm-up too
-    assert summary["step_ms"]["n"] + summary["warmup"]["n"] == 10
-    assert sum(summary["phases_ms"].values()) == pytest.approx(summary["step_ms"]["p50"], rel=1e-6)
-    rows = {row["path"]: row for row in summary["modules"]}
+    assert summary.step_ms.n + summary.warmup.n == 10
+    assert sum(phase.ms for phase in summary.phases) == pytest.approx(summary.step_ms.p50, rel=1e-6)
+    rows = {row.path: row for row in summary.modules}
     assert {"(model)", "backbone", "backbone.0", "backbone.1", "head", "postprocess()", "my nms"} <= set(rows)
-    assert sum(row["self_forward_ms"] for row in rows.values()) == pytest.approx(
-        summary["phases_ms"]["forward"]
-    )
-    assert sum(row["self_backward_ms"] for row in rows.values()) == pytest.approx(
-        summary["phases_ms"]["backward"]
-    )
-    assert rows["head"]["backward_ms"] > 0
+    assert sum(row.self_forward_ms for row in rows.values()) == pytest.approx(phase_ms(summary, "forward"))
+    assert sum(row.self_backward_ms for row in rows.values()) == pytest.approx(phase_ms(summary, "backward"))
+    assert rows["head"].backward_ms > 0
+    totals = [row.total_ms for row in summary.modules]
+    assert totals == sorted(totals, reverse=True), "the most expensive first: views take the first ten"
 
 
 def test_time_is_found_where_it_is_spent(tmp_path):
@@ -92,14 +98,14 @@ def test_time_is_found_where_it_is_spent(tmp_path):
         assert nms["self_ns"] == nms["total_ns"]
         assert method["self_ns"] == method["total_ns"] - nms["total_ns"]
     summary = summarize(recorder.run)
-    rows = {row["path"]: row for row in summary["modules"]}
-    assert summary["stages_ms"]["postprocess"] == pytest.approx(rows["postprocess()"]["total_ms"], rel=1e-6)
+    rows = {row.path: row for row in summary.modules}
+    assert stages_ms(summary)["postprocess"] == pytest.approx(rows["postprocess()"].total_ms, rel=1e-6)
 
 
 def test_stages_add_up_to_forward_and_backward(tmp_path):
     summary = summarize(train(tmp_path)[0].run)
-    both = summary["phases_ms"]["forward"] + summary["phases_ms"]["backward"]
-    assert sum(summary["stages_ms"].values()) == pytest.approx(both)
+    both = phase_ms(summary, "forward") + phase_ms(summary, "backward")
+    assert sum(stages_ms(summary).values()) == pytest.approx(both)
 
 
 def hooks_of(model: nn.Module) -> int:
@@ -203,30 +209,32 @@ def test_a_worker_that_dies_while_an_abandoned_loop_is_closed_is_told_to_nobody(
 def test_at_level_phases_no_module_is_touched(tmp_path):
     recorder, _ = train(tmp_path, level="phases")
     summary = summarize(recorder.run)
-    assert summary["phases_ms"]["forward"] > 0
-    assert summary["modules"] == []
+    assert phase_ms(summary, "forward") > 0
+    assert summary.modules == []
 
 
 def test_at_level_ops_operators_belong_to_modules_in_both_directions(tmp_path):
     recorder, _ = train(tmp_path, level="ops", ops_steps=2)
     summary = summarize(recorder.run)
-    found = {(row["name"], row["module"], row["direction"]) for row in summary["operators"]}
+    found = {(row.name, row.module, row.direction) for row in summary.operators}
     assert ("aten::addmm", "head", "forward") in found
     assert any(module == "head" and direction == "backward" for _, module, direction in found)
-    assert summary["backward_attributed"] == 1.0
-    assert summary["backward_attributed_by"] == "operators"
+    assert summary.backward_attributed == 1.0
+    assert summary.backward_attributed_by == "operators"
 
 
 def test_operators_that_take_too_much_memory_are_recorded_of_fewer_steps_and_that_is_said(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("detscope.record.operators._FULL_BYTES", -(1 << 60))  # full with the first step
+    monkeypatch.setattr(
+        "detscope.record.operators.profiler._FULL_BYTES", -(1 << 60)
+    )  # full with the first step
     recorder, _ = train(tmp_path, level="ops", ops_steps=3)
     run = detscope.load_run(recorder.run)
     modes = run.table("steps").filter(pl.col("phase") == "step")["mode"].to_list()
     assert modes.count("ops") == run.info["operators"]["steps"] == 1
     assert any("operators of fewer steps than asked for" in note for note in run.info["notes"])
-    assert summarize(recorder.run)["backward_attributed"] == 1.0
+    assert summarize(recorder.run).backward_attributed == 1.0
 
 
 def test_checkpointed_modules_show_their_recomputation(tmp_path):
@@ -236,9 +244,9 @@ def test_checkpointed_modules_show_their_recomputation(tmp_path):
             return {"loss": self.head(hidden).sum()}
 
     recorder, _ = train(tmp_path, model=Checkpointed(), stages=())
-    rows = {row["path"]: row for row in summarize(recorder.run)["modules"]}
-    assert rows["backbone"]["recompute_ms"] > 0
-    assert rows["head"]["recompute_ms"] == 0
+    rows = {row.path: row for row in summarize(recorder.run).modules}
+    assert rows["backbone"].recompute_ms > 0
+    assert rows["head"].recompute_ms == 0
 
 
 def test_counts_come_from_observers_and_a_broken_observer_breaks_nothing(tmp_path):
@@ -263,19 +271,22 @@ class SteppingClock:
         self.queued.append(len(self.queued))
         return self.queued[-1]
 
-    def ready(self, handle: int) -> bool:
+    def has_passed(self, handle: int) -> bool:
         return handle < len(self.queued) - 400
 
     def elapsed_ns(self, first: int, last: int) -> int:
         return (last - first) * 1000
 
-    def wait(self) -> None:
+    def wait_for_device(self) -> None:
         self.waits += 1
+
+    def recycle_marks(self, marks: list[int]) -> None:
+        pass
 
 
 def test_device_times_are_read_late_in_order_and_without_waiting_inside_the_loop(tmp_path, monkeypatch):
     clock = SteppingClock()
-    monkeypatch.setattr("detscope.record.recorder.device_clock_for", lambda device: clock)
+    monkeypatch.setattr("detscope.record.step_recorder.device_clock_for", lambda device: clock)
     recorder, _ = train(tmp_path, batches=30)
     steps = detscope.load_run(recorder.run).table("steps")
     whole = steps.filter((pl.col("phase") == "step") & (pl.col("mode") == "recorded"))

@@ -8,23 +8,23 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.record.nodes import NodeTable
-from detscope.record.notebook import Notebook, OpenStep
-from detscope.record.repeats import KeptStep, RepeatedSteps, events_of, moments_of
-from detscope.record.replay import replay
-from detscope.record.rows import span_rows, step_rows
+from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.replay import replay_events
+from detscope.record.steps.rows import make_span_rows, make_step_rows
+from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 
 
 def some_nodes() -> NodeTable:
     nodes = NodeTable()
-    nodes.add("module", "", "Root")
-    nodes.add("module", "backbone", "Body", "backbone")
-    nodes.add("module", "backbone.conv", "Conv2d")
-    nodes.add("module", "head", "Head", "head")
-    nodes.add("function", "nms()", "function", ".nms")
-    nodes.add("region", "mine", "region")
+    nodes.add_node("module", "", "Root")
+    nodes.add_node("module", "backbone", "Body", "backbone")
+    nodes.add_node("module", "backbone.conv", "Conv2d")
+    nodes.add_node("module", "head", "Head", "head")
+    nodes.add_node("function", "nms()", "function", ".nms")
+    nodes.add_node("region", "mine", "region")
     return nodes
 
 
@@ -68,7 +68,7 @@ def trainings(draw):
         codes.append(number * 4 + 1)
 
     data, forward, backward, optimizer = (
-        NODES.phase(p).number * 4 for p in ("data", "forward", "backward", "optimizer")
+        NODES.phase_node(p).number * 4 for p in ("data", "forward", "backward", "optimizer")
     )
     codes += [data, data + 1, forward]
     for call in draw(st.lists(calls_of(3, modules), max_size=4)):
@@ -90,28 +90,28 @@ def both_ways(codes, steps_gaps, device_gaps):
     for index, gaps in enumerate(steps_gaps):
         events = as_events(codes, gaps[:-1])
         end = max([1_000, *events[1::3]]) + gaps[-1]
-        account = replay(events, NODES, 1_000, end)
+        account = replay_events(events, NODES, 1_000, end)
         device, device_moments = None, None
         if device_gaps is not None and codes:
             times = as_events(codes, device_gaps[:-1], 0)[1::3]
-            device = replay(events, NODES, 0, times[-1], times=times)
+            device = replay_events(events, NODES, 0, times[-1], times=times)
             device_moments = np.array([0, *times, times[-1]], np.int64)
-        general_steps += step_rows(index, 0, "recorded", account, device)
-        general_spans += span_rows(index, NODES, account, device) if account.self_ns else []
-        layout = repeats.layout(events) or repeats.layout(events)
+        general_steps += make_step_rows(index, 0, "recorded", account, device)
+        general_spans += make_span_rows(index, NODES, account, device) if account.self_ns else []
+        layout = repeats.find_layout(events) or repeats.find_layout(events)
         moments = moments_of(events, 1_000, end)
-        assert events_of(layout, moments) == events
-        repeats.keep(layout, KeptStep(index, 0, "recorded", True, moments, device_moments))
-    return general_steps, general_spans, repeats.take()
+        assert join_events(layout, moments) == events
+        repeats.keep_step(layout, KeptStep(index, 0, "recorded", moments, device_moments))
+    return general_steps, general_spans, repeats.take_frames()
 
 
 def assert_the_same(codes, steps_gaps, device_gaps):
-    general_steps, general_spans, (steps, spans, odd) = both_ways(codes, steps_gaps, device_gaps)
+    general_steps, general_spans, (frames, odd) = both_ways(codes, steps_gaps, device_gaps)
     replayed = {step.index for _, step in odd}
-    assert [row for frame in steps for row in frame.iter_rows()] == [
+    assert [row for table, frame in frames if table == "steps" for row in frame.iter_rows()] == [
         row for row in general_steps if row[0] not in replayed
     ]
-    assert [row for frame in spans for row in frame.iter_rows()] == [
+    assert [row for table, frame in frames if table == "spans" for row in frame.iter_rows()] == [
         row for row in general_spans if row[0] not in replayed
     ]
     return replayed
@@ -138,16 +138,16 @@ def test_where_every_interval_takes_time_no_step_has_to_be_replayed(found):
 
 def test_the_first_appearance_of_a_sequence_has_no_layout():
     repeats = RepeatedSteps(NODES)
-    assert repeats.layout([24, 1, -1]) is None
-    assert repeats.layout([28, 1, -1]) is None
-    assert repeats.layout([24, 2, -1]) is not None
+    assert repeats.find_layout([24, 1, -1]) is None
+    assert repeats.find_layout([28, 1, -1]) is None
+    assert repeats.find_layout([24, 2, -1]) is not None
 
 
 def test_of_many_sequences_the_ones_used_last_are_kept():
     repeats = RepeatedSteps(NODES)
     for number in range(100):
         for _ in range(2):
-            repeats.layout([24, 1, -1] * (number + 1))
+            repeats.find_layout([24, 1, -1] * (number + 1))
     assert len(repeats._layouts) == 32
     assert tuple([24] * 100) in repeats._layouts
 
@@ -160,47 +160,47 @@ def opened(index, codes, gap, mode="recorded"):
 
 
 def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(tmp_path):
-    forward, head = NODES.phase("forward").number * 4, 9 * 4
+    forward, head = NODES.phase_node("forward").number * 4, 9 * 4
     plain = [forward, head, head + 1, forward + 1]
     other = [forward, head, head + 1, head, head + 1, forward + 1]
     kinds = [plain, other, plain, plain, other, [], plain, other]
     writer = RunWriter(tmp_path, "test", "model", {})
-    notebook = Notebook(writer, NODES, 0, None)
+    tables = StepTables(writer, NODES, 0, None)
     expected_steps, expected_spans = [], []
     for index, codes in enumerate(kinds):
         step = opened(index, codes, gap=7 + index, mode="bare" if not codes else "recorded")
-        notebook.step(step)
-        data = NODES.phase("data").number * 4
+        tables.add_step(step)
+        data = NODES.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
-        account = replay(events, NODES, step.start_ns, step.end_ns)
-        rows = step_rows(index, 0, step.mode, account, None)
+        account = replay_events(events, NODES, step.start_ns, step.end_ns)
+        rows = make_step_rows(index, 0, step.mode, account, None)
         expected_steps += [rows[0], rows[1]] if not codes else rows
-        expected_spans += span_rows(index, NODES, account, None) if codes else []
+        expected_spans += make_span_rows(index, NODES, account, None) if codes else []
         if index == 4:
-            writer.flush()
-    notebook.close([])
-    writer.close("ok")
+            tables.flush_rows()
+    tables.close_tables([])
+    writer.close_run("ok")
     run = load_run(writer.folder)
     assert run.table("steps").rows() == expected_steps
     assert run.table("spans").rows() == expected_spans
 
 
 def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
-    forward, head = NODES.phase("forward").number * 4, 9 * 4
-    backward = NODES.phase("backward").number * 4
+    forward, head = NODES.phase_node("forward").number * 4, 9 * 4
+    backward = NODES.phase_node("backward").number * 4
     codes = [forward, head, head + 1, forward + 1, backward, head + 2, backward + 1]
     writer = RunWriter(tmp_path, "test", "model", {})
-    notebook = Notebook(writer, NODES, 0, None)
+    tables = StepTables(writer, NODES, 0, None)
     expected = []
     for index, gap in enumerate((5, 5, 5, 5)):
         step = opened(index, codes, gap)
         if index == 2:  # the mark and the end of backward at the same moment
             step.events[-2] = step.events[-5]
-        notebook.step(step)
-        account = replay(step.events, NODES, step.start_ns, step.end_ns)
-        expected += span_rows(index, NODES, account, None)
-    notebook.close([])
-    writer.close("ok")
+        tables.add_step(step)
+        account = replay_events(step.events, NODES, step.start_ns, step.end_ns)
+        expected += make_span_rows(index, NODES, account, None)
+    tables.close_tables([])
+    writer.close_run("ok")
     found = load_run(writer.folder).table("spans")
     assert found.rows() == expected
     assert "backward" not in found.filter(step=2, kind="module")["direction"].to_list()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from detscope.loops.train import TrainHooks, TrainPlan, train
-from detscope.record.notebook import Notebook
+from detscope.loops.train import TrainHooks, TrainPlan, train_model
 from detscope.record.recorder import Recorder
-from detscope.record.replay import replay
-from detscope.record.rows import span_rows, step_rows
+from detscope.record.steps.replay import replay_events
+from detscope.record.steps.rows import make_span_rows, make_step_rows
+from detscope.record.steps.tables import StepTables
 from detscope.runs.reader import load_run
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 
 def batches(count):
@@ -24,23 +24,23 @@ def batches(count):
 
 @pytest.mark.parametrize("name", ["tiny_fasterrcnn", "tiny_maskrcnn", "tiny_ssd"])
 def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, monkeypatch):
-    built = build(name, BuildOptions(num_classes=3, weights="none", seed=5))
+    built = build_model(name, BuildOptions(num_classes=3, weights="none", seed=5))
     model = built.module.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     expected_steps, expected_spans, kept = [], [], []
-    plain = Notebook._write
+    plain = StepTables._write_step
 
-    def write(notebook, step):
-        nodes = notebook._nodes
-        data = nodes.phase("data").number * 4
+    def write(tables, step):
+        nodes = tables._nodes
+        data = nodes.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
-        account = replay(events, nodes, step.start_ns, step.end_ns)
-        expected_steps.extend(step_rows(step.index, step.epoch, step.mode, account, None))
-        expected_spans.extend(span_rows(step.index, nodes, account, None))
-        plain(notebook, step)
-        kept.append(sum(len(steps) for _, steps in notebook._repeats._kept.values()))
+        account = replay_events(events, nodes, step.start_ns, step.end_ns)
+        expected_steps.extend(make_step_rows(step.index, step.epoch, step.mode, account, None))
+        expected_spans.extend(make_span_rows(step.index, nodes, account, None))
+        plain(tables, step)
+        kept.append(sum(len(steps) for _, steps in tables._repeats._kept.values()))
 
-    monkeypatch.setattr(Notebook, "_write", write)
+    monkeypatch.setattr(StepTables, "_write_step", write)
     recorder = Recorder(
         model,
         optimizer,
@@ -53,7 +53,7 @@ def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, mon
         telemetry_hz=0,
     )
     with recorder:
-        train(model, batches(6), optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
+        train_model(model, batches(6), optimizer, TrainPlan(), hooks=TrainHooks(recorder.steps))
     run = load_run(recorder.run)
     assert run.table("steps").rows() == expected_steps
     assert run.table("spans").rows() == expected_spans

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detscope.record.nodes import NodeTable
-from detscope.record.replay import replay
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.replay import replay_events
 
 
 class Script:
@@ -21,14 +21,14 @@ class Script:
 
     def at(self, time: int, what: str, kind: str, path: str, stage: str | None = None) -> None:
         code = {"enter": 0, "exit": 1, "mark": 2}[what]
-        number = self.nodes.add(kind, path, stage=stage).number
+        number = self.nodes.add_node(kind, path, stage=stage).number
         self.events += [number * 4 + code, time, -1]
 
     def account(self, end: int, keep_slices: bool = False):
-        return replay(self.events, self.nodes, 0, end, keep_slices)
+        return replay_events(self.events, self.nodes, 0, end, keep_slices)
 
     def number(self, path: str) -> int:
-        return self.nodes.add("module", path).number
+        return self.nodes.add_node("module", path).number
 
 
 def one_step() -> Script:
@@ -134,7 +134,7 @@ def test_exits_skipped_by_an_exception_are_closed_and_said():
 def test_device_times_replace_host_times_event_by_event():
     script = one_step()
     doubled = [2 * script.events[index + 1] for index in range(0, len(script.events), 3)]
-    account = replay(script.events, script.nodes, 0, 330, times=doubled)
+    account = replay_events(script.events, script.nodes, 0, 330, times=doubled)
     assert account.phases["forward"] == 140
 
 

@@ -14,8 +14,8 @@ from script_listening import Net, batches, train
 from torch import nn
 from torch.utils.data import DataLoader
 
-from detscope.analyze.loader import loader_figures
-from detscope.analyze.steps import typical_steps
+from detscope.analyze.step.loader import loader_figures
+from detscope.analyze.step.steps import choose_typical_steps
 from detscope.analyze.summary import summarize
 
 
@@ -32,7 +32,26 @@ class Built(Net):
         time.sleep(0.3)
 
 
-@pytest.mark.parametrize("make", [Net, Built])
+class SlowOnce(nn.Module):
+    """As somebody's first call is: it makes what later ones find ready."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "was_slow" not in vars(self):
+            time.sleep(0.3)
+            self.was_slow = True
+        return x
+
+
+class BuiltSlowly(Net):
+    """Calls its body while it is made, which takes longer than any call of the whole later on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.insert(0, SlowOnce())
+        self.body(torch.zeros(1, 8))
+
+
+@pytest.mark.parametrize("make", [Net, Built, BuiltSlowly])
 @pytest.mark.parametrize("trains", [True, False])
 def test_without_a_loader_the_first_step_begins_with_the_first_call_of_the_loop(
     listen: Any, make: Callable[[], nn.Module], trains: bool
@@ -149,10 +168,10 @@ def test_the_number_of_workers_is_the_loader_s_and_not_of_those_that_were_seen(l
     assert heard.run is not None
     assert heard.info["num_workers"] == 2
     loader = heard.table("loader").filter(pl.col("worker") == 0)  # as if the other had made none of these
-    typical = typical_steps(heard.table("steps"))
+    typical = choose_typical_steps(heard.table("steps"))
     typical = replace(typical, measured=loader["step"].unique().to_list())
     seen = loader_figures(loader, typical, 4.0, 1.0)
     told = loader_figures(loader, typical, 4.0, 1.0, heard.info["num_workers"])
-    assert (seen["num_workers"], told["num_workers"]) == (1, 2)
-    assert told["capacity_images_per_s"] == pytest.approx(2 * seen["capacity_images_per_s"])
-    assert summarize(heard.run)["loader"]["num_workers"] == 2
+    assert (seen.num_workers, told.num_workers) == (1, 2)
+    assert told.capacity_images_per_s == pytest.approx(2 * seen.capacity_images_per_s)
+    assert summarize(heard.run).loader.num_workers == 2

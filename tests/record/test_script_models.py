@@ -10,7 +10,7 @@ import torch
 from script_listening import Net, batches, train
 from torch import nn
 
-from detscope.record.script.roots import Root, Roots
+from detscope.record.script.roots import RootModel, RootModels
 
 
 class Head(nn.Module):
@@ -53,15 +53,15 @@ class Big(Net):
 def planted_ms(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     """How long calls of a class take, one after the other, the last one for ever: the clock is the test's."""
     planted: dict[str, list[float]] = {}
-    plain = Root.add
+    plain = RootModel.add_call
 
-    def add(self: Root, spent_ns: int, trains: bool) -> None:
+    def add(self: RootModel, spent_ns: int, trains: bool) -> None:
         times = planted.get(self.label)
         if times:
             spent_ns = round(1e6 * (times.pop(0) if len(times) > 1 else times[0]))
         plain(self, spent_ns, trains)
 
-    monkeypatch.setattr(Root, "add", add)
+    monkeypatch.setattr(RootModel, "add_call", add)
     return planted
 
 
@@ -132,17 +132,17 @@ def test_of_a_pipeline_the_model_that_takes_nearly_all_of_the_time_is_the_one(
 
 
 def test_two_models_that_do_about_as_much_do_not_take_turns() -> None:
-    roots, modules = Roots(), [Small(), Big()]
-    small, big = (roots.of(module) for module in modules)
+    roots, modules = RootModels(), [Small(), Big()]
+    small, big = (roots.find_root(module) for module in modules)
     chosen = None
     for number in range(40):
-        small.add(5_000_000, trains=False)
-        big.add(5_000_000 if number % 2 else 6_000_000, trains=False)
-        before, chosen = chosen, roots.model(trained=False, so_far=chosen)
+        small.add_call(5_000_000, trains=False)
+        big.add_call(5_000_000 if number % 2 else 6_000_000, trains=False)
+        before, chosen = chosen, roots.choose_model(trained=False, so_far=chosen)
         assert chosen is before or number == 0
     for _ in range(60):
-        big.add(5_000_000, trains=False)
-    assert roots.model(trained=False, so_far=small) is big
+        big.add_call(5_000_000, trains=False)
+    assert roots.choose_model(trained=False, so_far=small) is big
 
 
 def test_a_backbone_that_the_constructor_called_is_no_teacher(listen: Any) -> None:

@@ -2,36 +2,36 @@ from __future__ import annotations
 
 import pytest
 
-from detscope.record.script.pacing import Ended, Pacer
+from detscope.record.script.pacing import StepEnd, StepPacer
 
 
-def play(events: str) -> tuple[list[str], Pacer]:
+def play(events: str) -> tuple[list[str], StepPacer]:
     """Events by letter: i iterator, n asks and gets a batch, x pass ends, f forward, F without gradients,
     t teacher without gradients, b backward, s optimizer step, g step of another optimizer, . end."""
-    pacer = Pacer()
-    ended: list[Ended] = []
+    pacer = StepPacer()
+    ended: list[StepEnd] = []
     for _ in {"s", "g"} & set(events):
-        pacer.makes_optimizer()
+        pacer.add_optimizer()
     for letter in events.replace(" ", ""):
         if letter == "i":
-            found = pacer.asks_batch()
-            ended.append(pacer.pass_ends() if found is Ended.NOTHING else found)
+            found = pacer.ask_batch()
+            ended.append(pacer.end_pass() if found is StepEnd.NOTHING else found)
         elif letter == "n":
-            ended.append(pacer.asks_batch())
-            pacer.gets_batch()
+            ended.append(pacer.ask_batch())
+            pacer.add_batch()
         elif letter == "x":
-            ended += [pacer.asks_batch(), pacer.pass_ends()]
+            ended += [pacer.ask_batch(), pacer.end_pass()]
         elif letter in "fF":
-            ended.append(pacer.enters_root(1, letter == "f", letter == "f"))
+            ended.append(pacer.enter_root(1, letter == "f", letter == "f"))
         elif letter == "t":
-            ended.append(pacer.enters_root(2, False, False))
+            ended.append(pacer.enter_root(2, False, False))
         elif letter == "b":
-            ended.append(pacer.goes_backward())
+            ended.append(pacer.go_backward())
         elif letter in "sg":
-            ended += [pacer.enters_optimizer(ord(letter)), pacer.optimizer_stepped(ord(letter))]
+            ended += [pacer.enter_optimizer(ord(letter)), pacer.end_optimizer_step(ord(letter))]
         elif letter == ".":
-            ended.append(pacer.finishes())
-    names = {Ended.TRAINING: "training", Ended.EVALUATION: "evaluation", Ended.EARLIER: "training"}
+            ended.append(pacer.end_script())
+    names = {StepEnd.TRAINING: "training", StepEnd.EVALUATION: "evaluation", StepEnd.EARLIER: "training"}
     return [names[one] for one in ended if one in names], pacer
 
 
@@ -83,45 +83,45 @@ def test_batches_that_count_as_no_step_are_counted_apart() -> None:
 def test_the_batches_of_an_accumulated_step_are_counted() -> None:
     _, pacer = play("i nfb nfb nfbs x")
     assert pacer.last_batches == 1  # of what came after the step: nothing
-    pacer = Pacer()
-    pacer.makes_optimizer()
+    pacer = StepPacer()
+    pacer.add_optimizer()
     for _ in range(3):
-        pacer.asks_batch()
-        pacer.gets_batch()
-        pacer.enters_root(1, True, True)
-        pacer.goes_backward()
-    pacer.optimizer_stepped(7)
-    assert pacer.asks_batch() is Ended.TRAINING
+        pacer.ask_batch()
+        pacer.add_batch()
+        pacer.enter_root(1, True, True)
+        pacer.go_backward()
+    pacer.end_optimizer_step(7)
+    assert pacer.ask_batch() is StepEnd.TRAINING
     assert pacer.last_batches == 3
 
 
 def test_an_optimizer_that_was_made_and_never_steps_is_not_waited_for() -> None:
-    pacer = Pacer()
-    pacer.makes_optimizer()
-    pacer.makes_optimizer()
+    pacer = StepPacer()
+    pacer.add_optimizer()
+    pacer.add_optimizer()
     ended = []
     for _ in range(4):
-        ended += [pacer.enters_root(1, True, True), pacer.goes_backward(), pacer.optimizer_stepped(7)]
-    ended.append(pacer.finishes())
-    assert [one for one in ended if one is not Ended.NOTHING] == [Ended.EARLIER] + [Ended.TRAINING] * 3
+        ended += [pacer.enter_root(1, True, True), pacer.go_backward(), pacer.end_optimizer_step(7)]
+    ended.append(pacer.end_script())
+    assert [one for one in ended if one is not StepEnd.NOTHING] == [StepEnd.EARLIER] + [StepEnd.TRAINING] * 3
 
 
 def test_steps_inside_of_backward_make_every_batch_a_step() -> None:
-    pacer = Pacer()
-    pacer.makes_optimizer()
+    pacer = StepPacer()
+    pacer.add_optimizer()
     pacer.steps_in_backward = True
     ended = []
     for _ in range(3):
-        ended.append(pacer.asks_batch())
-        pacer.gets_batch()
-        ended += [pacer.enters_root(1, True, True), pacer.goes_backward()]
-    assert [*ended, pacer.finishes()].count(Ended.TRAINING) == 3
+        ended.append(pacer.ask_batch())
+        pacer.add_batch()
+        ended += [pacer.enter_root(1, True, True), pacer.go_backward()]
+    assert [*ended, pacer.end_script()].count(StepEnd.TRAINING) == 3
 
 
 def test_a_call_that_raised_did_not_happen() -> None:
-    pacer = Pacer()
-    pacer.asks_batch()
-    pacer.gets_batch()
-    pacer.enters_root(1, False, False)
-    pacer.root_failed(1, False, False)
-    assert pacer.finishes() is Ended.NOTHING
+    pacer = StepPacer()
+    pacer.ask_batch()
+    pacer.add_batch()
+    pacer.enter_root(1, False, False)
+    pacer.forget_root(1, False, False)
+    assert pacer.end_script() is StepEnd.NOTHING

@@ -56,7 +56,7 @@ def test_backward_time_belongs_to_modules_and_to_the_loss(listen: Any) -> None:
 def test_a_script_whose_operators_take_too_much_memory_gets_a_shorter_window(
     listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detscope.record.operators._FULL_BYTES", -(1 << 60))
+    monkeypatch.setattr("detscope.record.operators.profiler._FULL_BYTES", -(1 << 60))
     model = Net()
     with listen(level="ops") as heard:
         train(model, batches(10), torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss())
@@ -184,7 +184,7 @@ def test_evaluation_before_training_does_not_get_into_the_figures(listen: Any) -
     assert recorded >= 5
     summary = summarize(heard.run)  # type: ignore[arg-type]
     # where the machine held up the first recorded steps, they count as warm-up too
-    assert summary["step_ms"]["n"] + summary["warmup"]["n"] == recorded + 3
+    assert summary.step_ms.n + summary.warmup.n == recorded + 3
 
 
 def test_only_evaluation_counts_forward_passes(listen: Any) -> None:
@@ -299,7 +299,7 @@ def test_our_own_failure_does_not_become_the_script_s(listen: Any) -> None:
                 def full(*_: Any) -> None:
                     raise RuntimeError("no more room")
 
-                recorder._notebook.step = full
+                recorder.tables.add_step = full
     assert steps == 9
     assert heard.info["status"] == "partial"
     assert "no more room" in heard.info["reason"]
@@ -335,7 +335,7 @@ def test_the_model_inside_of_a_wrapper_is_the_one_that_is_taken_apart(listen: An
 
 
 def test_boxes_are_counted_in_the_forms_that_detection_code_uses() -> None:
-    from detscope.record.script.content import describe
+    from detscope.record.content import describe_foreign_batch
 
     images = [torch.zeros(3, 8, 8)] * 2
     boxes = torch.tensor([[[0.0, 0, 4, 4], [-1, -1, -1, -1]], [[1.0, 1, 3, 3], [2, 2, 5, 5]]])
@@ -347,6 +347,6 @@ def test_boxes_are_counted_in_the_forms_that_detection_code_uses() -> None:
         boxes,
     ]
     for targets in forms:
-        found = describe((images, targets))
+        found = describe_foreign_batch((images, targets))
         assert (found.images, found.boxes, found.pixels) == (2, 3, 128), targets
-    assert describe((torch.zeros(2, 3, 8, 8), torch.zeros(2))).boxes is None
+    assert describe_foreign_batch((torch.zeros(2, 3, 8, 8), torch.zeros(2))).boxes is None

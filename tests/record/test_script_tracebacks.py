@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from detscope.record.script import stopping, tracebacks
+from detscope.record.script import endings as stopping
+from detscope.record.script import endings as tracebacks
 
 
 def through_us(raises):

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from detscope.record import telemetry as module
-from detscope.record.nvml import Reading
-from detscope.record.telemetry import Sample, Telemetry, until_next_sample_s
+from detscope.record.device import telemetry as module
+from detscope.record.device.telemetry import Reading, Sample, Telemetry, until_next_sample_s
 
 
 def wait_until(
@@ -24,7 +23,7 @@ def wait_until(
         if len({row.time_ns for row in rows}) >= samples and (seen is None or any(map(seen, rows))):
             break
         time.sleep(0.01)
-        rows += telemetry.drain()
+        rows += telemetry.drain_samples()
     return rows
 
 
@@ -38,7 +37,7 @@ class Counting:
         self.closed = False
         self._breaks_at = breaks_at
 
-    def read(self) -> list[Reading]:
+    def read_values(self) -> list[Reading]:
         self.count += 1
         if self.count == self._breaks_at:
             raise ValueError("the cable came off")
@@ -52,7 +51,7 @@ def test_process_and_system_are_sampled_with_units_and_rising_time() -> None:
     begin_ns = time.perf_counter_ns()
     with Telemetry(hz=50) as telemetry:
         rows = wait_until(telemetry, 4)
-    rows += telemetry.drain()
+    rows += telemetry.drain_samples()
     units = {(row.source, row.metric): row.unit for row in rows}
     assert units["process", "cpu_percent"] == "%"
     assert units["process", "rss_bytes"] == "bytes"
@@ -144,9 +143,9 @@ def test_draining_from_another_thread_loses_and_repeats_nothing() -> None:
         reader = threading.Thread(target=lambda: rows.extend(wait_until(telemetry, 50)))
         reader.start()
         reader.join()
-    rows += telemetry.drain()
+    rows += telemetry.drain_samples()
     assert [row.value for row in rows] == [float(n) for n in range(1, source.count + 1)]
-    assert telemetry.drain() == []
+    assert telemetry.drain_samples() == []
 
 
 def test_rows_nobody_drains_are_bounded_and_the_loss_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +154,7 @@ def test_rows_nobody_drains_are_bounded_and_the_loss_is_said(monkeypatch: pytest
     with Telemetry(hz=1000, sources=[source]) as telemetry:
         while source.count < 6:
             time.sleep(0.005)
-    assert len(telemetry.drain()) == 3
+    assert len(telemetry.drain_samples()) == 3
     assert f"{source.count - 3} rows dropped" in telemetry.notes["telemetry"]
 
 
@@ -170,8 +169,7 @@ def test_a_run_shorter_than_the_period_still_has_a_sample_at_its_end() -> None:
 def test_zero_hertz_starts_no_thread() -> None:
     with Telemetry(hz=0) as telemetry:
         assert not [thread for thread in threading.enumerate() if thread.name == "detscope-telemetry"]
-    assert telemetry.drain() == []
-    assert telemetry.sample_cost_ms is None
+    assert telemetry.drain_samples() == []
 
 
 def test_stopping_ends_the_thread_and_starting_again_works() -> None:
@@ -199,8 +197,8 @@ def test_no_sample_is_taken_while_a_step_may_not_be_disturbed() -> None:
     with Telemetry(hz=0.02, sources=[source]) as telemetry:  # one period is far longer than this test
         wait_until(telemetry, 1)
         telemetry._period_s = 30.0
-        telemetry.hold(quiet=True)
+        telemetry.hold_samples(quiet=True)
         telemetry._free.wait(0.2)
         assert source.count == 1
-        telemetry.hold(quiet=False)
+        telemetry.hold_samples(quiet=False)
     assert source.closed, "holding does not keep it from ending"

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import polars as pl
 
-from detscope.ingest import memory_timeline, snapshot
-from detscope.ingest.contract import Sink
-from detscope.ingest.formats import find_format
+from detscope.ingest.formats import find_format, memory_timeline, snapshot
+from detscope.ingest.sink import Sink
 
 
 def read_with(module, path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:
     frames: dict[str, list[pl.DataFrame]] = {}
     sink = Sink(lambda table, frame: frames.setdefault(table, []).append(frame))
-    module.read(path, sink)
+    module.PART.read(path, sink)
     return {table: pl.concat(parts) for table, parts in frames.items()}, sink
 
 

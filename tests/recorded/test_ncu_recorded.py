@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.ingest.contract import Sink
-from detscope.ingest.ncu import read, sniff
+from detscope.ingest.formats.ncu import read_listings, recognize_head
+from detscope.ingest.sink import Sink
 
 THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 
@@ -16,7 +16,7 @@ THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 def metrics_of(path: Path) -> tuple[pl.DataFrame, Sink]:
     frames: list[pl.DataFrame] = []
     sink = Sink(lambda _table, frame: frames.append(frame))
-    read(path, sink)
+    read_listings(path, sink)
     return pl.concat(frames), sink
 
 
@@ -67,6 +67,6 @@ def test_lines_before_the_header_and_rows_of_rules_are_counted(recorded: Path) -
 
 def test_the_format_is_known_by_content(recorded: Path) -> None:
     for path in sorted((recorded / "traces/ncu").glob("*.csv")):
-        assert sniff(path.read_bytes()[:65536], Path("x")), path
+        assert recognize_head(path.read_bytes()[:65536], Path("x")), path
     other = recorded / "traces/nsys/a100_cloverleaf.gpu_trace.csv"
-    assert not sniff(other.read_bytes()[:65536], other)
+    assert not recognize_head(other.read_bytes()[:65536], other)

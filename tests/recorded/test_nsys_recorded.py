@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from detscope.ingest.contract import Sink
-from detscope.ingest.nsys import read, sniff
+from detscope.ingest.formats.nsys import read_export, recognize_head
+from detscope.ingest.sink import Sink
 
 ALL = ("kernel", "copy", "set")
 
@@ -20,7 +20,7 @@ ALL = ("kernel", "copy", "set")
 def rows_of(path: Path) -> tuple[dict[str, pl.DataFrame], Sink]:
     frames: dict[str, list[pl.DataFrame]] = {}
     sink = Sink(lambda table, frame: frames.setdefault(table, []).append(frame))
-    read(path, sink)
+    read_export(path, sink)
     return {table: pl.concat(parts) for table, parts in frames.items()}, sink
 
 
@@ -120,7 +120,7 @@ def test_no_file_is_changed_and_nothing_appears_beside_it(recorded: Path) -> Non
     before = sorted(path.name for path in folder.iterdir())
     path = folder / "mock.sqlite"
     digest = hashlib.sha256(path.read_bytes()).digest()
-    assert sniff(path.read_bytes()[:64], path)
+    assert recognize_head(path.read_bytes()[:64], path)
     rows_of(path)
     assert sorted(p.name for p in folder.iterdir()) == before
     assert hashlib.sha256(path.read_bytes()).digest() == digest

@@ -11,19 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from detscope.cli.main import app
-from detscope.predict.layer_model import LayerModel, choose_layers
-from detscope.predict.layer_table import LayerTable, fit_layers
-from detscope.predict.layer_times import LayerTime, read_layer_times
-from detscope.predict.recorded import read_layers
-from detscope.predict.samples import Sample, read_samples
-from detscope.predict.trees import fit_trees
+from detscope.predict.layers.lists import read_layers
+from detscope.predict.layers.model import LayerModel, LayerTable, choose_layers, fit_layers
+from detscope.predict.layers.times import LayerTime, read_layer_times
+from detscope.predict.models.older import fit_trees
+from detscope.predict.samples import StepSample, read_samples
 
 FOLDER = Path(__file__).parents[1] / "recorded_cpu"
 WITH_STEPS, ALONE = 0.12, 0.20
 
 
 @pytest.fixture(scope="module")
-def samples() -> list[Sample]:
+def samples() -> list[StepSample]:
     return read_samples(FOLDER / "measured.csv", read_layers(FOLDER / "layers.json"))
 
 
@@ -37,28 +36,28 @@ def table(rows: list[LayerTime]) -> LayerTable:
     return fit_layers(rows)
 
 
-def error(predicted: np.ndarray, asked: Sequence[Sample]) -> float:
+def error(predicted: np.ndarray, asked: Sequence[StepSample]) -> float:
     return float(np.abs(predicted / np.array([one.latency_ms for one in asked]) - 1).mean())
 
 
-def split(samples: list[Sample], family: str) -> tuple[list[Sample], list[Sample]]:
+def split(samples: list[StepSample], family: str) -> tuple[list[StepSample], list[StepSample]]:
     return [one for one in samples if one.network != family], [
         one for one in samples if one.network == family
     ]
 
 
-def families(samples: list[Sample]) -> list[str]:
+def families(samples: list[StepSample]) -> list[str]:
     return sorted({one.network for one in samples})
 
 
-def test_forty_to_sixty_steps_of_five_families_were_recorded(samples: list[Sample]) -> None:
+def test_forty_to_sixty_steps_of_five_families_were_recorded(samples: list[StepSample]) -> None:
     assert len(families(samples)) == 5
     assert 40 <= len(samples) <= 60
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 1_000_000
 
 
 def test_a_family_left_out_is_predicted_within_twelve_per_cent_and_better_than_by_trees(
-    samples: list[Sample], table: LayerTable
+    samples: list[StepSample], table: LayerTable
 ) -> None:
     ours, trees = [], []
     for family in families(samples):
@@ -71,7 +70,7 @@ def test_a_family_left_out_is_predicted_within_twelve_per_cent_and_better_than_b
 
 
 def test_layers_alone_predict_whole_networks_within_twenty_per_cent(
-    samples: list[Sample], table: LayerTable
+    samples: list[StepSample], table: LayerTable
 ) -> None:
     model = LayerModel(table)
     found = [
@@ -82,9 +81,9 @@ def test_layers_alone_predict_whole_networks_within_twenty_per_cent(
 
 
 def test_every_operation_of_the_five_families_was_measured_as_a_layer(
-    samples: list[Sample], table: LayerTable
+    samples: list[StepSample], table: LayerTable
 ) -> None:
-    assert {kind for one in samples for kind in table.unseen_kinds(one.case.graph)} == set()
+    assert {kind for one in samples for kind in table.list_unseen_kinds(one.case.graph)} == set()
 
 
 def test_score_uses_single_layers_where_it_is_given_them() -> None:

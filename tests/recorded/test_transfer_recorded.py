@@ -8,27 +8,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detscope.predict.calibrate import spread_samples
-from detscope.predict.choice import TargetModel
-from detscope.predict.methods import fit_method
-from detscope.predict.physical import PhysicalModel
-from detscope.predict.protocols import SEEN_LEVELS
-from detscope.predict.recorded import read_layers
-from detscope.predict.samples import Sample, read_samples, with_target
-from detscope.predict.transfer import transfer_target
+from detscope.predict.device.model import transfer_target
+from detscope.predict.layers.lists import read_layers
+from detscope.predict.models.choice import TargetModel
+from detscope.predict.models.methods import fit_method
+from detscope.predict.models.physical import PhysicalModel
+from detscope.predict.samples import StepSample, choose_spread, keep_measured, read_samples
+from detscope.predict.score import SEEN_LEVELS
 
 CONSTANT_BYTES, ROOM_BYTES = 600e6, 5.5e9
 
 
 @pytest.fixture(scope="module")
-def samples(recorded: Path) -> list[Sample]:
+def samples(recorded: Path) -> list[StepSample]:
     folder = recorded / "prediction" / "tx2"
     found = read_samples(folder / "measured.csv", read_layers(folder / "layers.json"))
-    known = with_target(with_target(found, "latency_ms"), "process_bytes")
+    known = keep_measured(keep_measured(found, "latency_ms"), "process_bytes")
     return [one for one in known if one.level in SEEN_LEVELS]
 
 
-def second_device(samples: list[Sample], latency: TargetModel, seed: int) -> list[Sample]:
+def second_device(samples: list[StepSample], latency: TargetModel, seed: int) -> list[StepSample]:
     """Every kernel class 0.3 times as slow, give or take a fifth, the host half as slow, 5 % of noise.
 
     What physics gets wrong on the TX2 it gets wrong here too.
@@ -51,27 +50,27 @@ def second_device(samples: list[Sample], latency: TargetModel, seed: int) -> lis
     ]
 
 
-def error(model: TargetModel, key: str, asked: list[Sample]) -> float:
-    truth = np.array([one.value(key) for one in asked], dtype=float)
+def error(model: TargetModel, key: str, asked: list[StepSample]) -> float:
+    truth = np.array([one.get_value(key) for one in asked], dtype=float)
     return float(np.abs(model.predict([one.case for one in asked]) / truth - 1).mean())
 
 
-def held(model: TargetModel, key: str, asked: list[Sample]) -> float:
-    found = model.estimate([one.case for one in asked])
-    truth = np.array([one.value(key) for one in asked], dtype=float)
+def held(model: TargetModel, key: str, asked: list[StepSample]) -> float:
+    found = model.estimate_cases([one.case for one in asked])
+    truth = np.array([one.get_value(key) for one in asked], dtype=float)
     return float(((found.lower <= truth) & (truth <= found.upper)).mean())
 
 
 @pytest.mark.parametrize("count", [5, 10])
 def test_a_few_samples_bring_latency_to_what_it_is_on_the_old_device(
-    samples: list[Sample], count: int
+    samples: list[StepSample], count: int
 ) -> None:
     latency = fit_method(samples, "latency", "physical")
     usual = error(latency, "latency_ms", samples)
     before, after, coverage = [], [], []
     for seed in range(4):
         new = second_device(samples, latency, seed)
-        given = spread_samples(new, count)
+        given = choose_spread(new, count)
         rest = [one for one in new if one not in given]
         made = transfer_target(latency, "latency", given)
         before.append(error(latency, "latency_ms", rest))
@@ -86,12 +85,12 @@ def test_a_few_samples_bring_latency_to_what_it_is_on_the_old_device(
     assert np.mean(coverage) > 0.85
 
 
-def test_five_samples_find_the_constant_of_the_process(samples: list[Sample]) -> None:
+def test_five_samples_find_the_constant_of_the_process(samples: list[StepSample]) -> None:
     memory = fit_method(samples, "memory", "physical")
     # beyond it the TX2 holds back: its memory is full, and where the new device's ends nobody has told
     room = [one for one in samples if (one.process_bytes or 0.0) < ROOM_BYTES]
     new = [replace(one, process_bytes=(one.process_bytes or 0.0) + CONSTANT_BYTES) for one in room]
-    given = spread_samples(new, 5)
+    given = choose_spread(new, 5)
     rest = [one for one in new if one not in given]
     made = transfer_target(memory, "memory", given)
     old, found = error(memory, "process_bytes", rest), error(made, "process_bytes", rest)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from browsing import PATIENCE_MS
 
-from detscope.machine.tools import find_browser
+from detscope.machine.programs import find_browser
 
 
 @pytest.fixture(scope="module")

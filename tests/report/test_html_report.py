@@ -12,8 +12,7 @@ import polars as pl
 import pytest
 from browsing import Visit, after_some_frames, until
 
-from detscope.report.files import write_as
-from detscope.report.html.report import write_report
+from detscope.report.files import write_report
 from detscope.runs.schema import TABLES
 from detscope.runs.writer import RunWriter, polars_schema
 
@@ -67,9 +66,9 @@ def make_run(parent: Path, steps: int = 40, modules: int = 40, name: str = "smal
                 (step, "stage", s, direction, 1, 0, int(whole / 3), None, None)
                 for s in ("backbone", "rpn", "roi_heads")
             ]
-    writer.append("spans", spans)
-    writer.append("nodes", [("module", path, f"Conv2d{label}", "backbone", 10) for path in paths])
-    writer.append(
+    writer.append_rows("spans", spans)
+    writer.append_rows("nodes", [("module", path, f"Conv2d{label}", "backbone", 10) for path in paths])
+    writer.append_rows(
         "content",
         [
             (int(s), 2, int(s % 7), 1000, 1200 + int(s % 3), 100, 50, None, None, 0, False, f"im{label}")
@@ -84,8 +83,8 @@ def make_run(parent: Path, steps: int = 40, modules: int = 40, name: str = "smal
         for region, ms in regions
     ]
     writer.append_frame("loader", pl.DataFrame(loaded, schema=polars_schema("loader")))
-    writer.append("losses", [(int(s), "loss", 1.0 / (1 + s)) for s in numbers[:2000]])
-    writer.close("failed" if label else "ok", f"ValueError: {label}" if label else None)
+    writer.append_rows("losses", [(int(s), "loss", 1.0 / (1 + s)) for s in numbers[:2000]])
+    writer.close_run("failed" if label else "ok", f"ValueError: {label}" if label else None)
     return writer.folder
 
 
@@ -208,15 +207,15 @@ def test_a_hundred_thousand_steps_stay_below_8_megabytes(tmp_path: Path) -> None
 
 def test_the_same_figures_come_as_markdown_json_and_csv(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    summary = json.loads(write_as(run, "json").read_text())
-    assert summary["phases_ms"]["backward"] == pytest.approx(50.0, rel=0.05)
-    assert "| `backward` |" in write_as(run, "md").read_text()
-    assert "step,phases-table,backward,share," in write_as(run, "csv").read_text()
+    summary = json.loads(write_report(run, "json").read_text())
+    assert {row["name"]: row["ms"] for row in summary["phases"]}["backward"] == pytest.approx(50.0, rel=0.05)
+    assert "| `backward` |" in write_report(run, "md").read_text()
+    assert "step,phases-table,backward,share," in write_report(run, "csv").read_text()
 
 
 def test_a_run_that_never_made_a_step_still_has_a_report_that_says_so(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "train", "small", {"device": "cpu"})
-    writer.close("failed", "RuntimeError: nothing")
+    writer.close_run("failed", "RuntimeError: nothing")
     text = write_report(writer.folder).read_text()
     assert "no complete step was recorded" in text
     assert "failed: RuntimeError: nothing" in text

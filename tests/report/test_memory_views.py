@@ -10,26 +10,39 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from detscope.analyze.memory import memory_figures
-from detscope.analyze.memory_iterations import iteration_rows
-from detscope.analyze.memory_timeline import peak_tree, step_timeline
-from detscope.analyze.summary import summarize
-from detscope.report.memory_colours import CATEGORY_COLOURS
+from detscope.analyze.drawing import report_data
+from detscope.analyze.memory.timeline import step_timeline
+from detscope.report.colours import CATEGORY_COLOURS
 from detscope.report.memory_csv import write_memory_csv
-from detscope.report.memory_pictures import write_memory_pictures
-from detscope.report.memory_terminal import render_memory
-from detscope.report.memory_timeline_picture import nice_ceiling, timeline_picture
-from detscope.report.memory_treemap import squarified, treemap_picture
-from detscope.report.terminal import render
+from detscope.report.model import Chart, Section, Tree
+from detscope.report.publish import publish_page
+from detscope.report.render.picture import _draw_tree, chart_png
+from detscope.report.render.terminal import print_sections
+from detscope.report.sections import make_sections
+from detscope.report.sections.memory import section
+from detscope.runs.reader import Run
 from memory_samples import a_step, block, made_run, state, write_run
 
 
-def shown(summary: dict) -> str:
+def memory_section(run: Run) -> Section:
+    found = section(report_data(run))
+    assert isinstance(found, Section)
+    return found
+
+
+def chart(run: Run, name: str) -> Chart:
+    return next(
+        block for block in memory_section(run).blocks if isinstance(block, Chart) and block.file == name
+    )
+
+
+def shown(run: Run) -> str:
     console = Console(file=io.StringIO(), width=160, color_system=None)
-    render_memory(summary, console)
+    print_sections([memory_section(run)], console)
     return console.file.getvalue()
 
 
@@ -41,7 +54,7 @@ def large_run(folder: Path, **more):
 
 def test_the_csv_is_in_megabytes_with_three_decimals(tmp_path):
     run = large_run(tmp_path)
-    path = write_memory_csv(run.folder, iteration_rows(run))
+    path = write_memory_csv(run)
     header, *rows = list(csv.reader(path.read_text().splitlines()))
     assert len(rows) == 2
     first = dict(zip(header, rows[0], strict=True))
@@ -56,75 +69,82 @@ def test_the_csv_is_in_megabytes_with_three_decimals(tmp_path):
 def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path):
     rows = [row | {"device": "cuda:0"} for row in (*state(), *a_step(0))]
     run = write_run(tmp_path, rows, steps=1, info={"device": "cuda:0"})
-    path = write_memory_csv(run.folder, iteration_rows(run))
+    path = write_memory_csv(run)
     header, first = list(csv.reader(path.read_text().splitlines()))
     assert dict(zip(header, first, strict=True))["peak_cached"] == ""
 
 
-def test_the_timeline_shows_every_category_in_its_colour_and_height(tmp_path):
-    timeline = step_timeline(large_run(tmp_path))
-    pixels = timeline_picture(timeline, "a title")
-    assert pixels.shape == (900, 1600, 3)
-    # a column in the middle of the plateau of forward, 300 of 999 us: parameters at the ground
-    column = pixels[:, 130 + round(1430 * 0.3)]
-    heights = {
-        name: int((np.abs(column.astype(int) - colour).sum(axis=1) < 12).sum())
-        for name, colour in CATEGORY_COLOURS.items()
-    }
-    ceiling, _ = nice_ceiling(timeline.peak_bytes)
+def test_the_timeline_has_every_category_in_its_colour_and_height(tmp_path):
+    run = large_run(tmp_path)
+    drawn = {line.colour: line for line in chart(run, "memory_timeline").content}
+    timeline = step_timeline(run)
+    middle = max(index for index, ms in enumerate(timeline.ms) if ms <= 0.3)  # the plateau of forward
     for name, size in {"parameters": 700, "optimizer": 700, "inputs": 1000, "activations": 6000}.items():
-        assert heights[name] == pytest.approx(650 * size * 1000 / ceiling, abs=4), name
-    assert heights["workspace"] == 0
+        assert drawn[CATEGORY_COLOURS[name]].y[middle] == pytest.approx(size / 1000), name
+    assert CATEGORY_COLOURS["workspace"] not in drawn
 
 
-def test_areas_of_the_treemap_are_proportional_to_bytes(tmp_path):
-    tree = peak_tree(large_run(tmp_path))
-    pixels = treemap_picture(tree, "a title")
-    assert pixels.shape == (900, 1600, 3)
-    assert (pixels.reshape(-1, 3) == np.array(CATEGORY_COLOURS["activations"])).all(axis=1).any()
+def test_in_the_picture_of_the_timeline_a_category_is_as_high_as_it_is_large(tmp_path):
+    with Image.open(io.BytesIO(chart_png(chart(large_run(tmp_path), "memory_timeline")))) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+
+    def heights(name: str) -> np.ndarray:
+        colour = np.array([int(CATEGORY_COLOURS[name][at : at + 2], 16) for at in (1, 3, 5)])
+        return (np.abs(pixels - colour).sum(axis=2) < 12).sum(axis=0)
+
+    sizes = {"parameters": 700, "optimizer": 700, "inputs": 1000, "activations": 6000}
+    column = int(heights("activations").argmax())  # 6 MB of activations: from the end of forward on
+    unit = heights("activations")[column] / 6000
+    assert unit * 6000 > 100, "it is drawn large enough to be measured"
+    for name, size in sizes.items():
+        assert heights(name)[column] == pytest.approx(size * unit, abs=4), name
+    assert not heights("workspace").any()
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.integers(1, 10**9), min_size=1, max_size=60),
-    st.integers(10, 2000),
-    st.integers(10, 2000),
-)
-def test_rectangles_fill_the_box_without_overlap(sizes, width, height):
-    sizes = sorted(sizes, reverse=True)
-    boxes = squarified(sizes, (0.0, 0.0, float(width), float(height)))
-    scale = width * height / sum(sizes)
-    slack = 1e-6 * max(width, height)
-    for size, (left, top, right, bottom) in zip(sizes, boxes, strict=True):
-        assert (right - left) * (bottom - top) == pytest.approx(size * scale, rel=1e-6, abs=1e-6)
-        assert left >= -slack and top >= -slack
-        assert right <= width + slack and bottom <= height + slack
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(10, 100), min_size=1, max_size=20))
+def test_boxes_of_a_map_fill_it_without_overlap(sizes):
+    names = [str(number) for number in range(len(sizes))]
+    axes = Figure().add_subplot()
+    _draw_tree(axes, Tree(names, names, [""] * len(names), sizes, ["#000000"] * len(names), shape="treemap"))
+    boxes = [patch.get_bbox() for patch in axes.patches]
+    shares = sorted(size / sum(sizes) for size in sizes)
+    assert sorted(box.width * box.height for box in boxes) == pytest.approx(shares)
     for index, one in enumerate(boxes):
+        assert one.x0 >= -1e-9 and one.y0 >= -1e-9 and one.x1 <= 1 + 1e-9 and one.y1 <= 1 + 1e-9
         for other in boxes[index + 1 :]:
-            across = min(one[2], other[2]) - max(one[0], other[0])
-            down = min(one[3], other[3]) - max(one[1], other[1])
-            assert across <= slack or down <= slack
+            across = min(one.x1, other.x1) - max(one.x0, other.x0)
+            up = min(one.y1, other.y1) - max(one.y0, other.y0)
+            assert across <= 1e-9 or up <= 1e-9
+
+
+def test_boxes_of_the_map_add_up_to_the_peak(tmp_path):
+    boxes = chart(large_run(tmp_path), "memory_peak").content
+    assert sum(boxes.values) == pytest.approx(11.5)
+    inside = dict(zip(boxes.ids, boxes.parents, strict=True))
+    assert all(parent in inside or parent == "" for parent in boxes.parents)
+    assert CATEGORY_COLOURS["activations"] in boxes.colours
 
 
 def test_pictures_are_png_files_in_the_run(tmp_path):
     run = made_run(tmp_path)
-    files = write_memory_pictures(run.folder, run.info, step_timeline(run), peak_tree(run))
-    assert [file.name for file in files] == ["memory_timeline.png", "memory_peak.png"]
-    for file in files:
-        assert file.parent == run.folder / "pictures"
-        with Image.open(file) as picture:
-            assert (picture.format, picture.size) == ("PNG", (1600, 900))
+    publish_page(run.folder)
+    heights = {"memory_peak.png": 700, "memory_timeline.png": 633, "modules.png": 766}
+    assert {path.name for path in (run.folder / "pictures").iterdir()} == heights.keys()
+    for name, height in heights.items():
+        with Image.open(run.folder / "pictures" / name) as picture:
+            assert (picture.format, picture.size) == ("PNG", (1600, height))
 
 
 def test_names_from_outside_do_not_break_pictures(tmp_path):
-    odd = block(5000, 200, 400, module="<img src=x>\x1b[31m\n💥", operator="é" * 300, step=0)
+    odd = block(5000, 200, 400, module="<img src=x>$\x1b[31m\n💥", operator="é" * 300, step=0)
     run = write_run(tmp_path, [*state(), *a_step(0), odd], steps=1)
-    write_memory_pictures(run.folder, run.info, step_timeline(run), peak_tree(run))
-    assert "\x1b" not in shown({"memory": memory_figures(run)})
+    publish_page(run.folder)
+    assert "\x1b" not in shown(run)
 
 
-def test_the_terminal_shows_peak_categories_modules_tensors_levels_and_advice(tmp_path):
-    text = shown({"memory": memory_figures(large_run(tmp_path))})
+def test_the_terminal_tells_peak_categories_modules_tensors_levels_and_advice(tmp_path):
+    text = shown(large_run(tmp_path))
     assert "peak 11.5 MB in backward, body.0.conv2, step 0" in text
     for words in ("What the peak is made of", "optimizer state", "52.2 %", "Largest tensors at the peak"):
         assert words in text
@@ -132,19 +152,18 @@ def test_the_terminal_shows_peak_categories_modules_tensors_levels_and_advice(tm
     assert "What would lower the peak" in text and "--batch-size 1" in text
 
 
-def test_a_run_without_memory_has_no_memory_section(tmp_path):
-    assert shown({"memory": None}) == ""
-    assert shown({"memory": {"peak_bytes": 5, "largest": []}}) == "", "the older figure of an inference"
-
-
-def test_the_whole_page_has_the_memory_section(tmp_path):
+def test_the_whole_of_a_run_has_the_memory_section_and_names_the_table(tmp_path):
     run = large_run(tmp_path)
-    write_memory_csv(run.folder, iteration_rows(run))
+    write_memory_csv(run)
     console = Console(file=io.StringIO(), width=400, color_system=None)  # paths in one line
-    render(summarize(run), console)
-    text = console.file.getvalue()
-    assert "What the peak is made of" in text
-    assert "memory.csv" in text
+    print_sections(make_sections(report_data(run))[0], console)
+    assert "What the peak is made of" in console.file.getvalue()
+    assert "memory.csv" in console.file.getvalue()
+
+
+def test_a_run_without_memory_says_how_to_record_it(tmp_path):
+    absent = section(report_data(write_run(tmp_path, [])))
+    assert (absent.short, absent.why) == ("Memory", "record it with --memory")
 
 
 def test_what_was_tried_stands_beside_what_was_predicted(tmp_path):
@@ -157,6 +176,6 @@ def test_what_was_tried_stands_beside_what_was_predicted(tmp_path):
         "step_ratio": 1.25,
         "run": "runs/the-run",
     }
-    text = shown({"memory": memory_figures(made_run(tmp_path, info={"memory_tried": [row]}))})
+    text = shown(made_run(tmp_path, info={"memory_tried": [row]}))
     line = next(line for line in text.splitlines() if line.startswith("bf16"))
     assert " ".join(line.split()) == "bf16 5.00 MB 4.80 MB 4.2 % 7.00 MB 1.25 x the-run"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detscope.data.class_names import class_names
+from detscope.data.registry import class_names
 from detscope.report.drawing import Picture, draw, save_pictures
 
 PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg")
@@ -25,9 +25,9 @@ def photograph(name: str) -> Path:
 
 def detector(name: str, image_size: int | None) -> Any:
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.registry import build
+    from detscope.zoo.registry import build_model
 
-    return build(name, BuildOptions(weights="none", image_size=image_size)).module.eval()
+    return build_model(name, BuildOptions(weights="none", image_size=image_size)).module.eval()
 
 
 def found_in(model: Any, path: Path) -> Picture:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
-from detscope.analyze.predicted import FILE_NAME, VERSION, categories_beside, compared
-from detscope.analyze.summary import summarize
-from detscope.report.files import write_as
-from detscope.report.html.report import write_report
-from detscope.report.terminal import render
+from detscope.analyze.drawing import report_data
+from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
+from detscope.report.files import write_report
+from detscope.report.render.terminal import print_sections
+from detscope.report.sections import make_sections
+from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 
 EVIL = "<script>alert(1)</script>"
@@ -29,8 +30,8 @@ def make_run(folder: Path, **more: Any) -> Path:
         for step in range(8)
         for phase in ("step", "forward")
     ]
-    writer.append("steps", rows)
-    writer.close("ok")
+    writer.append_rows("steps", rows)
+    writer.close_run("ok")
     found = {
         "version": VERSION,
         "network": "small",
@@ -39,19 +40,19 @@ def make_run(folder: Path, **more: Any) -> Path:
         "cannot_tell": [],
         "device_model": {"rows": 944, "networks": ["resnet18"]},
         "compared": [
-            compared("step without waiting for data", "ms", 110.0, 100.0, interval=(90.0, 120.0)),
-            compared("peak of allocated memory", "bytes", 3e7, 4e7, interval=(3.5e7, 3.9e7)),
+            compare_figure("step without waiting for data", "ms", 110.0, 100.0, interval=(90.0, 120.0)),
+            compare_figure("peak of allocated memory", "bytes", 3e7, 4e7, interval=(3.5e7, 3.9e7)),
         ],
-        "categories": categories_beside({"activations": 2e7}, {"activations": 3e7}),
+        "categories": compare_categories({"activations": 2e7}, {"activations": 3e7}),
         **more,
     }
-    (writer.folder / FILE_NAME).write_text(json.dumps(found))
+    (writer.folder / FILE_NAME).write_bytes(msgspec.json.encode(found))
     return writer.folder
 
 
 def shown(folder: Path) -> str:
     console = Console(width=160, file=io.StringIO())
-    render(summarize(folder), console)
+    print_sections(make_sections(report_data(load_run(folder)))[0], console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -69,8 +70,8 @@ def test_the_report_and_the_terminal_tell_error_and_interval(tmp_path: Path) -> 
 
 def test_the_figures_come_as_markdown_and_csv_too(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    assert "| activations |" in write_as(run, "md").read_text().replace("`", "")
-    assert "predicted,predicted-categories,activations,error,-33.3 %" in write_as(run, "csv").read_text()
+    assert "| activations |" in write_report(run, "md").read_text().replace("`", "")
+    assert "predicted,predicted-categories,activations,error,-0.333" in write_report(run, "csv").read_text()
 
 
 def test_a_run_that_nobody_predicted_says_how_to(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from detscope.report.html.parts import Table
-from detscope.report.html.sections.script import section
+from detscope.analyze.script import script_figures
+from detscope.report.model import Table
+from detscope.report.sections.script import section
 
 SCRIPT: dict[str, Any] = {
     "name": "train.py",
@@ -41,8 +42,12 @@ SCRIPT: dict[str, Any] = {
 }
 
 
+def told(script: dict[str, Any] | None) -> Any:
+    return SimpleNamespace(summary=SimpleNamespace(script=script_figures(script)))
+
+
 def test_parts_models_and_functions_are_told_and_parts_that_never_ran_are_not() -> None:
-    found: Any = section(SimpleNamespace(summary={"script": SCRIPT}))  # type: ignore[arg-type]
+    found: Any = section(told(SCRIPT))  # type: ignore[arg-type]
     assert found.title == "train.py: 1,200 training steps, by SGD"
     tables = {block.id: block for block in found.blocks if isinstance(block, Table)}
     assert [row[0] for row in tables["script-parts"].rows] == ["training"]
@@ -59,4 +64,4 @@ def test_parts_models_and_functions_are_told_and_parts_that_never_ran_are_not() 
 
 
 def test_other_runs_have_no_such_section() -> None:
-    assert section(SimpleNamespace(summary={})) is None  # type: ignore[arg-type]
+    assert section(told(None)) is None  # type: ignore[arg-type]

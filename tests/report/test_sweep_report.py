@@ -10,9 +10,9 @@ from browsing import Visit, until
 from typer.testing import CliRunner
 
 from detscope.cli.main import app
-from detscope.sweep.keys import key_of
+from detscope.sweep.keys import make_key
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.store import Store
+from detscope.sweep.store import SweepStore
 
 EVIL = "<img src=x onerror=alert(1)>"
 NETWORKS = ("networks/resnet18-p0", "networks/resnet18-p50", "tiny_ssd")
@@ -20,14 +20,14 @@ NETWORKS = ("networks/resnet18-p0", "networks/resnet18-p50", "tiny_ssd")
 
 def make_store(path: Path, label: str = "") -> Path:
     """Three networks at four batch sizes; one ran out of memory, one point is unsteady."""
-    with Store(path, create=True) as store:
+    with SweepStore(path, create=True) as store:
         facts = {"packages": {"torch": f"2.15{label}"}, "processor": "a processor"}
         environment = store.keep_environment(facts)
         planned = []
         for place, network in enumerate(NETWORKS):
             for batch in (1, 2, 4, 8):
                 name = f"{network}{label}"
-                key = key_of([name, batch])
+                key = make_key([name, batch])
                 planned.append((key, f"{name} batch {batch}", "cpu"))
                 if place == 2 and batch == 4:
                     continue  # still to run
@@ -44,7 +44,7 @@ def make_store(path: Path, label: str = "") -> Path:
                     "variables": "memory+latency",
                     "fingerprint": f"name:{name}",
                 }
-                store.record(identity, outcome(place, batch, label))
+                store.record_attempt(identity, outcome(place, batch, label))
         store.keep_plan(f"nightly{label}", "", {}, planned)
     return path
 
@@ -95,7 +95,7 @@ def desk(browser: Any, report: Path) -> tuple[Any, list[str]]:
 
 def test_the_page_of_a_sweep_opens_without_an_error_or_a_request(desk: tuple[Any, list[str]]) -> None:
     page, complaints = desk
-    assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() == 4
+    assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() == 5
     assert complaints == []
 
 
@@ -156,7 +156,7 @@ def test_a_file_that_is_no_store_and_another_format_are_one_line(tmp_path: Path)
 
 
 def test_a_store_without_results_says_so(tmp_path: Path) -> None:
-    with Store(tmp_path / "empty.db", create=True):
+    with SweepStore(tmp_path / "empty.db", create=True):
         pass
     done = CliRunner().invoke(app, ["report", str(tmp_path / "empty.db")])
     assert done.exit_code == 0, done.output

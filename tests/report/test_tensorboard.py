@@ -20,10 +20,11 @@ import pytest
 from browsing import LOOK_EVERY_MS, LOOKS, PATIENCE_MS, until
 from PIL import Image
 
-from detscope.machine.tools import find_browser
+from detscope.analyze.drawing import report_data
+from detscope.machine.programs import find_browser
 from detscope.report.drawing import Picture
 from detscope.report.palette import colour_of
-from detscope.report.tensorboard import write_tensorboard
+from detscope.report.render.tensorboard import write_tensorboard
 from detscope.runs.reader import load_run
 from detscope.zoo.contract import Stage
 
@@ -79,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    write_tensorboard(recorder.run, detscope.summarize(recorder.run), pictures())
+    write_tensorboard(report_data(load_run(recorder.run)), pictures())
     return recorder.run
 
 
@@ -135,10 +136,16 @@ def test_a_stage_holds_its_parts(trained: Path, events: Any) -> None:
     )
 
 
-def test_pictures_are_drawn_and_a_bar_chart_is_among_the_images(events: Any, tmp_path: Path) -> None:
+def test_pictures_and_charts_are_drawn(events: Any, tmp_path: Path) -> None:
     tags = events.Tags()["images"]
-    assert tags[:2] == ["modules/most_expensive", "pictures/dog"]
-    assert len(tags) == 3 and "<" not in tags[2]
+    charts = [tag for tag in tags if tag.startswith("charts/")]
+    assert charts == ["charts/phases", "charts/steps-over-time", "charts/stages", "charts/icicle"]
+    assert tags[: len(charts) + 1] == [*charts, "pictures/dog"]
+    assert len(tags) == len(charts) + 2 and "<" not in tags[-1]
+    for tag in charts:
+        (drawn,) = events.Images(tag)
+        with Image.open(io.BytesIO(drawn.encoded_image_string)) as image:
+            assert image.size == (drawn.width, drawn.height)
     (tmp_path / "dog.jpg").write_bytes(events.Images("pictures/dog")[0].encoded_image_string)
     with Image.open(tmp_path / "dog.jpg") as image:
         pixels = np.asarray(image)
@@ -150,34 +157,37 @@ def test_the_module_table_is_text_with_every_module(trained: Path, events: Any) 
     import detscope
 
     text = text_of(events, "modules")
-    modules = detscope.summarize(trained)["modules"]
+    modules = detscope.summarize(trained).modules
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(lines) == len(modules) >= 5
     assert "Linear" in text and "backward" in text
-    assert "small" in text_of(events, "summary")
+    assert "small" in text_of(events, "method")
 
 
 def test_writing_again_replaces_the_view(trained: Path) -> None:
-    import detscope
 
     before = [path.name for path in (trained / "tb").iterdir()]
     assert len(before) == 1
     assert socket.gethostname() not in before[0]
-    write_tensorboard(trained, detscope.summarize(trained), pictures())
+    write_tensorboard(report_data(load_run(trained)), pictures())
     assert [path.name for path in (trained / "tb").iterdir()] == before
 
 
 def test_a_summary_with_nothing_measured_still_gives_a_view(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes((trained / "run.json").read_bytes())
-    folder = write_tensorboard(tmp_path, {"verb": "infer", "model": None}, [])
+    folder = write_tensorboard(report_data(load_run(tmp_path)), [])
     assert len(list(folder.iterdir())) == 1
 
 
 def test_writing_needs_no_torch(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes((trained / "run.json").read_bytes())
     code = (
-        "import sys; from pathlib import Path; from detscope.report.tensorboard import write_tensorboard;"
-        "write_tensorboard(Path(sys.argv[1]), {}, []); sys.exit('torch' in sys.modules)"
+        "import sys\n"
+        "from detscope.analyze.drawing import report_data\n"
+        "from detscope.report.render.tensorboard import write_tensorboard\n"
+        "from detscope.runs.reader import load_run\n"
+        "write_tensorboard(report_data(load_run(sys.argv[1])), [])\n"
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
 
@@ -262,7 +272,7 @@ def test_the_server_gives_pictures(server: Server) -> None:
 
 
 def test_the_server_gives_tables_as_text_in_which_hostile_names_are_inert(server: Server) -> None:
-    assert set(server.json("text/tags")["."]) >= {"modules", "summary"}
+    assert set(server.json("text/tags")["."]) >= {"modules", "verdict"}
     html = server.json("text/text", run=".", tag="modules")[0]["text"]
     assert "<table>" in html and "Linear" in html
     assert "&lt;img src=x" in html and "<img" not in html

@@ -11,7 +11,7 @@ from detscope.report.worst_images import (
     BAD,
     GOOD,
     Comparison,
-    Marked,
+    MarkedBox,
     draw_comparison,
     save_comparisons,
 )
@@ -23,8 +23,8 @@ def grey(height: int = 120, width: int = 160) -> np.ndarray:
 
 def comparison(name: str = "a.jpg", pixels: np.ndarray | None = None, **more) -> Comparison:
     pixels = grey() if pixels is None else pixels
-    truth = [Marked((10, 20, 30, 40), "cat", GOOD), Marked((90, 60, 40, 40), "dog", BAD)]
-    predictions = [Marked((12, 20, 30, 40), "cat", GOOD, 0.9)]
+    truth = [MarkedBox((10, 20, 30, 40), "cat", GOOD), MarkedBox((90, 60, 40, 40), "dog", BAD)]
+    predictions = [MarkedBox((12, 20, 30, 40), "cat", GOOD, 0.9)]
     given = {"truth": truth, "predictions": predictions, **more}
     return Comparison(name, pixels, given["truth"], given["predictions"], "2 to find, 1 missed", "1 right")
 
@@ -50,15 +50,15 @@ def test_small_images_are_enlarged_and_large_ones_reduced():
 def test_masks_tint_the_pixels_they_cover():
     mask = np.zeros((120, 160), dtype=np.bool_)
     mask[50:70, 50:70] = True
-    with_mask = [Marked((50, 50, 20, 20), "cat", ASIDE, 0.5, mask)]
-    plain = [Marked((50, 50, 20, 20), "cat", ASIDE, 0.5)]
+    with_mask = [MarkedBox((50, 50, 20, 20), "cat", ASIDE, 0.5, mask)]
+    plain = [MarkedBox((50, 50, 20, 20), "cat", ASIDE, 0.5)]
     drawn = [draw_comparison(comparison(predictions=given)) for given in (with_mask, plain)]
     assert (drawn[0] != drawn[1]).any()
 
 
 @pytest.mark.parametrize("box", [(-50, -50, 20, 20), (150, 110, 500, 500), (10, 10, 0, 0), (0, 0, 160, 120)])
 def test_boxes_outside_or_without_size_are_drawn_without_a_crash(box):
-    draw_comparison(comparison(predictions=[Marked(box, "cat", BAD, 0.5)]))
+    draw_comparison(comparison(predictions=[MarkedBox(box, "cat", BAD, 0.5)]))
 
 
 def test_files_are_numbered_from_the_worst_on_and_named_without_harm(tmp_path):

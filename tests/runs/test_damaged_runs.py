@@ -18,7 +18,7 @@ from detscope.errors import InputError
 from detscope.runs.folder import find_run
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
-from detscope.sessions.fit_sources import Measured, _sources
+from detscope.sessions.fit.sources import MeasuredSamples, _read_path
 
 INFO = {
     "device": "cpu",
@@ -47,9 +47,9 @@ def write_run(parent: Path) -> Path:
             (step, 0, "recorded", "step", start, 900, None),
             (step, 0, "recorded", "data", start, 90, None),
         ]
-        writer.append("steps", [*rows, (step, 0, "recorded", "forward", start + 90, 800, None)])
-        writer.append("losses", [(step, "loss", 1.0)])
-    writer.close("ok")
+        writer.append_rows("steps", [*rows, (step, 0, "recorded", "forward", start + 90, 800, None)])
+        writer.append_rows("losses", [(step, "loss", 1.0)])
+    writer.close_run("ok")
     return writer.folder
 
 
@@ -153,11 +153,11 @@ def test_a_damaged_run_json_is_named_and_the_other_runs_are_listed(tmp_path, dam
     DAMAGED_JSON[damage](bad)
     with pytest.raises(InputError, match=r"run\.json is damaged: ."):
         load_run(bad)
-    rows = {row["name"]: row for row in list_runs(tmp_path)}
-    assert rows[good.name]["status"] == "ok"
-    assert rows[bad.name]["status"] == "damaged"
-    found = Measured()
-    assert len(list(_sources(tmp_path, found))) + sum(found.left_out.values()) == 2
+    rows = {row.name: row for row in list_runs(tmp_path)}
+    assert rows[good.name].status == "ok"
+    assert rows[bad.name].status == "damaged"
+    found = MeasuredSamples()
+    assert len(list(_read_path(tmp_path, found))) + sum(found.left_out.values()) == 2
     assert any("is damaged" in why for why in found.left_out)
     for verb in (["show", str(bad)], ["report", str(bad)], ["compare", str(good), str(bad)]):
         with pytest.raises(SystemExit) as ended:
@@ -182,8 +182,8 @@ def test_a_damaged_table_is_named_with_its_reason(tmp_path, damage):
             read(bad)
     with pytest.raises(InputError, match=r"steps\.parquet"):
         compare_runs(load_run(good), [load_run(bad)])
-    found = Measured()
-    list(_sources(tmp_path, found))
+    found = MeasuredSamples()
+    list(_read_path(tmp_path, found))
     assert any("steps.parquet is damaged" in why for why in found.left_out)
 
 
@@ -191,16 +191,16 @@ def test_unknown_keys_and_columns_are_nobodys_business(tmp_path):
     run = write_run(tmp_path)
     rewrite_json(lambda info: info.update(later={"than": "us"}, model={"name": "net", "colour": [1]}))(run)
     rewrite_steps(lambda steps: steps.with_columns(later=pl.lit("x")))(run)
-    assert summarize(run)["step_ms"]["n"] == 8
+    assert summarize(run).step_ms.n == 8
 
 
 def test_figures_that_are_no_numbers_still_make_a_page(tmp_path):
-    from detscope.report.files import write_as
+    from detscope.report.files import write_report
 
     run = write_run(tmp_path)
     losses = pl.read_parquet(run / "losses.parquet")
     losses.with_columns(value=pl.lit(float("nan"))).write_parquet(run / "losses.parquet")
-    assert write_as(run, "html").stat().st_size > 1000
+    assert write_report(run, "html").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("file", ["evaluation.json", "predicted.json"])
@@ -225,7 +225,7 @@ def test_a_name_that_fits_no_run_is_said_to_fit_none(tmp_path, name):
 def test_a_run_that_lost_a_table_shows_the_rest(tmp_path):
     run = write_run(tmp_path)
     (run / "losses.parquet").unlink()
-    assert summarize(run)["step_ms"]["n"] == 8
+    assert summarize(run).step_ms.n == 8
     shutil.rmtree(run)
     with pytest.raises(InputError, match="is not a run"):
         load_run(run)

@@ -27,9 +27,9 @@ def test_two_runs_in_the_same_second_get_two_folders(tmp_path):
 
 
 def test_latest_points_at_the_newest_run(tmp_path):
-    RunWriter(tmp_path, "train", "a", {}).close("ok")
+    RunWriter(tmp_path, "train", "a", {}).close_run("ok")
     second = RunWriter(tmp_path, "train", "b", {})
-    second.close("ok")
+    second.close_run("ok")
     assert find_run(None, tmp_path) == second.folder.resolve()
     assert find_run(second.folder.name[:-2], tmp_path) == second.folder.resolve()
 
@@ -41,10 +41,10 @@ def test_names_of_models_cannot_leave_the_folder(tmp_path):
 
 def test_a_closed_run_has_its_tables_and_no_parts(tmp_path):
     writer = RunWriter(tmp_path, "train", "m", {"device": "cpu"})
-    writer.append(*LOSS)
-    writer.flush()
-    writer.append("losses", [(2, "loss", 1.0)])
-    writer.close("ok")
+    writer.append_rows(*LOSS)
+    writer.flush_parts()
+    writer.append_rows("losses", [(2, "loss", 1.0)])
+    writer.close_run("ok")
     run = load_run(writer.folder)
     assert run.status == "ok"
     assert run.table("losses")["value"].to_list() == [1.5, 1.25, 1.0]
@@ -54,9 +54,9 @@ def test_a_closed_run_has_its_tables_and_no_parts(tmp_path):
 
 def test_an_unclosed_run_says_partial_and_opens_with_what_was_flushed(tmp_path):
     writer = RunWriter(tmp_path, "train", "m", {})
-    writer.append(*LOSS)
-    writer.flush()
-    writer.append("losses", [(2, "loss", 1.0)])
+    writer.append_rows(*LOSS)
+    writer.flush_parts()
+    writer.append_rows("losses", [(2, "loss", 1.0)])
     run = load_run(writer.folder)
     assert run.status == "partial"
     assert run.table("losses").height == 2
@@ -96,8 +96,8 @@ def test_a_full_disk_is_one_clear_error_and_nothing_half_written_passes_as_whole
         writer = RunWriter(disk, "train", "m", {})
         with pytest.raises(MachineError) as caught:
             for step in range(40):
-                writer.append("losses", [(step * 5000 + i, f"loss-{i}", float(i)) for i in range(5000)])
-                writer.flush()
+                writer.append_rows("losses", [(step * 5000 + i, f"loss-{i}", float(i)) for i in range(5000)])
+                writer.flush_parts()
         assert "no space left" in caught.value.message
         run = load_run(writer.folder)
         assert run.status == "partial"
@@ -125,8 +125,8 @@ def test_a_read_only_folder_is_one_clear_error(tmp_path):
 
 def test_a_newer_schema_a_damaged_file_and_a_plain_folder_are_told_apart(tmp_path):
     writer = RunWriter(tmp_path, "train", "m", {})
-    writer.append(*LOSS)
-    writer.close("ok")
+    writer.append_rows(*LOSS)
+    writer.close_run("ok")
     (writer.folder / "losses.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(InputError, match="damaged"):
         load_run(writer.folder).table("losses")
@@ -143,8 +143,8 @@ def test_a_newer_schema_a_damaged_file_and_a_plain_folder_are_told_apart(tmp_pat
 
 def test_reading_a_run_imports_neither_torch_nor_a_gpu_library(tmp_path):
     writer = RunWriter(tmp_path, "train", "m", {})
-    writer.append("steps", [(0, 0, "recorded", "step", 0, 1000, None)])
-    writer.close("ok")
+    writer.append_rows("steps", [(0, 0, "recorded", "step", 0, 1000, None)])
+    writer.close_run("ok")
     code = (
         "import sys; from detscope.analyze.summary import summarize;"
         f"summarize({str(writer.folder)!r});"
@@ -155,34 +155,34 @@ def test_reading_a_run_imports_neither_torch_nor_a_gpu_library(tmp_path):
 
 def test_a_flush_that_does_not_wait_is_on_disk_when_the_next_one_begins(tmp_path):
     writer = RunWriter(tmp_path, "train", "tiny", {})
-    writer.append("losses", [(0, "loss", 1.0)])
-    writer.flush(wait=False)
-    writer.append("losses", [(1, "loss", 2.0)])
-    writer.flush()
+    writer.append_rows("losses", [(0, "loss", 1.0)])
+    writer.flush_parts(wait=False)
+    writer.append_rows("losses", [(1, "loss", 2.0)])
+    writer.flush_parts()
     assert load_run(writer.folder).table("losses")["step"].to_list() == [0, 1]
-    writer.append("losses", [(2, "loss", 3.0)])
-    writer.flush(wait=False)
-    writer.close("ok")
+    writer.append_rows("losses", [(2, "loss", 3.0)])
+    writer.flush_parts(wait=False)
+    writer.close_run("ok")
     assert load_run(writer.folder).table("losses")["step"].to_list() == [0, 1, 2]
     assert not (writer.folder / "parts").exists()
 
 
 def test_what_a_flush_could_not_put_on_disk_is_said_by_the_next_one(tmp_path):
     writer = RunWriter(tmp_path, "train", "tiny", {})
-    writer.append("losses", [(0, "loss", 1.0)])
+    writer.append_rows("losses", [(0, "loss", 1.0)])
     (writer.folder / "parts" / "losses-000001.arrow").mkdir(parents=True)  # a name that is taken
-    writer.flush(wait=False)
+    writer.flush_parts(wait=False)
     with pytest.raises(MachineError, match="cannot write"):
-        writer.flush()
+        writer.flush_parts()
 
 
 def test_some_columns_of_a_table_are_read_alone_whether_the_run_is_whole_or_partial(tmp_path):
     writer = RunWriter(tmp_path, "train", "tiny", {})
-    writer.append("losses", [(0, "loss", 1.0)])
-    writer.flush()
+    writer.append_rows("losses", [(0, "loss", 1.0)])
+    writer.flush_parts()
     columns = ("value", "step")
     partial = load_run(writer.folder).table("losses", columns)
-    writer.close("ok")
+    writer.close_run("ok")
     whole = load_run(writer.folder).table("losses", columns)
     assert partial.columns == whole.columns == list(columns)
     assert partial.rows() == whole.rows() == [(1.0, 0)]
@@ -192,16 +192,9 @@ def test_some_columns_of_a_table_are_read_alone_whether_the_run_is_whole_or_part
 def test_rows_that_come_late_stand_among_the_others_in_the_order_of_their_step(tmp_path):
     writer = RunWriter(tmp_path, "train", "tiny", {})
     late = [{"step": 1, "name": "a", "value": 0.1}, {"step": 1, "name": "b", "value": 0.2}]
-    handed_over = []
-
-    def hand_over() -> None:
-        if not handed_over:
-            handed_over.append(True)
-            writer.append_frame("losses", pl.DataFrame(late), sorted_by="step")
-
-    writer.before_writing = hand_over
-    writer.append("losses", [(0, "z", 1.0), (2, "a", 2.0)])
-    writer.close("ok")
+    writer.append_rows("losses", [(0, "z", 1.0), (2, "a", 2.0)])
+    writer.append_frame("losses", pl.DataFrame(late), sorted_by="step")
+    writer.close_run("ok")
     found = load_run(writer.folder).table("losses")
     assert found.select("step", "name").rows() == [(0, "z"), (1, "a"), (1, "b"), (2, "a")]
 
@@ -213,12 +206,12 @@ def test_ranks_that_began_at_different_times_write_at_the_same_moments(tmp_path,
     for now[0] in (30.1, 32.9):
         writers.append(RunWriter(tmp_path, "train", "m", {}))
     for now[0] in (32.95, 33.05):
-        assert [writer.due for writer in writers] == [now[0] > 33] * 2
+        assert [writer.is_flush_due for writer in writers] == [now[0] > 33] * 2
     for writer in writers:
-        writer.flush()
-        assert not writer.due
+        writer.flush_parts()
+        assert not writer.is_flush_due
     for now[0] in (36.1, 39.1):
         for writer in writers:
-            writer.flush()
+            writer.flush_parts()
     for now[0] in (44.9, 45.1):  # a run that has something on disk writes less often
-        assert [writer.due for writer in writers] == [now[0] > 45] * 2
+        assert [writer.is_flush_due for writer in writers] == [now[0] > 45] * 2

@@ -11,9 +11,9 @@ import torchvision.models.detection  # noqa: F401  # loaded before the limit is 
 
 import detscope.loops.train
 import detscope.record.recorder
-import detscope.sessions.train  # noqa: F401
+import detscope.sessions.train.training  # noqa: F401
 from detscope.cli.main import main
-from detscope.record.memory_reserve import start_table_threads
+from detscope.record.memory.watch import start_table_threads
 
 
 def address_space_bytes() -> int:

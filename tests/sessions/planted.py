@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.data.registry import OpenRequest
-from detscope.data.synthetic import open_synthetic
+from detscope.data.contract import OpenRequest
+from detscope.data.formats.synthetic import open_synthetic
 
 SECONDS_PER_IMAGE = 0.1
 SLEEP_S = 0.005
@@ -92,9 +92,11 @@ def normalised(num_classes: int = 2) -> nn.Module:
 def detector(num_classes: int = 2) -> nn.Module:
     """`planted.py:detector`: wide awake."""
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.registry import build
+    from detscope.zoo.registry import build_model
 
-    return build("tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)).module
+    return build_model(
+        "tiny_fasterrcnn", BuildOptions(num_classes=num_classes, weights="none", seed=0)
+    ).module
 
 
 def sleeping(num_classes: int, part: str) -> nn.Module:

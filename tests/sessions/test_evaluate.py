@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,15 +19,16 @@ from torch import nn
 
 import detscope
 from detscope.analyze.summary import summarize
-from detscope.config.schema import Settings
-from detscope.data.coco_layout import open_coco_layout
-from detscope.data.records import ReadOptions
+from detscope.config.schema import DataSettings, Settings
+from detscope.data.contract import OpenRequest
+from detscope.data.formats.coco import open_coco_file
 from detscope.errors import InputError, UsageError
 from detscope.loops.evaluate import evaluate_model
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
-from detscope.sessions.evaluate import run_evaluation
-from detscope.sessions.evaluated_model import coco_label_ids
+from detscope.sessions.evaluate.evaluation import run_evaluation
+from detscope.sessions.evaluate.model import coco_label_ids
+from schema_check import check_summary
 
 IMAGES = 5
 
@@ -146,14 +148,15 @@ def test_figures_of_a_run_equal_those_of_pycocotools_on_its_saved_detections(mod
     assert said["throughput"]["images_per_s"] > 0
     assert len(said["worst"]) == len(list((run / "worst").iterdir())) > 0
     summary = summarize(run)
-    assert summary["status"] == "ok"
-    assert summary["accuracy"]["AP"] == said["coco_box"]["figures"]["AP"]
+    check_summary(summary)
+    assert summary.status == "ok"
+    assert summary.accuracy.ap == said["coco_box"]["figures"]["AP"]
     assert load_run(run).table("accuracy").height > 12
 
 
 def test_a_file_of_detections_needs_no_torch_and_gives_the_same_figures(tmp_path, data_root):
     settings = settings_for("tiny_maskrcnn", tmp_path, data_root)
-    run, said = evaluate(settings)
+    run, _ = evaluate(settings)
     code = (
         "import json, sys\n"
         "from detscope.cli.main import app\n"
@@ -167,8 +170,9 @@ def test_a_file_of_detections_needs_no_torch_and_gives_the_same_figures(tmp_path
     )
     assert done.returncode == 0, done.stderr
     again = json.loads(done.stdout)["accuracy"]["evaluation"]
+    wanted = json.loads(msgspec.json.encode(summarize(run).accuracy.evaluation))
     for kind in ("coco_box", "coco_mask", "voc07", "voc10", "worst", "objects", "detections"):
-        assert again[kind] == said[kind]
+        assert again[kind] == wanted[kind]
     assert again["throughput"] is None
 
 
@@ -177,7 +181,7 @@ def test_a_run_given_as_weights_brings_its_model_data_and_sizes(tmp_path, data_r
     from typer.testing import CliRunner
 
     from detscope.cli.main import app
-    from detscope.sessions.train import run_training
+    from detscope.sessions.train.training import run_training
 
     monkeypatch.chdir(tmp_path)
     training = {"num_epochs": 1, "batch_size": 2, "recipe": False, "learning_rate": 0.001}
@@ -187,7 +191,7 @@ def test_a_run_given_as_weights_brings_its_model_data_and_sizes(tmp_path, data_r
     trained = run_training(
         settings_for("tiny_fasterrcnn", tmp_path, data_root, **given), progress=QuietProgress()
     )
-    told = summarize(trained)["accuracy"]["coco_box"]
+    told = msgspec.to_builtins(summarize(trained).accuracy.coco_box)
     result = CliRunner().invoke(app, ["eval", "--weights", trained.name, "--json"])
     assert result.exit_code == 0, result.stderr
     said = json.loads(result.stdout)
@@ -199,9 +203,9 @@ def test_a_run_given_as_weights_brings_its_model_data_and_sizes(tmp_path, data_r
 def test_weights_of_another_number_of_classes_are_refused(tmp_path, data_root):
     from safetensors.torch import save_file
 
-    from detscope.zoo import BuildOptions, build
+    from detscope.zoo import BuildOptions, build_model
 
-    built = build("tiny_fcos", BuildOptions(num_classes=4, weights="none"))
+    built = build_model("tiny_fcos", BuildOptions(num_classes=4, weights="none"))
     save_file(built.module.state_dict(), tmp_path / "w.safetensors")
     weights = {"weights": str(tmp_path / "w.safetensors")}
     with pytest.raises(InputError, match="another number of classes than the 5 of synthetic"):
@@ -242,11 +246,11 @@ def open_own(monkeypatch):
 
     def use(folder: Path, skip_bad: bool = False) -> None:
         def opened(*_args, need_masks=False, **_more):
-            options = ReadOptions(need_masks, skip_bad=skip_bad)
+            settings = DataSettings(on_bad_data="skip" if skip_bad else "stop")
             annotations = folder / "annotations" / "instances.json"
-            return open_coco_layout("own", folder / "images", annotations, options)
+            return open_coco_file("own", folder / "images", annotations, OpenRequest(settings, need_masks))
 
-        monkeypatch.setattr("detscope.sessions.evaluate.open_dataset", opened)
+        monkeypatch.setattr("detscope.sessions.recording.open_dataset", opened)
 
     return use
 
@@ -271,7 +275,7 @@ def test_no_ground_truth_only_crowds_and_no_detections_are_measured_without_a_cr
     open_own(own_data(tmp_path / "empty", []))
     run, said = evaluate_rows([detection], tmp_path)
     assert set(said["coco_box"]["figures"].values()) == {None}
-    assert "undefined (no ground truth)" in summarize(run)["verdict"]
+    assert "undefined (no ground truth)" in summarize(run).verdict
     open_own(own_data(tmp_path / "crowd", [thing(1, 1, BOX, iscrowd=1)]))
     assert evaluate_rows([detection], tmp_path)[1]["coco_box"]["figures"]["AP"] is None
     open_own(own_data(tmp_path / "some", [thing(1, 1, BOX)]))
@@ -296,10 +300,12 @@ def test_what_was_left_out_stands_beside_every_figure(tmp_path, open_own):
     }
     from rich.console import Console
 
-    from detscope.report.terminal import render
+    from detscope.analyze.drawing import report_data
+    from detscope.report.render.terminal import print_sections
+    from detscope.report.sections import make_sections
 
     console = Console(file=io.StringIO(), width=140)
-    render(summarize(run), console)
+    print_sections(make_sections(report_data(load_run(run)))[0], console)
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     left_out = "left out: 1 annotation; 1 box cut to its image; 1 detection of images that are not in"
     for title in ("COCO accuracy", "Class by class, boxes"):
@@ -312,10 +318,10 @@ def test_a_run_that_fails_says_so_and_keeps_the_traceback(tmp_path, data_root, m
     def broken(*_args, **_more):
         exec(compile("raise RuntimeError('no such luck')", detscope.__file__, "exec"))  # a line of ours
 
-    monkeypatch.setattr("detscope.sessions.evaluate.measure", broken)
+    monkeypatch.setattr("detscope.sessions.evaluate.evaluation.measure_accuracy", broken)
     with pytest.raises(RuntimeError) as error:
         evaluate(settings_for("tiny_fcos", tmp_path, data_root))
     run = error.value.detscope_log.parent  # type: ignore[attr-defined]
     assert (load_run(run).status, load_run(run).info["reason"]) == ("failed", "no such luck")
     assert (run / "detections.json").is_file()
-    assert summarize(run)["accuracy"] is None
+    assert summarize(run).accuracy is None

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detscope.record.schedule import Schedule
-from detscope.sessions.infer_plan import batches_of, order_of_steps
+from detscope.record.steps.schedule import Schedule
+from detscope.sessions.infer.inference import order_steps, split_batches
 
 
 def test_a_pass_holds_every_image_once_and_the_last_batch_may_be_smaller():
-    assert batches_of(5, 2, 1) == [[0, 1], [2, 3], [4]]
-    assert batches_of(2, 1, 3) == [[0], [1], [0], [1], [0], [1]]
-    assert batches_of(1, 4, 1) == [[0]]
+    assert split_batches(5, 2, 1) == [[0, 1], [2, 3], [4]]
+    assert split_batches(2, 1, 3) == [[0], [1], [0], [1], [0], [1]]
+    assert split_batches(1, 4, 1) == [[0]]
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 6), st.integers(0, 4))
@@ -23,16 +23,16 @@ def test_recorded_steps_take_every_batch_once_in_order_whatever_the_schedule(cou
     if bare == 1:
         return  # every step bare: nothing could be recorded
     schedule = Schedule(warmup, bare, operators)
-    batches = batches_of(count, 1, 1)
-    order = order_of_steps(schedule, batches)
-    recorded = [batch for index, batch in enumerate(order) if schedule.mode(index) == "recorded"]
+    batches = split_batches(count, 1, 1)
+    order = order_steps(schedule, batches)
+    recorded = [batch for index, batch in enumerate(order) if schedule.mode_of(index) == "recorded"]
     assert recorded == batches
 
 
 def test_bare_steps_repeat_the_batch_before_and_the_batch_after_in_turn():
     schedule = Schedule(warmup_steps=0, bare_every=4)
-    order = [batch[0] for batch in order_of_steps(schedule, batches_of(40, 1, 1))]
-    modes = [schedule.mode(index) for index in range(len(order))]
+    order = [batch[0] for batch in order_steps(schedule, split_batches(40, 1, 1))]
+    modes = [schedule.mode_of(index) for index in range(len(order))]
     sides = Counter()
     for index, number in enumerate(order):
         if modes[index] == "bare":

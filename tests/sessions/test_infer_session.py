@@ -10,15 +10,16 @@ import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
-from stage_cover import modules_without_a_stage
+from stage_cover import file_of, modules_without_a_stage, stages_ms
 
-from detscope.analyze.summary import summarize
+from detscope.analyze.summary import RunSummary, summarize
 from detscope.config.load import load_settings
 from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
-from detscope.sessions.infer import run_inference
+from detscope.sessions.infer.inference import run_inference
+from schema_check import check_summary
 
 OWN_STAGES = {
     "tiny_fasterrcnn": {"backbone", "fpn", "rpn", "roi_heads"},
@@ -62,30 +63,32 @@ def settings_for(model: str, tmp_path: Path, data_root: Path, /, **sections: dic
     return Settings.model_validate(plain)
 
 
-def infer(*args, **sections) -> dict:
-    return summarize(run_inference(settings_for(*args, **sections), progress=QuietProgress()))
+def infer(*args, **sections) -> RunSummary:
+    summary = summarize(run_inference(settings_for(*args, **sections), progress=QuietProgress()))
+    check_summary(summary)
+    return summary
 
 
 @pytest.mark.parametrize("model", OWN_STAGES)
 def test_in_every_family_all_stages_from_decode_to_other_add_up_to_the_latency(model, tmp_path, data_root):
     summary = infer(model, tmp_path, data_root)
-    assert summary["status"] == "ok"
-    assert summary["images"] == summary["latency_ms"]["n"] == 6
-    assert {"decode", "preprocess", "postprocess", "other"} | OWN_STAGES[model] <= summary["stages_ms"].keys()
-    assert sum(summary["stages_ms"].values()) == pytest.approx(summary["latency_ms"]["p50"], rel=0.01)
-    assert all(ms >= 0 for ms in summary["stages_ms"].values())
-    assert summary["stages_ms"]["decode"] > 0
+    assert summary.status == "ok"
+    assert summary.images == summary.latency_ms.n == 6
+    assert {"decode", "preprocess", "postprocess", "other"} | OWN_STAGES[model] <= stages_ms(summary).keys()
+    assert sum(stages_ms(summary).values()) == pytest.approx(summary.latency_ms.p50, rel=0.01)
+    assert all(ms >= 0 for ms in stages_ms(summary).values())
+    assert stages_ms(summary)["decode"] > 0
     assert modules_without_a_stage(summary) == []
-    assert all(row["n"] == 6 for row in summary["stages"])
-    assert summary["latency_ms"]["p99"] == "n/a (needs 459)"
-    assert summary["first_image_ms"] > 0
-    assert summary["warmup"]["n"] == 1
-    assert summary["overhead_ratio"]["n"] == 2
-    assert summary["detections"]["per_image"] is not None
-    assert summary["memory"]["peak_bytes"] > 128 * 160 * 3
-    assert len(summary["memory"]["largest"]) == 10
-    assert "random" in summary["weights"]["kind"]
-    assert len(list(Path(summary["files"]["pictures"]).iterdir())) >= 6
+    assert all(row.n == 6 for row in summary.stages)
+    assert (summary.latency_ms.p99, summary.latency_ms.p99_why) == (None, "needs 459")
+    assert summary.first_image_ms > 0
+    assert summary.warmup.n == 1
+    assert summary.overhead_ratio.n == 2
+    assert summary.detections.per_image is not None
+    assert summary.pass_memory.peak_bytes > 128 * 160 * 3
+    assert len(summary.pass_memory.largest) == 10
+    assert "random" in summary.weights.kind
+    assert len(list(file_of(summary, "pictures").iterdir())) >= 6
 
 
 def test_every_image_is_measured_once_and_named_and_bare_passes_repeat_a_neighbour(
@@ -93,8 +96,8 @@ def test_every_image_is_measured_once_and_named_and_bare_passes_repeat_a_neighbo
 ):
     images = {"images": [str(photos)], "limit": None, "repeat": 2}
     summary = infer("tiny_ssd", tmp_path, data_root, inference=images)
-    assert (summary["images"], summary["latency_ms"]["n"], summary["repeat"]) == (6, 12, 2)
-    run = load_run(summary["run"])
+    assert (summary.images, summary.latency_ms.n, summary.repeat) == (6, 12, 2)
+    run = load_run(summary.run)
     modes = run.table("steps").filter(pl.col("phase") == "step").select("step", "mode")
     named = run.table("images").join(modes, on="step")
     recorded = named.filter(pl.col("mode") == "recorded").sort("step")
@@ -103,21 +106,23 @@ def test_every_image_is_measured_once_and_named_and_bare_passes_repeat_a_neighbo
     for step in named.filter(pl.col("mode") == "bare")["step"].to_list():
         around = {n: name for n, name in named.select("step", "name").iter_rows() if abs(n - step) <= 1}
         assert around[step] in (around[step - 1], around[step + 1])
-    pixels = summary["cost_against_content"]["decode"]["pixels"]
-    assert pixels["n"] == 12
-    assert pixels["slope"] is not None
-    assert summary["content"]["pixels_per_image"] == 110 * 90
+    [pixels] = [
+        cost for cost in summary.cost_against_content if (cost.stage, cost.measure) == ("decode", "pixels")
+    ]
+    assert pixels.n == 12
+    assert pixels.slope is not None
+    assert summary.content.pixels_per_image == 110 * 90
 
 
 def test_batches_hold_all_images_also_when_the_last_is_smaller(tmp_path, data_root):
     summary = infer("tiny_ssd", tmp_path, data_root, inference={"batch_size": 4})
-    assert (summary["images"], summary["latency_ms"]["n"]) == (6, 2)
-    assert "per batch" in summary["verdict"]
+    assert (summary.images, summary.latency_ms.n) == (6, 2)
+    assert "per batch" in summary.verdict
 
 
 def test_the_trace_has_stages_and_modules_that_nest_and_agree_with_the_tables(tmp_path, data_root):
     summary = infer("tiny_fasterrcnn", tmp_path, data_root, inference={"limit": 3}, record={"level": "ops"})
-    with gzip.open(summary["files"]["trace"], "rt") as handle:
+    with gzip.open(file_of(summary, "trace"), "rt") as handle:
         events = json.load(handle)["traceEvents"]
     tracks = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
     assert {"stages", "modules", "operators", "loading in the loop"} <= tracks.keys()
@@ -133,8 +138,8 @@ def test_the_trace_has_stages_and_modules_that_nest_and_agree_with_the_tables(tm
         if open_above:
             assert event["ts"] + event["dur"] <= open_above[-1]["ts"] + open_above[-1]["dur"] + 1e-3
         open_above.append(event)
-    spans = load_run(summary["run"]).table("spans").filter(pl.col("direction") == "forward")
-    drawn = load_run(summary["run"]).table("timeline")["step"].unique().to_list()
+    spans = load_run(summary.run).table("spans").filter(pl.col("direction") == "forward")
+    drawn = load_run(summary.run).table("timeline")["step"].unique().to_list()
     for kind, track, path in (
         ("stage", "stages", "backbone"),
         ("stage", "stages", "rpn.head"),
@@ -150,17 +155,17 @@ def test_the_trace_has_stages_and_modules_that_nest_and_agree_with_the_tables(tm
 def test_with_fewer_probes_the_figures_still_add_up(level, modules, tmp_path, data_root):
     record = {"level": level, "modules": modules}
     summary = infer("tiny_ssd", tmp_path, data_root, inference={"limit": 4}, record=record)
-    assert sum(summary["stages_ms"].values()) == pytest.approx(summary["latency_ms"]["p50"], rel=0.01)
-    assert ("backbone" in summary["stages_ms"]) == (level == "modules")
-    assert ("forward" in summary["stages_ms"]) == (level == "phases")
-    paths = {row["path"] for row in summary["modules"]}
+    assert sum(stages_ms(summary).values()) == pytest.approx(summary.latency_ms.p50, rel=0.01)
+    assert ("backbone" in stages_ms(summary)) == (level == "modules")
+    assert ("forward" in stages_ms(summary)) == (level == "phases")
+    paths = {row.path for row in summary.modules}
     assert ("head.classification_head.module_list.0" in paths) == (modules == "leaf")
 
 
 def test_a_users_own_model_has_its_own_stages_and_those_named_on_the_command_line(tmp_path, data_root):
     inference = {"limit": 3, "stages": ["stem = features.0"]}
     summary = infer(OWN_MODEL, tmp_path, data_root, inference=inference, model={"weights": "auto"})
-    assert {"decode", "backbone", "head", "stem", "other"} <= summary["stages_ms"].keys()
+    assert {"decode", "backbone", "head", "stem", "other"} <= stages_ms(summary).keys()
     with pytest.raises(UsageError, match="the model has no 'nowhere'"):
         infer(OWN_MODEL, tmp_path, data_root, inference={"stages": ["x=nowhere"]}, model={"weights": "auto"})
     with pytest.raises(UsageError, match="is not NAME=path"):
@@ -175,7 +180,7 @@ def test_the_stored_configuration_repeats_the_run(tmp_path, data_root, photos):
     assert "detscope infer --config" in text
     again = load_settings(run / "config.toml", (), {}).settings
     assert again == settings
-    assert summarize(run)["images"] == 3
+    assert summarize(run).images == 3
 
 
 def bad_and_good(folder: Path) -> dict[str, str | None]:
@@ -223,15 +228,15 @@ def test_each_bad_image_gets_one_line_and_the_others_are_measured(tmp_path, data
     expected = bad_and_good(folder)
     images = {"images": [str(folder), str(folder / "missing.jpg"), str(folder / "*.gif")], "limit": None}
     summary = infer("tiny_fasterrcnn", tmp_path, data_root, inference=images)
-    reasons = {Path(item["file"]).name: item["reason"] for item in summary["skipped"]}
+    reasons = {Path(item.file).name: item.reason for item in summary.skipped}
     assert reasons.pop("*.gif") == "matches no image files"
     bad = {name: reason for name, reason in expected.items() if reason is not None}
     assert reasons.keys() == bad.keys()
     for name, reason in bad.items():
         assert reason in reasons[name]
         assert "\n" not in reasons[name]
-    assert summary["images"] == len(expected) - len(bad)
-    sizes = load_run(summary["run"]).table("images").unique("name")
+    assert summary.images == len(expected) - len(bad)
+    sizes = load_run(summary.run).table("images").unique("name")
     turned = sizes.filter(pl.col("name").str.ends_with("turned.jpg")).to_dicts()[0]
     assert (turned["width"], turned["height"]) == (64, 96), "the orientation is applied"
 
@@ -239,7 +244,7 @@ def test_each_bad_image_gets_one_line_and_the_others_are_measured(tmp_path, data
 def test_a_narrow_image_goes_through_a_model_that_can_take_it(tmp_path, data_root):
     Image.new("RGB", (1, 3000)).save(tmp_path / "narrow.png")
     images = {"images": [str(tmp_path / "narrow.png")]}
-    assert infer("tiny_ssd", tmp_path, data_root, inference=images)["images"] == 1
+    assert infer("tiny_ssd", tmp_path, data_root, inference=images).images == 1
 
 
 def test_when_no_image_can_be_read_each_is_named_and_nothing_is_left(tmp_path, data_root):
@@ -283,6 +288,6 @@ def test_a_model_that_fails_on_an_image_names_it_and_keeps_the_traceback(tmp_pat
     log = Path(caught.value.hint.partition("the traceback is in ")[2])
     assert "Traceback" in log.read_text()
     summary = summarize(log.parent)
-    assert summary["status"] == "failed"
-    assert summary["latency_ms"]["n"] == 2
-    assert summary["detections"]["per_image"] is None, "its output is no list of detections"
+    assert summary.status == "failed"
+    assert summary.latency_ms.n == 2
+    assert summary.detections.per_image is None, "its output is no list of detections"

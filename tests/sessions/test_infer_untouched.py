@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from detscope.loops.infer import InferPlan, detect
-from detscope.record.allocations import measure_allocations
+from detscope.loops.infer import InferPlan, detect_objects
+from detscope.record.memory.allocations import measure_allocations
 from detscope.record.recorder import Recorder
 from detscope.zoo.contract import BuildOptions
-from detscope.zoo.registry import build
+from detscope.zoo.registry import build_model
 
 TINY = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet")
 WATCHED = ("torchvision", "effdet", "timm", "torch.nn.modules", "torch.autograd", "detscope.zoo")
@@ -61,9 +61,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("family", TINY)
 def test_detections_are_bit_identical_and_nothing_stays_behind(family, tmp_path):
-    built = build(f"tiny_{family}", BuildOptions(weights="none"))
+    built = build_model(f"tiny_{family}", BuildOptions(weights="none"))
     model, plan = built.module.eval(), InferPlan()
-    plain = detect(model, images(), plan)
+    plain = detect_objects(model, images(), plan)
     before = everything(model)
     recorder = Recorder(
         model,
@@ -78,10 +78,10 @@ def test_detections_are_bit_identical_and_nothing_stays_behind(family, tmp_path)
     outputs = []
     with recorder:
         for batch in recorder.steps([(images(), [0, 1])] * 6):
-            outputs.append(detect(model, batch[0], plan))
-            recorded = recorder.schedule.mode(recorder.steps_done) == "recorded"
+            outputs.append(detect_objects(model, batch[0], plan))
+            recorded = recorder.schedule.mode_of(recorder.steps_done) == "recorded"
             assert bool(changes(before, everything(model))) or not recorded, "the comparison sees probes"
-    measure_allocations(model, [lambda: outputs.append(detect(model, images(), plan))], built.stages)
+    measure_allocations(model, [lambda: outputs.append(detect_objects(model, images(), plan))], built.stages)
     assert len(outputs) == 7
     for output in outputs:
         for found, wanted in zip(output, plain, strict=True):

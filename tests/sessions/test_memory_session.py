@@ -15,12 +15,14 @@ import pytest
 import torch
 from torch import nn
 
+from detscope.analyze.memory.figures import MemoryAccount
 from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.memory_try import train_and_try, variants_in
+from detscope.sessions.train.variants import parse_variants, train_and_try
 from detscope.zoo.recompute import recompute_in_backward
+from schema_check import check_summary
 
 LIMITED = Path(__file__).with_name("limited_train.py")
 
@@ -41,21 +43,21 @@ def test_savings_predicted_by_replay_are_within_a_tenth_of_those_measured(tmp_pa
     run = train_and_try(
         settings_for(tmp_path, "tiny_fasterrcnn"), "bf16,checkpoint", progress=QuietProgress(), notes=()
     )
-    memory = summarize(run)["memory"]
-    assert memory["unknown_share"] < 0.02
-    assert memory["peak_bytes"] == sum(memory["categories"].values())
-    assert memory["peak_bytes"] == sum(row["bytes"] for row in memory["modules"])
-    assert [row["variant"] for row in memory["tried"]] == ["bf16", "checkpoint"]
+    memory = summarize(run).memory
+    assert memory.unknown_share < 0.02
+    assert memory.peak_bytes == sum(row.bytes for row in memory.categories)
+    assert memory.peak_bytes == sum(row.bytes for row in memory.modules)
+    assert [row.variant for row in memory.tried] == ["bf16", "checkpoint"]
     # the rules are those of processors with AVX-512; elsewhere torch computes bf16 by single-precision copies
     as_ruled = {"bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported(), "checkpoint": True}
-    for row in memory["tried"]:
-        assert row["measured_saving_bytes"] > 0.02 * memory["peak_bytes"], row
-        assert row["error_share"] < 0.1 or not as_ruled[row["variant"]], row
-        assert Path(row["run"], "run.json").is_file()
+    for row in memory.tried:
+        assert row.measured_saving_bytes > 0.02 * memory.peak_bytes, row
+        assert row.error_share < 0.1 or not as_ruled[row.variant], row
+        assert Path(row.run, "run.json").is_file()
     _check_files(run, memory)
 
 
-def _check_files(run: Path, memory: dict) -> None:
+def _check_files(run: Path, memory: MemoryAccount) -> None:
     header, *rows = list(csv.reader((run / "memory.csv").read_text().splitlines()))
     assert header[:6] == [
         *("epoch", "iteration", "peak_cached", "current_cached"),
@@ -64,8 +66,9 @@ def _check_files(run: Path, memory: dict) -> None:
     assert "backbone.body.conv1.weight" in header and "backbone.body.conv1.weight_grad" in header
     maps = [float(row[4]) for row in rows]
     assert max(maps) < 1.2 * min(maps), "feature maps do not grow from iteration to iteration"
-    assert max(float(row[2]) for row in rows) == pytest.approx(memory["peak_bytes"] / 1e6, abs=0.001)
-    assert {file.name for file in (run / "pictures").iterdir()} == {"memory_timeline.png", "memory_peak.png"}
+    assert max(float(row[2]) for row in rows) == pytest.approx(memory.peak_bytes / 1e6, abs=0.001)
+    drawn = {file.name for file in (run / "pictures").iterdir()}
+    assert drawn == {"memory_timeline.png", "memory_peak.png", "modules.png", "curve.png"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux: reads /proc/self/status")
@@ -78,11 +81,13 @@ def test_a_step_that_does_not_fit_says_what_would_and_that_runs(tmp_path):
     assert "out of memory" in failed.stderr
     summary = json.loads(failed.stdout)
     assert summary["status"] == "oom_host"
+    check_summary(summary)
     oom = summary["memory"]["oom"]
     assert oom["request_bytes"] is None or oom["request_bytes"] > 0, "None where a library does not say"
     assert 1 <= oom["suggested_batch"] < 16
-    assert summary["memory"]["categories"]["parameters"] > 4_000_000
-    assert sum(summary["memory"]["categories"].values()) == summary["memory"]["peak_bytes"]
+    categories = {row["name"]: row["bytes"] for row in summary["memory"]["categories"]}
+    assert categories["parameters"] > 4_000_000
+    assert sum(categories.values()) == summary["memory"]["peak_bytes"]
     assert summary["run"] in failed.stderr and oom["command"] in failed.stderr
     command = oom["command"].removeprefix("detscope ")
     again = run_limited(tmp_path, f"{command} --json")
@@ -106,8 +111,8 @@ def run_limited(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_unknown_variant_is_refused_before_anything_runs():
     with pytest.raises(UsageError, match="'fp8' is not a variant"):
-        variants_in("bf16,fp8")
-    assert variants_in("bf16, checkpoint") == ("bf16", "checkpoint")
+        parse_variants("bf16,fp8")
+    assert parse_variants("bf16, checkpoint") == ("bf16", "checkpoint")
 
 
 class Net(nn.Module):

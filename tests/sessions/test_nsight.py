@@ -20,11 +20,10 @@ from typer.testing import CliRunner
 from detscope.cli.main import app, main
 from detscope.config.schema import Settings
 from detscope.errors import MachineError, UsageError
-from detscope.machine.nsight import METRICS, failure, unknown_metrics
-from detscope.machine.tool_process import run_tool
-from detscope.record.nsight_window import ENVIRONMENT, StepWindow, parse_window, watch_window
+from detscope.machine.programs import METRICS, explain_failure, run_tool, unknown_metrics
+from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window, watch_window
 from detscope.runs.reader import load_run
-from detscope.sessions.nsight import child_settings, make_plan
+from detscope.sessions.nsight import child_settings, make_nsight_plan
 
 WIDE = '"ID","Process ID","Kernel Name","Device",' + ",".join(f'"{metric}"' for metric in METRICS[:5])
 NSYS = """
@@ -103,6 +102,10 @@ def export_with(path: Path, kernel_us: int) -> None:
     connection.close()
 
 
+def pipe(row: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(found for found in row["pipes"] if found["name"] == name)
+
+
 def run_json(*args: str) -> tuple[Any, Any]:
     result = CliRunner().invoke(app, args)
     return (json.loads(result.stdout) if result.stdout.startswith("{") else None), result
@@ -148,10 +151,10 @@ def test_compute_gives_core_utilisation_over_all_kernels(tools: Callable[..., Pa
     first, second = found["batch_sizes"]
     assert found["window"] == "1:2"
     assert first["kernels"] == 2
-    assert first["pipes"]["fma"]["value"] == pytest.approx(4 * 1000 / 4000 / 100)
-    assert second["pipes"]["fma"]["value"] == pytest.approx(8 * 1000 / 4000 / 100)
-    assert first["pipes"]["tensor"]["value"] == pytest.approx(40 * 3000 / 4000 / 100)
-    assert first["pipes"]["tensor"]["coverage"] == 1.0
+    assert pipe(first, "fma")["value"] == pytest.approx(4 * 1000 / 4000 / 100)
+    assert pipe(second, "fma")["value"] == pytest.approx(8 * 1000 / 4000 / 100)
+    assert pipe(first, "tensor")["value"] == pytest.approx(40 * 3000 / 4000 / 100)
+    assert pipe(first, "tensor")["coverage"] == 1.0
     asked = (folder / "calls").read_text().splitlines()[0].split("\t")
     assert asked[asked.index("--metrics") + 1] == ",".join(METRICS)
 
@@ -175,7 +178,7 @@ def test_a_metric_the_device_does_not_have_is_left_out_and_said(tools: Callable[
 
 def test_without_the_tool_it_is_exit_4_with_a_remedy(tools: Callable[..., Path], monkeypatch, capsys) -> None:
     monkeypatch.setenv("PATH", str(tools()))
-    monkeypatch.setattr("detscope.machine.nsight.find_nsight", lambda _name: None)
+    monkeypatch.setattr("detscope.machine.programs.find_nsight", lambda _name: None)
     monkeypatch.setattr(sys, "argv", ["detscope", "train", "tiny_fasterrcnn", "--nsight", "compute"])
     with pytest.raises(SystemExit) as left:
         main()
@@ -236,10 +239,10 @@ def test_wrong_flags_are_exit_2(tools: Callable[..., Path], args: list[str], wor
 
 
 def test_the_plan_of_the_flags() -> None:
-    assert make_plan("compute", None, None, 2).window == StepWindow(1, 2)
-    assert make_plan("systems", None, "8,4,8", 2).batch_sizes == (8, 4)
+    assert make_nsight_plan("compute", None, None, 2).window == StepWindow(1, 2)
+    assert make_nsight_plan("systems", None, "8,4,8", 2).batch_sizes == (8, 4)
     with pytest.raises(UsageError):
-        make_plan("systems", None, ",", 2)
+        make_nsight_plan("systems", None, ",", 2)
 
 
 def test_the_child_does_the_same_work_and_listens_as_little_as_it_can() -> None:
@@ -253,10 +256,10 @@ class Listener:
         self.heard: list[str] = []
         self.between_steps: Callable[[int], None] = lambda done: self.heard.append(f"border {done}")
 
-    def on(self) -> None:
+    def switch_on(self) -> None:
         self.heard.append("on")
 
-    def off(self) -> None:
+    def switch_off(self) -> None:
         self.heard.append("off")
 
     def begin_step(self, index: int) -> None:
@@ -296,12 +299,12 @@ def test_the_command_under_the_tool_ends_well_when_the_window_is_over(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from detscope.report.progress import make_progress
-    from detscope.sessions.infer import run_inference
-    from detscope.sessions.train import run_training
+    from detscope.sessions.infer.inference import run_inference
+    from detscope.sessions.train.training import run_training
 
     switch = Listener()
     monkeypatch.setenv(ENVIRONMENT, "1:3")
-    monkeypatch.setattr("detscope.record.nsight_window.CudaSwitch", lambda: switch)
+    monkeypatch.setattr("detscope.record.device.nsight.CudaSwitch", lambda: switch)
     settings = Settings.model_validate(
         {
             "model": {"name": "tiny_ssd"},
@@ -317,11 +320,11 @@ def test_the_command_under_the_tool_ends_well_when_the_window_is_over(
 
 
 def test_words_of_failure_have_a_meaning() -> None:
-    assert failure("systems", 0, "Generated: /tmp/x.nsys-rep") is None
-    no_device = failure("compute", 0, "==ERROR== no CUDA-capable device is detected")
+    assert explain_failure("systems", 0, "Generated: /tmp/x.nsys-rep") is None
+    no_device = explain_failure("compute", 0, "==ERROR== no CUDA-capable device is detected")
     assert isinstance(no_device, MachineError)
     assert "needs a CUDA device" in no_device.message
-    other = failure("systems", 139, "boom\n\n")
+    other = explain_failure("systems", 139, "boom\n\n")
     assert other is not None and other.message == "nsys ended with code 139: boom"
     assert unknown_metrics(f"==ERROR== Failed to find metric {METRICS[1]}.", METRICS) == [METRICS[1]]
 
@@ -372,7 +375,7 @@ def test_a_signal_while_the_tool_is_started_ends_it_too(
             started.append(self)
             signal.raise_signal(number)
 
-    monkeypatch.setattr("detscope.machine.tool_process.subprocess.Popen", Interrupted)
+    monkeypatch.setattr("detscope.machine.programs.subprocess.Popen", Interrupted)
     with pytest.raises(ending):
         run_tool([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log", 600, {})
     assert started[0].returncode in (-signal.SIGTERM, -signal.SIGKILL)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from detscope.analyze.summary import summarize
 from detscope.cli.main import app
 from detscope.config.schema import Settings
-from detscope.data.registry import register
-from detscope.record import loader, recorder
-from detscope.record.events import EventBuffer
-from detscope.sessions.train import run_training
+from detscope.data.registry import register_dataset
+from detscope.record import loader, recorder, step_recorder
+from detscope.record.steps.events import EventBuffer
+from detscope.sessions.train.training import run_training
 from detscope.sessions.tune import run_tuning
 
 # bench/comparing.py plants the same on a real clock; here nothing may depend on the machine
@@ -52,11 +52,14 @@ class Clock:
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(PLANTED.parent))
-    register("slow", "a slow disk", "planted:open_slow")
-    register("all_shapes", "wide and tall images", "planted:open_all_shapes")
+    from planted import open_all_shapes, open_slow
+
+    register_dataset("slow", "a slow disk", open_slow)
+    register_dataset("all_shapes", "wide and tall images", open_all_shapes)
     clock = Clock()
     monkeypatch.setattr(time, "sleep", clock.sleep)
     monkeypatch.setattr(recorder, "perf_counter_ns", clock)
+    monkeypatch.setattr(step_recorder, "perf_counter_ns", clock)
     monkeypatch.setattr(loader, "perf_counter_ns", clock)
     monkeypatch.setattr(EventBuffer.__init__, "__defaults__", (None, clock))
 
@@ -76,30 +79,30 @@ def test_a_slow_data_set_is_found_and_tuning_tries_the_workers_it_was_told_to() 
     """Two images of 100 ms each: most of the time is waiting. bench/comparing.py holds the gain."""
     wanted = settings("tiny_ssd", {"name": "slow"}, steps=6)
     result = run_tuning(wanted, budget_s=0.01, progress=Silence())  # the least that tuning does
-    base = summarize(result["base"])
-    assert base["verdict"].startswith("waiting for data")
-    assert base["advice"][0]["rule"] == "workers"
-    workers = next(row for row in result["tried"] if row["rule"] == "workers")
-    assert workers["settings"]["training.num_workers"] >= 1
-    assert workers["measured_gain"] is not None
-    assert workers["ms_per_image"]["n"][1] >= 6
-    assert workers["verdict"] == "faster"
-    tuned = Path(result["config"]).read_text()
-    assert f"num_workers = {workers['settings']['training.num_workers']}" in tuned
+    base = summarize(result.base)
+    assert base.verdict.startswith("waiting for data")
+    assert base.advice[0].rule == "workers"
+    workers = next(row for row in result.tried if row.rule == "workers")
+    number = workers.settings["training.num_workers"]
+    assert isinstance(number, int) and number >= 1
+    assert workers.measured_gain is not None
+    assert workers.ms_per_image is not None and workers.ms_per_image.n[1] >= 6
+    assert workers.verdict == "faster"
+    assert result.config is not None and f"num_workers = {number}" in Path(result.config).read_text()
 
 
 def test_a_huge_batch_norm_is_the_first_finding() -> None:
     run = run_training(settings(f"{PLANTED}:normalised"), progress=Silence())
-    advice = summarize(run)["advice"]
-    assert advice[0]["rule"] == "frozen_batch_norm"
-    assert "norms." in advice[0]["evidence"]
+    advice = summarize(run).advice
+    assert advice[0].rule == "frozen_batch_norm"
+    assert "norms." in advice[0].evidence
 
 
 def test_an_over_padded_data_set_is_the_first_finding() -> None:
     run = run_training(settings(f"{PLANTED}:sleepy_backbone", {"name": "all_shapes"}), progress=Silence())
     summary = summarize(run)
-    assert summary["content"]["padding_share"] > 0.3
-    assert summary["advice"][0]["rule"] == "padding"
+    assert summary.content.padding_share > 0.3
+    assert summary.advice[0].rule == "padding"
 
 
 def synchronising_trace(path: Path) -> Path:

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detscope.predict.device_model import fit_device
-from detscope.predict.graph import CONVOLUTION, Convolution, LayerGraph, Operation
-from detscope.predict.memory_model import simulated_bytes
-from detscope.predict.model_file import save_model
-from detscope.predict.recorded import write_layers
-from detscope.predict.samples import Case, Sample
-from detscope.report.terminal_predict import render
-from detscope.sessions.predict import PredictRequest, run_predict
+from detscope.analyze.prediction import read_prediction
+from detscope.predict.device.file import save_model
+from detscope.predict.device.model import fit_device
+from detscope.predict.layers.graph import Convolution, LayerGraph, Operation
+from detscope.predict.layers.kinds import CONVOLUTION
+from detscope.predict.layers.lists import write_layers
+from detscope.predict.memory.model import simulate_bytes
+from detscope.predict.samples import StepCase, StepSample
+from detscope.report.render.terminal import print_sections
+from detscope.report.verbs.prediction import prediction_sections
+from detscope.sessions.predict.prediction import PredictRequest, run_predict
 
 
 def chain(width: int, name: str) -> LayerGraph:
@@ -41,18 +44,20 @@ def chain(width: int, name: str) -> LayerGraph:
     return LayerGraph(name, tuple(operations))
 
 
-def samples() -> list[Sample]:
+def samples() -> list[StepSample]:
     """Steps of a made-up device: the process holds half a gigabyte besides what is reserved."""
     found = []
     for network, width in (("thin", 8), ("wide", 24), ("wider", 40)):
         for level in (0, 30, 60):
             graph = chain(width - width * level // 100, f"{network}_{level}")
             for batch in (2, 8, 32):
-                case = Case(graph, batch)
-                allocated, reserved = (float(part[0]) for part in simulated_bytes([case]))
+                case = StepCase(graph, batch)
+                allocated, reserved = (float(part[0]) for part in simulate_bytes([case]))
                 process = 5e8 + reserved
                 found.append(
-                    Sample(case, network, level, allocated, reserved, process, 2.0 + 1e-8 * allocated * batch)
+                    StepSample(
+                        case, network, level, allocated, reserved, process, 2.0 + 1e-8 * allocated * batch
+                    )
                 )
     return found
 
@@ -104,7 +109,7 @@ def test_inference_of_a_list_of_layers_is_simulated_without_gradients(asked: dic
 def test_the_terminal_tells_intervals_in_one_unit_the_borders_and_the_stages(asked: dict[str, Any]) -> None:
     console = Console(width=120, file=io.StringIO())
     found = predicted(asked, "1,64,1024")
-    render(found, console)
+    print_sections(prediction_sections(read_prediction(found)), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "mine_0: training step, 64 x 64 pixels, sgd, predicted" in text
     assert f"up to batch {found['largest_batch_that_fits']} in 1.07 GB" in text
@@ -122,7 +127,7 @@ def test_what_does_not_fit_shows_what_it_needs_and_not_what_the_device_has(asked
 
 def test_the_view_of_a_prediction_never_imports_torch() -> None:
     code = (
-        "import sys, detscope.sessions.predict, detscope.report.predict_pictures, "
-        "detscope.report.html.sections.predicted; assert 'torch' not in sys.modules"
+        "import sys, detscope.sessions.predict.prediction, detscope.report.verbs.prediction_charts, "
+        "detscope.report.sections.predicted; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)

@@ -11,15 +11,13 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from detscope.config.schema import DataSettings, Settings, TrainingSettings
-from detscope.data.loader import build_loader
-from detscope.data.order import BatchOrder
+from detscope.data.loading import BatchOrder, build_loader
 from detscope.data.registry import open_dataset
 from detscope.errors import UsageError
-from detscope.sessions import ranks
-from detscope.sessions.ranks import Exchange, RankPlace, rank_place
-from detscope.sessions.ranks_baseline import one_rank_run
-from detscope.sessions.ranks_launch import lost_connection, root_cause
-from detscope.sessions.ranks_training import check_plan
+from detscope.sessions.ranks import exchange as ranks
+from detscope.sessions.ranks.exchange import RankExchange, RankPlace, rank_place
+from detscope.sessions.ranks.launch import check_plan, lost_connection, root_cause
+from detscope.sessions.ranks.team import one_rank_run
 
 pytestmark = pytest.mark.processes
 
@@ -67,24 +65,24 @@ def test_a_place_is_read_from_torchruns_words_and_one_rank_has_none():
 
 
 @pytest.fixture
-def pair() -> tuple[Exchange, Exchange]:
+def pair() -> tuple[RankExchange, RankExchange]:
     server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=900))
     client = TCPStore("localhost", server.port, is_master=False, timeout=timedelta(seconds=900))
     first, second = (PrefixStore("t", store) for store in (server, client))
-    return Exchange(RankPlace(0, 2, 0, 2), first), Exchange(RankPlace(1, 2, 1, 2), second)
+    return RankExchange(RankPlace(0, 2, 0, 2), first), RankExchange(RankPlace(1, 2, 1, 2), second)
 
 
 def test_bytes_larger_than_a_piece_arrive_whole_and_none_in_time_is_none(pair, monkeypatch):
     monkeypatch.setattr(ranks, "CHUNK_BYTES", 1000)
     leader, other = pair
     content = bytes(index % 251 for index in range(4321))
-    sender = threading.Thread(target=other.send, args=("big", content))
+    sender = threading.Thread(target=other.send_bytes, args=("big", content))
     sender.start()
-    assert leader.receive("big", 300) == content
+    assert leader.receive_bytes("big", 300) == content
     sender.join()
-    other.send("empty", b"")
-    assert leader.receive("empty", 300) == b""
-    assert leader.receive("never sent", 0.2) is None
+    other.send_bytes("empty", b"")
+    assert leader.receive_bytes("empty", 300) == b""
+    assert leader.receive_bytes("never sent", 0.2) is None
 
 
 def test_clocks_are_compared_with_an_error_that_holds(pair):
@@ -143,9 +141,9 @@ def test_one_rank_alone_is_found_beside_only_with_the_same_settings(tmp_path):
     writer = RunWriter(tmp_path, "train", "alone", {"device": "cpu", "settings": settings})
     for step in range(6):
         whole = (step, 0, "recorded", "step", step, 100_000_000, None)
-        writer.append("steps", [whole])
-        writer.append("content", [(step, 4, *[None] * 7, 0, False, "")])
-    writer.close("ok")
+        writer.append_rows("steps", [whole])
+        writer.append_rows("content", [(step, 4, *[None] * 7, 0, False, "")])
+    writer.close_run("ok")
     asked = Settings(training=TrainingSettings(batch_size=4, ranks=2, steps=50)).model_dump()
     assert one_rank_run(tmp_path, asked, "cpu") == {
         "run": writer.folder.name,

@@ -9,29 +9,29 @@ import psutil
 import pytest
 
 from detscope.errors import MachineError
-from detscope.sessions.ranks_address import Way, gloo_on, way_to
+from detscope.sessions.ranks.launch import RouteEnd, find_route, gloo_interface
 
 
 @pytest.mark.parametrize("rendezvous", ["127.0.0.1:29500", "127.0.0.1", "localhost:0"])
 def test_the_way_to_this_host_is_its_loopback(rendezvous: str) -> None:
-    way = way_to(rendezvous)
+    way = find_route(rendezvous)
     assert way.address in ("127.0.0.1", "::1")
     assert way.interface is not None and way.interface.startswith("lo")
 
 
 def test_a_host_that_nobody_knows_is_one_line_with_a_hint() -> None:
     with pytest.raises(MachineError, match=r"no way from this host to nowhere\.invalid") as refused:
-        way_to("nowhere.invalid:29500")
+        find_route("nowhere.invalid:29500")
     assert "node 0" in refused.value.hint
 
 
 def test_ranks_talk_by_that_interface_unless_the_user_chose_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    with gloo_on(Way("10.0.0.7", "eth7")):
+    with gloo_interface(RouteEnd("10.0.0.7", "eth7")):
         assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
     assert "GLOO_SOCKET_IFNAME" not in os.environ
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    with gloo_on(Way("10.0.0.7", "eth7")):
+    with gloo_interface(RouteEnd("10.0.0.7", "eth7")):
         assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
     assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
 
@@ -52,10 +52,10 @@ def test_the_first_launcher_on_the_host_of_the_meeting_place_opens_it_and_the_ne
             first.bind((address, 0))
             port = first.getsockname()[1]
             first.listen()
-            assert way_to(f"{address}:{port}").hosts is False
-        way = way_to(f"{address}:{port}")
+            assert find_route(f"{address}:{port}").hosts is False
+        way = find_route(f"{address}:{port}")
         assert way.address == address
         if way.hosts:
             break
     assert way.hosts is True
-    assert way_to("127.0.0.1:29500").hosts is None
+    assert find_route("127.0.0.1:29500").hosts is None

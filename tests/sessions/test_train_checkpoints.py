@@ -15,10 +15,10 @@ from torch import nn
 from detscope.errors import InputError
 from detscope.loops.ema import WeightAverage
 from detscope.loops.train import Position, TrainPlan, make_scaler
-from detscope.sessions.checkpoints import (
+from detscope.sessions.train.checkpoints import (
     TrainingParts,
     latest_checkpoint,
-    restore,
+    restore_parts,
     save_best,
     save_checkpoint,
     share_checkpoints,
@@ -47,7 +47,7 @@ def step(made: TrainingParts) -> float:
     made.optimizer.zero_grad()
     loss.backward()
     made.optimizer.step()
-    made.average.update()
+    made.average.add_step()
     return loss.item()
 
 
@@ -61,9 +61,9 @@ def test_a_restored_training_goes_on_exactly_as_the_one_it_came_from(optimizer, 
     second = parts(optimizer)
     found = latest_checkpoint(tmp_path)
     assert found.position == Position(3, 1, 0)
-    restore(found, second)
+    restore_parts(found, second)
     assert [step(second) for _ in range(3)] == wanted
-    pairs = zip(first.average.tensors().values(), second.average.tensors().values(), strict=True)
+    pairs = zip(first.average.list_tensors().values(), second.average.list_tensors().values(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
@@ -73,7 +73,7 @@ def test_the_scale_of_fp16_is_kept(tmp_path):
     made.scaler.update(1234.0)
     save_checkpoint(tmp_path, made, Position(1, 1), STATE)
     again = parts(precision="fp16")
-    restore(latest_checkpoint(tmp_path), again)
+    restore_parts(latest_checkpoint(tmp_path), again)
     assert again.scaler.state_dict()["scale"] == 1234.0
 
 
@@ -124,11 +124,11 @@ def test_a_checkpoint_of_another_model_is_refused_and_named(tmp_path):
     other = nn.Linear(2, 2)
     wrong = TrainingParts(other, torch.optim.SGD(other.parameters(), lr=1.0), make_scaler(TrainPlan()))
     with pytest.raises(InputError, match=r"step-00000003-0001 does not fit"):
-        restore(latest_checkpoint(tmp_path), wrong)
+        restore_parts(latest_checkpoint(tmp_path), wrong)
 
 
 def test_a_damaged_file_is_named(tmp_path):
     folder: Path = save_checkpoint(tmp_path, parts(), Position(3, 1), STATE)
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match=r"model\.safetensors cannot be read"):
-        restore(latest_checkpoint(tmp_path), parts())
+        restore_parts(latest_checkpoint(tmp_path), parts())

@@ -13,9 +13,8 @@ from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.runs.reader import load_run
-from detscope.sessions.checkpoints import latest_checkpoint, weights_of_run
-from detscope.sessions.recipe import keeps_checkpoints, with_recipe
-from detscope.sessions.train import run_training
+from detscope.sessions.train.checkpoints import latest_checkpoint, weights_of_run
+from detscope.sessions.train.training import apply_recipe, keeps_checkpoints, run_training
 from detscope.zoo.registry import get_card
 
 OUT_OF_MEMORY = """
@@ -92,20 +91,21 @@ def test_losses_learning_rate_and_accuracy_are_in_the_tables(masks):
 
 def test_the_summary_tells_accuracy_and_every_epoch(masks):
     summary = summarize(masks)
-    assert {"AP", "AP50", "coco_box", "coco_mask", "best", "classes"} <= summary["accuracy"].keys()
-    assert summary["accuracy"]["AP50"] == summary["accuracy"]["coco_box"]["AP50"]
-    assert [row["epoch"] for row in summary["epochs"]] == [1, 2]
-    assert "learning_rate" not in summary["loss"]["parts"]
-    assert summary["loss"]["first"] is not None
-    assert summary["level"] == "phases"
-    assert summary["recipe"]["training.optimizer"] == "sgd"
+    accuracy = summary.accuracy
+    assert accuracy.coco_mask is not None and accuracy.best is not None and accuracy.classes
+    assert accuracy.ap is not None and accuracy.ap50 == accuracy.coco_box.ap50
+    assert [row.epoch for row in summary.epochs] == [1, 2]
+    assert "learning_rate" not in {part.name for part in summary.loss.parts}
+    assert summary.loss.first is not None
+    assert summary.level == "phases"
+    assert {row.key: row.value for row in summary.recipe}["training.optimizer"] == "sgd"
 
 
 def test_picture_tensorboard_and_best_weights_are_there(masks):
     from PIL import Image
 
     with Image.open(masks / "pictures" / "curve.png") as picture:
-        assert picture.size[0] == 1200
+        assert picture.size == (1600, 600)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(masks / "tb")).Reload()
@@ -118,7 +118,7 @@ def test_picture_tensorboard_and_best_weights_are_there(masks):
 def test_the_recipe_fills_only_what_the_user_left_open(tmp_path):
     card = get_card("tiny_efficientdet")
     chosen = load_settings(None, ["training.learning_rate=0.5"], {"evaluation.every": 1}).settings
-    completed, changed = with_recipe(chosen, card)
+    completed, changed = apply_recipe(chosen, card)
     assert completed.training.learning_rate == 0.5
     assert completed.training.optimizer == "adamw"
     assert (completed.data.images, completed.evaluation.images) == (256, 64)
@@ -128,7 +128,7 @@ def test_the_recipe_fills_only_what_the_user_left_open(tmp_path):
 
 def test_without_evaluation_a_run_is_a_measurement_and_no_recipe_touches_it():
     plain = load_settings(None, [], {}).settings
-    assert with_recipe(plain, get_card("tiny_ssd")) == (plain, {})
+    assert apply_recipe(plain, get_card("tiny_ssd")) == (plain, {})
     assert not keeps_checkpoints(plain)
     assert keeps_checkpoints(load_settings(None, [], {"training.num_epochs": 2}).settings)
     assert not keeps_checkpoints(load_settings(None, [], {"training.steps": 9}).settings)
@@ -179,7 +179,7 @@ def test_after_a_loss_that_is_not_finite_the_last_epoch_is_kept_and_the_way_on_i
     assert "learning_rate" in caught.value.hint
     kept = latest_checkpoint(run)
     assert kept.position.batches == 0
-    assert summarize(run)["status"] == "failed"
+    assert summarize(run).status == "failed"
 
 
 def test_out_of_memory_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path, data_root):
@@ -192,5 +192,5 @@ def test_out_of_memory_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path, data
     assert f"detscope train --resume {run}" in caught.value.hint
     assert latest_checkpoint(run).position.epochs == 3
     summary = summarize(run)
-    assert summary["status"] == "oom_host"
-    assert summary["accuracy"]["AP50"] == 0.0
+    assert summary.status == "oom_host"
+    assert summary.accuracy.ap50 == 0.0

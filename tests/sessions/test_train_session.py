@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
-from stage_cover import modules_without_a_stage
+from stage_cover import file_of, modules_without_a_stage, phases_ms, stages_ms
 
-from detscope.analyze.summary import summarize
+from detscope.analyze.summary import RunSummary, summarize
 from detscope.config.schema import Settings
 from detscope.errors import InputError, MachineError, UsageError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.train import run_training
+from detscope.sessions.train.training import run_training
+from schema_check import check_summary
 
 TINY = (
     "tiny_fasterrcnn",
@@ -45,35 +46,35 @@ def settings_for(model: str, tmp_path: Path, data_root: Path, **sections: dict) 
     return Settings.model_validate(plain)
 
 
-def train(*args, **sections) -> dict:
-    return summarize(run_training(settings_for(*args, **sections), progress=QuietProgress()))
+def train(*args, **sections) -> RunSummary:
+    summary = summarize(run_training(settings_for(*args, **sections), progress=QuietProgress()))
+    check_summary(summary)
+    return summary
 
 
 @pytest.mark.parametrize("model", TINY)
 def test_in_every_family_everything_adds_up_and_backward_belongs_to_modules(model, tmp_path, data_root):
     summary = train(model, tmp_path, data_root)
-    assert summary["status"] == "ok"
-    assert summary["step_ms"]["n"] == 4
-    phases = summary["phases_ms"]
-    assert sum(phases.values()) == pytest.approx(summary["step_ms"]["p50"], rel=0.005)
-    own_forward = sum(row["self_forward_ms"] for row in summary["modules"])
-    own_backward = sum(row["self_backward_ms"] for row in summary["modules"])
+    assert summary.status == "ok"
+    assert summary.step_ms.n == 4
+    phases = phases_ms(summary)
+    assert sum(phases.values()) == pytest.approx(summary.step_ms.p50, rel=0.005)
+    own_forward = sum(row.self_forward_ms for row in summary.modules)
+    own_backward = sum(row.self_backward_ms for row in summary.modules)
     assert own_forward == pytest.approx(phases["forward"], rel=0.01)
     assert own_backward == pytest.approx(phases["backward"], rel=0.01)
-    assert sum(summary["stages_ms"].values()) == pytest.approx(
-        phases["forward"] + phases["backward"], rel=0.01
-    )
-    assert summary["backward_attributed_by"] == "operators"
-    assert summary["backward_attributed"] >= 0.99
+    assert sum(stages_ms(summary).values()) == pytest.approx(phases["forward"] + phases["backward"], rel=0.01)
+    assert summary.backward_attributed_by == "operators"
+    assert summary.backward_attributed >= 0.99
     assert modules_without_a_stage(summary) == []
-    assert summary["loss"]["last"] > 0
-    assert "random" in summary["weights"]["kind"]
-    assert summary["content"]["boxes_per_image"] >= 1
+    assert summary.loss.last > 0
+    assert "random" in summary.weights.kind
+    assert summary.content.boxes_per_image >= 1
 
 
 def test_the_trace_nests_and_agrees_with_the_tables(tmp_path, data_root):
     summary = train("tiny_ssd", tmp_path, data_root, training={"num_workers": 1})
-    with gzip.open(summary["files"]["trace"], "rt") as handle:
+    with gzip.open(file_of(summary, "trace"), "rt") as handle:
         events = json.load(handle)["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {"phases", "stages", "modules", "operators", "loader worker 0"} <= set(names.values())
@@ -99,19 +100,19 @@ def check_nesting(events: list[dict]) -> None:
 
 def test_workers_are_named_and_waited_for(tmp_path, data_root):
     summary = train("tiny_ssd", tmp_path, data_root, training={"num_workers": 2}, record={"level": "phases"})
-    loader = summary["loader"]
-    assert [row["worker"] for row in loader["workers"]] == [0, 1]
-    assert all(row["decode_ms"] > 0 and row["load_ms"] > 0 for row in loader["workers"])
-    assert loader["capacity_images_per_s"] > 0
-    assert loader["num_workers"] == 2
+    loader = summary.loader
+    assert [row.worker for row in loader.workers] == [0, 1]
+    assert all(row.decode_ms > 0 and row.load_ms > 0 for row in loader.workers)
+    assert loader.capacity_images_per_s > 0
+    assert loader.num_workers == 2
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_other_precisions_train_too(precision, tmp_path, data_root):
     sections = {"training": {"precision": precision, "steps": 1, "learning_rate": 1e-4}}
     summary = train("tiny_ssd", tmp_path, data_root, **sections, record={"level": "phases"})
-    assert summary["precision"] == precision
-    assert summary["loss"]["last"] > 0
+    assert summary.precision == precision
+    assert summary.loss.last > 0
 
 
 def test_channels_last_adamw_and_a_cosine_schedule_over_epochs(tmp_path, data_root):
@@ -125,7 +126,7 @@ def test_channels_last_adamw_and_a_cosine_schedule_over_epochs(tmp_path, data_ro
         "learning_rate": 1e-4,
     }
     summary = train("tiny_ssd", tmp_path, data_root, training=training, record={"level": "phases"})
-    assert summary["step_ms"]["n"] + summary["warmup"]["n"] + summary["overhead_ratio"]["n"] == 8
+    assert summary.step_ms.n + summary.warmup.n + summary.overhead_ratio.n == 8
 
 
 def test_the_stored_configuration_repeats_the_run(tmp_path, data_root):
@@ -135,8 +136,8 @@ def test_the_stored_configuration_repeats_the_run(tmp_path, data_root):
     run = run_training(settings, progress=QuietProgress())
     again = load_settings(run / "config.toml", (), {}).settings
     assert again == settings
-    first = summarize(run)["loss"]
-    assert summarize(run_training(again, progress=QuietProgress()))["loss"]["first"] == first["first"]
+    first = summarize(run).loss
+    assert summarize(run_training(again, progress=QuietProgress())).loss.first == first.first
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_step_and_images(tmp_path, data_root):
@@ -144,7 +145,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_step_and_images(tmp_pa
     with pytest.raises(InputError, match=r"not finite at step \d+ \(images \d+, \d+\)"):
         train("tiny_ssd", tmp_path, data_root, **sections)
     (run,) = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
-    assert summarize(run)["status"] == "failed"
+    assert summarize(run).status == "failed"
 
 
 def test_what_cannot_run_is_said_before_anything_is_made(tmp_path):
@@ -162,6 +163,6 @@ def test_what_cannot_run_is_said_before_anything_is_made(tmp_path):
 def test_a_users_own_model_gets_its_own_stages(tmp_path, data_root):
     example = Path(__file__).parents[2] / "examples" / "own_model.py"
     summary = train(f"{example}:detector", tmp_path, data_root)
-    assert {"backbone", "head"} <= set(summary["stages_ms"])
-    assert {row["name"] for row in summary["stages"]} >= {"head.box", "head.label"}
-    assert summary["backward_attributed"] > 0.9
+    assert {"backbone", "head"} <= set(stages_ms(summary))
+    assert {row.name for row in summary.stages} >= {"head.box", "head.label"}
+    assert summary.backward_attributed > 0.9

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detscope.sweep.trial import serve
+from detscope.sweep.trial import serve_requests
 
 FOLDER = "DETSCOPE_TEST_FOLDER"  # of the test that runs the sweep
 
@@ -92,4 +92,4 @@ def _poisoned() -> None:
 
 
 if __name__ == "__main__":
-    serve(work)
+    serve_requests(work)

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from detscope.report.terminal_sweep import SweepLines
-from detscope.sessions.sweep import Options, run_sweep
+from detscope.report.sweep_progress import SweepLines
+from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep.plan import load_plan
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_trial.py")))
@@ -22,4 +22,4 @@ def write_plan(folder: Path, axes: str, more: str = "") -> Path:
 
 
 def run_plan(path: Path, **options: Any) -> dict[str, Any]:
-    return run_sweep(load_plan(path), Options(command=FAKE, **options), SweepLines(quiet=True))
+    return run_sweep(load_plan(path), SweepOptions(command=FAKE, **options), SweepLines(quiet=True))

@@ -10,11 +10,11 @@ from test_sweep_store import identity
 
 from detscope.cli.main import app
 from detscope.errors import InputError, SettingsError, UsageError
-from detscope.machine.sizes import parse_size
-from detscope.sweep.outcome import Outcome, of_exception
+from detscope.machine.limits import parse_size
+from detscope.sweep.outcome import Outcome, classify_exception
 from detscope.sweep.plan import load_plan
-from detscope.sweep.status import status_of
-from detscope.sweep.store import Store, read_rows
+from detscope.sweep.status import summarize_store
+from detscope.sweep.store import SweepStore, read_rows
 
 NUMBERS = ", ".join(map(str, range(1, 101)))
 
@@ -70,9 +70,9 @@ def test_a_size_beyond_every_machine_is_no_size() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     path = tmp_path / "a.db"
-    with Store(path, create=True) as opened:
+    with SweepStore(path, create=True) as opened:
         opened.keep_environment({"processor": "one"})
-        opened.record(identity(1), Outcome("ok", result={"step_ms": 1.0}))
+        opened.record_attempt(identity(1), Outcome("ok", result={"step_ms": 1.0}))
     return path
 
 
@@ -116,16 +116,16 @@ def test_a_store_that_is_not_as_a_sweep_makes_it_is_refused(
 
 def test_a_store_as_a_sweep_makes_it_is_read(store: Path) -> None:
     assert [row["step_ms"] for row in read_rows(store)] == [1.0]
-    with Store(store) as opened:
-        assert status_of(opened)["done"] == 1
+    with SweepStore(store) as opened:
+        assert summarize_store(opened)["done"] == 1
 
 
 def test_a_store_of_more_rows_than_the_limit_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETSCOPE_LIMIT_STORE_ROWS", "1")
-    with Store(store) as opened:
-        opened.record(identity(2), Outcome("ok", result={"step_ms": 1.0}))
+    with SweepStore(store) as opened:
+        opened.record_attempt(identity(2), Outcome("ok", result={"step_ms": 1.0}))
     with pytest.raises(InputError, match="attempts: 2 rows, the limit is 1"):
-        Store(store)
+        SweepStore(store)
 
 
 def test_an_image_size_that_nobody_can_tell_a_factory_is_refused_before_the_first_trial(
@@ -149,5 +149,5 @@ def test_an_exception_without_words_is_an_outcome_by_its_name() -> None:
         def __str__(self) -> str:
             raise ValueError("no words")
 
-    outcome = of_exception(Speechless())
+    outcome = classify_exception(Speechless())
     assert (outcome.kind, outcome.message) == ("error", "Speechless:")

@@ -10,8 +10,7 @@ import pytest
 from sweep_samples import RAISES_STATUS, run_plan, write_plan
 
 from detscope.errors import InputError, UsageError
-from detscope.sweep.export import export
-from detscope.sweep.legacy import import_files, split_level
+from detscope.sweep.exchange import export_rows, import_older, split_level
 from detscope.sweep.store import read_rows
 
 MEMORY = "passed|mem_alloc|mem_reserved|mem_used|mem_avail|free|capacity|test_var|bs|dataset|net_name|model\n"
@@ -35,8 +34,8 @@ def older_folder(folder: Path) -> Path:
 
 def test_older_files_come_in_and_go_out_as_they_were(tmp_path: Path) -> None:
     source, store = older_folder(tmp_path), tmp_path / "tx2.db"
-    assert import_files([source], store, "tx2", "training") == {"files": 2, "rows": 3, "known": 0}
-    assert import_files([source], store, "tx2", "training")["known"] == 3  # again: nothing new
+    assert import_older([source], store, "tx2", "training") == {"files": 2, "rows": 3, "known": 0}
+    assert import_older([source], store, "tx2", "training")["known"] == 3  # again: nothing new
     latency, fits, does_not = read_rows(store)
     assert (latency["step_ms"], latency["images_per_s"]) == (128.75, pytest.approx(2000 / 128.75))
     assert (fits["network"], fits["batch_size"], fits["device"], fits["image_size"]) == (
@@ -49,7 +48,7 @@ def test_older_files_come_in_and_go_out_as_they_were(tmp_path: Path) -> None:
     assert fits["device_used_bytes"] == 1641.25 * 2**20
     assert does_not["status"] == "error (failed, says the older file)"
     assert does_not["device_used_bytes"] is None  # stale values are no figures
-    export(store, "older", tmp_path / "again")
+    export_rows(store, "older", tmp_path / "again")
     for kind in ("memory", "latency"):
         name = f"{kind}/mnasnet_30-gt.csv"
         before, after = (folder.joinpath(name).read_text() for folder in (source, tmp_path / "again"))
@@ -58,7 +57,7 @@ def test_older_files_come_in_and_go_out_as_they_were(tmp_path: Path) -> None:
 
 def test_our_rows_go_out_as_older_files(tmp_path: Path) -> None:
     run_plan(write_plan(tmp_path, 'network = ["resnet18-l1-p30-s0", "full@2"]\nbatch_size = [1, 2]'))
-    paths = export(tmp_path / "plan.db", "older", None)
+    paths = export_rows(tmp_path / "plan.db", "older", None)
     assert sorted(path.relative_to(tmp_path / "plan-older").as_posix() for path in paths) == [
         "latency/full_2_0-gt.csv",
         "latency/resnet18_30-gt.csv",
@@ -70,14 +69,14 @@ def test_our_rows_go_out_as_older_files(tmp_path: Path) -> None:
         "True|1.5|latency|1|imagenet|full@2|full@2",
         "False|-1|latency|2|imagenet|full@2|full@2",
     ]
-    back = import_files([tmp_path / "plan-older"], tmp_path / "back.db", "x", "training")
+    back = import_older([tmp_path / "plan-older"], tmp_path / "back.db", "x", "training")
     assert back["rows"] == 8
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_every_column_goes_out_and_nothing_is_overwritten(tmp_path: Path, form: str) -> None:
     run_plan(write_plan(tmp_path, 'network = ["a", "raises"]'))
-    (path,) = export(tmp_path / "plan.db", form)
+    (path,) = export_rows(tmp_path / "plan.db", form)
     frame = polars.read_csv(path) if form == "csv" else polars.read_parquet(path)
     done, failed = frame["status"].to_list()
     assert done == "ok"
@@ -85,7 +84,7 @@ def test_every_column_goes_out_and_nothing_is_overwritten(tmp_path: Path, form: 
     assert frame["step_ms"].to_list() == [1.5, None]
     assert '"torch":' in frame["environment_facts"][0]
     with pytest.raises(UsageError, match="exists already"):
-        export(tmp_path / "plan.db", form)
+        export_rows(tmp_path / "plan.db", form)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_what_is_not_an_older_file_is_refused_and_nothing_is_kept(
     path = tmp_path / "x_0-gt.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=words):
-        import_files([path], tmp_path / "a.db", "x", "training")
+        import_older([path], tmp_path / "a.db", "x", "training")
     assert not (tmp_path / "a.db").exists() or read_rows(tmp_path / "a.db") == []
 
 

@@ -16,30 +16,30 @@ import pytest
 from sweep_samples import write_plan
 from test_trial_endings import until
 
-from detscope.report.terminal_sweep import SweepLines
-from detscope.sessions.sweep import Options, run_sweep
+from detscope.report.sweep_progress import SweepLines
+from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep import measure
-from detscope.sweep.keys import environment_facts
+from detscope.sweep.keys import read_environment
+from detscope.sweep.measure import count_warmup, find_median, find_stop_reason
 from detscope.sweep.outcome import Outcome
 from detscope.sweep.plan import load_plan
-from detscope.sweep.plan_settings import Limits, Measure
-from detscope.sweep.prepare import prepare
+from detscope.sweep.prepare import prepare_trials
 from detscope.sweep.process import ProcessRunner, TrialProcess
-from detscope.sweep.samples import enough, middle_of, warmup_length
+from detscope.sweep.settings import MeasureRules, TrialLimits
 from detscope.sweep.store import read_rows
 
 
 def request_of(folder: Path, axes: str, more: str = "") -> dict[str, Any]:
     plan = load_plan(write_plan(folder, axes, more))
-    return dict(prepare(plan, {"": environment_facts()}, {"": ""})[0].request)
+    return dict(prepare_trials(plan, {"": read_environment()}, {"": ""})[0].request)
 
 
 @pytest.fixture(scope="module")
 def reused() -> Iterator[Callable[[dict[str, Any]], Outcome]]:
     """One process with torch for all trials that end well."""
-    runner = ProcessRunner(Limits(), reuse=True)
-    yield lambda request: runner.run(request, threading.Event())
-    runner.close()
+    runner = ProcessRunner(TrialLimits(), reuse=True)
+    yield lambda request: runner.run_trial(request, threading.Event())
+    runner.close_runner()
 
 
 QUICK = "[measure]\nmax_seconds = 600\nmax_steps = 8"  # an interval needs six, however long they take
@@ -50,7 +50,7 @@ def test_training_and_inference_give_figures_that_belong_together(tmp_path: Path
     for stage in ("training", "inference"):
         axes = f'network = "squeezenet1_1"\nimage_size = 64\nbatch_size = 2\nthreads = 1\nstage = "{stage}"'
         outcome = reused(request_of(tmp_path, axes, QUICK))
-        assert outcome.status == "ok", outcome.message
+        assert outcome.status_text == "ok", outcome.message
         found[stage] = outcome.result
     training, inference = found["training"], found["inference"]
     # in every step the parts are within the whole, so the medians are in that order on any machine
@@ -89,7 +89,7 @@ def test_allocated_memory_is_what_the_allocator_gave_out(tmp_path: Path, reused:
     )
     axes = 'network = "known.py:make"\nbatch_size = 1\nstage = "inference"'
     outcome = reused(request_of(tmp_path, axes, QUICK))
-    assert outcome.status == "ok", outcome.message
+    assert outcome.status_text == "ok", outcome.message
     image = 3 * 224 * 224 * 4
     known = 1_000_000 + image + 4_000_000 + 2_000_000
     assert 0 <= outcome.result["allocated_bytes"] - known < 2_000  # boxes of the target
@@ -102,7 +102,7 @@ def test_a_memory_limit_gives_oom_host_then_skips_and_the_next_network_goes_on(t
     )
     more = "[[exclude]]\nnetwork = 'tiny_ssd'\nbatch_size = '> 1'\n[limits]\nmemory = '400MiB'\n" + QUICK
     plan = load_plan(write_plan(tmp_path, axes, more))
-    run_sweep(plan, Options(till_first_fail=True, isolation="batch"), SweepLines(quiet=True))
+    run_sweep(plan, SweepOptions(till_first_fail=True, isolation="batch"), SweepLines(quiet=True))
     rows = read_rows(tmp_path / "plan.db")
     assert [(row["network"], row["batch_size"], row["status"]) for row in rows] == [
         ("squeezenet1_1", 1, "ok"),
@@ -135,9 +135,9 @@ def test_a_step_is_its_wait_for_data_and_its_parts(stage: str, monkeypatch: pyte
     network: Any = SimpleNamespace(module=module, infer=clock.takes(2), loss=clock.takes(3, loss))
     optimizer = SimpleNamespace(step=clock.takes(1), zero_grad=clock.takes(0.5))
     no_torch = SimpleNamespace(bfloat16=None, float16=None)
-    step = measure._Step(no_torch, network, optimizer if stage == "training" else None, "cpu", "fp32")
+    step = measure._TrialStep(no_torch, network, optimizer if stage == "training" else None, "cpu", "fp32")
     batches: Any = iter(clock.takes(4, SimpleNamespace(inputs=None)), None)
-    found = measure._latency(step, batches, Measure(), 2)
+    found = measure._measure_latency(step, batches, MeasureRules(), 2)
     wanted = {"training": (3000, 13_500), "inference": (2000, 6000)}[stage]
     assert (found["forward_ms"], found["step_ms"]) == pytest.approx(wanted)
     assert found.get("backward_ms") == (pytest.approx(5000) if stage == "training" else None)
@@ -149,7 +149,7 @@ def worker_of(process: TrialProcess, watching: threading.Thread) -> psutil.Proce
     while watching.is_alive():
         with contextlib.suppress(psutil.NoSuchProcess):
             # importing torch starts helpers too
-            for child in psutil.Process(process.pid).children():
+            for child in psutil.Process(process.process_id).children():
                 if child.name() == "pt_data_worker":
                     return child
         time.sleep(0.05)
@@ -160,8 +160,10 @@ def with_a_worker_told(number: int, request: dict[str, Any], limit_s: float) -> 
     """How a trial ends one of whose workers gets a signal, and which one that was."""
     process = TrialProcess()
     found: list[Outcome] = []
-    limits = Limits(time_s=limit_s)
-    watching = threading.Thread(target=lambda: found.append(process.run(request, limits, threading.Event())))
+    limits = TrialLimits(time_s=limit_s)
+    watching = threading.Thread(
+        target=lambda: found.append(process.run_request(request, limits, threading.Event()))
+    )
     watching.start()
     worker = worker_of(process, watching)
     while worker is not None and watching.is_alive():
@@ -169,7 +171,7 @@ def with_a_worker_told(number: int, request: dict[str, Any], limit_s: float) -> 
             worker.send_signal(number)  # again and again: somebody else may wake one that was stopped
         watching.join(0.02)
     watching.join()
-    process.end()
+    process.end_group()
     if worker is not None:
         until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
     return found[0], worker and worker.pid
@@ -203,21 +205,21 @@ def test_a_loader_worker_that_hangs_times_out_and_the_place_is_told(endless: dic
 
 
 def test_measuring_stops_at_the_interval_the_time_or_the_steps() -> None:
-    rules = Measure(target_interval=0.05, min_steps=6, max_steps=50, max_seconds=10)
-    assert enough([0.1] * 5, rules) is None
-    assert enough([0.1] * 6, rules) == "interval"
-    assert enough([0.01] * 6, rules) is None  # a twentieth of a second is too short a look
+    rules = MeasureRules(target_interval=0.05, min_steps=6, max_steps=50, max_seconds=10)
+    assert find_stop_reason([0.1] * 5, rules) is None
+    assert find_stop_reason([0.1] * 6, rules) == "interval"
+    assert find_stop_reason([0.01] * 6, rules) is None  # a twentieth of a second is too short a look
     noisy = [0.1, 0.2] * 20
-    assert enough(noisy, rules) is None
-    assert enough([0.01, 0.02] * 25, rules) == "steps"
-    assert enough([20.0], rules) is None
-    assert enough([20.0, 21.0], rules) == "time"
+    assert find_stop_reason(noisy, rules) is None
+    assert find_stop_reason([0.01, 0.02] * 25, rules) == "steps"
+    assert find_stop_reason([20.0], rules) is None
+    assert find_stop_reason([20.0, 21.0], rules) == "time"
 
 
 def test_slow_first_steps_are_found_and_the_median_is_that_of_the_rest() -> None:
     series = [1.0] * 8 + [0.1] * 20
-    assert warmup_length(series) == 8
-    assert middle_of(series[8:]).median == pytest.approx(0.1)
+    assert count_warmup(series) == 8
+    assert find_median(series[8:]).median == pytest.approx(0.1)
 
 
 def test_the_interval_of_the_median_is_that_of_the_analysis() -> None:
@@ -228,5 +230,5 @@ def test_the_interval_of_the_median_is_that_of_the_analysis() -> None:
     chance = random.Random(3)
     for count in (3, 6, 9, 30, 200, 1500):
         values = [chance.gauss(10, 1) for _ in range(count)]
-        theirs, ours = median_interval(values), middle_of(values)
+        theirs, ours = median_interval(values), find_median(values)
         assert (theirs and (theirs.low, theirs.high)) == (ours.low and (ours.low, ours.high))

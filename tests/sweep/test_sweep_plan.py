@@ -7,18 +7,18 @@ import pytest
 from sweep_samples import write_plan
 
 from detscope.errors import InputError, SettingsError, UsageError
-from detscope.sessions.sweep import describe
-from detscope.sweep.plan import Plan, load_plan
+from detscope.sessions.sweep import describe_sweep
+from detscope.sweep.plan import SweepPlan, load_plan
 from detscope.sweep.schedule import StopSignals
 
 
-def plan_of(folder: Path, text: str) -> Plan:
+def plan_of(folder: Path, text: str) -> SweepPlan:
     path = folder / "plan.toml"
     path.write_text(text, encoding="utf-8")
     return load_plan(path)
 
 
-def points(plan: Plan, *names: str) -> list[tuple[object, ...]]:
+def points(plan: SweepPlan, *names: str) -> list[tuple[object, ...]]:
     return [tuple(trial.values[name] for name in names) for trial in plan.trials]
 
 
@@ -124,7 +124,7 @@ def test_a_pattern_finds_the_folders_beside_the_plan(tmp_path: Path) -> None:
 
 def test_a_dry_run_tells_count_time_and_disk_and_writes_nothing(tmp_path: Path) -> None:
     plan = load_plan(write_plan(tmp_path, 'network = ["a", "b"]\nprefetch_factor = 2\nnum_workers = [0, 1]'))
-    found = describe(plan)
+    found = describe_sweep(plan)
     assert (found["trials"], len(found["cannot_run"]), found["devices"]) == (
         4,
         2,
@@ -138,7 +138,7 @@ def test_a_dry_run_tells_count_time_and_disk_and_writes_nothing(tmp_path: Path) 
 def test_networks_that_are_not_there_are_all_named(tmp_path: Path) -> None:
     plan = load_plan(write_plan(tmp_path, 'network = ["nets/a", "resnet18", "mine.py:make"]'))
     with pytest.raises(InputError) as caught:
-        describe(plan)
+        describe_sweep(plan)
     assert [line.rpartition("/")[2] for line in caught.value.message.splitlines()] == ["mine.py", "a"]
 
 

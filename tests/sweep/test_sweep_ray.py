@@ -22,9 +22,9 @@ from test_sweep_store import seen
 from test_trial_endings import until
 
 from detscope.errors import UsageError
-from detscope.report.terminal_sweep import SweepLines
-from detscope.sessions.sweep import Options, run_sweep
-from detscope.sweep import ray_backend
+from detscope.report.sweep_progress import SweepLines
+from detscope.sessions.sweep import SweepOptions, run_sweep
+from detscope.sweep import cluster as ray_backend
 from detscope.sweep.plan import load_plan
 from detscope.sweep.store import read_rows
 
@@ -134,7 +134,7 @@ def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, t
     ended: list[dict[str, Any]] = []
 
     def sweep() -> None:
-        ended.append(run_sweep(plan, Options(on="ray", command=FAKE), SweepLines(quiet=True)))
+        ended.append(run_sweep(plan, SweepOptions(on="ray", command=FAKE), SweepLines(quiet=True)))
 
     running = threading.Thread(target=sweep)
     running.start()
@@ -155,18 +155,18 @@ def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, t
     retried = read_rows(plan.store, role="retried")
     assert retried, "the node was killed while a trial ran on it"
     assert all(row["device"] == "right/cpu" and row["status"].startswith("error (lost") for row in retried)
-    assert run_sweep(plan, Options(on="ray", command=FAKE), SweepLines(quiet=True))["ran"] == 0
+    assert run_sweep(plan, SweepOptions(on="ray", command=FAKE), SweepLines(quiet=True))["ran"] == 0
 
 
 def test_on_a_cluster_devices_need_labels(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text('[axes]\nnetwork = "a"\ndevice = "cpu"\n', encoding="utf-8")
     with pytest.raises(UsageError, match="every device needs the label"):
-        run_sweep(load_plan(path), Options(on="ray", command=FAKE), SweepLines(quiet=True))
+        run_sweep(load_plan(path), SweepOptions(on="ray", command=FAKE), SweepLines(quiet=True))
 
 
 def test_a_plan_for_several_machines_is_not_run_here(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text('[axes]\nnetwork = "a"\ndevice = ["one/cpu", "two/cpu"]\n', encoding="utf-8")
     with pytest.raises(UsageError, match="the plan names several machines: one, two"):
-        run_sweep(load_plan(path), Options(command=FAKE), SweepLines(quiet=True))
+        run_sweep(load_plan(path), SweepOptions(command=FAKE), SweepLines(quiet=True))

@@ -18,10 +18,10 @@ from sweep_samples import run_plan, write_plan
 from test_trial_endings import fake_processes, start, until
 
 from detscope.errors import InputError, SettingsError, UsageError
-from detscope.sweep.merge import merge
+from detscope.sweep.exchange import merge_stores
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.status import status_of
-from detscope.sweep.store import Store, read_rows
+from detscope.sweep.status import summarize_store
+from detscope.sweep.store import SweepStore, read_rows
 
 
 def identity(number: int, **other: Any) -> dict[str, Any]:
@@ -45,10 +45,11 @@ from pathlib import Path
 sys.path.insert(0, {folder!r})
 from test_sweep_store import identity
 from detscope.sweep.outcome import Outcome
-from detscope.sweep.store import Store
-with Store(Path({path!r}), create=True) as store:
+from detscope.sweep.store import SweepStore
+with SweepStore(Path({path!r}), create=True) as store:
     for number in range(250):
-        store.record(identity(250 * int(sys.argv[1]) + number), Outcome("ok", result={{"step_ms": 1.0}}))
+        outcome = Outcome("ok", result={{"step_ms": 1.0}})
+        store.record_attempt(identity(250 * int(sys.argv[1]) + number), outcome)
 """
 
 
@@ -68,22 +69,27 @@ def test_four_writers_at_once_lose_nothing_and_none_is_locked_out(tmp_path: Path
 
 
 def test_a_result_that_comes_late_is_kept_apart(tmp_path: Path) -> None:
-    with Store(tmp_path / "a.db", create=True) as store:
-        assert store.record(identity(1), Outcome("ok", result={"step_ms": 2.0}), attempt=2) == "accepted"
-        assert store.record(identity(1), Outcome("ok", result={"step_ms": 9.0}), attempt=1) == "duplicate"
+    with SweepStore(tmp_path / "a.db", create=True) as store:
+        assert (
+            store.record_attempt(identity(1), Outcome("ok", result={"step_ms": 2.0}), attempt=2) == "accepted"
+        )
+        assert (
+            store.record_attempt(identity(1), Outcome("ok", result={"step_ms": 9.0}), attempt=1)
+            == "duplicate"
+        )
         # the same by its parts, whatever its key
-        late = store.record(identity(1, trial="other"), Outcome("ok", result={"step_ms": 8.0}))
+        late = store.record_attempt(identity(1, trial="other"), Outcome("ok", result={"step_ms": 8.0}))
         assert late == "duplicate"
-        assert [row["step_ms"] for row in store.rows()] == [2.0]
-        assert [row["step_ms"] for row in store.rows("duplicate")] == [9.0, 8.0]
-        assert status_of(store)["duplicates"] == 2
+        assert [row["step_ms"] for row in store.read_attempts()] == [2.0]
+        assert [row["step_ms"] for row in store.read_attempts("duplicate")] == [9.0, 8.0]
+        assert summarize_store(store)["duplicates"] == 2
 
 
 def test_environments_and_repetitions_are_results_of_their_own(tmp_path: Path) -> None:
-    with Store(tmp_path / "a.db", create=True) as store:
-        store.record(identity(1), Outcome("ok"))
+    with SweepStore(tmp_path / "a.db", create=True) as store:
+        store.record_attempt(identity(1), Outcome("ok"))
         for number, other in enumerate(({"environment": "there"}, {"repetition": 1}, {"device": "cuda:0"})):
-            assert store.record(identity(1, trial=f"t{number}", **other), Outcome("ok")) == "accepted"
+            assert store.record_attempt(identity(1, trial=f"t{number}", **other), Outcome("ok")) == "accepted"
 
 
 @pytest.mark.parametrize("damage", ["header", "middle", "names", "text"])
@@ -211,21 +217,21 @@ def test_only_one_sweep_at_a_time_uses_a_store(tmp_path: Path) -> None:
 
 
 def test_merged_stores_have_every_row_once_and_duplicates_apart(tmp_path: Path) -> None:
-    with Store(tmp_path / "a.db", create=True) as store:
-        store.record(identity(1), Outcome("ok", result={"step_ms": 1.0}))
-        store.record(identity(2), Outcome("timeout"))
+    with SweepStore(tmp_path / "a.db", create=True) as store:
+        store.record_attempt(identity(1), Outcome("ok", result={"step_ms": 1.0}))
+        store.record_attempt(identity(2), Outcome("timeout"))
     copy = (tmp_path / "a.db").read_bytes()
     (tmp_path / "copy.db").write_bytes(copy)
-    with Store(tmp_path / "b.db", create=True) as store:
-        store.record(identity(1), Outcome("ok", result={"step_ms": 7.0}))
-        store.record(identity(3), Outcome("ok", result={"step_ms": 3.0}))
-    done = merge([tmp_path / name for name in ("a.db", "b.db", "copy.db")], tmp_path / "c.db")
+    with SweepStore(tmp_path / "b.db", create=True) as store:
+        store.record_attempt(identity(1), Outcome("ok", result={"step_ms": 7.0}))
+        store.record_attempt(identity(3), Outcome("ok", result={"step_ms": 3.0}))
+    done = merge_stores([tmp_path / name for name in ("a.db", "b.db", "copy.db")], tmp_path / "c.db")
     assert (done.rows, done.duplicates, done.known) == (4, 1, 2)
     rows = read_rows(tmp_path / "c.db")
     assert [(row["batch_size"], row["step_ms"]) for row in rows] == [(1, 1.0), (2, None), (3, 3.0)]
     assert (tmp_path / "a.db").read_bytes() == copy
     with pytest.raises(UsageError, match="exists already"):
-        merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "c.db")
+        merge_stores([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "c.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "c.db", "copy.db"]
 
 

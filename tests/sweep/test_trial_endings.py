@@ -172,11 +172,11 @@ sys.path.insert(0, {folder!r})
 from pathlib import Path
 from sweep_samples import FAKE
 from detscope.cli.failures import run_guarded
-from detscope.report.terminal_sweep import SweepLines
-from detscope.sessions.sweep import Options, run_sweep
+from detscope.report.sweep_progress import SweepLines
+from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep.plan import load_plan
 plan = load_plan(Path(sys.argv[1]))
-options = Options(resume=True, command=FAKE)
+options = SweepOptions(resume=True, command=FAKE)
 sys.exit(run_guarded(lambda: run_sweep(plan, options, SweepLines()), []) )
 """
 

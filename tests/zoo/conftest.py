@@ -27,7 +27,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _built(name: str) -> BuiltModel:
-    return zoo.build(name, BuildOptions(num_classes=3))
+    return zoo.build_model(name, BuildOptions(num_classes=3))
 
 
 @pytest.fixture

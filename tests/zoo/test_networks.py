@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from detscope.errors import UsageError
-from detscope.zoo.networks import load_network
-from detscope.zoo.networks.names import find_base
-from detscope.zoo.networks.unfilled import weights_left_unfilled
+from detscope.zoo.networks import find_base, leave_weights_unfilled, load_network
 
 
 @pytest.mark.parametrize(
@@ -22,7 +20,7 @@ from detscope.zoo.networks.unfilled import weights_left_unfilled
 def test_a_name_says_where_a_network_comes_from(name: str, source: str, kind: str) -> None:
     base = find_base(name)
     assert (base.source, base.kind) == (source, kind)
-    assert find_base(base.spelled) == base
+    assert find_base(base.full_name) == base
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_a_batch_of_no_images_is_refused() -> None:
 
 def test_building_unfilled_draws_nothing_and_makes_the_same_shapes() -> None:
     before = torch.get_rng_state()
-    with weights_left_unfilled():
+    with leave_weights_unfilled():
         bare = torch.nn.Linear(64, 64)
         torch.nn.init.trunc_normal_(bare.weight)
     assert torch.equal(before, torch.get_rng_state())
@@ -92,7 +90,13 @@ def test_building_unfilled_draws_nothing_and_makes_the_same_shapes() -> None:
 def test_building_unfilled_ends_also_where_a_draw_is_repeated_until_it_fits() -> None:
     from torch.nn.init import trunc_normal_  # by name, as some models import it
 
-    with weights_left_unfilled():
+    with leave_weights_unfilled():
         filled = trunc_normal_(torch.full((100,), torch.nan), a=-0.5, b=0.5)
         narrow = trunc_normal_(torch.full((100,), torch.nan), a=1.5, b=2.0)
     assert bool((filled.abs() <= 0.5).all()) and bool(((narrow >= 1.5) & (narrow <= 2)).all())
+
+
+def test_the_labels_of_a_random_batch_are_classes_of_the_model() -> None:
+    with leave_weights_unfilled():
+        network = load_network("keypointrcnn_resnet50_fpn")
+    assert network.num_classes == network.module.roi_heads.box_predictor.cls_score.out_features == 2

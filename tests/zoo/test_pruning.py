@@ -15,14 +15,12 @@ import torch
 
 from detscope.errors import InputError
 from detscope.zoo.networks import Network, load_network
-from detscope.zoo.pruning.apply import find_layer
 from detscope.zoo.pruning.folder import cuts_to_json, own_tensors, read_folder, write_folder
-from detscope.zoo.pruning.layers import sides_of, widths_of
+from detscope.zoo.pruning.graph import make_tracing_images, trace_outputs
+from detscope.zoo.pruning.layers import find_layer, list_sides, list_widths
 from detscope.zoo.pruning.plan import Mode, Plan
-from detscope.zoo.pruning.prune import Pruner
-from detscope.zoo.pruning.running import forward_flops, identical
-from detscope.zoo.pruning.tracing import run_for_tracing, tracing_images
-from detscope.zoo.seeding import seeded
+from detscope.zoo.pruning.pruner import Pruner, count_flops, is_identical
+from detscope.zoo.weights import seed_weights
 
 DETECTORS = ["fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet"]
 CLASSIFIERS = [
@@ -45,7 +43,7 @@ def pruner_of(name: str, mode: Mode = "random", seed: int = 0) -> Pruner:
 
 def stir(module: torch.nn.Module) -> None:
     """Weights that carry the image to the outputs: fresh ones of many models let it fade on the way."""
-    with seeded(11), torch.no_grad():
+    with seed_weights(11), torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.kaiming_normal_(parameter)
@@ -70,19 +68,19 @@ def test_a_pruned_network_reaches_its_level_trains_and_comes_back_bit_by_bit(
     name: str, tmp_path: Path
 ) -> None:
     pruner = pruner_of(name)
-    plan = pruner.plan(60)
+    plan = pruner.plan_level(60)
     assert abs(plan.level_reached - 60) <= 1 and not plan.why_not
-    pruned = pruner.pruned(plan, "pruned")
+    pruned = pruner.prune_network(plan, "pruned")
     share = 100 * (1 - pruned.parameters / pruner.network.parameters)
     assert share == pytest.approx(plan.level_reached, abs=1e-9)
     folder = keep(tmp_path / "n", pruned, plan)
     loaded = load_network(folder)
     images = pruned.example_input(2, seed=4)
-    assert identical(pruned.infer(images), loaded.infer(images))
+    assert is_identical(pruned.infer(images), loaded.infer(images))
     batch = pruned.random_batch(2, seed=4)
     losses = []
     for network in (pruned, loaded):
-        with seeded(7):
+        with seed_weights(7):
             losses.append(network.loss(batch))
     assert torch.isfinite(losses[0]) and torch.equal(*losses)
     losses[1].backward()
@@ -112,12 +110,12 @@ OUTPUTS = {
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_class_and_box_outputs_are_never_cut_and_all_parts_before_them_are(name: str) -> None:
     pruner = pruner_of(name)
-    cuts = pruner.plan(60).cuts
+    cuts = pruner.plan_level(60).cuts
     for layer in OUTPUTS[name]:
         assert "out" not in cuts[layer].removed, layer
         assert "in" in cuts[layer].removed, layer
     if name.startswith("tiny_"):
-        for part in {name.split(".")[0] for name in widths_of(pruner.network.module)}:
+        for part in {name.split(".")[0] for name in list_widths(pruner.network.module)}:
             assert any(layer.startswith(part) for layer in cuts), part
     if name == "tiny_fasterrcnn":
         for layer in (
@@ -145,19 +143,19 @@ def test_cutting_a_channel_is_the_same_as_nobody_listening_to_it(name: str) -> N
     """The uncut network, its weights that read removed channels zero, gives the cut one's outputs."""
     pruner = pruner_of(name)
     network = copy.deepcopy(pruner.network)
-    plan = pruner.plan(40)
+    plan = pruner.plan_level(40)
     deaf = network.module
     with torch.no_grad():
         for layer_name, layer_cut in plan.cuts.items():
             layer: Any = find_layer(deaf, layer_name)
-            for axis in sides_of(layer)["in"].axes if "in" in layer_cut.removed else ():
-                gone = torch.from_numpy(np.unique(axis.positions(layer_cut.removed["in"])))
+            for axis in list_sides(layer)["in"].axes if "in" in layer_cut.removed else ():
+                gone = torch.from_numpy(np.unique(axis.find_positions(layer_cut.removed["in"])))
                 layer.weight.index_fill_(axis.dim, gone, 0.0)
-        pruned = pruner.pruned(plan, "pruned")
-        images = torch.rand(tracing_images(network).shape, generator=torch.Generator().manual_seed(0))
+        pruned = pruner.prune_network(plan, "pruned")
+        images = torch.rand(make_tracing_images(network).shape, generator=torch.Generator().manual_seed(0))
         for one in (pruner.network, network, pruned):
             one.module.eval()
-        whole, deafened, cut = (run_for_tracing(one, images) for one in (pruner.network, network, pruned))
+        whole, deafened, cut = (trace_outputs(one, images) for one in (pruner.network, network, pruned))
     assert len(deafened) == len(cut)
     assert all(agree(expected, found) for expected, found in zip(deafened, cut, strict=True))
     assert not any(agree(expected, found) for expected, found in zip(whole, cut, strict=True)), (
@@ -171,7 +169,7 @@ def agree(expected: torch.Tensor, found: torch.Tensor) -> bool:
 
 def test_a_higher_level_removes_what_a_lower_one_did_and_more() -> None:
     pruner = pruner_of("squeezenet1_1")
-    lower, higher = pruner.plan(30).cuts, pruner.plan(60).cuts
+    lower, higher = pruner.plan_level(30).cuts, pruner.plan_level(60).cuts
     for name, layer in lower.items():
         for side, channels in layer.removed.items():
             assert set(channels.tolist()) <= set(higher[name].removed[side].tolist())
@@ -179,16 +177,16 @@ def test_a_higher_level_removes_what_a_lower_one_did_and_more() -> None:
 
 def test_level_0_is_the_network_itself() -> None:
     pruner = pruner_of("tiny_ssd")
-    plan = pruner.plan(0)
-    pruned = pruner.pruned(plan, "same")
+    plan = pruner.plan_level(0)
+    pruned = pruner.prune_network(plan, "same")
     assert not plan.cuts and pruned.parameters == pruner.network.parameters
-    assert identical(own_tensors(pruned.module), own_tensors(pruner.network.module))
-    assert forward_flops(pruner.pruned(pruner.plan(50), "half")) < forward_flops(pruned)
+    assert is_identical(own_tensors(pruned.module), own_tensors(pruner.network.module))
+    assert count_flops(pruner.prune_network(pruner.plan_level(50), "half")) < count_flops(pruned)
 
 
 def test_what_cannot_be_reached_is_said_with_what_can() -> None:
     # the group norms of its towers have two channels per group, and need them
-    plan = pruner_of("tiny_fcos").plan(95)
+    plan = pruner_of("tiny_fcos").plan_level(95)
     assert not any(layer.startswith("head.") and "out" in cut.removed for layer, cut in plan.cuts.items())
     assert plan.level_reached < 94 and f"{plan.level_reached:.1f} % is the most" in plan.why_not
 
@@ -196,7 +194,7 @@ def test_what_cannot_be_reached_is_said_with_what_can() -> None:
 def test_modes_and_seeds_choose_differently_and_the_same_seed_the_same() -> None:
     def widths(mode: Mode, seed: int) -> dict[str, list[int]]:
         pruner = Pruner(pruner_of("tiny_ssd").network, mode, seed)
-        return widths_of(pruner.pruned(pruner.plan(50), "n").module)
+        return list_widths(pruner.prune_network(pruner.plan_level(50), "n").module)
 
     found = [
         widths(mode, seed)
@@ -211,7 +209,7 @@ def test_l1_keeps_the_strongest_filters() -> None:
     layer: Any = network.module.get_submodule("backbone.features.0")
     with torch.no_grad():
         layer.weight[5:9] *= 100
-    removed = Pruner(network, "l1", 0).plan(90).cuts["backbone.features.0"].removed["out"].tolist()
+    removed = Pruner(network, "l1", 0).plan_level(90).cuts["backbone.features.0"].removed["out"].tolist()
     assert len(removed) > 15 and not set(removed) & {5, 6, 7, 8}
 
 
@@ -220,8 +218,8 @@ def test_pruning_leaves_the_network_it_started_from_alone() -> None:
     before = copy.deepcopy(own_tensors(network.module))
     modes = [part.training for part in network.module.modules()]
     pruner = Pruner(network, "random", 0)
-    pruner.pruned(pruner.plan(50), "n").loss(network.random_batch(2)).backward()
-    assert identical(before, own_tensors(network.module))
+    pruner.prune_network(pruner.plan_level(50), "n").loss(network.random_batch(2)).backward()
+    assert is_identical(before, own_tensors(network.module))
     assert modes == [part.training for part in network.module.modules()]
 
 
@@ -235,8 +233,8 @@ def test_a_network_that_cannot_be_followed_is_refused_in_one_line(name: str) -> 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     pruner = pruner_of("tiny_ssd")
-    plan = pruner.plan(50)
-    return keep(tmp_path / "stored", pruner.pruned(plan, "stored"), plan)
+    plan = pruner.plan_level(50)
+    return keep(tmp_path / "stored", pruner.prune_network(plan, "stored"), plan)
 
 
 def test_loading_a_folder_needs_no_pruning_library(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from zoo_samples import make_images, make_targets
 from detscope import zoo
 from detscope.errors import UsageError
 from detscope.zoo import BuildOptions
-from detscope.zoo.efficientdet import effdet_config, quiet_effdet
+from detscope.zoo.families.efficientdet import find_config, quiet_effdet
 
 SOME = ["efficientdet_d0", "efficientdet_lite0", "tf_efficientdet_d1_ap", "tf_efficientdet_lite3x"]
 
@@ -18,7 +18,7 @@ SOME = ["efficientdet_d0", "efficientdet_lite0", "tf_efficientdet_d1_ap", "tf_ef
 def test_the_cards_of_efficientdets_are_true(name) -> None:
     with quiet_effdet():
         from effdet import EfficientDet
-    card, config = zoo.get_card(name), effdet_config(name)
+    card, config = zoo.get_card(name), find_config(name)
     with torch.device("meta"):
         network = EfficientDet(config, pretrained_backbone=False)
     assert sum(parameter.numel() for parameter in network.parameters()) == card.parameters
@@ -30,14 +30,14 @@ def test_the_cards_of_efficientdets_are_true(name) -> None:
 def test_every_card_agrees_with_effdet_on_size_and_weights() -> None:
     for card in zoo.list_cards():
         if card.source == "effdet":
-            config = effdet_config(card.name)
+            config = find_config(card.name)
             assert card.input_size == str(config.image_size[0]), card.name
             assert (card.weights_licence != "none") == bool(config.url), card.name
 
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
-    return zoo.build("tiny_efficientdet", BuildOptions(num_classes=3)).module
+    return zoo.build_model("tiny_efficientdet", BuildOptions(num_classes=3)).module
 
 
 def test_boxes_follow_their_image_into_the_square(model) -> None:
@@ -85,7 +85,7 @@ def test_the_losses_add_up_to_effdets_total(model) -> None:
 
 def test_a_file_of_effdets_own_names_is_read(model, tmp_path) -> None:
     torch.save(model.model.state_dict(), tmp_path / "effdet.pth")
-    built = zoo.build(
+    built = zoo.build_model(
         "tiny_efficientdet", BuildOptions(num_classes=3, weights=str(tmp_path / "effdet.pth"), seed=4)
     )
     own = built.module.model.state_dict()
@@ -94,18 +94,18 @@ def test_a_file_of_effdets_own_names_is_read(model, tmp_path) -> None:
 
 
 def test_a_full_size_network_runs_at_another_input_size() -> None:
-    built = zoo.build("efficientdet_d0", BuildOptions(weights="none", num_classes=3, image_size=160))
+    built = zoo.build_model("efficientdet_d0", BuildOptions(weights="none", num_classes=3, image_size=160))
     losses = built.module.train()(make_images(1), make_targets(1))
     sum(losses.values()).backward()
     assert all(torch.isfinite(loss) for loss in losses.values())
     with pytest.raises(UsageError, match="needs a multiple of 32") as caught:
-        zoo.build("efficientdet_d0", BuildOptions(weights="none", image_size=150))
+        zoo.build_model("efficientdet_d0", BuildOptions(weights="none", image_size=150))
     assert caught.value.hint == "try 160"
 
 
 def test_coco_weights_that_nobody_offers_are_refused_at_once() -> None:
     with pytest.raises(UsageError, match="no published COCO weights for efficientdet_d3"):
-        zoo.build("efficientdet_d3", BuildOptions(weights="coco"))
+        zoo.build_model("efficientdet_d3", BuildOptions(weights="coco"))
 
 
 def test_only_the_known_warning_is_silenced() -> None:

@@ -5,9 +5,12 @@ import sys
 
 import pytest
 
-from detscope import zoo
+from detscope import parts, zoo
 from detscope.errors import UsageError
-from detscope.zoo import BuildOptions, ModelCard
+from detscope.parts import add_part
+from detscope.zoo import BuildOptions, Family, ModelCard
+from detscope.zoo.family import UNKNOWN
+from detscope.zoo.registry import list_families, recognise_family
 
 
 def test_listing_models_does_not_import_torch() -> None:
@@ -34,7 +37,7 @@ def test_all_twelve_torchvision_detectors_are_listed() -> None:
 
 
 def test_all_efficientdet_sizes_of_effdet_are_listed() -> None:
-    from detscope.zoo.efficientdet import quiet_effdet
+    from detscope.zoo.families.efficientdet import quiet_effdet
 
     with quiet_effdet():
         from effdet.config.model_config import efficientdet_model_param_dict as offered
@@ -76,13 +79,38 @@ def test_a_small_input_that_leaves_one_pixel_is_refused_at_batch_1() -> None:
         zoo.check_trainable(card, 1, image_size=128)
 
 
-def test_registering_a_name_twice_is_a_mistake() -> None:
-    card = ModelCard("tiny_ssd", "ssd", "tiny", None, "128", "none")
-    zoo.list_cards()
+def test_registering_a_family_twice_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="registered twice"):
-        zoo.register(card)(lambda card, options: None)  # type: ignore[arg-type, return-value]
+        add_part("families", Family(name="ssd"))
+
+
+def test_a_card_of_another_family_is_a_mistake() -> None:
+    card = ModelCard("tiny_ssd", "ssd", "tiny", None, "128", "none")
+    with pytest.raises(ValueError, match="its family is 'other'"):
+        Family(name="other", tiny=card)
+
+
+def test_a_model_of_another_package_never_takes_the_place_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_added", {})
+    card = ModelCard("tiny_ssd", "other", "other", None, "128", "none")
+    add_part("families", Family(name="other", cards=(card,)))
+    assert card in zoo.list_cards()
+    assert zoo.get_card("tiny_ssd").family == "ssd"
+
+
+@pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
+def test_every_family_recognises_its_own_and_no_other(tiny, family: Family) -> None:
+    module = tiny(family.name).module
+    assert recognise_family(module) is family
+    own = type("Own", (type(module),), {})  # a class of a user's, derived from it
+    module.__class__, before = own, type(module)
+    try:
+        assert recognise_family(module) is family
+    finally:
+        module.__class__ = before
+    assert recognise_family(module.backbone if hasattr(module, "backbone") else module.model) is UNKNOWN
 
 
 def test_one_class_alone_is_refused() -> None:
     with pytest.raises(UsageError, match="num_classes = 1"):
-        zoo.build("tiny_ssd", BuildOptions(num_classes=1))
+        zoo.build_model("tiny_ssd", BuildOptions(num_classes=1))

@@ -4,7 +4,8 @@ import pytest
 from torchvision.models.detection import roi_heads
 
 from detscope import zoo
-from detscope.zoo.stages import FAMILY_STAGES, resolves, stages_for
+from detscope.zoo.family import has_target
+from detscope.zoo.registry import get_family
 
 FAMILIES = [card.family for card in zoo.list_cards("tiny_*")]
 TOP = {
@@ -22,10 +23,10 @@ ONLY_INFERENCE = ("postprocess", "nms", "paste_masks")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_stage_of_the_family_exists_on_its_tiny_model(tiny, family) -> None:
     built = tiny(family)
-    assert built.stages == FAMILY_STAGES[family]
+    assert built.stages == get_family(family).stages
     assert {name.split(".")[0] for name in (s.name for s in built.stages) if name[0] != "."} == TOP[family]
     for stage in built.stages:
-        assert resolves(built.module, stage.target), stage
+        assert has_target(built.module, stage.target), stage
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,15 +73,15 @@ def test_observers_read_counts_off_shapes(tiny, watch, train_step, detect, famil
 
 
 def test_a_stage_without_its_target_is_not_listed(tiny) -> None:
-    names = {stage.name for stage in stages_for("maskrcnn", tiny("fasterrcnn").module)}
+    names = {stage.name for stage in get_family("maskrcnn").find_stages(tiny("fasterrcnn").module)}
     assert "roi_heads.mask.pool" not in names
     assert "roi_heads.pool" in names
 
 
 def test_targets_that_do_not_exist_do_not_resolve(tiny) -> None:
     module = tiny("fasterrcnn").module
-    assert resolves(module, f"{roi_heads.__name__}:fastrcnn_loss")
-    assert not resolves(module, f"{roi_heads.__name__}:no_such_loss")
-    assert not resolves(module, "rpn.no_such_method()")
-    assert not resolves(module, "no.such.module")
-    assert not resolves(module, "rpn.box_coder")  # an attribute, but no module
+    assert has_target(module, f"{roi_heads.__name__}:fastrcnn_loss")
+    assert not has_target(module, f"{roi_heads.__name__}:no_such_loss")
+    assert not has_target(module, "rpn.no_such_method()")
+    assert not has_target(module, "no.such.module")
+    assert not has_target(module, "rpn.box_coder")  # an attribute, but no module

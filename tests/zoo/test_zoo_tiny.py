@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_callers_random_stat
     torch.manual_seed(123)
     before = torch.get_rng_state()
     first, again, other = (
-        zoo.build(f"tiny_{family}", BuildOptions(seed=seed)).module.state_dict() for seed in (7, 7, 8)
+        zoo.build_model(f"tiny_{family}", BuildOptions(seed=seed)).module.state_dict() for seed in (7, 7, 8)
     )
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(first[key], again[key]) for key in first)
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_callers_random_stat
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_card_tells_the_truth(tiny, train_step, family) -> None:
     card = zoo.get_card(f"tiny_{family}")
-    built = zoo.build(card.name)
+    built = zoo.build_model(card.name)
     assert sum(parameter.numel() for parameter in built.module.parameters()) == card.parameters
     train_step(tiny(family).module, batch=card.min_train_batch)
     if card.min_train_batch > 1:
@@ -78,12 +78,12 @@ def test_tiny_models_never_download_and_say_that_random_weights_matter(tiny) -> 
     assert weights.kind == "random"
     assert "no published weights" in weights.note and "NMS load" in weights.note
     with pytest.raises(UsageError, match="no published COCO weights"):
-        zoo.build("tiny_fasterrcnn", BuildOptions(weights="coco"))
+        zoo.build_model("tiny_fasterrcnn", BuildOptions(weights="coco"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_image_size_changes_what_the_network_sees(watch, detect, family) -> None:
-    built = zoo.build(f"tiny_{family}", BuildOptions(image_size=96))
+    built = zoo.build_model(f"tiny_{family}", BuildOptions(image_size=96))
     targets = [observer.target for observer in built.observers]
     seen = watch(built.module, targets, lambda: detect(built.module))
     counts = {}
@@ -97,11 +97,11 @@ def test_image_size_changes_what_the_network_sees(watch, detect, family) -> None
 
 
 def test_trainable_layers_freezes_the_early_backbone() -> None:
-    module = zoo.build("tiny_fasterrcnn", BuildOptions(trainable_layers=2)).module
+    module = zoo.build_model("tiny_fasterrcnn", BuildOptions(trainable_layers=2)).module
     trained = {name for name, p in module.named_parameters() if p.requires_grad}
     assert "backbone.body.layer3.0.conv1.weight" in trained
     assert not any(name.startswith(("backbone.body.conv1", "backbone.body.layer2")) for name in trained)
     with pytest.raises(UsageError, match="has 5 stages"):
-        zoo.build("tiny_fasterrcnn", BuildOptions(trainable_layers=6))
+        zoo.build_model("tiny_fasterrcnn", BuildOptions(trainable_layers=6))
     with pytest.raises(UsageError, match="does not know trainable_layers"):
-        zoo.build("tiny_efficientdet", BuildOptions(trainable_layers=1))
+        zoo.build_model("tiny_efficientdet", BuildOptions(trainable_layers=1))

@@ -11,19 +11,28 @@ from zoo_samples import make_images, make_targets
 
 from detscope import zoo
 from detscope.errors import InputError, UsageError
-from detscope.zoo import BuildOptions, torchvision_models
-from detscope.zoo.backbones import train_only_last
+from detscope.zoo import BuildOptions
+from detscope.zoo.families._torchvision import (
+    TorchvisionFamily,
+    find_published,
+    freeze_batch_norm,
+    make_bare,
+    train_only_last,
+)
+from detscope.zoo.registry import get_family
 
 CARDS = [card for card in zoo.list_cards() if card.source == "torchvision"]
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_the_cards_of_torchvision_models_are_true(card) -> None:
-    recipe = torchvision_models._RECIPES[card.name]
+    family = get_family(card.family)
+    assert isinstance(family, TorchvisionFamily)
+    tuning = family.fine_tuning[card.name]
     with torch.device("meta"):  # shapes without the work of filling them
-        module = torchvision_models._bare_module(card.name, None)
-        if recipe.frozen_norm:
-            torchvision_models._freeze_norm(module, recipe)
+        module = make_bare(card.name, None)
+        if tuning.frozen_norm:
+            freeze_batch_norm(module.backbone.body, tuning.frozen_eps)
     assert sum(parameter.numel() for parameter in module.parameters()) == card.parameters
     assert get_model_weights(card.name).DEFAULT.meta["num_params"] == card.parameters
     transform = module.transform
@@ -72,12 +81,12 @@ def test_trainable_layers_means_what_it_means_in_torchvision(kind) -> None:
 
 def test_a_file_made_with_frozen_norms_gives_frozen_norms_and_fine_tuning_defaults(tmp_path) -> None:
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
-    scratch = zoo.build(name, BuildOptions(weights="none"))
+    scratch = zoo.build_model(name, BuildOptions(weights="none"))
     assert scratch.notes and "from scratch" in scratch.notes[0]
     assert not any(isinstance(m, FrozenBatchNorm2d) for m in scratch.module.modules())
     state = {k: v for k, v in scratch.module.state_dict().items() if not k.endswith("num_batches_tracked")}
     save_file(state, tmp_path / "frozen.safetensors")
-    built = zoo.build(name, BuildOptions(weights=str(tmp_path / "frozen.safetensors"), num_classes=4))
+    built = zoo.build_model(name, BuildOptions(weights=str(tmp_path / "frozen.safetensors"), num_classes=4))
     body = built.module.backbone.body
     assert not any(isinstance(m, nn.BatchNorm2d) for m in body.modules())
     assert any(isinstance(m, FrozenBatchNorm2d) for m in body.modules())
@@ -90,7 +99,7 @@ def test_a_file_made_with_frozen_norms_gives_frozen_norms_and_fine_tuning_defaul
 
 
 def test_ssdlite320_trains_at_batch_2_and_really_fails_at_batch_1() -> None:
-    built = zoo.build("ssdlite320_mobilenet_v3_large", BuildOptions(weights="none", num_classes=3))
+    built = zoo.build_model("ssdlite320_mobilenet_v3_large", BuildOptions(weights="none", num_classes=3))
     losses = built.module.train()(make_images(2), make_targets(2))
     assert all(torch.isfinite(loss) for loss in losses.values())
     with pytest.raises(ValueError, match="more than 1 value per channel"):
@@ -99,8 +108,9 @@ def test_ssdlite320_trains_at_batch_2_and_really_fails_at_batch_1() -> None:
 
 def test_ssd300_says_its_smallest_input_and_runs_there() -> None:
     with pytest.raises(UsageError, match="works from 268 pixels on"):
-        zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=267))
-    module = zoo.build("ssd300_vgg16", BuildOptions(weights="none", image_size=268, num_classes=3)).module
+        zoo.build_model("ssd300_vgg16", BuildOptions(weights="none", image_size=267))
+    options = BuildOptions(weights="none", image_size=268, num_classes=3)
+    module = zoo.build_model("ssd300_vgg16", options).module
     with torch.no_grad():
         assert module.train()(make_images(1), make_targets(1))
         module.transform.fixed_size = (267, 267)
@@ -110,16 +120,16 @@ def test_ssd300_says_its_smallest_input_and_runs_there() -> None:
 
 def test_a_page_instead_of_the_published_weights_stops_the_build(tmp_path) -> None:
     card = zoo.get_card("ssdlite320_mobilenet_v3_large")
-    name = torchvision_models._published(card.name).file_name
+    name = find_published(card.name).file_name
     (tmp_path / name).write_text("<html>maintenance</html>")
     with pytest.raises(InputError, match=rf"{name}.*expected sha256 a79551df"):
-        torchvision_models.build_torchvision(card, BuildOptions(cache_dir=str(tmp_path)))
+        get_family("ssdlite").build_model(card, BuildOptions(cache_dir=str(tmp_path)))
     assert not (tmp_path / name).exists()
 
 
 def test_auto_without_a_publisher_builds_with_random_weights_and_says_why(tmp_path) -> None:
     card = zoo.get_card("ssdlite320_mobilenet_v3_large")
     options = BuildOptions(cache_dir=str(tmp_path), num_classes=3)
-    built = torchvision_models.build_torchvision(card, options, "http://127.0.0.1:9")
+    built = get_family("ssdlite").build_model(card, options, "http://127.0.0.1:9")
     assert built.weights.kind == "random"
     assert "127.0.0.1 cannot be reached" in built.weights.note

@@ -62,7 +62,7 @@ def own(tmp_path: Path) -> Path:
 
 def failure(spec: str, options: BuildOptions | None = None, code: int = 2) -> DetscopeError:
     with pytest.raises(DetscopeError) as caught:
-        zoo.build(spec, options)
+        zoo.build_model(spec, options)
     assert caught.value.exit_code == code
     assert "\n" not in caught.value.message
     assert caught.value.hint
@@ -70,7 +70,7 @@ def failure(spec: str, options: BuildOptions | None = None, code: int = 2) -> De
 
 
 def test_a_factory_in_a_file_gives_a_model_with_its_children_as_stages(own: Path) -> None:
-    built = zoo.build(f"{own}:factory", BuildOptions(num_classes=7))
+    built = zoo.build_model(f"{own}:factory", BuildOptions(num_classes=7))
     assert built.module.top.out_features == 7
     assert [(stage.name, stage.target) for stage in built.stages] == [("trunk", "trunk"), ("top", "top")]
     assert (built.card.family, built.card.source, built.card.parameters) == ("user", "user", 103)
@@ -78,12 +78,12 @@ def test_a_factory_in_a_file_gives_a_model_with_its_children_as_stages(own: Path
 
 
 def test_num_classes_is_passed_only_to_a_factory_that_takes_it(own: Path) -> None:
-    built = zoo.build(f"{own}:without_arguments", BuildOptions(num_classes=7))
+    built = zoo.build_model(f"{own}:without_arguments", BuildOptions(num_classes=7))
     assert built.module.top.out_features == 4
 
 
 def test_a_class_serves_as_factory(own: Path) -> None:
-    assert zoo.build(f"{own}:Net", BuildOptions(num_classes=9)).module.top.out_features == 9
+    assert zoo.build_model(f"{own}:Net", BuildOptions(num_classes=9)).module.top.out_features == 9
 
 
 def test_a_factory_in_a_package_is_found_from_the_current_folder(tmp_path: Path, monkeypatch) -> None:
@@ -92,20 +92,20 @@ def test_a_factory_in_a_package_is_found_from_the_current_folder(tmp_path: Path,
     (package / "__init__.py").write_text("")
     (package / "nets.py").write_text(textwrap.dedent(PLAIN))
     monkeypatch.chdir(tmp_path)
-    assert [s.name for s in zoo.build("own_package_for_zoo.nets:factory").stages] == ["trunk", "top"]
+    assert [s.name for s in zoo.build_model("own_package_for_zoo.nets:factory").stages] == ["trunk", "top"]
 
 
 def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_own_model.py").write_text("from torch import nn\nnet = nn.Linear(2, 2)\n")
     file = tmp_path / "main.py"
     file.write_text("def make():\n    from neighbour_of_own_model import net\n    return net\n")
-    assert isinstance(zoo.build(f"{file}:make").module, torch.nn.Linear)
+    assert isinstance(zoo.build_model(f"{file}:make").module, torch.nn.Linear)
 
 
 def test_stages_can_be_named_beside_or_on_the_module(own: Path) -> None:
-    pair = zoo.build(f"{own}:with_stages").stages
+    pair = zoo.build_model(f"{own}:with_stages").stages
     assert [(stage.name, stage.target) for stage in pair] == [("body", "trunk"), ("boxes", "decode()")]
-    assert [stage.name for stage in zoo.build(f"{own}:with_attribute").stages] == ["body"]
+    assert [stage.name for stage in zoo.build_model(f"{own}:with_attribute").stages] == ["body"]
 
 
 def test_a_stage_that_does_not_exist_is_named(own: Path) -> None:
@@ -115,8 +115,9 @@ def test_a_stage_that_does_not_exist_is_named(own: Path) -> None:
 
 def test_a_torchvision_detector_of_the_users_keeps_its_familys_stages(tmp_path: Path) -> None:
     file = tmp_path / "retina.py"
-    file.write_text("from detscope import zoo\ndef make():\n    return zoo.build('tiny_retinanet').module\n")
-    built = zoo.build(f"{file}:make")
+    code = "from detscope import zoo\ndef make():\n    return zoo.build_model('tiny_retinanet').module\n"
+    file.write_text(code)
+    built = zoo.build_model(f"{file}:make")
     assert built.card.family == "user"
     assert {"fpn", "head.classification", "postprocess"} <= {stage.name for stage in built.stages}
     assert "transform" in {observer.target for observer in built.observers}
@@ -124,12 +125,12 @@ def test_a_torchvision_detector_of_the_users_keeps_its_familys_stages(tmp_path: 
 
 def test_a_built_model_is_taken_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "whole.py"
-    file.write_text("from detscope import zoo\ndef make():\n    return zoo.build('tiny_ssd')\n")
-    assert zoo.build(f"{file}:make").card.name == "tiny_ssd"
+    file.write_text("from detscope import zoo\ndef make():\n    return zoo.build_model('tiny_ssd')\n")
+    assert zoo.build_model(f"{file}:make").card.name == "tiny_ssd"
 
 
 def test_a_wrong_path_is_said_before_any_code_runs(tmp_path: Path) -> None:
-    for call in (zoo.build, zoo.get_card):
+    for call in (zoo.build_model, zoo.get_card):
         with pytest.raises(UsageError, match="there is no file"):
             call(f"{tmp_path}/absent.py:factory")
 
@@ -161,9 +162,9 @@ def test_code_that_cannot_be_imported_is_named_with_the_place(tmp_path: Path) ->
 
 
 def test_weights_of_a_users_model_come_from_a_file(own: Path, tmp_path: Path) -> None:
-    source = zoo.build(f"{own}:factory", BuildOptions(seed=5))
+    source = zoo.build_model(f"{own}:factory", BuildOptions(seed=5))
     torch.save({"state_dict": source.module.state_dict()}, tmp_path / "own.pth")
-    built = zoo.build(f"{own}:factory", BuildOptions(weights=str(tmp_path / "own.pth"), seed=6))
+    built = zoo.build_model(f"{own}:factory", BuildOptions(weights=str(tmp_path / "own.pth"), seed=6))
     assert built.weights.kind == "file"
     assert torch.equal(built.module.trunk.weight, source.module.trunk.weight)
     assert "no published" in failure(f"{own}:factory", BuildOptions(weights="coco")).message
@@ -174,5 +175,5 @@ def test_importing_leaves_the_search_path_as_it_was(own: Path) -> None:
     import sys
 
     before = list(sys.path)
-    zoo.build(f"{own}:factory")
+    zoo.build_model(f"{own}:factory")
     assert sys.path == before

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 from detscope import zoo
 from detscope.errors import InputError, MachineError, UsageError
-from detscope.zoo import BuildOptions, weight_download
-from detscope.zoo.weight_download import Published
-from detscope.zoo.weights import find_weights, load_into
+from detscope.zoo import BuildOptions
+from detscope.zoo import weights as weight_download
+from detscope.zoo.weights import PublishedWeights, find_weights, load_into
 
 NAME = "tiny_fasterrcnn"
 
@@ -45,16 +45,16 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
 
 @pytest.fixture
 def state() -> dict[str, torch.Tensor]:
-    return zoo.build(NAME, BuildOptions(seed=3)).module.state_dict()
+    return zoo.build_model(NAME, BuildOptions(seed=3)).module.state_dict()
 
 
-def publish(folder: Path, state: dict[str, torch.Tensor]) -> Published:
+def publish(folder: Path, state: dict[str, torch.Tensor]) -> PublishedWeights:
     """Put weights on the server under a name that carries their hash, as publishers do."""
     torch.save(state, folder / "new.pth")
     digest = hashlib.sha256((folder / "new.pth").read_bytes()).hexdigest()
     name = f"tiny_coco-{digest[:8]}.pth"
     (folder / "new.pth").rename(folder / name)
-    return Published(f"http://publisher.invalid/models/{name}")
+    return PublishedWeights(f"http://publisher.invalid/models/{name}")
 
 
 def options(cache: Path, weights: str = "auto") -> BuildOptions:
@@ -112,7 +112,7 @@ def test_a_cached_file_that_was_damaged_is_removed_and_fetched_by_the_next_run(
 
 
 def test_without_the_publisher_auto_is_random_with_the_reason_and_coco_is_an_error(served, tmp_path) -> None:
-    published = Published("http://publisher.invalid/models/absent-01234567.pth")
+    published = PublishedWeights("http://publisher.invalid/models/absent-01234567.pth")
     found = find_weights(options(tmp_path), NAME, published, served[1])
     assert found.kind == "random" and found.state is None
     assert "404" in found.note and "NMS load" in found.note
@@ -122,11 +122,11 @@ def test_without_the_publisher_auto_is_random_with_the_reason_and_coco_is_an_err
 
 
 def test_an_unreachable_publisher_is_no_reason_to_stop(tmp_path) -> None:
-    published = Published("http://127.0.0.1:9/models/absent-01234567.pth")
+    published = PublishedWeights("http://127.0.0.1:9/models/absent-01234567.pth")
     assert "cannot be reached" in find_weights(options(tmp_path), NAME, published).note
-    unknown = Published("http://no-such-host.invalid/models/absent-01234567.pth")
+    unknown = PublishedWeights("http://no-such-host.invalid/models/absent-01234567.pth")
     assert "cannot be reached" in find_weights(options(tmp_path), NAME, unknown).note
-    local = Published("file:///etc/hostname-01234567.pth")
+    local = PublishedWeights("file:///etc/hostname-01234567.pth")
     assert "not a web address" in find_weights(options(tmp_path), NAME, local).note
 
 
@@ -134,7 +134,7 @@ def test_an_unreachable_publisher_is_no_reason_to_stop(tmp_path) -> None:
 def test_a_file_gives_its_weights_wherever_the_state_dict_sits(state, tmp_path, nested) -> None:
     file = tmp_path / "own.pth"
     torch.save(state if nested is None else {nested: state, "epoch": 3}, file)
-    built = zoo.build(NAME, BuildOptions(weights=str(file), seed=9))
+    built = zoo.build_model(NAME, BuildOptions(weights=str(file), seed=9))
     assert (built.weights.kind, built.weights.replaced) == ("file", ())
     assert all(torch.equal(value, state[key]) for key, value in built.module.state_dict().items())
 
@@ -142,7 +142,7 @@ def test_a_file_gives_its_weights_wherever_the_state_dict_sits(state, tmp_path, 
 def test_safetensors_and_data_parallel_prefixes_are_read(state, tmp_path) -> None:
     file = tmp_path / "own.safetensors"
     save_file({f"module.{key}": value for key, value in state.items()}, file)
-    built = zoo.build(NAME, BuildOptions(weights=str(file)))
+    built = zoo.build_model(NAME, BuildOptions(weights=str(file)))
     assert torch.equal(built.module.rpn.head.cls_logits.weight, state["rpn.head.cls_logits.weight"])
 
 
@@ -157,9 +157,9 @@ def test_safetensors_and_data_parallel_prefixes_are_read(state, tmp_path) -> Non
 )
 def test_heads_of_another_class_count_are_new_and_named(tmp_path, family, replaced) -> None:
     name = f"tiny_{family}"
-    trained = zoo.build(name, BuildOptions(num_classes=5, seed=3)).module.state_dict()
+    trained = zoo.build_model(name, BuildOptions(num_classes=5, seed=3)).module.state_dict()
     torch.save(trained, tmp_path / "five.pth")
-    built = zoo.build(name, BuildOptions(num_classes=3, weights=str(tmp_path / "five.pth"), seed=9))
+    built = zoo.build_model(name, BuildOptions(num_classes=3, weights=str(tmp_path / "five.pth"), seed=9))
     assert set(built.weights.replaced) == replaced
     assert all(head in built.weights.note for head in replaced)
     own = built.module.state_dict()
@@ -171,8 +171,8 @@ def test_weights_of_another_architecture_are_refused(state, tmp_path) -> None:
     file = tmp_path / "faster.pth"
     torch.save(state, file)
     with pytest.raises(InputError, match=r"do not fit tiny_ssd: .*missing.*unknown"):
-        zoo.build("tiny_ssd", BuildOptions(weights=str(file)))
-    module = zoo.build(NAME).module
+        zoo.build_model("tiny_ssd", BuildOptions(weights=str(file)))
+    module = zoo.build_model(NAME).module
     found = find_weights(BuildOptions(weights=str(file)), NAME, None)
     found.state["backbone.body.conv1.weight"] = torch.zeros(1, 3, 3, 3)
     with pytest.raises(InputError, match=r"conv1.weight is 1x3x3x3, the model has 32x3x3x3"):
@@ -195,7 +195,7 @@ def test_a_pickle_that_runs_a_command_is_refused_and_does_not_run(tmp_path, form
     else:
         torch.save({"model": RunsCommand(marker)}, file, _use_new_zipfile_serialization=form == "zip")
     with pytest.raises(InputError, match=r"refused: it would run code .*system") as caught:
-        zoo.build(NAME, BuildOptions(weights=str(file)))
+        zoo.build_model(NAME, BuildOptions(weights=str(file)))
     assert caught.value.exit_code == 3
     assert str(file) in caught.value.message
     assert not marker.exists()
@@ -213,22 +213,22 @@ def test_files_that_are_no_weights_are_named_with_their_checksum(state, tmp_path
         file = tmp_path / name
         file.write_bytes(content)
         with pytest.raises(InputError) as caught:
-            zoo.build(NAME, BuildOptions(weights=str(file)))
+            zoo.build_model(NAME, BuildOptions(weights=str(file)))
         assert str(file) in caught.value.message
         assert hashlib.sha256(content).hexdigest() in caught.value.message
         assert "\n" not in caught.value.message
     empty = tmp_path / "empty.pth"
     empty.touch()
     with pytest.raises(InputError, match="is empty"):
-        zoo.build(NAME, BuildOptions(weights=str(empty)))
+        zoo.build_model(NAME, BuildOptions(weights=str(empty)))
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(InputError, match="holds list, not a state dict"):
-        zoo.build(NAME, BuildOptions(weights=str(tmp_path / "list.pth")))
+        zoo.build_model(NAME, BuildOptions(weights=str(tmp_path / "list.pth")))
 
 
 def test_a_choice_that_is_neither_keyword_nor_file_is_a_usage_error(tmp_path) -> None:
     with pytest.raises(UsageError, match="no such file") as caught:
-        zoo.build(NAME, BuildOptions(weights="cooc"))
+        zoo.build_model(NAME, BuildOptions(weights="cooc"))
     assert "did you mean coco?" in caught.value.hint
     with pytest.raises(UsageError, match="is a folder"):
-        zoo.build(NAME, BuildOptions(weights=str(tmp_path)))
+        zoo.build_model(NAME, BuildOptions(weights=str(tmp_path)))

@@ -11,15 +11,17 @@ from typing import Literal
 
 import numpy as np
 
-from detscope.accuracy.matching import Matches, match, sort_detections
-from detscope.accuracy.overlaps import (
+from detscope.accuracy.matching import (
     KEYPOINT_COUNT,
+    Matches,
     Overlap,
-    box_overlap,
-    keypoint_areas,
-    keypoint_overlap,
-    mask_areas,
-    mask_overlap,
+    compare_boxes,
+    compare_keypoints,
+    compare_masks,
+    match_detections,
+    measure_keypoint_areas,
+    measure_mask_areas,
+    sort_detections,
 )
 from detscope.accuracy.records import Detections, Flags, Floats, GroundTruth
 
@@ -33,17 +35,17 @@ _SIZES = {"": _EVERY_SIZE, "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2)
 
 
 @dataclass(frozen=True)
-class Setup:
+class CocoSetup:
     """Ranges of area and numbers of detections per image and class that COCO asks for."""
 
     sizes: dict[str, tuple[float, float]]
     most: tuple[int, ...]
 
 
-SETUPS: dict[Kind, Setup] = {
-    "boxes": Setup(_SIZES, (1, 10, 100)),
-    "masks": Setup(_SIZES, (1, 10, 100)),
-    "keypoints": Setup({size: limits for size, limits in _SIZES.items() if size != "small"}, (20,)),
+SETUPS: dict[Kind, CocoSetup] = {
+    "boxes": CocoSetup(_SIZES, (1, 10, 100)),
+    "masks": CocoSetup(_SIZES, (1, 10, 100)),
+    "keypoints": CocoSetup({size: limits for size, limits in _SIZES.items() if size != "small"}, (20,)),
 }
 
 
@@ -56,44 +58,47 @@ class CocoAccuracy:
     recall: Floats  # [classes, sizes, most, thresholds]
     matches: Matches
 
-    def figures(self, category: int | None = None) -> Figures:
+    def compute_figures(self, category: int | None = None) -> Figures:
         """The twelve figures (ten for keypoints) by name, of one class or over all; None is undefined."""
         chosen = slice(None) if category is None else slice(category, category + 1)
         precision, recall = self.precision[chosen], self.recall[chosen]
         setup, last = SETUPS[self.kind], len(SETUPS[self.kind].most) - 1
-        named: Figures = {}
-        for name, at in (("AP", slice(None)), ("AP50", 0), ("AP75", 5)):
-            named[name] = _mean(precision[:, 0, last, at])
-        for number, size in enumerate(list(setup.sizes)[1:], start=1):
-            named[f"AP_{size}"] = _mean(precision[:, number, last])
+        at_overlaps = {"": slice(None), "50": slice(1), "75": slice(5, 6)}
+        sizes = list(enumerate(setup.sizes))[1:]
+        named = {f"AP{name}": precision[:, 0, last, at] for name, at in at_overlaps.items()}
+        named |= {f"AP_{size}": precision[:, number, last] for number, size in sizes}
         if self.kind == "keypoints":
-            for name, at in (("AR", slice(None)), ("AR50", 0), ("AR75", 5)):
-                named[name] = _mean(recall[:, 0, last, at])
+            named |= {f"AR{name}": recall[:, 0, last, at] for name, at in at_overlaps.items()}
         else:
-            named |= {f"AR_{most}": _mean(recall[:, 0, number]) for number, most in enumerate(setup.most)}
-        for number, size in enumerate(list(setup.sizes)[1:], start=1):
-            named[f"AR_{size}"] = _mean(recall[:, number, last])
-        return named
+            named |= {f"AR_{most}": recall[:, 0, number] for number, most in enumerate(setup.most)}
+        named |= {f"AR_{size}": recall[:, number, last] for number, size in sizes}
+        defined = {name: values[~np.isnan(values)] for name, values in named.items()}
+        return {name: float(values.mean()) if values.size else None for name, values in defined.items()}
 
 
-def coco_accuracy(truth: GroundTruth, found: Detections, kind: Kind = "boxes") -> CocoAccuracy:
+def measure_coco(truth: GroundTruth, found: Detections, kind: Kind = "boxes") -> CocoAccuracy:
     """Measure detections against ground truth by COCO's rules; objects marked difficult are ignored."""
     setup = SETUPS[kind]
-    overlap, areas = _measure(truth, found, kind)
-    ignored = _ignored(truth, setup, kind)
-    dets = sort_detections(found, max(1, len(truth.image_ids)), max(setup.most))
-    matches = match(truth, dets, overlap, THRESHOLDS, ignored)
+    overlap, areas = _measure_overlaps(truth, found, kind)
     limits = np.array(list(setup.sizes.values()))
+    ignored: Flags = (
+        (truth.area < limits[:, :1]) | (truth.area > limits[:, 1:]) | truth.crowd | truth.difficult
+    )
+    if kind == "keypoints" and truth.keypoints is not None:
+        ignored |= ~(truth.keypoints[:, :, 2] > 0).any(axis=1)
+    dets = sort_detections(found, max(1, len(truth.image_ids)), max(setup.most))
+    matches = match_detections(truth, dets, overlap, THRESHOLDS, ignored)
     # A detection that found nothing counts as wrong only in the range its own size belongs to.
     counted = (areas[dets.row] >= limits[:, :1]) & (areas[dets.row] <= limits[:, 1:])
     classes = len(truth.category_ids)
     shape = (classes, len(setup.sizes), len(setup.most), len(THRESHOLDS))
     precision, recall = np.full((*shape, len(RECALLS)), np.nan), np.full(shape, np.nan)
-    objects = _objects_per_class(truth, ignored)
+    # Objects to be found, [sizes, classes].
+    objects = np.array([np.bincount(truth.category[~row], minlength=classes) for row in ignored], dtype=float)
     det_border = np.searchsorted(dets.category, np.arange(classes + 1))
     candidate_border = np.searchsorted(dets.category[matches.candidates], np.arange(classes + 1))
     for category in range(classes):
-        curve = _Curve(
+        curve = _ClassCurves(
             matches,
             counted,
             slice(det_border[category], det_border[category + 1]),
@@ -101,16 +106,16 @@ def coco_accuracy(truth: GroundTruth, found: Detections, kind: Kind = "boxes") -
         )
         for number, most in enumerate(setup.most):
             at = (category, slice(None), number)
-            curve.fill(precision[at], recall[at], objects[:, category], most)
+            curve.fill_figures(precision[at], recall[at], objects[:, category], most)
     return CocoAccuracy(kind, precision, recall, matches)
 
 
-def _measure(truth: GroundTruth, found: Detections, kind: Kind) -> tuple[Overlap, Floats]:
+def _measure_overlaps(truth: GroundTruth, found: Detections, kind: Kind) -> tuple[Overlap, Floats]:
     if kind == "masks":
-        return mask_overlap(truth, found), mask_areas(found)
+        return compare_masks(truth, found), measure_mask_areas(found)
     if kind == "keypoints":
-        return keypoint_overlap(truth, found), keypoint_areas(found)
-    return box_overlap(truth, found), found.boxes[:, 2] * found.boxes[:, 3]
+        return compare_keypoints(truth, found), measure_keypoint_areas(found)
+    return compare_boxes(truth, found), found.boxes[:, 2] * found.boxes[:, 3]
 
 
 def can_measure_keypoints(truth: GroundTruth) -> bool:
@@ -118,24 +123,7 @@ def can_measure_keypoints(truth: GroundTruth) -> bool:
     return truth.keypoints is not None and truth.keypoints.shape[1] == KEYPOINT_COUNT
 
 
-def _ignored(truth: GroundTruth, setup: Setup, kind: Kind) -> Flags:
-    limits = np.array(list(setup.sizes.values()))
-    outside = (truth.area < limits[:, :1]) | (truth.area > limits[:, 1:])
-    ignored: Flags = outside | truth.crowd | truth.difficult
-    if kind == "keypoints" and truth.keypoints is not None:
-        ignored |= ~(truth.keypoints[:, :, 2] > 0).any(axis=1)
-    return ignored
-
-
-def _objects_per_class(truth: GroundTruth, ignored: Flags) -> Floats:
-    """Objects to be found, [sizes, classes]."""
-    return np.array(
-        [np.bincount(truth.category[~row], minlength=len(truth.category_ids)) for row in ignored],
-        dtype=np.float64,
-    )
-
-
-class _Curve:
+class _ClassCurves:
     """The precision-recall curves of one class, all sizes and thresholds together.
 
     Only detections that overlap something can be right, and precision is asked for only where recall
@@ -161,7 +149,7 @@ class _Curve:
         counts = np.where(hit, ~ignored, self._counted[:, None, self._at])
         self._extra = counts.astype(np.int64) - self._counted[:, None, self._at]
 
-    def fill(self, precision: Floats, recall: Floats, objects: Floats, most: int) -> None:
+    def fill_figures(self, precision: Floats, recall: Floats, objects: Floats, most: int) -> None:
         """Write [sizes, thresholds, recalls] and [sizes, thresholds], with so many detections per image."""
         counting = (self._counted & (self._rank < most))[:, self._order].cumsum(axis=1)
         kept = self._rank[self._at] < most
@@ -177,8 +165,3 @@ class _Curve:
             for threshold in range(len(reached)):
                 places = np.searchsorted(reached[threshold], RECALLS, side="left")
                 precision[size, threshold] = padded[size, threshold, places]
-
-
-def _mean(values: Floats) -> float | None:
-    defined = values[~np.isnan(values)]
-    return float(defined.mean()) if defined.size else None

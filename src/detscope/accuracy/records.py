@@ -67,7 +67,7 @@ def no_detections(*, masks: bool = False, keypoint_count: int | None = None) -> 
     )
 
 
-def positions(values: Integers, known: Sequence[int]) -> Integers:
+def find_positions(values: Integers, known: Sequence[int]) -> Integers:
     """Where each value stands in the ascending `known`; -1 where it does not."""
     table = np.asarray(known, dtype=np.int64)
     if not len(table):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detscope.accuracy.overlaps import box_overlaps
-from detscope.accuracy.records import Detections, Flags, Floats, GroundTruth, Integers
+from detscope.accuracy.matching import measure_box_overlaps
+from detscope.accuracy.records import Detections, Flags, GroundTruth, Integers
 
 LEAST_OVERLAP = 0.5
 
@@ -24,13 +24,13 @@ class VocAccuracy:
     area: tuple[float | None, ...]  # as since 2010
     objects: tuple[int, ...]  # that count, difficult ones left out
 
-    def mean(self, which: str) -> float | None:
+    def compute_mean(self, which: str) -> float | None:
         """Mean over the classes that have objects; `which` is eleven_point or area."""
         defined = [value for value in getattr(self, which) if value is not None]
         return sum(defined) / len(defined) if defined else None
 
 
-def voc_accuracy(truth: GroundTruth, found: Detections) -> VocAccuracy:
+def measure_voc(truth: GroundTruth, found: Detections) -> VocAccuracy:
     """Measure detections class by class; equal scores count in the order they were given."""
     eleven_point: list[float | None] = []
     area: list[float | None] = []
@@ -45,19 +45,22 @@ def voc_accuracy(truth: GroundTruth, found: Detections) -> VocAccuracy:
         things = np.flatnonzero(truth.category == category)
         rows = np.flatnonzero(found.category == category)
         rows = rows[np.argsort(-found.scores[rows], kind="stable")]
-        right, counted = _judged(truth, found, things, rows, aside)
+        right, counted = _judge_detections(truth, found, things, rows, aside)
         hits = np.arange(1, int(right.sum()) + 1)
         precision = hits / np.cumsum(counted)[right]
-        eleven_point.append(_eleven_point(hits, precision, wanted))
-        area.append(_area(precision, wanted))
+        # The best precision at recalls from 0, 0.1, ..., 1 on; in whole numbers: 3 of 10 reach 0.3.
+        best = [precision[hits * 10 >= tenth * wanted].max(initial=0.0) for tenth in range(11)]
+        eleven_point.append(float(sum(best) / 11))
+        # Under the precision made monotone every hit adds one part of recall.
+        area.append(float(np.maximum.accumulate(precision[::-1]).sum() / wanted))
     return VocAccuracy(tuple(eleven_point), tuple(area), tuple(objects))
 
 
-def _judged(
+def _judge_detections(
     truth: GroundTruth, found: Detections, things: Integers, rows: Integers, aside: Flags
 ) -> tuple[Flags, Flags]:
     """For each row, best first: whether it is right, and whether it counts at all."""
-    nearest = _nearest(truth, found, things, rows)
+    nearest = _find_nearest(truth, found, things, rows)
     hits = nearest >= 0
     counted = ~(hits & aside[nearest])
     hits &= counted
@@ -68,7 +71,7 @@ def _judged(
     return right, counted
 
 
-def _nearest(truth: GroundTruth, found: Detections, things: Integers, rows: Integers) -> Integers:
+def _find_nearest(truth: GroundTruth, found: Detections, things: Integers, rows: Integers) -> Integers:
     """The object of its image that each detection overlaps most, the first of equals; -1: none enough."""
     by_image = things[np.argsort(truth.image[things], kind="stable")]
     first = np.searchsorted(truth.image[by_image], found.image[rows], side="left")
@@ -79,18 +82,7 @@ def _nearest(truth: GroundTruth, found: Detections, things: Integers, rows: Inte
         some = np.flatnonzero(count > step)
         thing = by_image[first[some] + step]
         no_crowd = np.zeros(len(some), dtype=np.bool_)
-        overlaps = box_overlaps(found.boxes[rows[some]], truth.boxes[thing], no_crowd)
+        overlaps = measure_box_overlaps(found.boxes[rows[some]], truth.boxes[thing], no_crowd)
         better = (overlaps > best[some]) | ((overlaps == best[some]) & (nearest[some] < 0))
         best[some[better]], nearest[some[better]] = overlaps[better], thing[better]
     return nearest
-
-
-def _eleven_point(hits: Integers, precision: Floats, wanted: int) -> float:
-    """Mean of the best precision at recalls from 0, 0.1, ..., 1 on; in whole numbers: 3 of 10 reach 0.3."""
-    best = [precision[hits * 10 >= tenth * wanted].max(initial=0.0) for tenth in range(11)]
-    return float(sum(best) / 11)
-
-
-def _area(precision: Floats, wanted: int) -> float:
-    """Area under the precision made monotone: every hit adds one part of recall."""
-    return float(np.maximum.accumulate(precision[::-1]).sum() / wanted)

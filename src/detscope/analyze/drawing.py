@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.series import step_points
-from detscope.analyze.summary import summarize
+from detscope.analyze.summary import RunSummary, summarize
 from detscope.runs.reader import Run
 
 MOST_POINTS = 1500
@@ -23,7 +21,8 @@ class ReportData:
     """A run as the report reads it."""
 
     run: Run
-    summary: dict[str, Any]
+    summary: RunSummary
+    just_ended: bool = False  # the next useful command is another one then
 
     @cached_property
     def steps(self) -> pl.DataFrame:
@@ -37,9 +36,9 @@ class ReportData:
         return self.run.table("content").join(self.steps, on="step")
 
 
-def report_data(run: Run) -> ReportData:
+def report_data(run: Run, just_ended: bool = False) -> ReportData:
     """Open a run for the report."""
-    return ReportData(run, summarize(run))
+    return ReportData(run, summarize(run), just_ended)
 
 
 def thinned(
@@ -55,46 +54,40 @@ def thinned(
     return [x[index] for index in kept], [y[index] for index in kept]
 
 
-def binned_steps(steps: pl.DataFrame, bins: int = STEP_BINS) -> list[dict[str, Any]]:
-    """Measured steps in stretches of time: first and last step, lowest, median, highest."""
+@dataclass(frozen=True)
+class StepBin:
+    """A stretch of measured steps."""
+
+    first: int
+    last: int
+    lowest_ms: float
+    median_ms: float
+    highest_ms: float
+    n: int
+
+
+def binned_steps(steps: pl.DataFrame, bins: int = STEP_BINS) -> list[StepBin]:
+    """Measured steps in stretches of time."""
     chosen = steps.filter(~pl.col("mode").is_in(["warmup", "evaluation"]))
-    rows = []
-    for part in np.array_split(np.arange(chosen.height), min(bins, chosen.height) or 1):
-        if len(part):
-            piece = chosen[part.tolist()]
-            values = piece["ms"].to_numpy()
-            numbers = piece["step"].to_list()
-            rows.append(
-                {
-                    "first": numbers[0],
-                    "last": numbers[-1],
-                    "lowest": float(values.min()),
-                    "median": float(np.median(values)),
-                    "highest": float(values.max()),
-                    "n": len(part),
-                }
-            )
-    return rows
-
-
-def tree_of(rows: Sequence[Mapping[str, Any]], root: str) -> list[tuple[str, str]]:
-    """(path, parent) of every row: the parent is the longest other path that begins it."""
-    paths = {str(row["path"]) for row in rows}
+    parts = np.array_split(np.arange(chosen.height), min(bins, chosen.height) or 1)
     found = []
-    for path in dict.fromkeys(str(row["path"]) for row in rows):
+    for part in (part for part in parts if len(part)):
+        piece = chosen[part.tolist()]
+        values, numbers = piece["ms"].to_numpy(), piece["step"].to_list()
+        low, middle, high = (float(find(values)) for find in (np.min, np.median, np.max))
+        found.append(StepBin(numbers[0], numbers[-1], low, middle, high, len(part)))
+    return found
+
+
+def tree_of(paths: Sequence[str], root: str) -> list[tuple[str, str]]:
+    """(path, parent) of every path: the parent is the longest other path that begins it."""
+    known = dict.fromkeys(paths)
+    found = []
+    for path in known:
         if path == root:
             found.append((path, ""))
             continue
         parts = path.split(".")
         above = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
-        found.append((path, next((name for name in above if name in paths), root if root in paths else "")))
-    return found
-
-
-def stage_series(run: Run) -> dict[str, dict[int, float]]:
-    """Milliseconds of every stage in every measured step."""
-    found: dict[str, dict[int, float]] = {}
-    for point in step_points(run):
-        if point.group == "stages_ms":
-            found.setdefault(point.name, {})[point.step] = point.value
+        found.append((path, next((name for name in above if name in known), root if root in known else "")))
     return found

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from detscope.analyze.figure import Figure
 from detscope.errors import DetscopeError, UsageError
 from detscope.runs.folder import run_folders
 from detscope.runs.reader import load_run
 
 SORT_KEYS = ("time", "model", "device", "status", "verb")
+
+
+class RunEntry(Figure, frozen=True, kw_only=True):
+    """One run of a folder; what its run.json does not say is None."""
+
+    name: str  # of its folder
+    path: str  # of its folder
+    time: str  # when it began, as its name says: 20261115T101500Z
+    verb: str | None = None  # that recorded it
+    model: str | None = None  # its name
+    device: str | None = None  # it ran on
+    batch_size: int | None = None  # images per step
+    precision: str | None = None  # fp32, bf16, ...
+    status: str  # ok, partial, failed, ...; damaged: run.json cannot be read
+    reason: str | None = None  # of a status other than ok
 
 
 def list_runs(
@@ -20,38 +34,41 @@ def list_runs(
     device: str | None = None,
     since: str | None = None,
     sort: str = "time",
-) -> list[dict[str, Any]]:
+) -> list[RunEntry]:
     """Runs of a folder that fit the filters; damaged ones are listed with their reason."""
     if sort not in SORT_KEYS:
         raise UsageError(f"--sort {sort!r} is not one of {', '.join(SORT_KEYS)}", "try --sort time")
-    rows = [_row(folder) for folder in run_folders(parent)]
-    keep: list[Callable[[dict[str, Any]], bool]] = []
-    if model:
-        keep.append(lambda row: model in str(row["model"]))
-    if device:
-        keep.append(lambda row: str(row["device"]).startswith(device))
+    first_time = ""
     if since:
-        digits = since.replace("-", "").replace(":", "")
-        if not digits[:8].isdigit() or len(digits[:8]) != 8:
+        first_time = since.replace("-", "").replace(":", "")
+        if not first_time[:8].isdigit() or len(first_time[:8]) != 8:
             raise UsageError(f"--since {since!r} is not a date", "for example --since 2026-11-15")
-        keep.append(lambda row: str(row["time"]) >= digits)
-    return sorted(
-        (row for row in rows if all(test(row) for test in keep)),
-        key=lambda row: (str(row[sort]), row["name"]),
-    )
+    found = [
+        entry
+        for entry in map(_read_entry, run_folders(parent))
+        if (not model or model in str(entry.model))
+        and (not device or str(entry.device).startswith(device))
+        and entry.time >= first_time
+    ]
+    return sorted(found, key=lambda entry: (str(getattr(entry, sort)), entry.name))
 
 
-def _row(folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": folder.name, "path": str(folder), "time": folder.name.split("-")[0]}
-    row |= dict.fromkeys(("verb", "model", "device", "batch_size", "precision", "status", "reason"))
+def _read_entry(folder: Path) -> RunEntry:
+    name, path, time = folder.name, str(folder), folder.name.split("-")[0]
     try:
         run = load_run(folder)
     except DetscopeError as error:
-        return {**row, "status": "damaged", "reason": error.message}
+        return RunEntry(name=name, path=path, time=time, status="damaged", reason=error.message)
     info = run.info
-    return {
-        **row,
-        **{key: info.get(key) for key in ("verb", "device", "batch_size", "precision", "reason")},
-        "model": (info.get("model") or {}).get("name"),
-        "status": run.status,
-    }
+    return RunEntry(
+        name=name,
+        path=path,
+        time=time,
+        status=run.status,
+        model=(info.get("model") or {}).get("name"),
+        verb=info.get("verb"),
+        device=info.get("device"),
+        batch_size=info.get("batch_size"),
+        precision=info.get("precision"),
+        reason=info.get("reason"),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,8 @@ MOST_FOR_EXACT_RANKS = 1000  # beyond, chances are too small for floating point,
 CONFIDENCE_OF_PERCENTILE = 0.99  # chance that at least one sample lies beyond the percentile
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A 95 % interval; None where the samples do not support one."""
+class Interval(NamedTuple):
+    """The ends of a 95 % interval; None where the samples do not support one."""
 
     low: float
     high: float
@@ -27,12 +26,12 @@ def samples_needed(percentile: float) -> int:
     return math.ceil(math.log(1 - CONFIDENCE_OF_PERCENTILE) / math.log(percentile / 100))
 
 
-def percentile_or_why(values: Sequence[float], percentile: float) -> float | str:
-    """A percentile, or `n/a (needs N)`."""
+def percentile_or_why(values: Sequence[float], percentile: float) -> tuple[float | None, str | None]:
+    """A percentile, or None and how many samples it would need."""
     needed = samples_needed(percentile)
     if len(values) < needed:
-        return f"n/a (needs {needed})"
-    return float(np.percentile(np.asarray(values, dtype=float), percentile))
+        return None, f"needs {needed}"
+    return float(np.percentile(np.asarray(values, dtype=float), percentile)), None
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:

@@ -1,134 +1,416 @@
-"""The summary of a run: everything the views show, computed once."""
+"""The summary of a run: everything that views show and `--json` prints, computed once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import polars as pl
 
-from detscope.analyze.accuracy import add_evaluation
-from detscope.analyze.advice import advice_for
-from detscope.analyze.content import content_figures, images_per_step, loss_figures
-from detscope.analyze.curve import accuracy_figures, epoch_rows
-from detscope.analyze.device.run_figures import add_device
-from detscope.analyze.inference import add_inference, inference_verdict
-from detscope.analyze.loader import loader_figures
-from detscope.analyze.memory import memory_figures
-from detscope.analyze.operators import operator_rows
-from detscope.analyze.overhead import overhead_ratio
-from detscope.analyze.predicted import read_predicted
-from detscope.analyze.ranks import add_ranks
+from detscope.analyze.accuracy import AccuracyFigures, evaluated_accuracy, training_accuracy
+from detscope.analyze.advice import advise_on_memory, advise_on_time
+from detscope.analyze.advice.case import Advice
+from detscope.analyze.curve import EpochFigures, epoch_figures
+from detscope.analyze.device.figures import HOST_COLUMNS, DeviceUse, read_device_use
+from detscope.analyze.device.imported import ImportedFigures, imported_figures, judge_import
+from detscope.analyze.device.processor import (
+    ProcessorUse,
+    TelemetryFigures,
+    processor_figures,
+    telemetry_figures,
+)
+from detscope.analyze.device.roofline import Roofline, count_costs
+from detscope.analyze.figure import Definition, Figure
+from detscope.analyze.memory.account import memory_account, pass_memory
+from detscope.analyze.memory.figures import MemoryAccount, PassMemory
+from detscope.analyze.prediction import Prediction, read_predicted
+from detscope.analyze.ranks.figures import Ranks, read_ranks, tell_straggler
 from detscope.analyze.rerun import rerun_command
-from detscope.analyze.roofline import add_costs
-from detscope.analyze.steps import (
+from detscope.analyze.script import ScriptFigures, script_figures
+from detscope.analyze.step.content import (
+    ContentFigures,
+    LossFigures,
+    content_figures,
+    images_per_step,
+    loss_figures,
+)
+from detscope.analyze.step.cost_content import ContentCost, cost_against_content
+from detscope.analyze.step.inference import (
+    DetectionCounts,
+    count_detections,
+    first_step_ms,
+    image_names,
+    inference_stages,
+    inference_verdict,
+    name_outliers,
+    stage_times,
+    step_contents,
+)
+from detscope.analyze.step.loader import LoaderFigures, loader_figures
+from detscope.analyze.step.modules import (
+    ModuleFigures,
+    StageFigures,
+    backward_attributed,
+    module_figures,
+    stage_figures,
+)
+from detscope.analyze.step.operators import OperatorFigures, operator_figures
+from detscope.analyze.step.overhead import OwnCost, measure_own_cost
+from detscope.analyze.step.steady import Steadiness
+from detscope.analyze.step.steps import (
+    Outlier,
+    PhaseFigures,
+    StepFigures,
+    TypicalSteps,
+    WarmupFigures,
+    choose_typical_steps,
+    find_outliers,
     images_per_second,
-    outlier_rows,
-    phase_rows,
+    phase_figures,
     step_figures,
-    typical_steps,
     warmup_figures,
 )
-from detscope.analyze.telemetry import telemetry_rows
-from detscope.analyze.tree import backward_attributed, in_model_order, module_rows, stage_rows
-from detscope.analyze.verdict import verdict
+from detscope.analyze.verdict import training_verdict
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.reader import Run, load_run
 
-SUMMARY_SCHEMA = 1
+SUMMARY_SCHEMA = 2
+Facts = TypeVar("Facts", bound=Figure)
 
 
-def summarize(run: Run | str | Path) -> dict[str, Any]:
-    """All figures of a run as plain data."""
+class RunFile(Figure, frozen=True, kw_only=True):
+    """Something that lies in the run's folder."""
+
+    name: str  # trace, report, memory, pictures, ...
+    path: str  # where it lies
+
+
+class SkippedImage(Figure, frozen=True, kw_only=True):
+    """An image that could not be measured."""
+
+    file: str  # its name
+    reason: str  # why
+
+
+class ModelFacts(Figure, frozen=True, kw_only=True):
+    """The network."""
+
+    name: str | None = None  # as it was asked for
+    family: str | None = None  # of detectors
+    source: str | None = None  # tiny, torchvision, script, ...
+    parameters: int | None = None  # numbers that are trained or fixed
+
+
+class WeightFacts(Figure, frozen=True, kw_only=True):
+    """Where its weights come from."""
+
+    kind: str | None = None  # random, or where they come from
+    source: str | None = None  # where they lie
+    note: str | None = None  # what is special about them
+    replaced: tuple[str, ...] = ()  # parts that did not fit
+
+
+class DataFacts(Figure, frozen=True, kw_only=True):
+    """What it was fed."""
+
+    name: str | None = None  # of the data set
+    images: int | None = None  # how many
+    classes: int | None = None  # how many
+    split: str | None = None  # train, val, ...
+
+
+class ResumedRun(Figure, frozen=True, kw_only=True):
+    """The run that this one continues."""
+
+    run: str | None = None  # its name
+    step: int | None = None  # from which it goes on
+    epoch: int | None = None  # from which it goes on
+    changed: tuple[str, ...] = ()  # settings that are not as before
+
+
+class HeldOutData(Figure, frozen=True, kw_only=True):
+    """Data that the training did not see."""
+
+    images: int | None = None  # how many
+
+
+class RecipeSetting(Figure, frozen=True, kw_only=True):
+    """A setting that the model's recipe decided."""
+
+    key: str  # training.optimizer
+    value: bool | int | float | str | None  # as the recipe has it
+
+
+class GrowthHolder(Figure, frozen=True, kw_only=True):
+    """The variable that keeps what grows."""
+
+    name: str | None = None  # of the variable
+    line: str | None = None  # where it is made longer
+    kind: str | None = None  # of what it keeps: tensors, bytes, ...
+    items: float | None = None  # more each step
+    bytes: float | None = None  # of these, as far as they are seen from Python
+    keeps_graphs: bool | None = None  # whether autograd graphs hang on it
+
+
+class MemoryGrowth(Figure, frozen=True, kw_only=True):
+    """The process's memory grew from step to step."""
+
+    bytes_per_step: float | None = None  # median of the quarters
+    lowest: float | None = None  # of the quarters of these steps
+    highest: float | None = None  # of the quarters
+    first_step: int | None = None  # of those that were looked at
+    last_step: int | None = None  # of those that were looked at
+    n: int | None = None  # readings
+    held_by: GrowthHolder | None = None
+    note: str | None = None  # all that in words
+
+
+class RunSummary(Figure, frozen=True, kw_only=True):
+    """All figures of a run."""
+
+    schema: int = SUMMARY_SCHEMA  # a change that breaks readers raises it
+    run: str  # its folder
+    verb: str | None  # train, infer, eval, run, record or import
+    rerun: str | None  # the command that does it again
+    status: str  # ok, partial, failed, oom_host, oom_device
+    reason: str | None  # why it is not ok
+    verdict: str  # what limits it, in a sentence
+    model: ModelFacts | None
+    weights: WeightFacts | None
+    data: DataFacts | None
+    device: str | None  # as torch or the recorded file calls it
+    batch_size: int | None  # images per step
+    precision: str | None  # fp32, bf16, ...
+    level: str | None  # of recording: bare, phases, modules, ops
+    step_ms: StepFigures
+    stability: Steadiness
+    outliers: list[Outlier]
+    warmup: WarmupFigures
+    images_per_s: float | None  # of all measured steps
+    phases: list[PhaseFigures]
+    stages: list[StageFigures]
+    modules: list[ModuleFigures]  # most expensive first
+    backward_attributed: float | None  # share of the backward phase that belongs to modules
+    backward_attributed_by: str | None  # operators or module borders
+    operators: list[OperatorFigures]
+    roofline: Roofline
+    content: ContentFigures
+    cost_against_content: tuple[ContentCost, ...] = ()  # of an inference, by stage
+    loss: LossFigures | None
+    loader: LoaderFigures
+    overhead_ratio: OwnCost
+    memory: MemoryAccount | None  # where blocks were recorded
+    pass_memory: PassMemory | None = None  # of an inference
+    device_use: DeviceUse | None
+    processor: ProcessorUse | None
+    telemetry: tuple[TelemetryFigures, ...]
+    ranks: Ranks | None
+    imported: ImportedFigures | None
+    script: ScriptFigures | None
+    accuracy: AccuracyFigures | None
+    epochs: tuple[EpochFigures, ...] = ()  # where there are several, or accuracy was evaluated
+    recipe: tuple[RecipeSetting, ...] = ()
+    resumed_from: ResumedRun | None = None
+    held_out: HeldOutData | None = None
+    predicted: Prediction | None  # what `detscope predict RUN` expected of it
+    images: int | None = None  # of an inference: how many were measured
+    repeat: int | None = None  # of an inference: passes over them
+    score: float | None = None  # of an inference: detections above it count
+    latency_ms: StepFigures | None = None  # of an inference: the step's figures
+    first_image_ms: float | None = None  # of an inference: with all that is done only once
+    detections: DetectionCounts | None = None
+    skipped: tuple[SkippedImage, ...] = ()
+    growth: MemoryGrowth | None
+    advice: tuple[Advice, ...] = ()  # about time, largest gain first; then about memory
+    notes: list[str]  # what else is to be known
+    cannot_tell: list[str]  # what is not known, and why
+    definitions: list[Definition]
+    files: list[RunFile]
+
+    def find_phase(self, name: str) -> PhaseFigures | None:
+        """A phase of the step by its name."""
+        return next((phase for phase in self.phases if phase.name == name), None)
+
+
+def summarize(run: Run | str | Path) -> RunSummary:
+    """All figures of a run."""
     opened = run if isinstance(run, Run) else load_run(run)
-    info = opened.info
-    steps, spans, content = (opened.table(name) for name in ("steps", "spans", "content"))
+    info, tables = opened.info, opened.table
     infers = info.get("verb") == "infer"
-    typical = typical_steps(steps, find_slow_start=not infers)
-    phases = phase_rows(steps, typical) if typical.steps else []
-    phases_ms = {row["name"]: row["ms"] for row in phases}
-    stages = in_model_order(stage_rows(spans, typical, phases_ms), info.get("stages", []))
-    per_step = images_per_step(content, typical.measured)
+    steps, spans, content = tables("steps"), tables("spans"), tables("content")
+    typical = choose_typical_steps(steps, find_slow_start=not infers)
+    phases = phase_figures(steps, typical)
+    phases_ms = {phase.name: phase.ms for phase in phases}
+    stages = stage_figures(spans, typical, phases_ms, info.get("stages", []))
+    modules = module_figures(spans, tables("nodes"), typical, phases_ms)
+    modules, roofline = count_costs(opened, modules, phases)
     step_ms = step_figures(steps, typical)
+    per_step = images_per_step(content, typical.measured)
+    workers = info.get("num_workers")
+    loader = loader_figures(tables("loader"), typical, per_step, phases_ms.get("data", 0.0), workers)
     operators = info.get("operators") or {}
-    summary: dict[str, Any] = {
-        "schema": SUMMARY_SCHEMA,
-        "run": str(opened.folder),
-        "verb": info.get("verb"),
-        "rerun": rerun_command(opened.folder, info),
-        "status": opened.status,
-        "reason": info.get("reason"),
-        **{
-            key: info.get(key)
-            for key in ("model", "weights", "data", "device", "batch_size", "precision", "level")
-        },
-        "step_ms": step_ms,
-        "stability": {
-            "verdict": typical.steadiness.verdict,
-            "reason": typical.steadiness.reason,
-            "spread": typical.steadiness.spread,
-        },
-        "outliers": outlier_rows(steps, content, typical),
-        "warmup": warmup_figures(steps, typical),
-        "images_per_s": images_per_second(steps, content, typical),
-        "phases_ms": phases_ms,
-        "phases": phases,
-        "stages_ms": {row["name"]: row["total_ms"] for row in stages if row["depth"] == 0},
-        "stages": stages,
-        "modules": module_rows(spans, opened.table("nodes"), typical, phases_ms),
-        "backward_attributed": operators.get("backward_attributed", backward_attributed(spans, typical)),
-        "backward_attributed_by": "operators" if operators else "module borders",
-        "operators": operator_rows(opened.table("ops"), operators.get("steps", 1)),
-        "content": content_figures(content, typical.measured),
-        "loss": loss_figures(opened.table("losses")),
-        **_training_course(opened),
-        **({"script": info["script"]} if info.get("script") else {}),
-        "loader": loader_figures(
-            opened.table("loader"),
-            typical,
-            per_step,
-            phases_ms.get("data", 0.0),
-            info.get("num_workers"),
-        ),
-        "overhead_ratio": overhead_ratio(steps, content, opened.table("loader")),
-        "telemetry": telemetry_rows(opened.table("telemetry")),
-        "growth": info.get("growth"),
-        "notes": _notes(info, typical.mode),
-        "cannot_tell": _cannot_tell(info, steps, operators),
-        "definitions": DEFINITIONS,
-        "files": _files(opened.folder),
-    }
+    hosts = tables("host_events", HOST_COLUMNS)
+    summary = RunSummary(
+        run=str(opened.folder),
+        verb=info.get("verb"),
+        rerun=rerun_command(opened.folder, info),
+        status=opened.status,
+        reason=info.get("reason"),
+        verdict=training_verdict(step_ms, phases, stages, loader),
+        model=_read_facts(info.get("model"), ModelFacts),
+        weights=_read_facts(info.get("weights"), WeightFacts),
+        data=_read_facts(info.get("data"), DataFacts),
+        device=info.get("device"),
+        batch_size=info.get("batch_size"),
+        precision=info.get("precision"),
+        level=info.get("level"),
+        step_ms=step_ms,
+        stability=typical.steadiness,
+        outliers=find_outliers(steps, content, typical),
+        warmup=warmup_figures(steps, typical),
+        images_per_s=images_per_second(steps, content, typical),
+        phases=phases,
+        stages=stages,
+        modules=modules,
+        backward_attributed=operators.get("backward_attributed", backward_attributed(spans, typical)),
+        backward_attributed_by="operators" if operators else "module borders",
+        operators=operator_figures(tables("ops"), operators.get("steps", 1)),
+        roofline=roofline,
+        content=content_figures(content, typical.measured),
+        loss=loss_figures(tables("losses")),
+        loader=loader,
+        overhead_ratio=measure_own_cost(steps, content, tables("loader")),
+        memory=memory_account(opened),
+        device_use=read_device_use(opened, hosts),
+        processor=processor_figures(tables("telemetry"), steps, info),
+        telemetry=telemetry_figures(tables("telemetry")),
+        ranks=read_ranks(opened, typical),
+        imported=None,
+        script=script_figures(info.get("script")),
+        accuracy=training_accuracy(opened),
+        recipe=_list_recipe(info.get("recipe")),
+        resumed_from=_read_facts(info.get("resumed_from"), ResumedRun),
+        held_out=_read_facts(info.get("held_out"), HeldOutData),
+        predicted=read_predicted(opened),
+        growth=_read_facts(info.get("growth"), MemoryGrowth),
+        notes=_list_notes(info, typical.mode),
+        cannot_tell=_list_unknowns(info, steps, operators),
+        definitions=[Definition(name=name, text=text) for name, text in DEFINITIONS.items()],
+        files=list_files(opened.folder),
+    )
     if infers:
-        add_inference(summary, opened, typical)
-    account = memory_figures(opened)
-    if account is not None or not infers:  # an inference without blocks keeps its measure of a pass
-        summary["memory"] = account
-    summary["verdict"] = inference_verdict(summary) if infers else verdict(summary)
-    if info.get("verb") == "eval":
-        add_evaluation(summary, opened)
-    add_ranks(summary, opened, typical)
-    add_device(summary, opened)
-    add_costs(summary, opened)
-    if (predicted := read_predicted(opened)) is not None:
-        summary["predicted"] = predicted
-    summary["advice"] = advice_for(summary, info.get("settings"))
-    return summary
+        summary = _add_inference(summary, opened, typical)
+    elif summary.verb == "eval":
+        summary = _add_evaluation(summary, opened)
+    elif summary.verb == "import":
+        summary = _add_import(summary, opened, hosts)
+    elif summary.verb == "train":
+        epochs = epoch_figures(opened)
+        if summary.accuracy is not None or len(epochs) > 1:
+            summary = msgspec.structs.replace(summary, epochs=tuple(epochs))
+    if summary.ranks is not None:
+        summary = _add_ranks(summary, summary.ranks)
+    advice = advise_on_time(summary, info.get("settings"))
+    if summary.memory is not None:
+        advice += advise_on_memory(opened, summary.memory)
+    return msgspec.structs.replace(summary, advice=tuple(advice))
 
 
-def _training_course(run: Run) -> dict[str, Any]:
-    """Epoch by epoch where the run has several or evaluated; accuracy where it did."""
-    accuracy = accuracy_figures(run)
-    epochs = epoch_rows(run)
-    found: dict[str, Any] = {} if accuracy is None else {"accuracy": accuracy}
-    if run.info.get("verb") == "train" and (accuracy is not None or len(epochs) > 1):
-        found["epochs"] = epochs
-    for key in ("recipe", "resumed_from", "held_out"):
-        if run.info.get(key):
-            found[key] = run.info[key]
-    return found
+def _read_facts(told: Mapping[str, Any] | None, kind: type[Facts]) -> Facts | None:
+    """What run.json says, as far as it is shown."""
+    if not told:
+        return None
+    known = {name: told[name] for name in kind.__struct_fields__ if told.get(name) is not None}
+    return msgspec.convert(known, kind, strict=False)
 
 
-def _notes(info: dict[str, Any], mode: str) -> list[str]:
+def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps) -> RunSummary:
+    """What an inference has beside the figures of its steps, and in their place."""
+    steps, content = run.table("steps"), run.table("content")
+    images = run.table("images").sort("step", "position")
+    on_device = run.info.get("device") != "cpu"
+    per_step = stage_times(steps, run.table("spans"), typical.measured, on_device)
+    measured = images.filter(pl.col("step").is_in(typical.measured))
+    stages = inference_stages(summary.stages, summary.phases, summary.step_ms, per_step, on_device)
+    return msgspec.structs.replace(
+        summary,
+        verdict=inference_verdict(stages, summary.step_ms, summary.batch_size),
+        images=measured["name"].n_unique() if measured.height else 0,
+        repeat=run.info.get("repeat"),
+        score=run.info.get("score"),
+        latency_ms=summary.step_ms,
+        first_image_ms=first_step_ms(steps),
+        stages=stages,
+        outliers=name_outliers(summary.outliers, images, content, typical),
+        cost_against_content=tuple(cost_against_content(per_step, step_contents(images, content))),
+        detections=count_detections(measured),
+        pass_memory=pass_memory(run.info.get("memory")),
+        skipped=msgspec.convert(run.info.get("skipped") or [], tuple[SkippedImage, ...]),
+        overhead_ratio=measure_own_cost(steps, content, alike=image_names(images)),
+        loss=None,
+        backward_attributed=None,
+        backward_attributed_by=None,
+    )
+
+
+def _add_evaluation(summary: RunSummary, run: Run) -> RunSummary:
+    """What an evaluation found, in the place of the figures of steps."""
+    accuracy = evaluated_accuracy(run)
+    found = None if accuracy is None else accuracy.evaluation
+    if found is None:
+        verdict = "no accuracy: the evaluation did not come to its end"
+        return msgspec.structs.replace(summary, accuracy=None, verdict=verdict)
+    return msgspec.structs.replace(
+        summary,
+        accuracy=accuracy,
+        images_per_s=None if found.throughput is None else found.throughput.images_per_s,
+        cannot_tell=list(found.cannot_tell),
+        verdict=found.verdict,
+    )
+
+
+def _add_import(summary: RunSummary, run: Run, hosts: pl.DataFrame) -> RunSummary:
+    """What files that were recorded elsewhere tell without our own recorder."""
+    use = summary.device_use
+    if use is None:
+        return summary
+    measured = summary.step_ms.n
+    imported = imported_figures(run, hosts, use, measured, known_stages=bool(summary.stages))
+    verdict, unknown = judge_import(use, summary.memory, measured)
+    return msgspec.structs.replace(
+        summary,
+        imported=imported,
+        verdict=verdict or summary.verdict,
+        cannot_tell=summary.cannot_tell + unknown,
+    )
+
+
+def _add_ranks(summary: RunSummary, ranks: Ranks) -> RunSummary:
+    """What several ranks change: the speed of all, who holds the others up, who is missing."""
+    speed = ranks.scaling.images_per_s
+    missing = [f"rank {rank} delivered nothing: figures are without it" for rank in ranks.missing]
+    return msgspec.structs.replace(
+        summary,
+        images_per_s=summary.images_per_s if speed is None else speed,
+        verdict=tell_straggler(ranks, summary.verdict),
+        notes=summary.notes + missing,
+    )
+
+
+def _list_recipe(told: Mapping[str, Any] | None) -> tuple[RecipeSetting, ...]:
+    flat = []
+    for section, value in (told or {}).items():
+        named = value.items() if isinstance(value, Mapping) else [("", value)]
+        flat += [(f"{section}.{key}" if key else section, one) for key, one in named]
+    plain = (bool, int, float, str, None.__class__)
+    return tuple(
+        RecipeSetting(key=key, value=value if isinstance(value, plain) else str(value)) for key, value in flat
+    )
+
+
+def _list_notes(info: Mapping[str, Any], mode: str) -> list[str]:
     notes = list(info.get("notes") or [])
     growth = info.get("growth")
     if isinstance(growth, dict) and growth.get("note"):
@@ -140,7 +422,7 @@ def _notes(info: dict[str, Any], mode: str) -> list[str]:
     return notes
 
 
-def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str, Any]) -> list[str]:
+def _list_unknowns(info: Mapping[str, Any], steps: pl.DataFrame, operators: Mapping[str, Any]) -> list[str]:
     reasons = list(info.get("cannot_tell") or [])  # what readers of recorded files could not know
     if steps["device_ns"].null_count() == steps.height and str(info.get("device", "")).startswith("cuda"):
         reasons.append("device times: no device marks were recorded")
@@ -152,7 +434,14 @@ def _cannot_tell(info: dict[str, Any], steps: pl.DataFrame, operators: dict[str,
     return reasons
 
 
-def _files(folder: Path) -> dict[str, str]:
-    named = {"trace": "trace.json.gz", "pictures": "pictures", "tensorboard": "tb", "memory": "memory.csv"}
-    named["report"] = "report.html"
-    return {name: str(folder / file) for name, file in named.items() if (folder / file).exists()}
+def list_files(folder: Path) -> list[RunFile]:
+    """What can be opened, as far as it is there."""
+    named = {
+        "trace": "trace.json.gz",
+        "report": "report.html",
+        "memory": "memory.csv",
+        "pictures": "pictures",
+    }
+    named |= {"worst": "worst", "detections": "detections.json", "tensorboard": "tb"}
+    found = {name: folder / file for name, file in named.items()}
+    return [RunFile(name=name, path=str(path)) for name, path in found.items() if path.exists()]

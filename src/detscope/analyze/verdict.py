@@ -2,53 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from detscope.analyze.loader import lies_ready
 from detscope.analyze.stats import percent
+from detscope.analyze.step.loader import LoaderFigures
+from detscope.analyze.step.modules import StageFigures
+from detscope.analyze.step.steps import PhaseFigures, StepFigures
 
 DATA_BOUND_SHARE = 0.15
 
 
-def verdict(summary: dict[str, Any]) -> str:
+def training_verdict(
+    step_ms: StepFigures,
+    phases: Sequence[PhaseFigures],
+    stages: Sequence[StageFigures],
+    loader: LoaderFigures,
+) -> str:
     """What limits the step."""
-    phases = {row["name"]: row for row in summary.get("phases", [])}
-    if not phases or not summary.get("step_ms", {}).get("p50"):
+    shares = {phase.name: phase.share for phase in phases}
+    if not shares or not step_ms.p50:
         return "cannot tell: no complete step was recorded"
-    if phases["data"]["share"] >= DATA_BOUND_SHARE:
-        return _waiting_for_data(phases["data"]["share"], summary.get("loader", {}))
-    largest = max(
-        ("forward", "backward", "optimizer", "transfer", "other"), key=lambda name: phases[name]["share"]
-    )
-    sentence = f"{largest} takes {percent(phases[largest]['share'])} of the step"
-    stages = [
-        row for row in summary.get("stages", []) if row["depth"] == 0 and not row["name"].startswith("(")
-    ]
-    if stages:
-        top = max(stages, key=lambda row: row["total_ms"])
-        together = ", forward and backward together" if phases["backward"]["share"] > 0 else ""
-        sentence += f"; the largest stage is {top['name']} with {percent(top['share'])}{together}"
+    if shares["data"] >= DATA_BOUND_SHARE:
+        return _tell_waiting(shares["data"], loader)
+    largest = max(("forward", "backward", "optimizer", "transfer", "other"), key=lambda name: shares[name])
+    sentence = f"{largest} takes {percent(shares[largest])} of the step"
+    named = [stage for stage in stages if stage.depth == 0 and not stage.name.startswith("(")]
+    if named:
+        top = max(named, key=lambda stage: stage.total_ms)
+        together = ", forward and backward together" if shares["backward"] > 0 else ""
+        sentence += f"; the largest stage is {top.name} with {percent(top.share)}{together}"
     return sentence
 
 
-def _waiting_for_data(share: float, loader: dict[str, Any]) -> str:
-    if lies_ready(loader):
-        return _receiving(share, loader)
+def _tell_waiting(share: float, loader: LoaderFigures) -> str:
+    if loader.lies_ready and loader.receive_ms is not None:
+        # workers were in time: what takes long is to get from them what they have made
+        much = percent(share * loader.receive_ms / loader.wait_ms)
+        sentence = f"batches lie ready: receiving them takes {loader.receive_ms:.1f} ms a step, {much} of it"
+        tensors = loader.tensors_per_batch
+        if tensors is None:
+            return sentence
+        return f"{sentence} ({'one tensor' if round(tensors) == 1 else f'{tensors:.0f} tensors'} each)"
     sentence = f"waiting for data: {percent(share)} of the step"
-    capacity, demand = loader.get("capacity_images_per_s"), loader.get("demand_images_per_s")
+    capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
     if capacity is None or demand is None:
         return sentence
-    workers = loader.get("num_workers", 0)
+    workers = loader.num_workers or 0
     many = "1 worker delivers" if workers == 1 else f"{workers} workers deliver"
     who = many if workers else "the loop itself loads"
     return f"{sentence}; {who} {capacity:.1f} images/s, the loop could take {demand:.1f}"
-
-
-def _receiving(share: float, loader: dict[str, Any]) -> str:
-    """Workers were in time: what takes long is to get from them what they have made."""
-    receive_ms, tensors = loader["receive_ms"], loader.get("tensors_per_batch")
-    much = percent(share * receive_ms / loader["wait_ms"])
-    sentence = f"batches lie ready: receiving them takes {receive_ms:.1f} ms a step, {much} of it"
-    if tensors is None:
-        return sentence
-    return f"{sentence} ({'one tensor' if round(tensors) == 1 else f'{tensors:.0f} tensors'} each)"

@@ -29,21 +29,21 @@ data = typer.Typer(
 @data.command("list")
 def list_(root: Root = "data", json: JsonFlag = False) -> None:
     """List the data sets: what they are, how much is to fetch, whether they are there."""
-    from detscope.data.catalog import COLLECTIONS
-    from detscope.data.prepare import download_bytes, is_prepared
+    from detscope.data.download.prepare import count_download_bytes, find_prepared
+    from detscope.data.registry import list_collections
 
     rows: list[dict[str, Any]] = [
         {"name": "synthetic", "description": "generated shapes with boxes, masks and keypoints",
          "use": "--data synthetic", "download_bytes": 0, "licence": "none needed", "folder": None},
     ]  # fmt: skip
-    for collection in COLLECTIONS:
-        there = is_prepared(collection, Path(root))
+    for collection in list_collections():
+        there = find_prepared(collection, Path(root))
         rows.append(
             {
                 "name": collection.name,
                 "description": collection.description,
                 "use": f"--data {collection.use_as}",
-                "download_bytes": download_bytes(collection),
+                "download_bytes": count_download_bytes(collection),
                 "licence": collection.licence,
                 "folder": None if there is None else str(there),
             }
@@ -74,14 +74,14 @@ def prepare(
     """Fetch a data set: resumed where it broke, checked, unpacked into the layout people know."""
     if trust_url and url is None:
         raise UsageError("--trust-url needs --url", "name the mirror that is to be trusted")
-    from detscope.data.catalog import find_collection
-    from detscope.data.prepare import prepare as bring
+    from detscope.data.download.prepare import prepare_collection
+    from detscope.data.registry import find_collection
     from detscope.report.progress import make_progress
 
     collection = find_collection(name)
     progress = make_progress(quiet=quiet)
     try:
-        done = bring(
+        done = prepare_collection(
             collection, Path(root), mirror=url, trust_mirror=trust_url, progress=_in_megabytes(progress)
         )
     finally:
@@ -108,7 +108,7 @@ def check(
 ) -> None:
     """Open every image, judge every annotation, and tell what will dominate cost; changes nothing."""
     from detscope.report.progress import make_progress
-    from detscope.sessions.data_check import run_check
+    from detscope.sessions.check import run_check
 
     progress = make_progress(quiet=quiet)
     try:
@@ -118,9 +118,13 @@ def check(
     if json:
         print_json({**found, "written": str(folder)})
     else:
-        from detscope.report.data_check import render_check
+        import msgspec
 
-        render_check(found, table_console(), str(folder))
+        from detscope.report.checks import DataCheck, check_sections
+        from detscope.report.render.terminal import print_sections
+
+        check = msgspec.convert(found, DataCheck, strict=False)
+        print_sections(check_sections(check, str(folder)), table_console())
     if found["errors"]:
         raise InputError(
             f"{name}: {_errors(found['errors'])} in its images and annotations",

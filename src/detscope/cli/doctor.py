@@ -11,16 +11,16 @@ from detscope.cli.output import JsonFlag, print_json, table_console
 from detscope.errors import MachineError
 
 if TYPE_CHECKING:
-    from detscope.machine.doctor import Finding
+    from detscope.machine.doctor import MachineFinding
 
 _MARKS = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "warning": "[yellow]warning[/]"}
 
 
 def doctor(json: JsonFlag = False) -> None:
     """Examine this machine: versions, devices, memory, tools; what is missing and what to do."""
-    from detscope.machine.doctor import examine, torch_matches
+    from detscope.machine.doctor import examine_machine, torch_matches
 
-    findings = examine()
+    findings = examine_machine()
     if json:
         found = [asdict(finding) for finding in findings]
         print_json({"torch_matches": torch_matches(findings), "findings": found})
@@ -30,7 +30,7 @@ def doctor(json: JsonFlag = False) -> None:
         raise typer.Exit(MachineError.exit_code)
 
 
-def _print_table(findings: list[Finding]) -> None:
+def _print_table(findings: list[MachineFinding]) -> None:
     from rich.markup import escape
     from rich.table import Table
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from detscope.cli.output import print_json
 from detscope.cli.signals import heard_signals
 from detscope.cli.streams import BROKEN_PIPE, OutputLost, guarded_streams
-from detscope.faults import fault_of, printable, said_by
+from detscope.extras import MissingExtraError
+from detscope.faults import classify_fault, describe_error, escape_unprintable
 
 _INTERRUPTED = 130
 _OUTPUT_HINT = "what was measured is in its run: detscope show"
@@ -44,7 +45,7 @@ def _run(command: Callable[[], object], args: Sequence[str]) -> int:
     except OutputLost:
         raise
     except SystemExit as stop:
-        fault = fault_of(stop)
+        fault = classify_fault(stop)
         if fault is None:
             raise
         return _explain(fault, args)
@@ -53,7 +54,7 @@ def _run(command: Callable[[], object], args: Sequence[str]) -> int:
             traceback.print_exception(error)
         return _explain(error, args)
     except BaseException as error:  # which only a user's code raises: nobody of ours would hear it
-        fault = fault_of(error)
+        fault = classify_fault(error)
         if fault is None:
             raise
         return _explain(fault, args)
@@ -78,7 +79,10 @@ def _explain(error: Exception, args: Sequence[str]) -> int:
         return _tell(list(_usage_lines(error)), int(getattr(error, "exit_code", 2)))
     if type(error).__name__ == "Abort":
         return _tell(["interrupted"], _INTERRUPTED)
-    fault = fault_of(error)
+    fault = classify_fault(error)
+    if isinstance(fault, MissingExtraError):
+        verb = next((arg for arg in args if not arg.startswith("-")), "")
+        fault = MissingExtraError(fault.package, verb=verb)
     if fault is not None:
         if fault.exit_code == 0 and "--json" in args:  # who reads a success reads something
             print_json({"status": "ended", "reason": fault.message, "hint": fault.hint})
@@ -99,7 +103,7 @@ def _one_line(error: Exception) -> str:
     ]
     if frames:
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-    return said_by(error) + place
+    return describe_error(error) + place
 
 
 def _where_traceback_is(error: Exception, args: Sequence[str]) -> str:
@@ -142,5 +146,5 @@ def _belongs_before_the_verb(context: object, option: str) -> bool:
 def _tell(lines: Sequence[str], code: int) -> int:
     with suppress(OSError, ValueError):  # standard error may be closed, and there is nowhere else to say it
         for line in lines if sys.stderr is not None else ():
-            print(printable(line), file=sys.stderr)
+            print(escape_unprintable(line), file=sys.stderr)
     return code

@@ -11,26 +11,27 @@ import typer
 from typer.core import TyperGroup
 
 from detscope import __version__
-from detscope.cli.compare import compare
 from detscope.cli.data import data
 from detscope.cli.doctor import doctor
-from detscope.cli.eval import evaluate
 from detscope.cli.failures import run_guarded
-from detscope.cli.fit import fit
-from detscope.cli.import_ import import_
-from detscope.cli.infer import infer
-from detscope.cli.models import models
-from detscope.cli.predict import predict
-from detscope.cli.prune import prune
-from detscope.cli.report import report
-from detscope.cli.run import RunCommand, ScriptRequested, run, start
-from detscope.cli.runs import runs
-from detscope.cli.score import score
-from detscope.cli.show import show
+from detscope.cli.measure.eval import evaluate
+from detscope.cli.measure.infer import infer
+from detscope.cli.measure.run import RunCommand, ScriptRequested, run, start
+from detscope.cli.measure.train import train
+from detscope.cli.measure.tune import tune
+from detscope.cli.networks.fit import fit
+from detscope.cli.networks.models import models
+from detscope.cli.networks.predict import predict
+from detscope.cli.networks.prune import prune
+from detscope.cli.networks.score import score
+from detscope.cli.networks.sweep import sweep
+from detscope.cli.recorded.compare import compare
+from detscope.cli.recorded.import_ import import_
+from detscope.cli.recorded.report import report
+from detscope.cli.recorded.runs import runs
+from detscope.cli.recorded.schema import schema
+from detscope.cli.recorded.show import show
 from detscope.cli.signals import interrupted_once
-from detscope.cli.sweep import sweep
-from detscope.cli.train import train
-from detscope.cli.tune import tune
 
 
 class GuardedGroup(TyperGroup):
@@ -103,6 +104,7 @@ app.add_typer(sweep, name="sweep")
 app.command()(fit)
 app.command()(score)
 app.command()(predict)
+app.command()(schema)
 app.command()(doctor)
 
 

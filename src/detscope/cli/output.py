@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from detscope.analyze.drawing import ReportData
     from detscope.config.load import LoadedSettings
+    from detscope.report.model import Absent, Section
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
@@ -40,6 +42,13 @@ def table_console() -> Console:
 
     unknown_width = not sys.stdout.isatty() and "COLUMNS" not in environ
     return Console(width=100 if unknown_width else None, highlight=False)
+
+
+def show_sections(sections: Sequence[Section | Absent]) -> None:
+    """Print what sections tell in brief."""
+    from detscope.report.render.terminal import print_sections
+
+    print_sections(sections, table_console())
 
 
 @contextmanager
@@ -71,23 +80,20 @@ def say_settings(loaded: LoadedSettings) -> None:
         print(f"setting: {dotted} = {value!r} ({origin})", file=sys.stderr)
 
 
-def finished(run: Path) -> dict[str, Any]:
-    """The figures of a run that has just ended; its report is written beside its tables."""
-    from detscope.analyze.summary import summarize
+def read_finished(run: Path) -> ReportData:
+    """The figures of a run that has just ended."""
+    from detscope.analyze.drawing import report_data
+    from detscope.runs.reader import load_run
 
-    summary = summarize(run)
-    if (run / "run.json").is_file():
-        from detscope.report.html.report import report_of
-
-        summary.setdefault("files", {})["report"] = str(report_of(run, summary))
-    return summary
+    return report_data(load_run(run), just_ended=True)
 
 
-def present(summary: Mapping[str, Any], *, as_json: bool, after_training: bool) -> None:
-    """Show a run's summary: as JSON, or as tables."""
+def present(data: ReportData, *, as_json: bool) -> None:
+    """Show a run: as JSON, or the brief form of its sections."""
     if as_json:
-        print_json(summary)
+        print_json(data.summary)
         return
-    from detscope.report.terminal import render
+    from detscope.report.render.terminal import print_sections
+    from detscope.report.sections import make_sections
 
-    render(summary, table_console(), after_training=after_training)
+    print_sections(make_sections(data)[0], table_console())

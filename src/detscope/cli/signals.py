@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from detscope.machine.interrupts import expect_interrupt, interrupt
+from detscope.machine.interrupts import expect_interrupt, interrupt_once
 
 _NUMBERS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-class Heard:
+class ReceivedSignal:
     """The signal that was heard, if one was."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Heard:
             os.kill(os.getpid(), number)
             return
         self.number = number
-        interrupt()
+        interrupt_once()
 
 
 @contextmanager
-def heard_signals() -> Iterator[Heard]:
+def heard_signals() -> Iterator[ReceivedSignal]:
     """Listen, unless somebody else does or said that they are to be ignored (nohup)."""
-    heard = Heard()
+    heard = ReceivedSignal()
     if threading.current_thread() is not threading.main_thread():
         yield heard
         return
@@ -73,7 +73,7 @@ def interrupted_once() -> Iterator[None]:
     def hear(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked worker
             signal.default_int_handler(number, frame)
-        interrupt()
+        interrupt_once()
 
     expect_interrupt()
     signal.signal(signal.SIGINT, hear)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detscope.config.problems import accepts, name_problems, sections, value_problems
+from detscope.config.problems import accepts_type, find_name_problems, find_value_problems, list_sections
 from detscope.config.schema import Settings
 from detscope.config.toml import dump_settings, parse_value, read_toml, show_value
 from detscope.errors import SettingsError
@@ -61,7 +61,7 @@ class LoadedSettings:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class SettingsLayer:
     """Settings that came from one place."""
 
     origin: str
@@ -75,29 +75,24 @@ def load_settings(path: Path | None, overrides: Sequence[str], flags: Mapping[st
     Without `path`, `.config/config.toml` in the current folder is taken when it is there.
     """
     problems: list[str] = []
-    layers = [*_file_layer(path), *_override_layers(overrides, problems), *_flag_layers(flags)]
+    file = path or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    layers = [SettingsLayer(str(file), read_toml(file))] if file is not None else []
+    layers += [*_override_layers(overrides, problems), *_flag_layers(flags)]
     merged: dict[str, dict[str, object]] = {}
     origins: dict[str, str] = {}
     for layer in layers:
-        unknown, tables = name_problems(layer.tables, layer.origin)
-        problems += unknown + value_problems(tables, layer.origin)
+        unknown, tables = find_name_problems(layer.tables, layer.origin)
+        problems += unknown + find_value_problems(tables, layer.origin)
         for section, content in tables.items():
             merged.setdefault(section, {}).update(content)
             origins.update({f"{section}.{key}": layer.origin for key in content})
     if problems:
         raise SettingsError(problems, _HINT)
     settings = Settings.model_validate(merged)
-    return LoadedSettings(settings, origins, tuple(_notes(settings, path, layers)))
+    return LoadedSettings(settings, origins, tuple(_list_notes(settings, path is None and file is not None)))
 
 
-def _file_layer(path: Path | None) -> Iterator[_Layer]:
-    if path is not None:
-        yield _Layer(str(path), read_toml(path))
-    elif DEFAULT_FILE.exists():
-        yield _Layer(str(DEFAULT_FILE), read_toml(DEFAULT_FILE))
-
-
-def _override_layers(overrides: Sequence[str], problems: list[str]) -> Iterator[_Layer]:
+def _override_layers(overrides: Sequence[str], problems: list[str]) -> Iterator[SettingsLayer]:
     """One layer per `--set`, so that each is judged by itself and later ones win."""
     for override in overrides:
         name, equals, text = override.partition("=")
@@ -107,39 +102,36 @@ def _override_layers(overrides: Sequence[str], problems: list[str]) -> Iterator[
                 f"--set {show_value(override)}: expected section.key=value, as in training.batch_size=4"
             )
         elif not dot:
-            yield _Layer("--set", {section: parse_value(text.strip())})
+            yield SettingsLayer("--set", {section: parse_value(text.strip())})
         else:
-            yield _Layer("--set", {section: {key: _text_value(section, key, text.strip())}})
+            yield SettingsLayer("--set", {section: {key: _parse_text(section, key, text.strip())}})
 
 
-def _text_value(section: str, key: str, text: str) -> object:
+def _parse_text(section: str, key: str, text: str) -> object:
     """What a text on the command line means for a key."""
-    field = sections().get(section, {}).get(key)
+    field = list_sections().get(section, {}).get(key)
     value = parse_value(text)
     if field is None:
         return value
-    if accepts(field, str):
+    if accepts_type(field, str):
         return value if isinstance(value, str) else text  # `modules=2` and `runs=2026` are texts here
-    return None if text == "none" and accepts(field, None) else value
+    return None if text == "none" and accepts_type(field, None) else value
 
 
-def _flag_layers(flags: Mapping[str, object]) -> Iterator[_Layer]:
+def _flag_layers(flags: Mapping[str, object]) -> Iterator[SettingsLayer]:
     for dotted, value in flags.items():
-        if value is not None:
-            section, _, key = dotted.partition(".")
-            yield _Layer(FLAGS.get(dotted, dotted), {section: {key: _flag_value(section, key, value)}})
+        if value is None:
+            continue
+        section, _, key = dotted.partition(".")
+        field = list_sections().get(section, {}).get(key)
+        # texts stay as typed where a key takes texts; `--batch-size 4` arrives as a text and means a number
+        if isinstance(value, str) and field is not None and not accepts_type(field, str):
+            value = _parse_text(section, key, value)
+        yield SettingsLayer(FLAGS.get(dotted, dotted), {section: {key: value}})
 
 
-def _flag_value(section: str, key: str, value: object) -> object:
-    """Texts stay as typed where a key takes texts; `--batch-size 4` arrives as a text and means a number."""
-    field = sections().get(section, {}).get(key)
-    if isinstance(value, str) and field is not None and not accepts(field, str):
-        return _text_value(section, key, value)
-    return value
-
-
-def _notes(settings: Settings, path: Path | None, layers: Sequence[_Layer]) -> Iterator[str]:
-    if path is None and layers and layers[0].origin == str(DEFAULT_FILE):
+def _list_notes(settings: Settings, found_file: bool) -> Iterator[str]:
+    if found_file:
         yield f"settings taken from {DEFAULT_FILE}, found in the current folder"
     training = settings.training
     if training.num_workers == 0 and training.prefetch_factor is not None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+DeviceName = Annotated[
+    str,
+    Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description='"auto", "cpu", "cuda" or "cuda:0"'),
+]
+Precision = Literal["fp32", "bf16", "fp16"]
 
-class Section(BaseModel):
+
+class SettingsSection(BaseModel):
     """Settings are strict: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class TrainingSettings(Section):
+class TrainingSettings(SettingsSection):
     """`[training]`: the loop."""
 
     num_epochs: int = Field(default=1, ge=1, description="passes over the data set")
@@ -22,12 +28,8 @@ class TrainingSettings(Section):
     batch_size: int = Field(default=2, ge=1, description="images per step")
     prefetch_factor: int | None = Field(default=None, ge=1, description="batches each worker prepares ahead")
     num_workers: int = Field(default=2, ge=0, description="loader processes; 0 loads in the loop itself")
-    device: str = Field(
-        default="auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description='"auto", "cpu", "cuda" or "cuda:0"',
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: DeviceName = "auto"
+    precision: Precision = "fp32"
     channels_last: bool = False
     pin_memory: bool | None = Field(default=None, description="None: pinned when the device is CUDA")
     threads: int | None = Field(
@@ -73,7 +75,7 @@ class TrainingSettings(Section):
     )
 
 
-class ModelSettings(Section):
+class ModelSettings(SettingsSection):
     """`[model]`: what is measured."""
 
     name: str = Field(default="fasterrcnn_resnet50_fpn", min_length=1, description="see `detscope models`")
@@ -83,7 +85,7 @@ class ModelSettings(Section):
     trainable_layers: int | None = Field(default=None, ge=0)
 
 
-class DataSettings(Section):
+class DataSettings(SettingsSection):
     """`[data]`: on what."""
 
     name: str = Field(
@@ -114,7 +116,7 @@ class DataSettings(Section):
     )
 
 
-class RecordSettings(Section):
+class RecordSettings(SettingsSection):
     """`[record]`: what listens, and how closely."""
 
     level: Literal["phases", "modules", "ops"] = "modules"
@@ -139,7 +141,7 @@ class RecordSettings(Section):
         return str(value) if type(value) is int else value
 
 
-class InferenceSettings(Section):
+class InferenceSettings(SettingsSection):
     """`[inference]`: which images go through the detector, and how."""
 
     images: list[str] = Field(
@@ -149,19 +151,15 @@ class InferenceSettings(Section):
     repeat: int = Field(default=1, ge=1, description="passes over the images")
     batch_size: int = Field(default=1, ge=1, description="images per forward pass")
     warmup_steps: int = Field(default=3, ge=0, description="passes before measuring begins, kept apart")
-    device: str = Field(
-        default="auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description='"auto", "cpu", "cuda" or "cuda:0"',
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: DeviceName = "auto"
+    precision: Precision = "fp32"
     threads: int | None = Field(default=None, ge=1, description="CPU threads; None: torch decides")
     score: float = Field(default=0.7, ge=0, le=1, description="detections below it are not drawn")
     stages: list[str] = Field(default=[], description='stages of one\'s own: "NAME=module.path"')
     tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(SettingsSection):
     """`[evaluation]`: accuracy on images that are not trained on."""
 
     every: int | None = Field(default=None, ge=1, description="evaluate after every n-th epoch; None: never")
@@ -172,13 +170,13 @@ class EvaluationSettings(Section):
     )
 
 
-class OutputSettings(Section):
+class OutputSettings(SettingsSection):
     """`[output]`: where results go."""
 
     runs: str = Field(default="runs", min_length=1, description="folder of run folders")
 
 
-class Settings(Section):
+class Settings(SettingsSection):
     """A whole configuration file."""
 
     training: TrainingSettings = TrainingSettings()
@@ -188,3 +186,7 @@ class Settings(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     record: RecordSettings = RecordSettings()
     output: OutputSettings = OutputSettings()
+
+    def with_section(self, name: str, **changes: Any) -> Settings:
+        """The same settings with some keys of a section changed, unchecked."""
+        return self.model_copy(update={name: getattr(self, name).model_copy(update=changes)})

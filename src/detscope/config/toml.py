@@ -10,7 +10,8 @@ from typing import Any
 
 from detscope.config.schema import Settings
 from detscope.errors import UsageError
-from detscope.limits import limit, require_within
+from detscope.faults import one_line
+from detscope.limits import read_limit, require_within
 
 _POSITION = re.compile(
     r"^(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)$", re.DOTALL
@@ -31,10 +32,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     if path.is_dir():
-        raise UsageError(f"{path}: is a folder, not a configuration file", _suggest_inside(path))
+        inside = path / "config.toml"
+        hint = f"did you mean {inside}?" if inside.is_file() else "give the path of a TOML file"
+        raise UsageError(f"{path}: is a folder, not a configuration file", hint)
     try:
         with path.open("rb") as file:
-            content = file.read(limit("settings_bytes") + 1)
+            content = file.read(read_limit("settings_bytes") + 1)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such configuration file", _suggest_beside(path)) from None
     except OSError as error:
@@ -45,11 +48,6 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}, line {line}: not UTF-8 text", "save the file as UTF-8") from None
-
-
-def _suggest_inside(folder: Path) -> str:
-    inside = folder / "config.toml"
-    return f"did you mean {inside}?" if inside.is_file() else "give the path of a TOML file"
 
 
 def _suggest_beside(path: Path) -> str:
@@ -66,18 +64,14 @@ def _suggest_beside(path: Path) -> str:
 def _syntax_error(path: Path, text: str, message: str) -> UsageError:
     match = _POSITION.match(message)
     if match is None:
-        return UsageError(f"{path}: {_one_line(message)}", _QUOTING)
-    what = _one_line(match["what"])
+        return UsageError(f"{path}: {one_line(message, 200)}", _QUOTING)
+    what = one_line(match["what"], 200)
     if match["line"] is None:
         return UsageError(f"{path}, at its end: {what}", _QUOTING)
     number = int(match["line"])
     lines = text.splitlines()
     shown = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
     return UsageError(f"{path}, line {number}: {what}", f"the line is {show_value(shown)}; {_QUOTING}")
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split())[:200]
 
 
 def parse_value(text: str) -> object:
@@ -96,22 +90,18 @@ def show_value(value: object, limit: int = 60) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in value)
-        return f'"{_shorten(shown, limit)}"'
+        return f'"{_shorten_text(shown, limit)}"'
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
         return "a list"
-    return _shorten(_safe_text(value), limit)
-
-
-def _safe_text(value: object) -> str:
     try:
-        return str(value)
+        return _shorten_text(str(value), limit)
     except ValueError:  # Python refuses to print integers beyond 4300 digits
         return "a number of thousands of digits"
 
 
-def _shorten(text: str, limit: int) -> str:
+def _shorten_text(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

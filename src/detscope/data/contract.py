@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
+
+from detscope.config.schema import DataSettings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
+    from detscope.data.download.prepare import Collection
+    from detscope.data.loading import Augmentation
+
 Target = dict[str, Any]
+Split = Literal["train", "val"]
+Item = TypeVar("Item")
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much is done and how much there is (None: not known)."""
+
+
+def track_progress(
+    items: Iterable[Item], total: int, what: str, progress: Progress | None, every: int = 16
+) -> Iterator[Item]:
+    """The items; after every few of them, and after the last, `progress` hears how many are done."""
+    for done, item in enumerate(items, start=1):
+        yield item
+        if progress is not None and (done % every == 0 or done == total):
+            progress(what, done, total)
 
 
 @dataclass(frozen=True)
@@ -61,7 +80,7 @@ class TruthCategory(TypedDict):
     name: str
 
 
-class GroundTruth(TypedDict):
+class TruthContent(TypedDict):
     """A whole data set in the form of a COCO annotation file."""
 
     images: list[TruthImage]
@@ -96,5 +115,51 @@ class DetectionDataset(Protocol):
     def image_size(self, index: int) -> tuple[int, int]:
         """Width and height in pixels, as annotated and shown; no image is decoded."""
 
-    def ground_truth(self) -> GroundTruth:
+    def ground_truth(self) -> TruthContent:
         """Every image and object as a COCO annotation file holds them; no image is decoded."""
+
+
+@dataclass(frozen=True)
+class OpenRequest:
+    """Everything that whoever opens a data set may want to know."""
+
+    settings: DataSettings
+    need_masks: bool = False
+    need_keypoints: bool = False
+    seed: int = 0
+    split: Split = "train"
+    progress: Progress | None = None
+    checking: bool = False  # read everything, stop at nothing; images are looked at by others
+
+    @property
+    def other_split(self) -> Split:
+        """The split that is not asked for; its files tell class names too."""
+        return "val" if self.split == "train" else "train"
+
+    @property
+    def skip_bad(self) -> bool:
+        """Whether bad images and annotations are left out instead of stopping everything."""
+        return self.checking or self.settings.on_bad_data == "skip"
+
+    def make_augmentation(self) -> Augmentation | None:
+        """What training draws anew for every image; an evaluation sees images as they are."""
+        from detscope.data.loading import Augmentation
+
+        settings = self.settings
+        if self.split != "train" or not (settings.flip or settings.scales):
+            return None
+        return Augmentation(self.seed, settings.flip, tuple(settings.scales), settings.max_size)
+
+
+@dataclass(frozen=True)
+class DatasetFormat:
+    """A data set, or a layout that folders have; a file of `formats/` holds one as its `PART`."""
+
+    name: str
+    description: str
+    open_named: Callable[[OpenRequest], DetectionDataset] | None = None  # None: no data set has this name
+    open_folder: Callable[[Path, OpenRequest, str], DetectionDataset] | None = None  # None: not a layout
+    recognises: Callable[[Path], bool] | None = None  # whether a folder or a file has this layout
+    order: int | None = None  # in which layouts are tried
+    collections: tuple[Collection, ...] = ()  # what `detscope data prepare` can bring
+    class_lists: tuple[Sequence[str], ...] = ()  # names by label, without background; several: by number

@@ -15,11 +15,11 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
         self.updates = 0
-        self._own = _floats(model)
+        self._own = _find_floats(model)
         self._average = [tensor.detach().clone() for tensor in self._own]
 
     @torch.no_grad()
-    def update(self) -> None:
+    def add_step(self) -> None:
         """Take the weights of a step in; the first steps count more, as they start from noise."""
         self.updates += 1
         decay = min(self._decay, (1 + self.updates) / (10 + self.updates))
@@ -28,32 +28,32 @@ class WeightAverage:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model with averaged weights, for the time of the block."""
-        self._exchange()
+        self._swap_weights()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap_weights()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def _swap_weights(self) -> None:
         for own, average in zip(self._own, self._average, strict=True):
             kept = own.clone()
             own.copy_(average)
             average.copy_(kept)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def list_tensors(self) -> dict[str, torch.Tensor]:
         """The average, for a checkpoint."""
         return {str(index): tensor for index, tensor in enumerate(self._average)}
 
     @torch.no_grad()
-    def restore(self, tensors: dict[str, torch.Tensor], updates: int) -> None:
+    def restore_from(self, tensors: dict[str, torch.Tensor], updates: int) -> None:
         """Continue from a checkpoint."""
         self.updates = updates
         for index, average in enumerate(self._average):
             average.copy_(tensors[str(index)])
 
 
-def _floats(model: nn.Module) -> list[torch.Tensor]:
+def _find_floats(model: nn.Module) -> list[torch.Tensor]:
     """Parameters and the running figures of batch norm: each once, also where modules share them."""
     found = [*model.parameters(), *model.buffers()]
     return [tensor for tensor in dict.fromkeys(found) if tensor.is_floating_point() and tensor.numel()]

@@ -18,12 +18,10 @@ import torch
 from torch import nn
 
 from detscope.errors import OwnCodeError
-from detscope.loops.infer import to_host
-from detscope.loops.train import AUTOCAST
-from detscope.marks import phase
-from detscope.zoo.model_outputs import DETECTIONS, forward_place, is_detection
+from detscope.loops.infer import InferPlan, run_forward
+from detscope.loops.train import Batch
+from detscope.zoo.outputs import DETECTIONS, find_forward, is_detection
 
-Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 RunLengths = dict[str, Any]  # COCO's compressed form: {"size": [height, width], "counts": bytes}
 
 MASK_THRESHOLD = 0.5
@@ -67,13 +65,13 @@ def evaluate_model(
     `each_batch` lets others listen to the loop; `on_images` hears how many images a batch had. Targets
     need an `image_id`; nothing else of them is read.
     """
-    found = ModelDetections()
+    found, plan = ModelDetections(), InferPlan(device, precision)
     start = perf_counter_ns()
     with _left_as_it_was(model), torch.no_grad():
         model.eval()
         for images, targets in each_batch(loader):
             began = perf_counter_ns()
-            output = _forward(model, images, device, precision)
+            output = run_forward(model, images, plan, _shrink_masks)
             found.forward_ns += perf_counter_ns() - began
             per_image = _per_image(output, len(images), model)
             for image, target, one in zip(images, targets, per_image, strict=True):
@@ -83,20 +81,8 @@ def evaluate_model(
     return found
 
 
-def _forward(model: nn.Module, images: list[torch.Tensor], device: str, precision: str) -> Any:
-    if device != "cpu":
-        with phase("transfer"):
-            images = [image.to(device, non_blocking=True) for image in images]
-    if precision == "fp32":
-        output = model(images)
-    else:
-        with torch.autocast(device.split(":")[0], dtype=AUTOCAST[precision]):
-            output = model(images)
-    output = [_with_binary_masks(one) for one in output] if isinstance(output, list | tuple) else output
-    if device != "cpu":
-        with phase("transfer"):
-            output = to_host(output)
-    return output
+def _shrink_masks(output: Any) -> Any:
+    return [_with_binary_masks(one) for one in output] if isinstance(output, list | tuple) else output
 
 
 def _with_binary_masks(detected: Any) -> Any:
@@ -112,7 +98,7 @@ def _per_image(output: Any, images: int, model: nn.Module) -> Sequence[Mapping[s
     if isinstance(output, list | tuple) and len(output) == images and all(map(is_detection, output)):
         return output
     raise OwnCodeError(
-        f"accuracy cannot be measured: {forward_place(model)} gives no list of detections in evaluation mode",
+        f"accuracy cannot be measured: {find_forward(model)} gives no list of detections in evaluation mode",
         DETECTIONS,
     )
 

@@ -31,30 +31,41 @@ class InferHooks:
     on_output: Callable[[Batch, Any], None] = lambda _batch, _output: None
 
 
-def infer(
+def infer_batches(
     model: nn.Module, batches: Iterable[Batch], plan: InferPlan, hooks: InferHooks | None = None
 ) -> None:
     """Pass every batch through the model in evaluation mode."""
     hooks = hooks or InferHooks()
     model.eval()
     for batch in hooks.each_batch(batches):
-        hooks.on_output(batch, detect(model, batch[0], plan))
+        hooks.on_output(batch, detect_objects(model, batch[0], plan))
 
 
-def detect(model: nn.Module, images: list[torch.Tensor], plan: InferPlan) -> Any:
+def detect_objects(model: nn.Module, images: list[torch.Tensor], plan: InferPlan) -> Any:
     """One forward pass; on a device it ends when the detections have arrived on the host."""
     with torch.inference_mode():
-        if plan.device != "cpu":
-            with phase("transfer"):
-                images = [image.to(plan.device, non_blocking=True) for image in images]
-        if plan.precision == "fp32":
+        return run_forward(model, images, plan)
+
+
+def run_forward(
+    model: nn.Module,
+    images: list[torch.Tensor],
+    plan: InferPlan,
+    on_device: Callable[[Any], Any] = lambda output: output,
+) -> Any:
+    """To the device, through the model and back; `on_device` may make the output smaller before that."""
+    if plan.device != "cpu":
+        with phase("transfer"):
+            images = [image.to(plan.device, non_blocking=True) for image in images]
+    if plan.precision == "fp32":
+        output = model(images)
+    else:
+        with torch.autocast(plan.device.split(":")[0], dtype=AUTOCAST[plan.precision]):
             output = model(images)
-        else:
-            with torch.autocast(plan.device.split(":")[0], dtype=AUTOCAST[plan.precision]):
-                output = model(images)
-        if plan.device != "cpu":
-            with phase("transfer"):
-                output = to_host(output)
+    output = on_device(output)
+    if plan.device != "cpu":
+        with phase("transfer"):
+            output = to_host(output)
     return output
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
-from detscope.machine.gpus import Gpus, list_gpus
+from detscope.extras import EXTRA_OF, install_hint
+from detscope.machine.devices import GpuList, list_gpus
+from detscope.machine.facts import PACKAGES, cpu_clock, cpu_model, package_version, torch_cuda_version
 from detscope.machine.limits import (
     cpu_quota_cores,
     disk_free_bytes,
@@ -17,17 +22,24 @@ from detscope.machine.limits import (
     shared_memory_bytes,
     usable_cores,
 )
-from detscope.machine.processor import cpu_clock, cpu_model
-from detscope.machine.tools import find_browser, find_nsight, find_program
-from detscope.machine.torch_check import TorchCheck, check_torch
-from detscope.machine.versions import PACKAGES, package_version, torch_cuda_version
+from detscope.machine.programs import find_browser, find_nsight, find_program
 
 GIB = 1024**3
 MATCH_TOPIC = "torch with torchvision"
+_PROBE = """
+import json, warnings
+warnings.simplefilter("ignore")
+import torch, torchvision
+boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
+kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
+count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+names = [torch.cuda.get_device_name(index) for index in range(count)]
+print(json.dumps({"kept": kept, "devices": names, "threads": torch.get_num_threads()}))
+"""
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFinding:
     """One thing looked at; `cost` and `remedy` are empty when it is fine."""
 
     topic: str
@@ -37,154 +49,180 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> list[Finding]:
+@dataclass(frozen=True)
+class TorchCheck:
+    """How trying torch and torchvision together went."""
+
+    works: bool
+    problem: str = ""
+    cuda_devices: tuple[str, ...] = ()
+    threads: int | None = None
+
+
+def examine_machine() -> list[MachineFinding]:
     """Look at everything; imports torch in another process, so it takes some seconds."""
-    torch = check_torch()
-    gpus = list_gpus()
+    torch, browser = check_torch(), find_browser()
+    memory, limit, free = psutil.virtual_memory(), memory_limit_bytes(), disk_free_bytes(Path())
+    contained = f", container limit {_in_gib(limit)}" if limit is not None else ""
     return [
-        _python(),
-        *(_package(name) for name in PACKAGES),
-        _match(torch),
-        _cuda(torch, gpus),
-        _cores(torch),
-        _clock(),
-        _memory(),
-        _shared_memory(),
-        _disk(),
-        _browser(),
-        _nsight("Nsight Systems", "nsys"),
-        _nsight("Nsight Compute", "ncu"),
-        _program("make", "`make demo` and `make test` do not run", "install the package make"),
-        _program("docker", "the container image cannot be built here", "see docs/docker.md"),
+        MachineFinding("python", "ok", platform.python_version()),
+        *(
+            _look_for(
+                name,
+                package_version(name),
+                "not installed",
+                f"what needs {name} fails",
+                install_hint(EXTRA_OF[name]) if name in EXTRA_OF else "pip install .",
+            )
+            for name in PACKAGES
+        ),
+        _judge_match(torch),
+        _judge_cuda(torch, list_gpus()),
+        _judge_cores(torch),
+        _judge_clock(),
+        _judge_room(
+            "memory",
+            f"{_in_gib(memory.available)} available of {_in_gib(memory.total)}{contained}",
+            min(memory.available, limit or memory.available) < 4 * GIB,
+            "full-size detectors at batch 2 need about 4 GiB on a CPU",
+            "use tiny_* models or a smaller batch",
+        ),
+        _judge_shared_memory(),
+        _judge_room(
+            "disk",
+            f"{_in_gib(free)} free in the current folder",
+            free < 2 * GIB,
+            "weights, data sets and traces may not fit",
+            "free space, or set output.runs and data.root elsewhere",
+        ),
+        _look_for(
+            "browser",
+            browser and browser.name,
+            "no Chromium",
+            "no pictures of the report; reports themselves open in any browser",
+            "install the package chromium",
+        ),
+        *(
+            _look_for(
+                product,
+                find_nsight(program),
+                f"{program} not found",
+                f"nothing can be recorded with {product} here",
+                "install it from NVIDIA, or put it on PATH",
+            )
+            for product, program in (("Nsight Systems", "nsys"), ("Nsight Compute", "ncu"))
+        ),
+        *(
+            _look_for(program, find_program((program,)), "not on PATH", cost, remedy)
+            for program, cost, remedy in (
+                ("make", "`make demo` and `make test` do not run", "install the package make"),
+                ("docker", "the container image cannot be built here", "see docs/docker.md"),
+            )
+        ),
     ]
 
 
-def torch_matches(findings: list[Finding]) -> bool:
+def torch_matches(findings: list[MachineFinding]) -> bool:
     """True if torch and torchvision were found to work together."""
     return any(finding.topic == MATCH_TOPIC and finding.status == "ok" for finding in findings)
 
 
-def _python() -> Finding:
-    return Finding("python", "ok", platform.python_version())
+def check_torch(timeout_s: float = 300.0) -> TorchCheck:
+    """Does torch work here together with torchvision? Tried for real, in a process of its own.
+
+    Torchvision's compiled operators load only beside the torch build they were made for, and a
+    mismatch shows only at import, as `operator torchvision::nms does not exist`.
+    """
+    # -P: a file named torch.py in the current folder must not be what is examined.
+    command = [sys.executable, "-P", "-c", _PROBE]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return TorchCheck(False, f"importing torch and torchvision took more than {timeout_s:.0f} s")
+    if done.returncode != 0:
+        last_words = done.stderr.strip().rpartition("\n")[2].strip()
+        return TorchCheck(False, last_words or f"ended with exit code {done.returncode}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if answer["kept"] != [0, 2]:
+        return TorchCheck(False, f"torchvision.ops.nms gave a wrong answer: {answer['kept']}")
+    return TorchCheck(True, "", tuple(answer["devices"]), answer["threads"])
 
 
-def _package(name: str) -> Finding:
-    version = package_version(name)
-    if version is None:
-        return Finding(name, "missing", "not installed", f"what needs {name} fails", "pip install .")
-    return Finding(name, "ok", version)
+def _look_for(topic: str, found: str | Path | None, absent: str, cost: str, remedy: str) -> MachineFinding:
+    if found is None:
+        return MachineFinding(topic, "missing", absent, cost, remedy)
+    return MachineFinding(topic, "ok", str(found))
 
 
-def _match(torch: TorchCheck) -> Finding:
+def _judge_match(torch: TorchCheck) -> MachineFinding:
     if torch.works:
-        return Finding(MATCH_TOPIC, "ok", "match: torchvision.ops.nms runs")
-    if "torchvision::" in torch.problem:
+        return MachineFinding(MATCH_TOPIC, "ok", "match: torchvision.ops.nms runs")
+    if package_version("torch") is None:
+        remedy = install_hint("torch")
+    elif "torchvision::" in torch.problem:
         remedy = "install both from one index in one command: pip install --force-reinstall torch torchvision"
     else:
         remedy = "see docs/install.md, or start from a fresh environment: make clean demo"
-    return Finding(MATCH_TOPIC, "missing", torch.problem, "no model can be built or trained", remedy)
+    return MachineFinding(MATCH_TOPIC, "missing", torch.problem, "no model can be built or trained", remedy)
 
 
-def _cuda(torch: TorchCheck, gpus: Gpus) -> Finding:
+def _judge_cuda(torch: TorchCheck, gpus: GpuList) -> MachineFinding:
     cost = "no device times, utilisation or device memory; CPU runs work"
     if torch.cuda_devices:
-        return Finding("CUDA devices", "ok", f"{', '.join(torch.cuda_devices)} (driver {gpus.driver})")
+        return MachineFinding("CUDA devices", "ok", f"{', '.join(torch.cuda_devices)} (driver {gpus.driver})")
     if not gpus.devices:
         remedy = "with an NVIDIA GPU: install its driver; in a container: start it with --gpus"
-        return Finding("CUDA devices", "missing", gpus.reason, cost, remedy)
+        return MachineFinding("CUDA devices", "missing", gpus.reason, cost, remedy)
     names = ", ".join(gpu.name for gpu in gpus.devices)
     build = torch_cuda_version()
     if build is None:
         remedy = "install torch and torchvision from the package index (the CUDA build)"
-        return Finding("CUDA devices", "warning", f"{names}, but torch is built without CUDA", cost, remedy)
+        return MachineFinding(
+            "CUDA devices", "warning", f"{names}, but torch is built without CUDA", cost, remedy
+        )
     value = f"{names} (driver {gpus.driver}), but torch for CUDA {build} cannot use it"
-    return Finding("CUDA devices", "warning", value, cost, "update the NVIDIA driver")
+    return MachineFinding("CUDA devices", "warning", value, cost, "update the NVIDIA driver")
 
 
-def _cores(torch: TorchCheck) -> Finding:
+def _judge_cores(torch: TorchCheck) -> MachineFinding:
     usable, total, quota = usable_cores(), psutil.cpu_count() or 1, cpu_quota_cores()
     value = f"{usable} of {total} usable, {cpu_model() or 'unknown processor'}"
     if torch.threads:
         value += f"; torch uses {torch.threads} threads"
-    if quota is not None and quota < usable:
-        cost = "threads beyond the quota are paused in bursts: unsteady times"
-        remedy = f"set training.threads to {max(1, int(quota))} or raise the container's CPU limit"
-        return Finding("cores", "warning", f"{value}; quota {quota:g}", cost, remedy)
-    return Finding("cores", "ok", value)
+    if quota is None or quota >= usable:
+        return MachineFinding("cores", "ok", value)
+    cost = "threads beyond the quota are paused in bursts: unsteady times"
+    remedy = f"set training.threads to {max(1, int(quota))} or raise the container's CPU limit"
+    return MachineFinding("cores", "warning", f"{value}; quota {quota:g}", cost, remedy)
 
 
-def _clock() -> Finding:
+def _judge_clock() -> MachineFinding:
     clock = cpu_clock()
     governor = clock["governor"]
     value = f"{clock['clock_mhz']:.0f} MHz" if clock["clock_mhz"] else "clock not readable"
-    if governor in {"powersave", "ondemand", "conservative"}:
-        remedy = "for measuring: cpupower frequency-set -g performance"
-        return Finding(
-            "CPU clock", "warning", f"{value}, {governor}", "the clock moves with the load", remedy
-        )
-    return Finding("CPU clock", "ok", f"{value}, governor {governor or 'not readable'}")
+    if governor not in {"powersave", "ondemand", "conservative"}:
+        return MachineFinding("CPU clock", "ok", f"{value}, governor {governor or 'not readable'}")
+    remedy = "for measuring: cpupower frequency-set -g performance"
+    return MachineFinding(
+        "CPU clock", "warning", f"{value}, {governor}", "the clock moves with the load", remedy
+    )
 
 
-def _memory() -> Finding:
-    memory = psutil.virtual_memory()
-    limit = memory_limit_bytes()
-    value = f"{_gib(memory.available)} available of {_gib(memory.total)}"
-    if limit is not None:
-        value += f", container limit {_gib(limit)}"
-    if min(memory.available, limit or memory.available) < 4 * GIB:
-        cost = "full-size detectors at batch 2 need about 4 GiB on a CPU"
-        return Finding("memory", "warning", value, cost, "use tiny_* models or a smaller batch")
-    return Finding("memory", "ok", value)
-
-
-def _shared_memory() -> Finding:
+def _judge_shared_memory() -> MachineFinding:
     shared = shared_memory_bytes()
     cost = "loader workers hand batches over through it; too little stops a run"
     if shared is None:
-        return Finding("/dev/shm", "missing", "no such file system", cost, "use --num-workers 0")
+        return MachineFinding("/dev/shm", "missing", "no such file system", cost, "use --num-workers 0")
     total, free = shared
-    value = f"{_gib(free)} free of {_gib(total)}"
-    if free < GIB // 2:
-        remedy = "in a container: docker run --shm-size 2g; else --num-workers 0"
-        return Finding("/dev/shm", "warning", value, cost, remedy)
-    return Finding("/dev/shm", "ok", value)
+    value, remedy = f"{_in_gib(free)} free of {_in_gib(total)}", "in a container: docker run --shm-size 2g"
+    return _judge_room("/dev/shm", value, free < GIB // 2, cost, f"{remedy}; else --num-workers 0")
 
 
-def _disk() -> Finding:
-    free = disk_free_bytes(Path())
-    value = f"{_gib(free)} free in the current folder"
-    if free < 2 * GIB:
-        cost = "weights, data sets and traces may not fit"
-        return Finding(
-            "disk", "warning", value, cost, "free space, or set output.runs and data.root elsewhere"
-        )
-    return Finding("disk", "ok", value)
+def _judge_room(topic: str, value: str, is_tight: bool, cost: str, remedy: str) -> MachineFinding:
+    if is_tight:
+        return MachineFinding(topic, "warning", value, cost, remedy)
+    return MachineFinding(topic, "ok", value)
 
 
-def _browser() -> Finding:
-    found = find_browser()
-    if found is None:
-        cost = "no pictures of the report; reports themselves open in any browser"
-        return Finding("browser", "missing", "no Chromium", cost, "install the package chromium")
-    return Finding("browser", "ok", found.name)
-
-
-def _nsight(product: str, program: str) -> Finding:
-    found = find_nsight(program)
-    if found is None:
-        cost = f"nothing can be recorded with {product} here"
-        return Finding(
-            product, "missing", f"{program} not found", cost, "install it from NVIDIA, or put it on PATH"
-        )
-    return Finding(product, "ok", str(found))
-
-
-def _program(name: str, cost: str, remedy: str) -> Finding:
-    found = find_program((name,))
-    if found is None:
-        return Finding(name, "missing", "not on PATH", cost, remedy)
-    return Finding(name, "ok", str(found))
-
-
-def _gib(count: int) -> str:
+def _in_gib(count: int) -> str:
     return f"{count / GIB:.1f} GiB"

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores, memory, shared memory, disk.
+"""What this process may use of the machine: cores, memory, shared memory, disk; and whether it ran out.
 
 In a container the machine's totals say little; the control group's limits count.
 """
@@ -6,6 +6,7 @@ In a container the machine's totals say little; the control group's limits count
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,22 @@ import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 _SHARED_MEMORY = Path("/dev/shm")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt]?i?b)?", re.IGNORECASE)
+_UNITS = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_LARGEST = 2**62  # beyond it no machine and no system call
+_MEMORY_ERRORS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "MemoryError",
+)
+# oneDNN, which computes convolutions on a CPU, and the start of a thread say that they failed and not why
+_VAGUE_ERRORS = ("could not create a primitive", "could not execute a primitive", "can't start new thread")
+_NOTHING_LEFT_BYTES = 256 << 20
 
 
 def usable_cores() -> int:
@@ -24,15 +41,17 @@ def usable_cores() -> int:
 
 def cpu_quota_cores(root: Path = _CGROUP) -> float | None:
     """The container's share of processor time, in cores; None without a quota."""
-    version2 = _read(root / "cpu.max").split()
-    if len(version2) == 2:
-        return _ratio(version2[0], version2[1])
-    return _ratio(_read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us"))
+    words = read_text(root / "cpu.max").split()
+    if len(words) != 2:  # control groups of version 1
+        words = [read_text(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if not all(word.isdigit() for word in words) or int(words[1]) == 0:
+        return None  # "max" and "-1" both mean unlimited
+    return int(words[0]) / int(words[1])
 
 
 def memory_limit_bytes(root: Path = _CGROUP) -> int | None:
     """The container's memory limit; None where there is none below the machine's memory."""
-    text = _read(root / "memory.max") or _read(root / "memory/memory.limit_in_bytes")
+    text = read_text(root / "memory.max") or read_text(root / "memory/memory.limit_in_bytes")
     if not text.isdigit():
         return None
     limit = int(text)
@@ -55,20 +74,52 @@ def disk_free_bytes(folder: Path) -> int:
 
 def status_bytes(name: str) -> int | None:
     """What the kernel counts of this process: VmSize, VmPeak, VmRSS, VmHWM; None where it does not tell."""
-    for line in _read(Path("/proc/self/status")).splitlines():
+    for line in read_text(Path("/proc/self/status")).splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
 
 
-def _ratio(quota: str, period: str) -> float | None:
-    if not (quota.isdigit() and period.isdigit()) or int(period) == 0:
-        return None  # "max" and "-1" both mean unlimited
-    return int(quota) / int(period)
+def host_memory_ran_out(text: str) -> str | None:
+    """The words of an error that came of it, with the evidence where they do not say so; None: it did not."""
+    if any(sign in text for sign in _MEMORY_ERRORS):
+        return text
+    if not any(sign in text for sign in _VAGUE_ERRORS):
+        return None
+    room = least_addresses_left_bytes()
+    if room is None or room > _NOTHING_LEFT_BYTES:
+        return None
+    return f"{text} (the process had come within {room / 1e6:.0f} MB of its limit of addresses)"
 
 
-def _read(path: Path) -> str:
+def least_addresses_left_bytes() -> int | None:
+    """Bytes between this process's limit of addresses and the most it ever had; None without a limit."""
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        import resource  # not on every system
+    except ImportError:
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    most, now = status_bytes("VmPeak"), status_bytes("VmSize")
+    if limit == resource.RLIM_INFINITY or most is None or now is None:
+        return None
+    return limit - (most if most <= limit else now)  # beyond it: the limit came after that moment
+
+
+def parse_size(text: object) -> int | None:
+    """Bytes of `4GiB`, `500 MB` or a plain number; None where it is not a size."""
+    if type(text) is int:
+        return text if 0 < text < _LARGEST else None
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    unit = _UNITS.get((match[2] or "b").lower()) if match else None
+    if match is None or unit is None:
+        return None
+    size = float(match[1]) * unit
+    return round(size) or None if size < _LARGEST else None
+
+
+def read_text(path: Path) -> str:
+    """What a file of the system says, without blanks around it; nothing where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

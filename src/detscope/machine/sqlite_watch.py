@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from math import inf
 from time import monotonic
 
-from detscope.limits import limit, over_limit
+from detscope.limits import over_limit, read_limit
 
 _INSTRUCTIONS = 20_000  # of SQLite's machine between two looks: some tenths of a millisecond
 
@@ -19,23 +19,23 @@ class QueryWatch:
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._name = name
         self._deadline = inf
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit("database_value_bytes"))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, read_limit("database_value_bytes"))
         # SQLite holds signals up for as long as it works; a call of Python's lets them through
         connection.set_progress_handler(lambda: monotonic() > self._deadline, _INSTRUCTIONS)
         connection.execute("PRAGMA trusted_schema = OFF")
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def watch_query(self) -> Iterator[None]:
         """While one row, or one piece of many, is waited for."""
-        self._deadline = monotonic() + limit("database_seconds")
+        self._deadline = monotonic() + read_limit("database_seconds")
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise self.explained(error) from error
+            raise self.explain_error(error) from error
         finally:
             self._deadline = inf
 
-    def explained(self, error: sqlite3.OperationalError) -> BaseException:
+    def explain_error(self, error: sqlite3.OperationalError) -> BaseException:
         """What an interrupted query means: too long without a row, or a Ctrl-C that SQLite swallowed."""
         if str(error) != "interrupted":
             return error

@@ -2,63 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import log
 from typing import Any
 
 import numpy as np
 
 from detscope.errors import InputError, UsageError
-from detscope.predict.choice import Estimate, TargetModel
-from detscope.predict.device_model import DeviceModel
-from detscope.predict.expected import counted_by_traffic, knows_update
-from detscope.predict.fits import FITS, decide
-from detscope.predict.graph import LayerGraph
-from detscope.predict.lifetimes import TrainingPlan
-from detscope.predict.memory import simulate_training
-from detscope.predict.memory_model import MemoryModel
-from detscope.predict.samples import Case
+from detscope.predict.device.model import DeviceModel
+from detscope.predict.layers.graph import LayerGraph
+from detscope.predict.layers.model import LayerModel
+from detscope.predict.memory.lifetimes import TrainingPlan, simulate_training
+from detscope.predict.memory.model import FITS, MemoryModel, decide_fit
+from detscope.predict.models.choice import TargetModel
+from detscope.predict.models.methods import HybridModel, find_physical
+from detscope.predict.samples import StepCase
 
+_ITSELF = "(the model itself)"
 _LARGEST = 1e24
 
 
-def answer(
+def share_by_stage(model: TargetModel, case: StepCase) -> dict[str, float] | None:
+    """Shares of the device's time by stage; None where only trees were fitted, which know no layers."""
+    physical = find_physical(model.near, model.far)
+    by_stage = physical.sum_by_stage(case) if physical is not None else {}
+    whole = float(sum(by_stage.values()))
+    return {stage or _ITSELF: float(part) / whole for stage, part in by_stage.items()} if whole > 0 else None
+
+
+def answer_questions(
     graph: LayerGraph,
     batches: Sequence[int],
     device: DeviceModel | None = None,
     limit_bytes: float | None = None,
-    simulate: Callable[[Case], dict[str, Any]] | None = None,
+    simulate: Callable[[StepCase], dict[str, Any]] | None = None,
     optimizer: str = "sgd",
 ) -> dict[str, Any]:
     """Rows per batch size and what follows from them; without a device model memory is simulated alone.
 
-    `simulate` gives a row's memory where more is known than the layer graph; see `simulated_row`.
+    `simulate` gives a row's memory where more is known than the layer graph; see `simulate_row`.
     """
     wrong = [batch for batch in batches if batch < 1]
     if wrong or not batches:
         raise UsageError(f"a batch of {wrong[0] if wrong else 'no'} images", "--batch-sizes 1,2,4,8")
-    cases = [Case(graph, batch, optimizer) for batch in batches]
+    cases = [StepCase(graph, batch, optimizer) for batch in batches]
     limit = limit_bytes if limit_bytes is not None else (device.limit_bytes if device else None)
-    rows = [(simulate or simulated_row)(case) for case in cases]
+    rows = [(simulate or simulate_row)(case) for case in cases]
     notes: list[str] = []
     if device is not None:
         _add_estimates(rows, cases, device, notes)
-        notes += [*device.notes, *_never_measured(graph, device), *_other_update(device, optimizer)]
+        notes += [*device.notes, *_note_latency(graph, device, optimizer)]
     for row in rows:
-        row["fits"] = _fits(row, limit, device)
+        row["fits"] = _decide_fit(row, limit, device)
+    known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
+    best = max(known, key=lambda row: row["batch"] / row["latency_ms"]) if known else None
     return {
         "network": graph.name,
         "fingerprint": device.fingerprint if device else None,
         "limit_bytes": limit,
         "rows": rows,
         "largest_batch_that_fits": max((row["batch"] for row in rows if row["fits"] == FITS), default=None),
-        "best_batch_for_throughput": _best_batch(rows),
+        "best_batch_for_throughput": best and best["batch"],
         "cannot_tell": [] if device and "latency" in device.targets else ["latency: no device model"],
         "notes": notes,
     }
 
 
-def simulated_row(case: Case) -> dict[str, Any]:
+def simulate_row(case: StepCase) -> dict[str, Any]:
     """Memory of a case by its layer graph alone; what samples tell is filled in later."""
     found = simulate_training(case.graph, TrainingPlan(case.batch))
     return {
@@ -74,72 +84,60 @@ def simulated_row(case: Case) -> dict[str, Any]:
 
 
 def _add_estimates(
-    rows: list[dict[str, Any]], cases: Sequence[Case], device: DeviceModel, notes: list[str]
+    rows: list[dict[str, Any]], cases: Sequence[StepCase], device: DeviceModel, notes: list[str]
 ) -> None:
     for target, key in (("memory", "process_bytes"), ("latency", "latency_ms")):
         model = device.targets.get(target)
         if model is None:
             continue
-        estimate = _sensible(model, cases, target)
-        unbounded = _unbounded(model, cases, estimate) if target == "memory" else [None] * len(cases)
+        with np.errstate(all="ignore"):
+            estimate = model.estimate_cases(cases)
+        ends = np.concatenate([estimate.predicted, estimate.lower, estimate.upper])
+        if not ((ends > 0) & (ends < _LARGEST)).all():  # a model that was tampered with may give others
+            raise InputError(
+                f"the device model's {target} is no positive number", "fit it again: detscope fit"
+            )
         for place, row in enumerate(rows):
             row[key] = float(estimate.predicted[place])
             row[f"{key}_interval"] = [float(estimate.lower[place]), float(estimate.upper[place])]
-            if len(model.reach.places):  # else no whole network was measured: nothing to be far from
+            if model.reach.places.size:  # else no whole network was measured: nothing to be far from
                 row["extrapolated"] = bool(row["extrapolated"]) or bool(estimate.extrapolated[place])
-            if unbounded[place] is not None:
-                row["process_bytes_unbounded"] = unbounded[place]
-        if estimate.extrapolated.any() and len(model.reach.places):
-            outside = len({number for case in cases for number in model.reach.outside(case)})
+        if target == "memory" and isinstance(model.far, MemoryModel):
+            for row, wanted in zip(rows, model.far.predict_unbounded(cases).tolist(), strict=True):
+                row["process_bytes_unbounded"] = max(wanted, row[key])
+        if estimate.extrapolated.any() and model.reach.places.size:
+            outside = len({number for case in cases for number in model.reach.find_outside(case)})
             notes.append(
                 f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
             )
 
 
-def _sensible(model: TargetModel, cases: Sequence[Case], target: str) -> Estimate:
-    """An estimate of positive numbers; a model that was tampered with may give others."""
-    with np.errstate(all="ignore"):
-        found = model.estimate(cases)
-    ends = np.concatenate([found.predicted, found.lower, found.upper])
-    if not ((ends > 0) & (ends < _LARGEST)).all():
-        raise InputError(f"the device model's {target} is no positive number", "fit it again: detscope fit")
-    return found
-
-
-def _never_measured(graph: LayerGraph, device: DeviceModel) -> list[str]:
+def _note_latency(graph: LayerGraph, device: DeviceModel, optimizer: str) -> Iterator[str]:
+    """What latencies of this network rest on that was never measured."""
     latency = device.targets.get("latency")
-    note = counted_by_traffic(latency, graph) if latency else None
-    return [note] if note else []
+    if latency is None:
+        return
+    physical = find_physical(latency.near, latency.far)
+    if isinstance(physical, LayerModel):
+        why, kinds = "operations no microbench has seen", physical.table.list_unseen_kinds(graph)
+    else:
+        why, kinds = "operations without a rule", graph.unknown_kinds
+    if kinds:
+        yield f"latency: {why}, counted by memory traffic: {', '.join(kinds)}"
+    # trees know whole steps alone
+    parts = [one.physical if isinstance(one, HybridModel) else one for one in (latency.near, latency.far)]
+    known = all(isinstance(one, LayerModel) and one.table.knows_update(optimizer) for one in parts)
+    if optimizer != "sgd" and not known:
+        yield f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"
 
 
-def _other_update(device: DeviceModel, optimizer: str) -> list[str]:
-    latency = device.targets.get("latency")
-    if optimizer == "sgd" or latency is None or knows_update(latency, optimizer):
-        return []
-    return [f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"]
-
-
-def _unbounded(model: TargetModel, cases: Sequence[Case], estimate: Estimate) -> list[float | None]:
-    if not isinstance(model.far, MemoryModel):
-        return [None] * len(cases)
-    wanted = model.far.unbounded(cases)
-    return [max(float(value), float(known)) for value, known in zip(wanted, estimate.predicted, strict=True)]
-
-
-def _fits(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:
+def _decide_fit(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:
     if limit is None:
         return "cannot tell: no memory limit"
     if row["process_bytes"] is None:  # the allocator's share alone: a process needs more
         unknown = "the device model has no measured memory" if device else "no device model"
         return "does not fit" if row["reserved_bytes"] > limit else f"cannot tell: {unknown}"
     lower, upper = row["process_bytes_interval"]
-    return decide(row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2)
-
-
-def _best_batch(rows: Sequence[dict[str, Any]]) -> int | None:
-    """The batch with the most images per second among those that do not plainly fail to fit."""
-    known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
-    if not known:
-        return None
-    best: int = max(known, key=lambda row: row["batch"] / row["latency_ms"])["batch"]
-    return best
+    return decide_fit(
+        row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2
+    )

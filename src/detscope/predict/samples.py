@@ -8,15 +8,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detscope.errors import InputError
-from detscope.predict.graph import LayerGraph
+import numpy as np
+import numpy.typing as npt
 
+from detscope.errors import InputError
+from detscope.predict.layers.graph import LayerGraph
+
+Array = npt.NDArray[np.float64]
 MIB = 1 << 20
 TARGETS = ("allocated_bytes", "reserved_bytes", "process_bytes", "latency_ms")
+_COLUMNS = {  # ours <- theirs, factor
+    "allocated_bytes": ("mem_alloc", MIB),
+    "reserved_bytes": ("mem_reserved", MIB),
+    "process_bytes": ("mem_used", MIB),
+    "latency_ms": ("latency", 1),
+    "latency_low_ms": ("latency_low", 1),
+    "latency_high_ms": ("latency_high", 1),
+}
 
 
 @dataclass(frozen=True)
-class Case:
+class StepCase:
     """What is asked about: a network at a batch size, trained with an optimizer."""
 
     graph: LayerGraph
@@ -25,10 +37,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Sample:
+class StepSample:
     """A case and what was measured; None where a figure was not."""
 
-    case: Case
+    case: StepCase
     network: str
     level: int
     allocated_bytes: float | None = None
@@ -40,28 +52,25 @@ class Sample:
     latency_low_ms: float | None = None  # the 95 % interval of the median that latency_ms is
     latency_high_ms: float | None = None
 
-    def value(self, target: str) -> float | None:
+    def get_value(self, target: str) -> float | None:
         """The figure of one of TARGETS."""
         found: float | None = getattr(self, target)
         return found
 
 
-def with_target(samples: Sequence[Sample], target: str) -> list[Sample]:
+def keep_measured(samples: Sequence[StepSample], target: str) -> list[StepSample]:
     """The samples that ran and in which the target was measured."""
-    return [one for one in samples if one.passed and one.value(target) is not None]
+    return [one for one in samples if one.passed and one.get_value(target) is not None]
 
 
-_COLUMNS = {  # ours <- theirs, factor
-    "allocated_bytes": ("mem_alloc", MIB),
-    "reserved_bytes": ("mem_reserved", MIB),
-    "process_bytes": ("mem_used", MIB),
-    "latency_ms": ("latency", 1),
-    "latency_low_ms": ("latency_low", 1),
-    "latency_high_ms": ("latency_high", 1),
-}
+def choose_spread(samples: Sequence[StepSample], count: int) -> list[StepSample]:
+    """`count` of them, spread over batch sizes from the smallest to the largest."""
+    ordered = sorted(samples, key=lambda one: one.case.batch)
+    places = np.unique(np.linspace(0, len(ordered) - 1, count).round().astype(int))
+    return [ordered[place] for place in places]
 
 
-def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> list[Sample]:
+def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> list[StepSample]:
     """Rows of an older CSV (`,` or `|`) whose network and level have a layer graph; others are left out."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -74,8 +83,19 @@ def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> li
             network = row.get("net_name") or row["net"]
             level = int(row.get("level") or row.get("prune_level") or row["test_var"])
             graph = graphs.get((network, level))
-            if graph is not None:
-                found.append(_sample(row, network, level, graph))
+            if graph is None:
+                continue
+            batch = int(row["bs"])
+            if batch < 1:
+                raise ValueError(f"batch {batch}")
+            values = {
+                ours: float(row[theirs]) * factor if row.get(theirs) else None
+                for ours, (theirs, factor) in _COLUMNS.items()
+            }
+            passed = row.get("passed", "True").strip().lower() in ("true", "1")
+            device = (row.get("device") or "").strip()
+            case = StepCase(graph, batch)
+            found.append(StepSample(case, network, level, passed=passed, device=device, **values))
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(
                 f"{path}, line {number}: {error!r:.80} is missing or no number", "see docs/predict.md"
@@ -85,23 +105,10 @@ def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> li
     return found
 
 
-def _sample(row: Mapping[str, str], network: str, level: int, graph: LayerGraph) -> Sample:
-    batch = int(row["bs"])
-    if batch < 1:
-        raise ValueError(f"batch {batch}")
-    values = {
-        ours: float(row[theirs]) * factor if row.get(theirs) else None
-        for ours, (theirs, factor) in _COLUMNS.items()
-    }
-    passed = row.get("passed", "True").strip().lower() in ("true", "1")
-    device = (row.get("device") or "").strip()
-    return Sample(Case(graph, batch), network, level, passed=passed, device=device, **values)
-
-
-def fingerprint(samples: Sequence[Sample]) -> str:
+def sum_samples(samples: Sequence[StepSample]) -> str:
     """A short sum of what a model was fitted on."""
     digest = hashlib.sha256()
     for one in samples:
-        figures = [one.value(target) for target in TARGETS]
+        figures = [one.get_value(target) for target in TARGETS]
         digest.update(repr((one.network, one.level, one.case.batch, figures)).encode())
     return digest.hexdigest()[:16]

@@ -23,12 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from detscope.record.borders import BorderScribe
-from detscope.record.events import WIDTH, EventBuffer
-from detscope.record.model_probes import ModelProbes, StageLike
-from detscope.record.nodes import NodeTable
-from detscope.record.phases import PhaseProbes
-from detscope.record.replay import StepAccount, replay
+from detscope.record.model.borders import BorderWriter
+from detscope.record.model.phases import PhaseProbes
+from detscope.record.model.probes import ModelProbes
+from detscope.record.steps.events import TIME, WIDTH, EventBuffer
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.replay import replay_events
+from detscope.zoo.contract import Stage
 
 FLOPS_PER_SAMPLE, FLOPS_PER_OUTPUT, FLOPS_PER_PAIR = 8, 1, 12
 
@@ -47,56 +48,41 @@ class Cost:
 
 
 def count_costs(
-    model: nn.Module, one_pass: Callable[[], object], stages: Sequence[StageLike], modules: str = "all"
+    model: nn.Module, one_pass: Callable[[], object], stages: Sequence[Stage], modules: str = "all"
 ) -> list[Cost]:
     """Run the pass once and account for its arithmetic; leaves nothing on the model."""
-    counter = _Counter()
+    counter = _OperatorCounter()
     nodes, buffer = NodeTable(), EventBuffer(now=counter.now)
-    scribe = BorderScribe(buffer)
+    borders = BorderWriter(buffer)
     phases = PhaseProbes(buffer, nodes, model, ())
-    probes = ModelProbes(model, nodes, scribe, modules, stages, (), lambda *_: None, lambda *_: None, phases)
+    probes = ModelProbes(model, nodes, borders, modules, stages, (), lambda *_: None, lambda *_: None, phases)
     phases.attach()
-    probes.attach(modules=True)
+    probes.attach_modules(modules=True)
     try:
         with counter:
             one_pass()
     finally:
-        probes.remove()
+        probes.remove_all()
         phases.remove()
-    events, _ = buffer.take()
-    moments = events[1::WIDTH]
-    accounts = [
-        replay(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
+    events, _ = buffer.take_events()
+    moments = events[TIME::WIDTH]
+    flops, moved = (
+        replay_events(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])
         for counted in (counter.flops, counter.bytes)
+    )
+    parts = (flops.total_ns, flops.self_ns, moved.total_ns, moved.self_ns)
+    return [
+        Cost(nodes[key[0]].kind, nodes[key[0]].path, key[1], *(part.get(key, 0) for part in parts))
+        for key in {key: None for part in parts for key in part}
     ]
-    return _costs(nodes, *accounts)
 
 
-def _costs(nodes: NodeTable, flops: StepAccount, moved: StepAccount) -> list[Cost]:
-    keys = {key: None for account in (flops, moved) for key in (*account.total_ns, *account.self_ns)}
-    found = []
-    for number, direction in keys:
-        node, key = nodes[number], (number, direction)
-        found.append(
-            Cost(
-                node.kind,
-                node.path,
-                direction,
-                flops.total_ns.get(key, 0),
-                flops.self_ns.get(key, 0),
-                moved.total_ns.get(key, 0),
-                moved.self_ns.get(key, 0),
-            )
-        )
-    return found
-
-
-class _Counter(TorchDispatchMode):
+class _OperatorCounter(TorchDispatchMode):
     """Counts operators; its clock says how many there were, its lists what they had done until then."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.own = _own_formulas()  # now: a model that uses them has loaded them
+        self.own = _find_own_formulas()  # now: a model that uses them has loaded them
         self.flops = [0]
         self.bytes = [0]
 
@@ -104,13 +90,7 @@ class _Counter(TorchDispatchMode):
         """The clock of the events: how many operators ran."""
         return len(self.flops) - 1
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = func.overloadpacket
         if packet not in flop_registry and packet not in self.own and not func.is_view:
@@ -125,50 +105,29 @@ class _Counter(TorchDispatchMode):
         elif packet in self.own:
             flops = self.own[packet](result, *args, **kwargs)
         self.flops.append(self.flops[-1] + int(flops))
-        self.bytes.append(self.bytes[-1] + (0 if func.is_view else _moved(args, kwargs, result)))
+        self.bytes.append(self.bytes[-1] + (0 if func.is_view else _count_bytes(args, kwargs, result)))
         return result
 
 
-def _moved(*parts: Any) -> int:
-    """Bytes of all tensors, each storage once."""
+def _count_bytes(*parts: Any) -> int:
     tensors = {id(leaf): leaf for leaf in tree_leaves(parts) if isinstance(leaf, torch.Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def _roi_align(
-    output: torch.Tensor,
-    features: torch.Tensor,  # noqa: ARG001
-    rois: torch.Tensor,
-    scale: float,
-    height: int,
-    width: int,
-    ratio: int,
-    aligned: bool = False,  # noqa: ARG001
-) -> int:
-    channels = output.shape[1]
-    per_bin = _samples(rois, scale, height, width, ratio)
-    return int(channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * rois.shape[0]))
+def _count_roi_align(output: torch.Tensor, _features: torch.Tensor, rois: torch.Tensor, *rest: Any) -> int:
+    scale, height, width, ratio = rest[:4]
+    per_bin = _count_samples(rois, scale, height, width, ratio)
+    return int(output.shape[1] * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * len(rois)))
 
 
-def _roi_align_backward(
-    output: torch.Tensor,  # noqa: ARG001
-    gradient: torch.Tensor,
-    rois: torch.Tensor,
-    scale: float,
-    height: int,
-    width: int,
-    batch: int,  # noqa: ARG001
-    channels: int,
-    *rest: Any,
-) -> int:
-    ratio = int(rest[2]) if len(rest) > 2 else -1
-    per_bin = _samples(rois, scale, height, width, ratio)
-    return int(
-        channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * gradient.shape[0])
-    )
+def _count_roi_backward(_: torch.Tensor, gradient: torch.Tensor, rois: torch.Tensor, *rest: Any) -> int:
+    scale, height, width, _batch, channels = rest[:5]
+    ratio = int(rest[7]) if len(rest) > 7 else -1
+    per_bin = _count_samples(rois, scale, height, width, ratio)
+    return int(channels * height * width * (FLOPS_PER_SAMPLE * per_bin + FLOPS_PER_OUTPUT * len(gradient)))
 
 
-def _samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: int) -> int:
+def _count_samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: int) -> int:
     """Samples per output bin, summed over all regions; without a ratio as many as the region is large."""
     if ratio > 0:
         return ratio * ratio * int(rois.shape[0])
@@ -179,17 +138,16 @@ def _samples(rois: torch.Tensor, scale: float, height: int, width: int, ratio: i
     )
 
 
-def _nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # noqa: ARG001
+def _count_nms(output: torch.Tensor, boxes: torch.Tensor, *_: Any) -> int:  # noqa: ARG001
     count = int(boxes.shape[0])
     return FLOPS_PER_PAIR * count * (count - 1) // 2
 
 
-def _own_formulas() -> dict[Any, Callable[..., int]]:
-    """Torchvision's operators, where they are loaded."""
+def _find_own_formulas() -> dict[Any, Callable[..., int]]:
     library = getattr(torch.ops, "torchvision", None)
-    found: dict[Any, Callable[..., int]] = {}
-    formulas = (("roi_align", _roi_align), ("_roi_align_backward", _roi_align_backward), ("nms", _nms))
-    for name, formula in formulas:
-        if library is not None and hasattr(library, name):
-            found[getattr(library, name)] = formula
-    return found
+    formulas: dict[str, Callable[..., int]] = {
+        "roi_align": _count_roi_align,
+        "_roi_align_backward": _count_roi_backward,
+        "nms": _count_nms,
+    }
+    return {getattr(library, name): one for name, one in formulas.items() if hasattr(library, name)}

@@ -15,7 +15,8 @@ from typing import Any
 
 from detscope import marks
 
-REGIONS = ("load", "decode", "transform", "collate")
+RegionSpan = tuple[str, int, int]  # region, start, end
+_TimedSample = tuple[Any, list[RegionSpan], int]  # with its regions and its start
 
 
 @dataclass
@@ -27,13 +28,9 @@ class BatchTiming:
     start_ns: int
     end_ns: int = 0
     images: int = 0
-    spans: list[tuple[str, int, int]] = field(default_factory=list)  # region, start, end
+    spans: list[RegionSpan] = field(default_factory=list)
     tensors: int | None = None  # that the worker sends, each a file of shared memory; None: not sent
     arrived_ns: int = 0  # when the loop had it
-
-    def region_ns(self, name: str) -> int:
-        """Time of one region in this batch."""
-        return sum(end - start for region, start, end in self.spans if region == name)
 
     def receive_ns(self, wait_ns: int) -> int | None:
         """Part of the loop's waiting that came after the worker had made the batch; None without one."""
@@ -54,18 +51,11 @@ class TimedBatch:
         return type(self)(pin_memory(self.batch), self.timing)
 
 
-@dataclass
-class _TimedSample:
-    sample: Any
-    spans: list[tuple[str, int, int]]
-    start_ns: int
-
-
-class _Collector:
+class RegionCollector:
     """The listener inside a worker: keeps the regions of the sample being read."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[str, int, int]] = []
+        self.spans: list[RegionSpan] = []
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
@@ -89,13 +79,13 @@ class TimedDataset:
         return len(self._dataset)
 
     def __getitem__(self, index: Any) -> _TimedSample:
-        collector = _Collector()
+        collector = RegionCollector()
         start_ns = perf_counter_ns()
         with marks.listening(collector):
             sample = self._dataset[index]
         if not collector.spans:  # a data set that marks nothing: all of it is loading
             collector.spans.append(("load", start_ns, perf_counter_ns()))
-        return _TimedSample(sample, collector.spans, start_ns)
+        return sample, collector.spans, start_ns
 
     def __getattr__(self, name: str) -> Any:
         # unpickling asks before there is a data set; hiding __getitems__ times samples one by one
@@ -114,11 +104,11 @@ class TimedCollate:
         from torch.utils.data import get_worker_info
 
         info = get_worker_info()
-        timing = BatchTiming(-1 if info is None else info.id, os.getpid(), samples[0].start_ns)
-        for sample in samples:
-            timing.spans += sample.spans
+        timing = BatchTiming(-1 if info is None else info.id, os.getpid(), samples[0][2])
+        for _, spans, _ in samples:
+            timing.spans += spans
         start_ns = perf_counter_ns()
-        batch = self._collate([sample.sample for sample in samples])
+        batch = self._collate([sample for sample, _, _ in samples])
         timing.end_ns = perf_counter_ns()
         timing.spans.append(("collate", start_ns, timing.end_ns))
         timing.images = len(samples)
@@ -128,12 +118,12 @@ class TimedCollate:
 
 def count_tensors(batch: Any) -> int:
     """Tensors of a batch as a worker sends it; a packed batch says itself what it sends."""
-    from detscope.record.memory_live import named_tensors
+    from detscope.record.memory.live import find_named_tensors
 
-    return len({id(tensor) for _, tensor in named_tensors(getattr(batch, "tensors", batch), "")})
+    return len({id(tensor) for _, tensor in find_named_tensors(getattr(batch, "tensors", batch), "")})
 
 
-def instrumented_iterator(loader: Iterable[Any]) -> Iterator[Any]:
+def instrument_iterator(loader: Iterable[Any]) -> Iterator[Any]:
     """An iterator over the loader; where it is a map-style DataLoader, its batches are `TimedBatch`es."""
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -156,7 +146,7 @@ def forget_workers(loader: Iterable[Any]) -> None:
         vars(loader)["_iterator"] = None
 
 
-def unwrap(item: Any) -> tuple[Any, BatchTiming | None]:
+def unwrap_batch(item: Any) -> tuple[Any, BatchTiming | None]:
     """The plain batch and, if it has them, its times."""
     if isinstance(item, TimedBatch):
         item.timing.arrived_ns = perf_counter_ns()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from detscope.report.labels import Labelled, Rectangle, draw_labels
+from detscope.report.labels import LabelledBox, Rectangle, draw_labels
 from detscope.report.palette import BLACK, Colour, colour_of
 from detscope.report.picture_files import encode, unique_stem
 from detscope.runs.atomic import storage_error, write_bytes
@@ -59,7 +59,7 @@ def draw(picture: Picture) -> Pixels:
     canvas = Image.fromarray(pixels)
     pen = ImageDraw.Draw(canvas)
     shown = [
-        Labelled(box, picture.labels[index], float(picture.scores[index]))
+        LabelledBox(box, picture.labels[index], float(picture.scores[index]))
         for index in weakest_first
         if (box := _rectangle(picture.boxes[index], width, height)) is not None
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from rich.text import Text
 
@@ -13,7 +13,7 @@ CANNOT_TELL = "cannot tell"
 _BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 
 
-def plain(value: object) -> str:
+def plain(value: str | float | None) -> str:
     """A name or sentence on one line, without characters that would steer a terminal."""
     text = value if isinstance(value, str) else str(value)
     return "".join(
@@ -21,17 +21,17 @@ def plain(value: object) -> str:
     )
 
 
-def cell(value: object, style: str = "") -> Text:
+def cell(value: str | float | None, style: str = "") -> Text:
     """A table cell of text that others chose; markup in it stays text."""
     return Text(ABSENT if value is None else plain(value), style=style)
 
 
-def is_number(value: object) -> TypeGuard[float]:
+def is_number(value: str | float | None) -> TypeGuard[float]:
     """A figure that can be printed: finite, and not a truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def number(value: Any, digits: int | None = None) -> str:
+def number(value: float | str | None, digits: int | None = None) -> str:
     """A figure with as many digits as help; the reason, where there is a text instead of a figure."""
     if not is_number(value):
         return plain(value) if isinstance(value, str) else ABSENT
@@ -41,7 +41,7 @@ def number(value: Any, digits: int | None = None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def with_unit(value: Any, unit: str) -> str:
+def with_unit(value: float | str | None, unit: str) -> str:
     """`12.3 ms`, `1.20 GB`; without the unit where there is no figure."""
     if not is_number(value):
         return number(value)
@@ -51,38 +51,35 @@ def with_unit(value: Any, unit: str) -> str:
     return f"{number(value)} {unit}".rstrip()
 
 
-def percent(value: Any) -> str:
+def percent(value: float | str | None) -> str:
     """A share of 0 to 1 as `41.0 %`."""
     return f"{100 * value:.1f} %" if is_number(value) else number(value)
 
 
-def interval(value: Any) -> str:
+def signed_percent(value: float | None) -> str:
+    """A change of 0.05 as `+5.0 %`."""
+    return f"{100 * value:+.1f} %" if is_number(value) else ABSENT
+
+
+def signed_interval(ends: tuple[float, float] | None) -> str:
+    """`+1.0 % to +5.0 %`; nothing where it is not known or has no width."""
+    return f"{signed_percent(ends[0])} to {signed_percent(ends[1])}" if ends and ends[0] != ends[1] else ""
+
+
+def interval(value: Sequence[float] | None) -> str:
     """`[305, 320]`."""
     if isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)):
         return f"[{number(value[0])}, {number(value[1])}]"
     return ABSENT
 
 
-def count(value: Any) -> str:
+def count(value: float | str | None) -> str:
     """`41.8 M`, `1,234`."""
     if not is_number(value):
         return number(value)
     return f"{value / 1e6:,.1f} M" if value >= 100_000 else f"{value:,.0f}"
 
 
-def mapping(source: Any, key: str) -> Mapping[str, Any]:
-    """A part of a summary; empty where it is missing."""
-    found = source.get(key) if isinstance(source, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def rows(source: Any, key: str) -> list[Mapping[str, Any]]:
-    """The rows of a part of a summary; none where it is missing."""
-    found = source.get(key) if isinstance(source, Mapping) else None
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
-
-
-def sentences(source: Any, key: str) -> list[str]:
-    """The texts of a part of a summary."""
-    found = source.get(key) if isinstance(source, Mapping) else None
-    return [plain(text) for text in found if text is not None] if isinstance(found, list | tuple) else []
+def category_name(category: str) -> str:
+    """A category of memory as people read it."""
+    return "optimizer state" if category == "optimizer" else category

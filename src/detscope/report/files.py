@@ -2,85 +2,57 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-from detscope.analyze.drawing import report_data
-from detscope.report.html.cells import cells_of
-from detscope.report.html.parts import Cards, Findings, Notes, Section, Table
-from detscope.report.html.report import report_html
-from detscope.report.html.sections import all_sections
-from detscope.report.markdown import name_cell, sentence, table
+from detscope.analyze.drawing import ReportData, report_data
+from detscope.report.figures import plain
+from detscope.report.model import Section
+from detscope.report.render.csv import sections_csv
+from detscope.report.render.markdown import sections_markdown, sentence
+from detscope.report.render.page import render_page
+from detscope.report.sections import make_sections
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
 from detscope.runs.standard_json import as_standard_json
 
 
-def write_as(run: Run | str | Path, form: str = "html", target: Path | None = None) -> Path:
-    """Write the report in one of the forms; returns where it is."""
-    opened = run if isinstance(run, Run) else load_run(run)
+def write_report(run: Run | str | Path, form: str = "html", target: Path | None = None) -> Path:
+    """Write the report beside the run's tables, or where asked; returns where it is."""
+    data = report_data(run if isinstance(run, Run) else load_run(run))
     makers = {"html": report_html, "md": _markdown, "json": _json, "csv": _csv}
-    path = target or opened.folder / f"report.{form}"
-    write_text(path, makers[form](opened))
+    path = target or data.run.folder / f"report.{form}"
+    write_text(path, makers[form](data))
     return path
 
 
-def _sections(run: Run) -> list[Section]:
-    return all_sections(report_data(run))[0]
+def report_html(data: ReportData) -> str:
+    """The whole page."""
+    sections, absent = make_sections(data)
+    summary = data.summary
+    name = (summary.model.name if summary.model else None) or "run"
+    verb = {"train": "training", "infer": "inference", "import": "recorded elsewhere"}.get(
+        summary.verb or "", summary.verb
+    )
+    where = f" on {summary.device}" if summary.device else ""
+    subtitle = f"{verb}{where}, {data.run.folder.name}"
+    if summary.status != "ok":
+        subtitle += f" · {summary.status}: {summary.reason or 'the run did not end by itself'}"
+    made = "Made by detscope from this run's tables. The file needs no network and sends nothing."
+    return render_page(plain(name), plain(subtitle), sections, absent, made)
 
 
-def _json(run: Run) -> str:
-    return json.dumps(as_standard_json(report_data(run).summary), indent=2, allow_nan=False) + "\n"
+def _sections(data: ReportData) -> list[Section]:
+    return make_sections(data)[0]
 
 
-def _csv(run: Run) -> str:
-    """All tables of the report beneath each other: section, table, row, column, value."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(("section", "table", "row", "column", "value"))
-    for part, block in _tables(run):
-        for row in block.rows:
-            label = "" if row[0] is None else str(row[0])
-            for column, value in zip(block.columns[1:], row[1:], strict=True):
-                writer.writerow((part.id, block.id, label, column.title, "" if value is None else value))
-    return text.getvalue()
+def _markdown(data: ReportData) -> str:
+    return f"# {sentence(data.run.folder.name)}\n\n" + sections_markdown(_sections(data))
 
 
-def _tables(run: Run) -> Iterator[tuple[Section, Table]]:
-    for part in _sections(run):
-        for block in part.blocks:
-            if isinstance(block, Table):
-                yield part, block
+def _json(data: ReportData) -> str:
+    return json.dumps(as_standard_json(data.summary), indent=2, allow_nan=False) + "\n"
 
 
-def _markdown(run: Run) -> str:
-    lines = [f"# {sentence(run.folder.name)}"]
-    for part in _sections(run):
-        lines += [f"## {sentence(part.title)}", sentence(part.definition)]
-        for block in part.blocks:
-            if isinstance(block, Cards):
-                lines += [
-                    f"- {sentence(card.label)}: **{sentence(card.value)}** {sentence(card.detail)}"
-                    for card in block.cards
-                ]
-            elif isinstance(block, Findings):
-                lines += [f"1. **{sentence(f.title)}** {sentence(f.evidence)}" for f in block.findings]
-            elif isinstance(block, Notes):
-                lines += [f"- {sentence(text)}" for text in block.sentences]
-            elif isinstance(block, Table):
-                lines.append(_markdown_table(block))
-    return "\n\n".join(line for line in lines if line) + "\n"
-
-
-def _markdown_table(block: Table) -> str:
-    words = [c.title for c in block.columns if c.kind in ("text", "code", "sentence")]
-    order = sorted(range(len(block.columns)), key=lambda i: block.columns[i].title not in words)
-    figures = [block.columns[i].title for i in order if block.columns[i].title not in words]
-    body = [
-        [name_cell(row[i].text) if block.columns[i].title in words else row[i].text for i in order]
-        for row in cells_of(block)[:40]
-    ]
-    return f"{sentence(block.caption)}\n\n" + table(words, figures, body)
+def _csv(data: ReportData) -> str:
+    return sections_csv(_sections(data))

@@ -17,7 +17,7 @@ MOST_COVERED = 0.2  # share of a label that may lie on others
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledBox:
     """A box that wants a label."""
 
     box: Rectangle
@@ -25,7 +25,9 @@ class Labelled:
     score: float
 
 
-def draw_labels(pen: ImageDraw.ImageDraw, best_first: Sequence[Labelled], picture: Size, size: int) -> None:
+def draw_labels(
+    pen: ImageDraw.ImageDraw, best_first: Sequence[LabelledBox], picture: Size, size: int
+) -> None:
     """Give every box its label; the best choose their place first and are drawn last."""
     font = font_of_size(size)
     padding = max(1, size // 6)

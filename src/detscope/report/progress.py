@@ -30,7 +30,7 @@ class Progress(Protocol):
     def start(self, total: int | None, label: str) -> None:
         """Begin a piece of work of `total` units (None: not known)."""
 
-    def advance(self, n: int = 1, **info: object) -> None:
+    def advance(self, n: int = 1, **info: str | float | None) -> None:
         """`n` more units are done; `info` (loss=...) is shown beside the count. Cheap."""
 
     def note(self, text: str) -> None:
@@ -58,7 +58,7 @@ class QuietProgress:
     def start(self, total: int | None, label: str) -> None:
         """Nothing to show."""
 
-    def advance(self, n: int = 1, **info: object) -> None:
+    def advance(self, n: int = 1, **info: str | float | None) -> None:
         """Nothing to show."""
 
     def note(self, text: str) -> None:
@@ -79,7 +79,7 @@ class LineProgress:
         self._done = self._shown = 0
         self._began = self._next_time = 0.0
         self._next_count: float = 0
-        self._info: Mapping[str, object] = {}
+        self._info: Mapping[str, str | float | None] = {}
 
     def start(self, total: int | None, label: str) -> None:
         """Begin; the first line says what and how much."""
@@ -89,7 +89,7 @@ class LineProgress:
         self._plan_next_line(self._began)
         self._write(label if total is None else f"{label}: 0/{total}")
 
-    def advance(self, n: int = 1, **info: object) -> None:
+    def advance(self, n: int = 1, **info: str | float | None) -> None:
         """Count, and write a line if one is due."""
         self._done += n
         self._info = info
@@ -136,7 +136,7 @@ class BarProgress:
         self._total: int | None = None
         self._done = 0
         self._began = self._next_draw = 0.0
-        self._info: Mapping[str, object] = {}
+        self._info: Mapping[str, str | float | None] = {}
 
     def start(self, total: int | None, label: str) -> None:
         """Begin a bar; an earlier one is ended."""
@@ -158,7 +158,7 @@ class BarProgress:
         self._bar.start()
         self._draw(self._began)
 
-    def advance(self, n: int = 1, **info: object) -> None:
+    def advance(self, n: int = 1, **info: str | float | None) -> None:
         """Count, and draw if it is time to."""
         self._done += n
         self._info = info
@@ -212,7 +212,7 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def info_texts(info: Mapping[str, object]) -> list[str]:
+def info_texts(info: Mapping[str, str | float | None]) -> list[str]:
     """`loss 0.532` for each thing told beside the count."""
     return [
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {printable(str(value))}"

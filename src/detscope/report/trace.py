@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import highest, lowest
+from detscope.analyze.step.columns import highest, lowest
 from detscope.runs.atomic import write_bytes
 from detscope.runs.reader import Run
 

@@ -27,7 +27,7 @@ _MASK_OPACITY = 0.4
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedBox:
     """A box with its name; `score` None: an object of the ground truth."""
 
     box: tuple[float, float, float, float]  # x, y, width, height, in pixels of the image
@@ -43,8 +43,8 @@ class Comparison:
 
     name: str
     pixels: Pixels
-    truth: Sequence[Marked]
-    predictions: Sequence[Marked]
+    truth: Sequence[MarkedBox]
+    predictions: Sequence[MarkedBox]
     truth_line: str
     predictions_line: str
 
@@ -93,7 +93,7 @@ def _scale(width: int, height: int) -> float:
     return smallest / longest if longest < smallest else min(1.0, largest / longest)
 
 
-def _panel(pixels: Pixels, marked: Sequence[Marked], scale: float, size: tuple[int, int]) -> Image.Image:
+def _panel(pixels: Pixels, marked: Sequence[MarkedBox], scale: float, size: tuple[int, int]) -> Image.Image:
     tinted = pixels.copy()
     for item in marked:
         if item.mask is not None and item.mask.shape == pixels.shape[:2]:
@@ -127,7 +127,7 @@ def _rectangle(
 
 def _label(
     pen: ImageDraw.ImageDraw,
-    item: Marked,
+    item: MarkedBox,
     place: tuple[float, float, float, float],
     size: tuple[int, int],
     letters: int,

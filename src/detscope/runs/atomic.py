@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,68 +12,80 @@ from pathlib import Path
 from detscope.errors import MachineError
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a neighbouring temporary file, sync it, and give it its name."""
     write_aside(path, write)
     give_name(path)
 
 
-def write_aside(path: Path, write: Callable[[Path], None]) -> None:
+def write_aside(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a neighbouring temporary file; `give_name` makes it the file."""
-    temporary = _aside(path)
-    with _nothing_left_behind(path, temporary):
+    with _nothing_left_behind(path) as temporary:
         write(temporary)
 
 
 def give_name(path: Path) -> None:
     """Sync what was written aside and give it its name; this waits for the disk, not for the processor."""
-    temporary = _aside(path)
-    with _nothing_left_behind(path, temporary):
+    with _nothing_left_behind(path) as temporary:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
 
 
-def _aside(path: Path) -> Path:
+@contextmanager
+def fill_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A neighbouring folder to fill; synced and given its name when the block ends well, else gone."""
+    aside = _temporary_of(folder)
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        yield aside
+        for file in aside.iterdir():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+        old = aside.with_suffix(".old")
+        if replace and folder.exists():
+            folder.rename(old)
+        aside.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _temporary_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextmanager
-def _nothing_left_behind(path: Path, temporary: Path) -> Iterator[None]:
+def _nothing_left_behind(path: Path) -> Iterator[Path]:
+    temporary = _temporary_of(path)
     try:
-        yield
-    except OSError as error:
+        yield temporary
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise storage_error(path, error) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise storage_error(path, error) from error
         raise
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    write_atomically(path, lambda temporary: _discard(temporary.write_text(text, encoding="utf-8")))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """Write a binary file atomically."""
-    write_atomically(path, lambda temporary: _discard(temporary.write_bytes(data)))
+    write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
 def storage_error(path: Path, error: OSError) -> MachineError:
     """One clear line for what the file system said."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return MachineError(
-            f"no space left while writing {path}", "free some space or choose another --out folder"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return MachineError(
-            f"cannot write to {path}: {error.strerror}", "choose a writable folder with --out DIR"
-        )
-    return MachineError(
-        f"cannot write {path}: {error.strerror or error}", "choose another folder with --out DIR"
-    )
-
-
-def _discard(_: int) -> None:
-    return None
+        what, hint = f"no space left while writing {path}", "free some space or choose another --out folder"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        what, hint = f"cannot write to {path}: {error.strerror}", "choose a writable folder with --out DIR"
+    else:
+        what, hint = f"cannot write {path}: {error.strerror or error}", "choose another folder with --out DIR"
+    return MachineError(what, hint)

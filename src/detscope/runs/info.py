@@ -5,7 +5,7 @@ A run is checked once, when it is opened; whoever reads it afterwards needs no g
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -17,7 +17,7 @@ Number = float  # whole numbers are taken, too
 Texts = list[str]
 
 
-class Model(TypedDict, total=False):
+class ModelInfo(TypedDict, total=False):
     """The network."""
 
     name: str | None
@@ -26,7 +26,7 @@ class Model(TypedDict, total=False):
     parameters: Count | None
 
 
-class Weights(TypedDict, total=False):
+class WeightsInfo(TypedDict, total=False):
     """Where its weights come from."""
 
     kind: str | None
@@ -35,7 +35,7 @@ class Weights(TypedDict, total=False):
     replaced: Texts | None
 
 
-class Data(TypedDict, total=False):
+class DataInfo(TypedDict, total=False):
     """What it was fed."""
 
     name: str | None
@@ -44,7 +44,7 @@ class Data(TypedDict, total=False):
     split: str | None
 
 
-class Processor(TypedDict, total=False):
+class ProcessorInfo(TypedDict, total=False):
     """The machine's processor."""
 
     model: str | None
@@ -52,29 +52,29 @@ class Processor(TypedDict, total=False):
     logical_cores: Number | None
 
 
-class Gpu(TypedDict, total=False):
+class GpuInfo(TypedDict, total=False):
     """One of the machine's GPUs."""
 
     name: str | None
 
 
-class Gpus(TypedDict, total=False):
+class GpusInfo(TypedDict, total=False):
     """All of them, or why none is known."""
 
-    devices: list[Gpu] | None
+    devices: list[GpuInfo] | None
     reason: str | None
 
 
-class Environment(TypedDict, total=False):
+class EnvironmentInfo(TypedDict, total=False):
     """Facts about the machine."""
 
     packages: dict[str, str | None] | None
-    cpu: Processor | None
-    gpus: Gpus
+    cpu: ProcessorInfo | None
+    gpus: GpusInfo
     threads: dict[str, Count | None] | None
 
 
-class Operators(TypedDict, total=False):
+class OperatorsInfo(TypedDict, total=False):
     """The window of operators."""
 
     steps: Annotated[int, Meta(ge=1, le=LARGEST)] | None
@@ -82,22 +82,25 @@ class Operators(TypedDict, total=False):
     kernels_unlinked: Count | None
 
 
-class Peak(TypedDict):
+class PeakInfo(TypedDict):
     """The machine's roof."""
 
     peak_flops_per_s: Annotated[float, Meta(gt=0)]
     bandwidth_bytes_per_s: Annotated[float, Meta(gt=0)]
+    device: NotRequired[str | None]
+    threads: NotRequired[Count | None]
+    definition: NotRequired[str | None]
 
 
-class Costs(TypedDict, total=False):
+class CostsInfo(TypedDict, total=False):
     """Counted arithmetic."""
 
     images: Count | None
-    peak: Peak | None
+    peak: PeakInfo | None
     why: str | None
 
 
-class Place(TypedDict, total=False):
+class PeakPlaceInfo(TypedDict, total=False):
     """Where in the model something was."""
 
     operator: str | None
@@ -105,7 +108,7 @@ class Place(TypedDict, total=False):
     stage: str | None
 
 
-class MemoryPart(TypedDict, total=False):
+class MemoryPartInfo(TypedDict, total=False):
     """Memory of a stage, a module or a block."""
 
     name: str | None
@@ -117,7 +120,7 @@ class MemoryPart(TypedDict, total=False):
     freed_bytes: Number | None
 
 
-class Memory(TypedDict, total=False):
+class MemoryInfo(TypedDict, total=False):
     """What the recorder says of its account of memory."""
 
     what: str | None
@@ -127,10 +130,10 @@ class Memory(TypedDict, total=False):
     peak_bytes: Number | None
     allocated_bytes: Number | None
     freed_bytes: Number | None
-    peak_at: Place | None
-    stages: list[MemoryPart] | None
-    modules: list[MemoryPart] | None
-    largest: list[MemoryPart] | None
+    peak_at: PeakPlaceInfo | None
+    stages: list[MemoryPartInfo] | None
+    modules: list[MemoryPartInfo] | None
+    largest: list[MemoryPartInfo] | None
     steps: list[Whole] | None
     live_bytes: dict[str, Whole] | None
     unknown_frees: Count | None
@@ -140,7 +143,7 @@ class Memory(TypedDict, total=False):
     unfinished_lost: bool | None
 
 
-class OutOfMemory(TypedDict, total=False):
+class OutOfMemoryInfo(TypedDict, total=False):
     """The request that failed."""
 
     step: Count | None
@@ -153,7 +156,7 @@ class OutOfMemory(TypedDict, total=False):
     time_ns: Whole | None
 
 
-class TriedAdvice(TypedDict, total=False):
+class TriedAdviceInfo(TypedDict, total=False):
     """A piece of memory advice that was followed."""
 
     variant: str | None
@@ -167,7 +170,7 @@ class TriedAdvice(TypedDict, total=False):
     why: str | None
 
 
-class ClockReading(TypedDict):
+class ClockReadingInfo(TypedDict):
     """One comparison of two ranks' clocks."""
 
     time_ns: int
@@ -175,7 +178,7 @@ class ClockReading(TypedDict):
     error_ns: int
 
 
-class RankFacts(TypedDict, total=False):
+class RankInfo(TypedDict, total=False):
     """Who and where a rank is."""
 
     rank: Count | None
@@ -188,41 +191,52 @@ class RankFacts(TypedDict, total=False):
     boot: str | None
     one_clock: bool | None
     clock_error_ns: Whole | None
-    clocks: list[ClockReading] | None
+    clocks: list[ClockReadingInfo] | None
 
 
-class Ranks(TypedDict, total=False):
+class RankMembersInfo(TypedDict, total=False):
     """All ranks of a run."""
 
     count: Count | None
-    members: list[RankFacts] | None
+    members: list[RankInfo] | None
     missing: list[Count] | None
 
 
-class OwnRank(TypedDict, total=False):
+class OwnRankInfo(TypedDict, total=False):
     """The rank whose run this is."""
 
     rank: Count
     ranks: Count
 
 
-class OneRank(TypedDict, total=False):
+class OneRankInfo(TypedDict, total=False):
     """The same training on one rank."""
 
     run: str | None
     images_per_s: Number | None
 
 
-class Source(TypedDict, total=False):
+class AgreementInfo(TypedDict, total=False):
+    """Whether ranks have the same weights and loss at the end."""
+
+    weights_equal: bool | None
+    loss_equal: bool | None
+    losses: list[Number | None] | None
+    checksum: str | None
+    how: str | None
+
+
+class SourceInfo(TypedDict, total=False):
     """A file that was recorded elsewhere."""
 
     file: str | None
     format: str | None
     rank: Count | None
+    rows: dict[str, Count] | None
     counts: dict[str, Count] | None
 
 
-class ScriptPart(TypedDict, total=False):
+class ScriptPartInfo(TypedDict, total=False):
     """The training or the evaluation of a script."""
 
     steps: Count | None
@@ -231,8 +245,8 @@ class ScriptPart(TypedDict, total=False):
     total_s: Number | None
 
 
-ScriptRoot = TypedDict(
-    "ScriptRoot",
+ScriptRootInfo = TypedDict(
+    "ScriptRootInfo",
     {
         "class": str | None,
         "role": str | None,
@@ -243,9 +257,10 @@ ScriptRoot = TypedDict(
     },
     total=False,
 )
+ScriptRootInfo.__doc__ = "A model that the script called."
 
 
-class ScriptFunction(TypedDict, total=False):
+class ScriptFunctionInfo(TypedDict, total=False):
     """A function that was seen running outside of all phases."""
 
     function: str | None
@@ -255,36 +270,74 @@ class ScriptFunction(TypedDict, total=False):
     share_of_other: Number | None
 
 
-class ScriptLook(ScriptFunction, total=False):
+class ScriptLookInfo(ScriptFunctionInfo, total=False):
     """One of the script's own, with those of packages that ran in it."""
 
     ms: Number | None
     steps: Count | None
-    inside: list[ScriptFunction] | None
+    inside: list[ScriptFunctionInfo] | None
 
 
-class Script(TypedDict, total=False):
+class ScriptInfo(TypedDict, total=False):
     """A script that was recorded as it is."""
 
     name: str | None
-    exit_code: Any
+    exit_code: Whole | str | None
     command: Texts | None
     folder: str | None
-    roots: list[ScriptRoot] | None
-    parts: dict[str, ScriptPart] | None
+    roots: list[ScriptRootInfo] | None
+    parts: dict[str, ScriptPartInfo] | None
     optimizers: Texts | None
-    other: list[ScriptLook] | None
+    other: list[ScriptLookInfo] | None
 
 
-class Growth(TypedDict, total=False):
+class GrowthHolderInfo(TypedDict, total=False):
+    """The variable that keeps what grows."""
+
+    name: str | None
+    line: str | None
+    kind: str | None
+    items: Number | None
+    bytes: Number | None
+    keeps_graphs: bool | None
+
+
+class GrowthInfo(TypedDict, total=False):
     """Memory that grew from step to step."""
 
     bytes_per_step: Number | None
-    held_by: dict[str, Any] | None
+    lowest: Number | None
+    highest: Number | None
+    first_step: Count | None
+    last_step: Count | None
+    n: Count | None
+    held_by: GrowthHolderInfo | None
     note: str | None
 
 
-class Versioned(TypedDict):
+class SkippedImageInfo(TypedDict):
+    """An image that could not be measured."""
+
+    file: str
+    reason: str
+
+
+class ResumedInfo(TypedDict, total=False):
+    """The run that this one continues."""
+
+    run: str | None
+    step: Count | None
+    epoch: Count | None
+    changed: Texts | None
+
+
+class HeldOutInfo(TypedDict, total=False):
+    """Data that the training did not see."""
+
+    images: Count | None
+
+
+class VersionInfo(TypedDict):
     """What every version of run.json says."""
 
     schema: int
@@ -306,27 +359,27 @@ class RunInfo(TypedDict, total=False):
     stages: Texts
     notes: Texts | None
     cannot_tell: Texts | None
-    model: Model | None
-    weights: Weights | None
-    data: Data | None
+    model: ModelInfo | None
+    weights: WeightsInfo | None
+    data: DataInfo | None
     settings: dict[str, dict[str, Any] | None] | None
     recipe: dict[str, Any] | None
-    environment: Environment
-    operators: Operators | None
-    costs: Costs | None
-    memory: Memory | None
-    oom: OutOfMemory | None
-    growth: Growth | None
-    memory_tried: list[TriedAdvice] | None
-    rank: OwnRank | None
-    ranks: Ranks | None
-    rank_facts: RankFacts | None
-    one_rank: OneRank | None
-    agreement: dict[str, Any] | None
-    sources: list[Source] | None
-    script: Script | None
+    environment: EnvironmentInfo
+    operators: OperatorsInfo | None
+    costs: CostsInfo | None
+    memory: MemoryInfo | None
+    oom: OutOfMemoryInfo | None
+    growth: GrowthInfo | None
+    memory_tried: list[TriedAdviceInfo] | None
+    rank: OwnRankInfo | None
+    ranks: RankMembersInfo | None
+    rank_facts: RankInfo | None
+    one_rank: OneRankInfo | None
+    agreement: AgreementInfo | None
+    sources: list[SourceInfo] | None
+    script: ScriptInfo | None
     repeat: Count | None
     score: Number | None
-    skipped: list[Any] | None
-    resumed_from: dict[str, Any] | None
-    held_out: dict[str, Any] | None
+    skipped: list[SkippedImageInfo] | None
+    resumed_from: ResumedInfo | None
+    held_out: HeldOutInfo | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import msgspec
 import polars as pl
 
 from detscope.errors import InputError
-from detscope.runs.info import RunInfo, Versioned
-from detscope.runs.schema import NEVER_NULL, SCHEMA_VERSION, TABLES
+from detscope.runs.info import RunInfo, VersionInfo
+from detscope.runs.schema import NEVER_NULL, SCHEMA_VERSION
 from detscope.runs.writer import polars_schema, read_part
 
 _RESTORE = "restore the file from a backup"
@@ -49,24 +49,23 @@ class Run:
 def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
     """A file of a table with the wanted columns, as far as it has them: older runs may lack some."""
     if not path.is_file():
-        raise _damaged(path, "it is no file")
+        raise _damage_error(path, "it is no file")
     try:
-        frame = _read_whole(path, wanted) if path.suffix == ".parquet" else read_part(path)
+        if path.suffix == ".parquet":
+            known = pl.read_parquet_schema(path)
+            frame = pl.read_parquet(path, columns=[column for column in wanted if column in known])
+        else:
+            frame = read_part(path)
     except _UNREADABLE as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
     frame = frame.select(column for column in wanted if column in frame.columns)
     for column, kind in wanted.items():
         found = frame.schema.get(column, pl.Null)
         if found not in (kind, pl.Null):
-            raise _damaged(path, f"its column {column} is {found}, not {kind}")
+            raise _damage_error(path, f"its column {column} is {found}, not {kind}")
         if column in NEVER_NULL[table] and frame.height and (found == pl.Null or frame[column].null_count()):
-            raise _damaged(path, f"its column {column} has gaps")
+            raise _damage_error(path, f"its column {column} has gaps")
     return frame
-
-
-def _read_whole(path: Path, columns: Iterable[str]) -> pl.DataFrame:
-    known = pl.read_parquet_schema(path)
-    return pl.read_parquet(path, columns=[column for column in columns if column in known])
 
 
 def read_json(path: Path, shape: Any, hint: str) -> dict[str, Any]:
@@ -75,11 +74,13 @@ def read_json(path: Path, shape: Any, hint: str) -> dict[str, Any]:
         content: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         msgspec.convert(content, shape)  # gives what is known; what is kept is everything
     except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, error, hint) from error
+        raise _damage_error(path, error, hint) from error
     return content
 
 
-def _damaged(path: Path, why: object, hint: str = "record the run again, or restore the file") -> InputError:
+def _damage_error(
+    path: Path, why: object, hint: str = "record the run again, or restore the file"
+) -> InputError:
     if isinstance(why, RecursionError):
         why = "it is nested too deeply"
     elif isinstance(why, OSError):
@@ -96,16 +97,10 @@ def load_run(path: str | Path) -> Run:
         raise InputError(
             f"{folder} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
         )
-    version = read_json(file, Versioned, _RESTORE)["schema"]
+    version = read_json(file, VersionInfo, _RESTORE)["schema"]
     if version > SCHEMA_VERSION:
         raise InputError(
             f"{folder} was written by a newer detscope (schema {version}; this one reads {SCHEMA_VERSION})",
             "update detscope",
         )
-    info = read_json(file, RunInfo, _RESTORE)
-    return Run(folder, info)
-
-
-def table_names() -> tuple[str, ...]:
-    """All tables a run may have."""
-    return tuple(TABLES)
+    return Run(folder, read_json(file, RunInfo, _RESTORE))

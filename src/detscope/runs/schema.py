@@ -225,37 +225,6 @@ TABLES: dict[str, dict[str, str]] = {
         "blocked_after_ns": "Int64",  # from start_ns until the program could do nothing but wait
         "blocked_ns": "Int64",
     },
-    # steps of every rank; `steps`, `content` and `timeline` are rank 0's
-    "rank_steps": {
-        "rank": "Int64",
-        "step": "Int64",
-        "epoch": "Int64",
-        "mode": "String",
-        "phase": "String",
-        "start_ns": "Int64",
-        "wall_ns": "Int64",
-        "device_ns": "Int64",
-    },
-    "rank_content": {
-        "rank": "Int64",
-        "step": "Int64",
-        "images": "Int64",
-        "boxes": "Int64",
-        "pixels": "Int64",
-        "network_pixels": "Int64",
-        "padded_pixels": "Int64",
-        "proposals": "Int64",
-    },
-    # what the trace shows of the other ranks
-    "rank_timeline": {
-        "rank": "Int64",
-        "step": "Int64",
-        "track": "String",
-        "name": "String",
-        "direction": "String",
-        "start_ns": "Int64",
-        "wall_ns": "Int64",
-    },
     # accuracy at the end of an epoch; per class where `category` is set
     "accuracy": {
         "epoch": "Int64",
@@ -266,6 +235,12 @@ TABLES: dict[str, dict[str, str]] = {
         "value": "Float64",  # null: undefined, there was no ground truth
     },
 }
+
+# the same of every rank; `steps`, `content` and `timeline` are rank 0's
+_OF_RANKS = ("step", "images", "boxes", "pixels", "network_pixels", "padded_pixels", "proposals")
+TABLES["rank_steps"] = {"rank": "Int64", **TABLES["steps"]}
+TABLES["rank_content"] = {"rank": "Int64", **{name: TABLES["content"][name] for name in _OF_RANKS}}
+TABLES["rank_timeline"] = {"rank": "Int64", **TABLES["timeline"]}
 
 # columns without which a row means nothing: a file where one is missing or has gaps is damaged
 NEVER_NULL: dict[str, tuple[str, ...]] = {
@@ -282,15 +257,12 @@ NEVER_NULL: dict[str, tuple[str, ...]] = {
     "timeline": ("step", "track", "name", "start_ns", "wall_ns"),
     "memory": ("block", "device", "bytes", "category"),
     "memory_levels": ("time_ns", "device", "level", "bytes"),
-    "memory_changes": ("time_ns", "device", "category", "delta_bytes"),
+    "memory_changes": ("device", "category", "delta_bytes"),
     "device_events": ("rank", "kind", "name", "start_ns", "wall_ns"),
     "host_events": ("rank", "kind", "name", "start_ns", "wall_ns"),
-    "kernel_metrics": ("kernel", "name", "metric"),
+    "kernel_metrics": ("kernel", "metric"),
     "communication": ("rank", "step", "kind", "start_ns", "wall_ns"),
-    "rank_steps": ("rank", "step", "mode", "phase", "start_ns", "wall_ns"),
-    "rank_content": ("rank", "step"),
-    "rank_timeline": ("rank", "step", "track", "name", "start_ns", "wall_ns"),
     "accuracy": ("epoch", "step", "kind", "figure"),
 }
-
-STATUSES = ("ok", "partial", "failed", "oom_device", "oom_host")
+for _name in ("steps", "content", "timeline"):
+    NEVER_NULL[f"rank_{_name}"] = ("rank", *NEVER_NULL[_name])

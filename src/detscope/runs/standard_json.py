@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]  # as it was read
 
 
 def as_standard_json(value: object) -> object:
     """The same data without what JSON cannot say: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {encoded: as_standard_json(getattr(value, name)) for encoded, name in names}
     if isinstance(value, Mapping):
         return {str(key): as_standard_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

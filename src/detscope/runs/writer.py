@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -36,20 +36,29 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
     write_bytes(path, buffer.getbuffer())
 
 
+def read_part(path: Path) -> pl.DataFrame:
+    """Read a part back."""
+    return pl.read_ipc_stream(path)
+
+
 def write_part(path: Path, frame: pl.DataFrame) -> None:
     """Write a part of a table aside, as an Arrow stream: a tenth of Parquet's time, between steps."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compression="lz4")
-
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(buffer.getbuffer())
-
-    write_aside(path, write)
+    write_aside(path, lambda temporary: temporary.write_bytes(buffer.getbuffer()))
 
 
-def read_part(path: Path) -> pl.DataFrame:
-    """Read a part back."""
-    return pl.read_ipc_stream(path)
+def write_info(folder: Path, info: Mapping[str, Any]) -> None:
+    """Write run.json."""
+    text = json.dumps(as_standard_json(info), indent=1, allow_nan=False, default=str)
+    write_text(folder / "run.json", text + "\n")
+
+
+def update_info(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Say more in run.json of a run that is closed, where every view finds it."""
+    from detscope.runs.reader import load_run
+
+    write_info(folder, {**load_run(folder).info, **changes})
 
 
 class RunWriter:
@@ -62,7 +71,6 @@ class RunWriter:
         self._columns: dict[str, list[list[Any]]] = {name: [[] for _ in TABLES[name]] for name in TABLES}
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
         self._sorted_by: dict[str, str] = {}
-        self.before_writing: Callable[[], None] = lambda: None  # whoever still holds rows hands them over
         self._part = 0
         self._naming: Thread | None = None  # puts the parts of the last flush on disk
         self._failed: DetscopeError | None = None
@@ -81,10 +89,9 @@ class RunWriter:
 
     def save_info(self) -> None:
         """Write run.json."""
-        text = json.dumps(as_standard_json(self.info), indent=1, allow_nan=False, default=str)
-        write_text(self.folder / "run.json", text + "\n")
+        write_info(self.folder, self.info)
 
-    def append(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def append_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, each with the columns of the schema in order."""
         # column by column: thousands of row objects would keep Python's garbage collector busy,
         # and it would do so inside the steps that are measured
@@ -98,7 +105,7 @@ class RunWriter:
             self._sorted_by[table] = sorted_by
 
     @property
-    def due(self) -> bool:
+    def is_flush_due(self) -> bool:
         """Whether it is time to flush.
 
         At fixed moments of the host's clock: ranks wait for each other in every step, and what they write
@@ -107,31 +114,30 @@ class RunWriter:
         period_s = FLUSH_EVERY_S if self._part < _EARLY_PARTS else FLUSH_LATER_S
         return monotonic() // period_s > self._flushed_at // period_s
 
-    def flush(self, wait: bool = True) -> None:
+    def flush_parts(self, wait: bool = True) -> None:
         """Write what came since the last flush as one part per table.
 
         Without `wait` the disk is waited for in a thread, which needs no processor: a step may run
         meanwhile. What went wrong there is raised by the next call.
         """
-        self._settle()
-        self.before_writing()
+        self._wait_for_disk()
         self._part += 1
         paths: list[Path] = []
         try:
             for table in TABLES:
-                frame = self._pending(table)
+                frame = self._take_pending(table)
                 if frame is not None:
                     path = self.folder / "parts" / f"{table}-{self._part:06d}.arrow"
                     write_part(path, frame)
                     paths.append(path)
         finally:  # a full disk ends the run; what found room is kept
-            self._naming = Thread(target=self._name, args=(paths,), name="detscope writes")
+            self._naming = Thread(target=self._name_parts, args=(paths,), name="detscope writes")
             self._naming.start()
         if wait:
-            self._settle()
+            self._wait_for_disk()
         self._flushed_at = monotonic()
 
-    def _name(self, paths: Sequence[Path]) -> None:
+    def _name_parts(self, paths: Sequence[Path]) -> None:
         """Make what was written aside the run's; runs in a thread."""
         try:
             for path in paths:
@@ -139,7 +145,7 @@ class RunWriter:
         except DetscopeError as error:
             self._failed = error
 
-    def _settle(self) -> None:
+    def _wait_for_disk(self) -> None:
         """Wait until the last flush is on disk, and say if it could not be."""
         if self._naming is not None:
             self._naming.join()
@@ -148,7 +154,7 @@ class RunWriter:
             error, self._failed = self._failed, None
             raise error
 
-    def _pending(self, table: str) -> pl.DataFrame | None:
+    def _take_pending(self, table: str) -> pl.DataFrame | None:
         """Rows that are not on disk yet; they count as handed over."""
         columns, schema = self._columns[table], polars_schema(table)
         pieces = [frame.select(list(schema)) for frame in self._frames[table]]
@@ -161,14 +167,20 @@ class RunWriter:
         whole = pl.concat(pieces)
         return whole if column is None else whole.sort(column, maintain_order=True)
 
-    def close(self, status: str, reason: str | None = None) -> None:
+    def forget_rows(self, table: str) -> None:
+        """What came for a table so far is not part of the run."""
+        self._wait_for_disk()  # a part that is still being named would come back
+        self._take_pending(table)
+        for part in (self.folder / "parts").glob(f"{table}-*.arrow"):
+            part.unlink()
+
+    def close_run(self, status: str, reason: str | None = None) -> None:
         """Join the parts and what is pending into one file per table, and say how the run ended."""
-        self._settle()
-        self.before_writing()
+        self._wait_for_disk()
         parts = self.folder / "parts"
         for table in TABLES:
             pieces = [read_part(piece) for piece in sorted(parts.glob(f"{table}-*.arrow"))]
-            pending = self._pending(table)
+            pending = self._take_pending(table)
             if pending is not None:
                 pieces.append(pending)
             if pieces:

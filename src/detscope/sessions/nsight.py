@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from detscope.analyze.device.nsight import NsightFigures, NsightTrialFigures, select_nsight_figures
+from detscope.analyze.summary import summarize
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, InputError, InterruptedRun, MachineError, UsageError
-from detscope.machine.nsight import (
+from detscope.machine.programs import (
     KINDS,
     METRICS,
     NAMES,
     CommandFailed,
     Kind,
     compute_command,
+    explain_failure,
     export_command,
-    failure,
     require_tool,
+    run_tool,
     systems_command,
     unknown_metrics,
 )
-from detscope.machine.tool_process import run_tool
-from detscope.record.nsight_window import ENVIRONMENT, StepWindow, parse_window
-from detscope.sessions.nsight_runs import keep_recording
-
-if TYPE_CHECKING:
-    from detscope.sessions.train import Progress
+from detscope.record.device.nsight import ENVIRONMENT, StepWindow, parse_window
+from detscope.report.progress import Progress
+from detscope.report.publish import publish_run
+from detscope.runs.writer import update_info
 
 DEFAULT_WINDOWS: dict[Kind, str] = {"systems": "100:200", "compute": "1:2"}
 # counting kernels runs each of them several times: minutes for a step, hours for many
@@ -49,7 +50,7 @@ class NsightPlan:
 
 
 @dataclass(frozen=True)
-class Trial:
+class NsightTrial:
     """One batch size: the run that came out, or why none did."""
 
     batch_size: int
@@ -57,7 +58,9 @@ class Trial:
     error: DetscopeError | None = None
 
 
-def make_plan(kind: str, window: str | None, batch_sizes: str | None, default_batch: int) -> NsightPlan:
+def make_nsight_plan(
+    kind: str, window: str | None, batch_sizes: str | None, default_batch: int
+) -> NsightPlan:
     """The plan of the flags, checked."""
     known = next((name for name in KINDS if name == kind), None)
     if known is None:
@@ -72,7 +75,9 @@ def make_plan(kind: str, window: str | None, batch_sizes: str | None, default_ba
     )
 
 
-def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progress: Progress) -> list[Trial]:
+def run_under_nsight(
+    settings: Settings, verb: str, plan: NsightPlan, *, progress: Progress
+) -> list[NsightTrial]:
     """Record every batch size, one after the other; what no batch size can have is raised at once."""
     section = getattr(settings, _SECTIONS[verb])
     if section.device == "cpu":
@@ -80,12 +85,12 @@ def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progres
             f"--nsight measures a CUDA device, and {_SECTIONS[verb]}.device is cpu", "leave --device out"
         )
     tool = require_tool(plan.kind)
-    trials: list[Trial] = []
+    trials: list[NsightTrial] = []
     progress.start(len(plan.batch_sizes), NAMES[plan.kind])
     for batch_size in plan.batch_sizes:
         progress.note(f"{NAMES[plan.kind]}: batch size {batch_size}, steps {plan.window}")
         try:
-            trials.append(_one(settings, verb, plan, tool, batch_size, progress))
+            trials.append(_measure_batch_size(settings, verb, plan, tool, batch_size, progress))
         except KeyboardInterrupt:
             kept = [str(trial.run) for trial in trials if trial.run]
             raise InterruptedRun(
@@ -98,9 +103,9 @@ def run_under_nsight(settings: Settings, verb: str, plan: NsightPlan, *, progres
     return trials
 
 
-def _one(
+def _measure_batch_size(
     settings: Settings, verb: str, plan: NsightPlan, tool: Path, batch_size: int, progress: Progress
-) -> Trial:
+) -> NsightTrial:
     """One batch size; that it does not fit or run is its own result and not the others'."""
     with tempfile.TemporaryDirectory(prefix="detscope-nsight-") as name:
         folder = Path(name)
@@ -122,8 +127,8 @@ def _one(
             run = keep_recording(recorded, Path(settings.output.runs), settings.model.name, about)
         except (CommandFailed, InputError) as error:
             progress.note(f"batch size {batch_size}: {error.message}")
-            return Trial(batch_size, error=error)
-    return Trial(batch_size, run=run)
+            return NsightTrial(batch_size, error=error)
+    return NsightTrial(batch_size, run=run)
 
 
 def child_settings(
@@ -142,34 +147,37 @@ def child_settings(
         "checkpoints": False,
         "tensorboard": False,
     }
-    quiet: dict[str, Any] = {"level": "phases", "bare_every": 0, "telemetry_hz": 0.0, "traced_steps": 0}
-    quiet["memory"] = False
-    return settings.model_copy(
-        update={
-            section: old.model_copy(update=_known(old, changes)),
-            "record": settings.record.model_copy(update=_known(settings.record, quiet)),
-            "output": settings.output.model_copy(update={"runs": str(runs)}),
-        }
+    quiet: dict[str, Any] = {
+        "level": "phases",
+        "bare_every": 0,
+        "telemetry_hz": 0.0,
+        "traced_steps": 0,
+        "memory": False,
+    }
+    return (
+        settings.with_section(section, **_select_known(old, changes))
+        .with_section("record", **_select_known(settings.record, quiet))
+        .with_section("output", runs=str(runs))
     )
 
 
-def _known(section: Any, changes: dict[str, Any]) -> dict[str, Any]:
+def _select_known(section: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Changes of keys that the section has: training and inference differ."""
     return {key: value for key, value in changes.items() if key in type(section).model_fields}
 
 
 def _record_systems(nsys: Path, folder: Path, command: Sequence[str], plan: NsightPlan) -> Path:
     report, database = folder / "systems", folder / "systems.sqlite"
-    code, said = _run(systems_command(nsys, report, command), folder, plan, TIMEOUT_S["systems"])
-    if error := failure("systems", code, said):
+    code, said = _run_tool(systems_command(nsys, report, command), folder, plan, TIMEOUT_S["systems"])
+    if error := explain_failure("systems", code, said):
         raise error
     reports = sorted(folder.glob("systems.nsys-rep")) or sorted(folder.glob("systems.qdrep"))
     if not reports:
         raise MachineError(
             "nsys left no report: the window was never reached", "give a --window with fewer steps before it"
         )
-    code, said = _run(export_command(nsys, reports[0], database), folder, plan, EXPORT_TIMEOUT_S)
-    if (error := failure("systems", code, said)) or not database.is_file():
+    code, said = _run_tool(export_command(nsys, reports[0], database), folder, plan, EXPORT_TIMEOUT_S)
+    if (error := explain_failure("systems", code, said)) or not database.is_file():
         raise error or MachineError("nsys export wrote no SQLite file", "update Nsight Systems")
     return database
 
@@ -181,7 +189,7 @@ def _record_compute(
     while True:
         listing.unlink(missing_ok=True)
         line = compute_command(ncu, listing, asked, command)
-        code, said = _run(line, folder, plan, TIMEOUT_S["compute"])
+        code, said = _run_tool(line, folder, plan, TIMEOUT_S["compute"])
         if listing.is_file():
             with listing.open(encoding="utf-8", errors="replace") as file:
                 said += "\n" + file.read(200_000)
@@ -190,7 +198,7 @@ def _record_compute(
             break
         progress.note(f"this device or ncu has no {', '.join(missing)}: recorded without")
         asked = [metric for metric in asked if metric not in missing]
-    if error := failure("compute", code, said):
+    if error := explain_failure("compute", code, said):
         raise error
     if not listing.is_file():
         raise MachineError("ncu wrote no listing", "update Nsight Compute; --log-file is needed")
@@ -199,5 +207,30 @@ def _record_compute(
     return listing
 
 
-def _run(line: Sequence[str], folder: Path, plan: NsightPlan, timeout_s: float) -> tuple[int, str]:
+def _run_tool(line: Sequence[str], folder: Path, plan: NsightPlan, timeout_s: float) -> tuple[int, str]:
     return run_tool(line, folder / "log.txt", timeout_s, {ENVIRONMENT: str(plan.window)})
+
+
+def keep_recording(file: Path, parent: Path, model: str, about: Mapping[str, Any]) -> Path:
+    """Read a recorded file into a run of its own, and say there how it was recorded."""
+    from detscope.ingest.recordings import read_file, write_run
+    from detscope.machine.facts import gather_facts
+
+    run = write_run([read_file(file)], parent, model)
+    update_info(run, {**about, "environment": gather_facts()})
+    publish_run(run)
+    return run
+
+
+def gather_nsight_figures(plan: NsightPlan, trials: Sequence[NsightTrial]) -> NsightFigures:
+    """One row per batch size: the figures that the tools are asked for, or why there are none."""
+    rows = []
+    for trial in trials:
+        if trial.run is None:
+            why = trial.error.message if trial.error else "nothing was recorded"
+            rows.append(NsightTrialFigures(batch_size=trial.batch_size, status="failed", why=why))
+            continue
+        summary = summarize(trial.run)
+        use, run = summary.device_use, str(trial.run)
+        rows.append(select_nsight_figures(trial.batch_size, run, summary.status, use))
+    return NsightFigures(nsight=plan.kind, window=str(plan.window), batch_sizes=tuple(rows))

@@ -6,23 +6,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detscope.errors import InputError, MachineError, UsageError
-from detscope.machine.versions import package_version
-from detscope.sessions.prune_folder import place_folder
-from detscope.zoo.networks.build import build_network
-from detscope.zoo.networks.names import find_base
-from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder
-from detscope.zoo.pruning.layers import widths_of
-from detscope.zoo.pruning.plan import Mode
-from detscope.zoo.pruning.prune import Pruner
-from detscope.zoo.pruning.running import forward_flops, try_out
-
-if TYPE_CHECKING:
-    from detscope.report.progress import Progress
-    from detscope.zoo.networks.contract import Base, Network
-    from detscope.zoo.pruning.plan import Plan
+from detscope.machine.facts import package_version
+from detscope.report.progress import Progress
+from detscope.runs.atomic import fill_folder
+from detscope.zoo.networks import Network, NetworkBase, build_network, find_base
+from detscope.zoo.pruning.folder import cuts_to_json, is_network_folder, write_folder
+from detscope.zoo.pruning.layers import list_widths
+from detscope.zoo.pruning.plan import Mode, Plan
+from detscope.zoo.pruning.pruner import Pruner, count_flops, try_out
 
 _MADE_BY = ("detscope", "torch", "torchvision", "timm", "effdet", "torch-pruning")
 _BYTES_EACH = 4
@@ -42,7 +36,7 @@ class PruneRequest:
 
 def run_prune(request: PruneRequest, progress: Progress) -> dict[str, Any]:
     """Prune every model to every level; a model that cannot be pruned is reported and the rest goes on."""
-    bases = _bases(request.models)
+    bases = _find_bases(request.models)
     _check_free(request, bases)
     made: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -53,19 +47,19 @@ def run_prune(request: PruneRequest, progress: Progress) -> dict[str, Any]:
             _prune_one(base, request, progress, made)
         except InputError as problem:
             progress.note(problem.message)
-            progress.advance(len(request.levels) - (len(made) - before), network=base.spelled)
-            failed.append({"model": base.spelled, "reason": problem.message, "hint": problem.hint})
+            progress.advance(len(request.levels) - (len(made) - before), network=base.full_name)
+            failed.append({"model": base.full_name, "reason": problem.message, "hint": problem.hint})
     progress.finish()
     settings = {"out": str(request.out), "mode": request.mode, "seed": request.seed}
     return {**settings, "networks": made, "failed": failed}
 
 
-def folder_name(base: Base, mode: Mode, level: float, seed: int) -> str:
+def folder_name(base: NetworkBase, mode: Mode, level: float, seed: int) -> str:
     """`resnet18-random-p30-s0`."""
-    return f"{base.spelled.replace('/', '-')}-{mode}-p{level:g}-s{seed}"
+    return f"{base.full_name.replace('/', '-')}-{mode}-p{level:g}-s{seed}"
 
 
-def _bases(models: Sequence[str]) -> list[Base]:
+def _find_bases(models: Sequence[str]) -> list[NetworkBase]:
     bases = list(dict.fromkeys(find_base(name) for name in models))
     for base in bases:
         if base.source == "user":
@@ -76,7 +70,7 @@ def _bases(models: Sequence[str]) -> list[Base]:
     return bases
 
 
-def _check_free(request: PruneRequest, bases: Sequence[Base]) -> None:
+def _check_free(request: PruneRequest, bases: Sequence[NetworkBase]) -> None:
     """Before hours of work: nothing may be in the way."""
     for base in bases:
         for level in request.levels:
@@ -89,24 +83,27 @@ def _check_free(request: PruneRequest, bases: Sequence[Base]) -> None:
                 raise UsageError(f"{folder} is no network folder and is not replaced", "use another --out")
 
 
-def _prune_one(base: Base, request: PruneRequest, progress: Progress, made: list[dict[str, Any]]) -> None:
+def _prune_one(
+    base: NetworkBase, request: PruneRequest, progress: Progress, made: list[dict[str, Any]]
+) -> None:
     network = build_network(base, seed=request.seed)
     _check_disk(network, request)
     pruner = Pruner(network, request.mode, request.seed)
     for level in request.levels:
-        plan = pruner.plan(level)
+        plan = pruner.plan_level(level)
         name = folder_name(base, request.mode, level, request.seed)
-        pruned = pruner.pruned(plan, name)
-        card = _card(pruned, plan, network, request)
-        folder = place_folder(request.out / name, pruned, card, force=request.force, check=try_out)
-        row = _row(card, folder)
-        made.append(row)
+        pruned = pruner.prune_network(plan, name)
+        card = _describe_network(pruned, plan, network, request)
+        with fill_folder(request.out / name, replace=request.force) as aside:
+            write_folder(aside, pruned.module, card)
+            try_out(pruned, aside)
+        made.append(_make_row(card, request.out / name))
         if plan.why_not:
             progress.note(f"{name}: {level:g} % asked: {plan.why_not}")
-        progress.advance(1, network=base.spelled, reached=f"{plan.level_reached:.2f} %")
+        progress.advance(1, network=base.full_name, reached=f"{plan.level_reached:.2f} %")
 
 
-def _card(pruned: Network, plan: Plan, network: Network, request: PruneRequest) -> dict[str, Any]:
+def _describe_network(pruned: Network, plan: Plan, network: Network, request: PruneRequest) -> dict[str, Any]:
     base = network.base
     return {
         "name": pruned.name,
@@ -126,15 +123,15 @@ def _card(pruned: Network, plan: Plan, network: Network, request: PruneRequest) 
             "why_not": plan.why_not,
         },
         "parameters": pruned.parameters,
-        "flops": forward_flops(pruned),
+        "flops": count_flops(pruned),
         "flops_definition": "multiply and add count as two; forward pass of one image in evaluation mode",
         "made_by": {name: package_version(name) for name in _MADE_BY},
-        "widths": widths_of(pruned.module),
+        "widths": list_widths(pruned.module),
         "plan": cuts_to_json(plan.cuts),
     }
 
 
-def _row(card: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _make_row(card: dict[str, Any], folder: Path) -> dict[str, Any]:
     outputs = sorted(out for _, out in card["widths"].values())
     return {
         "network": card["name"],

@@ -6,18 +6,28 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from detscope.analyze.advice import advice_for
-from detscope.analyze.compare.change import change_of_steps
+import msgspec
+
+from detscope.analyze.advice import advise_on_time
+from detscope.analyze.advice.case import Advice, Setting
+from detscope.analyze.compare.change import compare_steps
 from detscope.analyze.summary import summarize
-from detscope.analyze.tuning import gain_of, ms_per_image, tried_row
+from detscope.analyze.sweep.tuning import (
+    BestChange,
+    Gain,
+    TriedChange,
+    TuneResult,
+    list_image_times,
+    measure_gain,
+)
 from detscope.config.load import dump_settings
 from detscope.config.schema import Settings
 from detscope.errors import DetscopeError, UsageError
+from detscope.report.progress import Progress
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run, load_run
-from detscope.sessions.train import Progress, run_training
+from detscope.sessions.train.training import run_training
 
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 LEAST_GAIN = 0.02
@@ -34,15 +44,15 @@ def parse_budget(text: str) -> float:
 
 def run_tuning(
     settings: Settings, *, budget_s: float, progress: Progress, notes: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> TuneResult:
     """Measure the base, take its advice, try each change interleaved with the base, keep what helped."""
     begin = time.monotonic()
     first = _measure(settings, progress, notes)
     each_s = time.monotonic() - begin
-    advice = [row for row in advice_for(summarize(first), settings.model_dump()) if row["settings"]]
-    result: dict[str, Any] = {"base": str(first.folder), "budget_s": budget_s, "tried": [], "config": None}
+    advice = [row for row in advise_on_time(summarize(first), settings.model_dump()) if row.settings]
     if not advice:
-        return {**result, "verdict": "no change of settings is worth trying by this run's figures"}
+        verdict = "no change of settings is worth trying by this run's figures"
+        return TuneResult(base=str(first.folder), budget_s=budget_s, verdict=verdict)
     rounds = int((budget_s - each_s) / (each_s * (len(advice) + 1)))
     while len(advice) > 1 and rounds < LEAST_ROUNDS:  # fewer changes, each measured well
         advice = advice[:-1]
@@ -60,24 +70,38 @@ def run_tuning(
             if index in failures:
                 continue
             try:
-                changed[index].append(_measure(with_changes(settings, advice[index]["settings"]), progress))
+                changed[index].append(_measure(with_changes(settings, _changes_of(advice[index])), progress))
             except DetscopeError as error:  # a change that cannot run here is an answer, too
                 failures[index] = error.message
-    result["tried"] = [
-        {
-            "rule": row["rule"],
-            "title": row["title"],
-            "verdict": f"cannot run: {failures[index]}",
-            "measured_gain": None,
-        }
-        if index in failures
-        else tried_row(row, base, changed[index])
-        for index, row in enumerate(advice)
-    ]
-    return result | _best(settings, result["tried"], base, progress)
+    tried = []
+    for index, row in enumerate(advice):
+        if index in failures:
+            gain = Gain(verdict="cannot run", why=failures[index])
+        else:
+            gain = _measure_change(base, changed[index])
+        tried.append(
+            TriedChange(
+                rule=row.rule,
+                title=row.title,
+                settings=_changes_of(row),
+                estimated_gain=row.gain_share,
+                runs=tuple(str(run.folder) for run in changed[index]),
+                **msgspec.structs.asdict(gain),
+            )
+        )
+    result = TuneResult(base=str(first.folder), budget_s=budget_s, tried=tuple(tried), verdict="")
+    return _keep_best(settings, result, base, progress)
 
 
-def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+def _measure_change(base: Sequence[Run], changed: Sequence[Run]) -> Gain:
+    return measure_gain(compare_steps(list_image_times(base), list_image_times(changed)))
+
+
+def _changes_of(advice: Advice) -> dict[str, Setting | None]:
+    return {change.key: change.value for change in advice.settings}
+
+
+def with_changes(settings: Settings, changes: Mapping[str, Setting | None]) -> Settings:
     """Settings with some keys changed; checked as those of a file."""
     content = settings.model_dump()
     for dotted, value in changes.items():
@@ -91,36 +115,31 @@ def _order(count: int, number: int) -> list[int]:
     return list(range(count)) if number % 2 == 0 else list(reversed(range(count)))
 
 
-def _best(
-    settings: Settings, tried: Sequence[Mapping[str, Any]], base: Sequence[Run], progress: Progress
-) -> dict[str, Any]:
+def _keep_best(settings: Settings, result: TuneResult, base: Sequence[Run], progress: Progress) -> TuneResult:
     """All changes that helped, together, measured once more and written as a config file."""
     helped = [
-        row for row in tried if row["verdict"] == "faster" and (row["measured_gain"] or 0.0) >= LEAST_GAIN
+        row for row in result.tried if row.verdict == "faster" and (row.measured_gain or 0.0) >= LEAST_GAIN
     ]
     if not helped:
-        return {"verdict": "no change made it faster than noise"}
-    changes = {key: value for row in helped for key, value in row["settings"].items()}
-    best = with_changes(settings, changes)
-    if len(helped) == 1:
-        top = helped[0]
-        together = {key: top[key] for key in ("measured_gain", "measured_ci95", "verdict", "ms_per_image")}
-    else:
-        runs = [_measure(best, progress) for _ in range(2)]
-        together = gain_of(change_of_steps(ms_per_image(base), ms_per_image(runs)))
-    if (together["measured_gain"] or 0.0) < max(row["measured_gain"] for row in helped):
-        top = max(helped, key=lambda row: row["measured_gain"])  # together they stand in each other's way
-        changes, best = dict(top["settings"]), with_changes(settings, top["settings"])
-        together = {key: top[key] for key in ("measured_gain", "measured_ci95", "verdict", "ms_per_image")}
+        return msgspec.structs.replace(result, verdict="no change made it faster than noise")
+    top = max(helped, key=lambda row: row.measured_gain or 0.0)
+    changes = {key: value for row in helped for key, value in row.settings.items()}
+    together: Gain = top
+    if len(helped) > 1:
+        best = with_changes(settings, changes)
+        together = _measure_change(base, [_measure(best, progress) for _ in range(2)])
+    if (together.measured_gain or 0.0) < (top.measured_gain or 0.0):
+        together, changes = top, dict(top.settings)  # together they stand in each other's way
     path = Path(settings.output.runs) / "tuned.toml"
-    write_text(path, dump_settings(best, "train"))
+    write_text(path, dump_settings(with_changes(settings, changes), "train"))
     named = ", ".join(f"{key} = {value}" for key, value in changes.items())
-    gain = together["measured_gain"] or 0.0
-    return {
-        "config": str(path),
-        "best": {"settings": changes, **together},
-        "verdict": f"{gain:.0%} less time per image with {named}",
-    }
+    fields = {name: getattr(together, name) for name in Gain.__struct_fields__}
+    return msgspec.structs.replace(
+        result,
+        config=str(path),
+        best=BestChange(settings=changes, **fields),
+        verdict=f"{together.measured_gain or 0.0:.0%} less time per image with {named}",
+    )
 
 
 def _measure(settings: Settings, progress: Progress, notes: Sequence[str] = ()) -> Run:

@@ -29,16 +29,6 @@ def limit_memory(limit_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limit_bytes, hard))
 
 
-def resident_bytes() -> int | None:
-    """Memory of this process that is in use now."""
-    return status_bytes("VmRSS")
-
-
-def resident_peak_bytes() -> int | None:
-    """The most it was since it began, or since `forget_resident_peak`."""
-    return status_bytes("VmHWM")
-
-
 def forget_resident_peak() -> bool:
     """Begin to watch for a new peak; False where the system does not let us."""
     try:

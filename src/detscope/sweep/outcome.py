@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from detscope.faults import text_of, user_frame
-from detscope.machine.running_out import host_memory_ran_out
+from detscope.faults import error_text, find_lost_workers, find_user_frame
+from detscope.machine.limits import host_memory_ran_out
 
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
 KINDS = ("ok", "oom_host", "oom_device", "timeout", "crashed", "exited", "error", "skipped")
@@ -34,7 +34,7 @@ class Outcome:
     environment: Mapping[str, Any] | None = None  # where somebody else's machine ran it
 
     @property
-    def status(self) -> str:
+    def status_text(self) -> str:
         """`ok`, `crashed (SIGKILL)`, ..."""
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
 
@@ -49,77 +49,72 @@ def is_failure(kind: str) -> bool:
     return kind not in ("ok", "skipped")
 
 
-def reason_to_skip(kind: str, status: str, batch_size: int) -> str:
+def explain_skip(kind: str, status: str, batch_size: int) -> str:
     """Why larger batches are left out after this one failed."""
     what = "out of memory" if kind in OUT_OF_MEMORY else status
     return f"{what} at batch {batch_size}"
 
 
-def ended_process(return_code: int, last_words: str, memory_killer: bool) -> Outcome:
+def classify_exit(return_code: int, last_words: str, memory_killer: bool) -> Outcome:
     """A process that ended by itself, or by somebody else, before it gave a result."""
     if return_code >= 0:
         return Outcome("exited", str(return_code), last_words)
-    name = signal_name(-return_code)
+    try:
+        name = signal.Signals(-return_code).name
+    except ValueError:
+        name = f"signal {-return_code}"
     if name == "SIGKILL" and memory_killer:
         return Outcome("oom_host", "", "the kernel's out-of-memory killer ended the process")
     # a segmentation fault comes again; SIGKILL and SIGTERM come from outside
     return Outcome("crashed", name, last_words, luck=name in ("SIGKILL", "SIGTERM"))
 
 
-def signal_name(number: int) -> str:
-    """`SIGKILL` for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def of_exception(error: BaseException) -> Outcome:
+def classify_exception(error: BaseException) -> Outcome:
     """An exception that came out of a trial; looks at what caused it too, for what ran out."""
-    chain = _chain(error)
-    words = one_line(f"{type(error).__name__}: {text_of(error)}")
-    frame = user_frame(error)
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    words = shorten_text(f"{type(error).__name__}: {error_text(error)}")
+    frame = find_user_frame(error)
     if frame is not None:
         words = f"{frame}: {words}"
     for link in chain:
         if isinstance(link, MemoryError):
-            return Outcome("oom_host", "", one_line(text_of(link)))
+            return Outcome("oom_host", "", shorten_text(error_text(link)))
         if _device_memory_ran_out(link):
-            return Outcome("oom_device", "", one_line(text_of(link)))
+            return Outcome("oom_device", "", shorten_text(error_text(link)))
         from_system = isinstance(link, RuntimeError | OSError)
-        words_of_host = host_memory_ran_out(text_of(link)) if from_system else None
+        words_of_host = host_memory_ran_out(error_text(link)) if from_system else None
         if words_of_host is not None:
-            return Outcome("oom_host", "", one_line(words_of_host))
+            return Outcome("oom_host", "", shorten_text(words_of_host))
     for link in chain:
-        if isinstance(link, RuntimeError) and any(sign in text_of(link) for sign in _WORKER_SIGNS):
-            return Outcome("error", one_line(f"lost a loader worker: {text_of(link)}"), words, luck=True)
+        said = error_text(link)
+        if gone := find_lost_workers(link):
+            said = f"DataLoader worker (pid(s) {gone}) ended while a batch of its was fetched: {said}"
+        elif not isinstance(link, RuntimeError) or not any(sign in said for sign in _WORKER_SIGNS):
+            continue
+        return Outcome("error", shorten_text(f"lost a loader worker: {said}"), words, luck=True)
     return Outcome("error", words[:_DETAIL_LENGTH], words)
 
 
 def _device_memory_ran_out(error: BaseException) -> bool:
-    text = text_of(error)
+    text = error_text(error)
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError") and "out of memory" in text:
         return True
     said = "CUDA out of memory" in text or "CUDA error: out of memory" in text
     return said and isinstance(error, RuntimeError | OSError)
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return found
-
-
-def where_it_was(dump: str) -> str:
+def find_innermost_calls(dump: str) -> str:
     """The innermost calls of the main thread in a dump of all stacks, innermost first."""
     stacks = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)
     frames = _FRAME.findall(stacks[-1]) if len(stacks) > 1 else []  # the main thread comes last
     return ", ".join(f"{path.rpartition('/')[2]}:{line} {name}" for path, line, name in frames[:_FRAMES])
 
 
-def one_line(text: str, length: int = 500) -> str:
+def shorten_text(text: str, length: int = 500) -> str:
     """Text without line breaks or characters that steer a terminal, shortened."""
     words = " ".join(text.split())
     return "".join(char for char in words if char.isprintable())[:length]

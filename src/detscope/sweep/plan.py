@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import product
+from functools import lru_cache, partial
+from itertools import islice, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,97 @@ from typing import Any
 from detscope.config.toml import read_toml, show_value
 from detscope.errors import SettingsError, UsageError
 from detscope.limits import require_within
-from detscope.machine.sizes import parse_size
-from detscope.sweep.axes import AXES, split_device
-from detscope.sweep.plan_check import check_plan
-from detscope.sweep.plan_settings import Limits, Measure
+from detscope.machine.limits import parse_size
+from detscope.sweep.settings import (
+    AXES,
+    SECTIONS,
+    MeasureRules,
+    PlanKey,
+    TrialLimits,
+    split_device,
+    suggest_closest,
+)
+
+_MOST_TOLD = 100  # more are no help, and a suggestion for each takes its time
+_TABLES = (*SECTIONS, "axes")
+_LISTS = ("trials", "exclude")
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_COMPARISON = re.compile(r"(<|<=|>|>=) [0-9]{1,9}")
+_NUMBERS = ("batch_size", "image_size", "num_workers", "prefetch_factor", "threads", "seed")
+
+
+def check_plan(tables: Mapping[str, Any]) -> list[str]:
+    """All problems of a plan's tables; none: it can be made."""
+    return list(islice(_find_problems(tables), _MOST_TOLD))
+
+
+def _find_problems(tables: Mapping[str, Any]) -> Iterator[str]:
+    for name, content in tables.items():
+        if name in _LISTS:
+            if not isinstance(content, list) or not all(isinstance(row, Mapping) for row in content):
+                yield f"{name}: expected [[{name}]] tables, got {show_value(content)}"
+                continue
+            for number, row in enumerate(content, 1):
+                where = f"[[{name}]] {number}: "
+                yield from _check_keys(AXES, row, where, comparisons=name == "exclude")
+        elif name not in _TABLES:
+            yield f"{_show_name(name)}: no such section{suggest_closest(name, [*_TABLES, *_LISTS])}"
+        elif not isinstance(content, Mapping):
+            yield f"{name}: expected a section [{name}], got {show_value(content)}"
+        else:
+            yield from _check_keys(SECTIONS.get(name, AXES), content, f"{name}.")
+    yield from _check_whole(tables)
+
+
+def _check_keys(
+    known: Mapping[str, PlanKey], content: Mapping[str, Any], where: str, *, comparisons: bool = False
+) -> Iterator[str]:
+    """Keys of a section, which have one value, or axes, which may have a list of them."""
+    axes = known is AXES
+    for name, given in content.items():
+        if name not in known:
+            home = next((section for section, keys in SECTIONS.items() if name in keys), None)
+            home = home or ("axes" if name in AXES else None)
+            hint = f"; it belongs in [{home}]" if home else suggest_closest(name, list(known))
+            yield f"{where}{_show_name(name)}: no such {'axis' if axes else 'key'}{hint}"
+            continue
+        values = given if axes and isinstance(given, list) else [given]
+        if not values:
+            yield f"{where}{name}: an empty list gives no trials"
+        for value in values:
+            allowed = known[name].fits(value)
+            if comparisons and isinstance(value, str):  # also patterns of texts, comparisons of numbers
+                pattern = _COMPARISON.fullmatch(value) if name in _NUMBERS else "*" in value
+                allowed = allowed or bool(pattern)
+            if not allowed:
+                hint = suggest_closest(value, list(known[name].choices))
+                yield f"{where}{name}: expected {known[name].expected}, got {show_value(value)}{hint}"
+
+
+def _check_whole(tables: Mapping[str, Any]) -> Iterator[str]:
+    axes = tables.get("axes", {})
+    rows = tables.get("trials", [])
+    if isinstance(axes, Mapping) and not _is_shared(axes.get("network")):
+        if not rows and "network" not in axes:
+            yield 'axes.network: a plan needs networks, as in network = ["resnet18"]'
+        elif isinstance(rows, list):
+            for number, row in enumerate(rows, 1):
+                if isinstance(row, Mapping) and "network" not in row:
+                    yield f"[[trials]] {number}: network: missing here and in [axes]"
+    measure = tables.get("measure", {})
+    if isinstance(measure, Mapping):
+        low, high = measure.get("min_steps", 6), measure.get("max_steps", 200)
+        if isinstance(low, int) and isinstance(high, int) and low > high:
+            yield f"measure.min_steps: expected at most max_steps ({high}), got {low}"
+
+
+def _is_shared(value: object) -> bool:
+    """Whether rows of trials take this value of [axes]: one alone."""
+    return value is not None and (not isinstance(value, list) or len(value) == 1)
+
+
+def _show_name(name: str) -> str:
+    return name if name.replace("-", "_").isidentifier() and name.isascii() else show_value(name)
 
 
 @dataclass(frozen=True)
@@ -43,16 +133,16 @@ class Trial:
         return str(self.values["device"])
 
     @property
-    def label(self) -> str:
+    def machine_label(self) -> str:
         """The machine that is to run it, or "" for whichever this is."""
         return split_device(self.device)[0] or ""
 
     @property
-    def group(self) -> tuple[object, ...]:
+    def group_key(self) -> tuple[object, ...]:
         """Trials that differ in batch size and repetition alone."""
         return tuple(value for name, value in self.values.items() if name != "batch_size")
 
-    def words(self) -> str:
+    def describe_trial(self) -> str:
         """The trial in a few words, for messages."""
         parts = [self.network, str(self.values["stage"]), f"batch {self.batch_size}"]
         if self.values.get("image_size"):
@@ -61,7 +151,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What is to be measured, in which order, within which limits, kept where."""
 
     name: str
@@ -69,14 +159,14 @@ class Plan:
     store: Path
     trials: tuple[Trial, ...]
     excluded: int
-    limits: Limits
-    measure: Measure
+    limits: TrialLimits
+    measure: MeasureRules
     isolation: str
     till_first_fail: bool
     text: str
 
 
-def load_plan(path: Path, store: Path | None = None) -> Plan:
+def load_plan(path: Path, store: Path | None = None) -> SweepPlan:
     """Read a plan; a SettingsError lists everything that is wrong with it."""
     tables = read_toml(path)
     problems = check_plan(tables)
@@ -85,12 +175,12 @@ def load_plan(path: Path, store: Path | None = None) -> Plan:
     return make_plan(tables, path, store)
 
 
-def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) -> Plan:
+def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) -> SweepPlan:
     """The plan of tables that have been checked."""
     general = tables.get("sweep", {})
     folder = path.absolute().parent
     repetitions = general.get("repetitions", 1)
-    grids = _grids(tables, folder)
+    grids = _list_grids(tables, folder)
     combinations = sum(prod(map(len, grid.values())) for grid in grids)
     require_within("plan_trials", combinations * repetitions, f"{path}", UsageError)
     excludes = tables.get("exclude", [])
@@ -98,63 +188,52 @@ def make_plan(tables: Mapping[str, Any], path: Path, store: Path | None = None) 
         len(value) if isinstance(value, list) else 1 for rule in excludes for value in rule.values()
     )
     require_within("plan_comparisons", combinations * compared, f"{path}: [[exclude]]", UsageError)
-    points = list(_points(grids))
-    kept = [point for point in points if not any(_matches(point, rule) for rule in excludes)]
+    combined = {point: grid for grid in grids for point in product(*grid.values())}  # each once
+    points = [dict(zip(grid, point, strict=True)) for point, grid in combined.items()]
+    kept = [
+        point
+        for point in points
+        if not any(all(_matches_value(point[name], one) for name, one in rule.items()) for rule in excludes)
+    ]
     if not kept:
         raise UsageError(f"{path}: the plan has no trials", "loosen [[exclude]], or give [axes] more values")
-    ordered = _ordered(kept, repetitions, general.get("order", "batch"), general.get("seed", 0))
+    ordered = _order_trials(kept, repetitions, general.get("order", "batch"), general.get("seed", 0))
     limits = dict(tables.get("limits", {}))
     if "memory" in limits:
         limits["memory_bytes"] = parse_size(limits.pop("memory"))
-    return Plan(
+    return SweepPlan(
         name=general.get("name", path.stem),
         folder=folder,
         store=store or folder / general.get("store", f"{path.stem}.db"),
         trials=tuple(ordered),
         excluded=len(points) - len(kept),
-        limits=Limits(**limits),
-        measure=Measure(**tables.get("measure", {})),
+        limits=TrialLimits(**limits),
+        measure=MeasureRules(**tables.get("measure", {})),
         isolation=general.get("isolation", "process"),
         till_first_fail=general.get("till_first_fail", False),
         text=path.read_text(encoding="utf-8-sig"),
     )
 
 
-def _grids(tables: Mapping[str, Any], folder: Path) -> list[dict[str, list[Any]]]:
+def _list_grids(tables: Mapping[str, Any], folder: Path) -> list[dict[str, list[Any]]]:
     """The values of every axis, of [axes] and of every [[trials]]; nothing is combined yet."""
     axes = tables.get("axes", {})
-    shared = {name: value for name, value in axes.items() if not isinstance(value, list) or len(value) == 1}
+    shared = {name: value for name, value in axes.items() if _is_shared(value)}
     grids = [axes] if "network" in axes else []
     grids += [shared | row for row in tables.get("trials", [])]
-    found: dict[str, Sequence[str]] = {}
-    return [_columns(grid, folder, found) for grid in grids]
-
-
-def _columns(axes: Mapping[str, Any], folder: Path, found: dict[str, Sequence[str]]) -> dict[str, list[Any]]:
-    columns = {}
-    for name, axis in AXES.items():
-        given = axes.get(name, [axis.default])
-        values = given if isinstance(given, list) else [given]
-        if name == "network":
-            for value in values:
-                if value not in found:
-                    found[value] = _networks(value, folder)
-            values = [network for value in values for network in found[value]]
-        columns[name] = values
-    return columns
-
-
-def _points(grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
-    """All combinations of every grid; each configuration once."""
-    seen: set[tuple[object, ...]] = set()
+    expand = lru_cache(maxsize=None)(partial(_expand_networks, folder=folder))
+    filled = []
     for grid in grids:
-        for point in product(*grid.values()):
-            if point not in seen:
-                seen.add(point)
-                yield dict(zip(grid, point, strict=True))
+        columns = {}
+        for name, axis in AXES.items():
+            given = grid.get(name, [axis.default])
+            columns[name] = given if isinstance(given, list) else [given]
+        columns["network"] = [network for value in columns["network"] for network in expand(value)]
+        filled.append(columns)
+    return filled
 
 
-def _networks(text: str, folder: Path) -> Sequence[str]:
+def _expand_networks(text: str, folder: Path) -> Sequence[str]:
     """Folders that a pattern such as `pruned/*` means, as written relative to the plan."""
     if not any(char in text for char in "*?["):
         return [text]
@@ -169,32 +248,23 @@ def _networks(text: str, folder: Path) -> Sequence[str]:
     return [str(path) if pattern.is_absolute() else path.relative_to(folder).as_posix() for path in found]
 
 
-def _matches(point: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    return all(_one_of(point[name], wanted) for name, wanted in rule.items())
-
-
-def _one_of(value: object, wanted: object) -> bool:
+def _matches_value(value: object, wanted: object) -> bool:
     if isinstance(wanted, list):
-        return any(_one_of(value, one) for one in wanted)
+        return any(_matches_value(value, one) for one in wanted)
     if isinstance(value, str) and isinstance(wanted, str):
         return fnmatchcase(value, wanted)
     if isinstance(wanted, str) and isinstance(value, int):  # ">= 64"
         sign, number = wanted.split()
-        return {"<": value < int(number), "<=": value <= int(number)}.get(
-            sign, value > int(number) if sign == ">" else value >= int(number)
-        )
+        return bool(_COMPARISONS[sign](value, int(number)))
     return type(value) is type(wanted) and value == wanted
 
 
-def _ordered(points: list[dict[str, Any]], repetitions: int, order: str, seed: int) -> list[Trial]:
+def _order_trials(points: list[dict[str, Any]], repetitions: int, order: str, seed: int) -> list[Trial]:
     """Batch ascending within a network, so that the first that does not fit says what larger ones would."""
-    places = {tuple(_without_batch(point)): index for index, point in reversed(list(enumerate(points)))}
-    points = sorted(points, key=lambda point: (places[tuple(_without_batch(point))], point["batch_size"]))
-    trials = [Trial(point, number) for number in range(repetitions) for point in points]
+    once = [Trial(point) for point in points]
+    places = {trial.group_key: index for index, trial in reversed(list(enumerate(once)))}
+    once.sort(key=lambda trial: (places[trial.group_key], trial.batch_size))
+    trials = [replace(trial, repetition=number) for number in range(repetitions) for trial in once]
     if order == "random":
         random.Random(seed).shuffle(trials)
     return trials
-
-
-def _without_batch(point: Mapping[str, Any]) -> list[object]:
-    return [value for name, value in point.items() if name != "batch_size"]

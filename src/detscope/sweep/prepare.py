@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import DetscopeError, InputError, UsageError
-from detscope.sweep.axes import AXES, split_device
-from detscope.sweep.keys import key_of, located_network, network_fingerprint, network_path
-from detscope.sweep.plan import Plan, Trial
-from detscope.sweep.plan_settings import Limits
+from detscope.sweep.keys import find_network_path, locate_network, make_identity, network_fingerprint
+from detscope.sweep.plan import SweepPlan, Trial
+from detscope.sweep.settings import AXES, TrialLimits, split_device
 
 Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTrial:
     """A trial with everything that running and keeping it needs."""
 
     trial: Trial
@@ -28,45 +27,45 @@ class Prepared:
     cannot_run: str = ""
 
     @property
-    def key(self) -> str:
+    def trial_key(self) -> str:
         """Of configuration, device, environment and repetition."""
         return str(self.identity["trial"])
 
     @property
-    def device(self) -> str:
+    def device_name(self) -> str:
         """The place where one trial runs at a time."""
         return str(self.identity["device"])
 
 
-def labels_of(plan: Plan) -> list[str]:
+def list_labels(plan: SweepPlan) -> list[str]:
     """The machines that a plan names; "" stands for whichever runs it."""
-    return sorted({trial.label for trial in plan.trials})
+    return sorted({trial.machine_label for trial in plan.trials})
 
 
-def prepare(plan: Plan, facts: Mapping[str, Facts], keys: Mapping[str, str]) -> list[Prepared]:
+def prepare_trials(
+    plan: SweepPlan, facts: Mapping[str, Facts], keys: Mapping[str, str]
+) -> list[PreparedTrial]:
     """Prepare all trials; `facts` and `keys` are the environments of the plan's labels."""
-    fingerprints = fingerprints_of(plan)
-    _refuse_sizes(plan)
-    return [
-        _prepared(plan, trial, facts[trial.label], keys[trial.label], fingerprints) for trial in plan.trials
-    ]
-
-
-def _refuse_sizes(plan: Plan) -> None:
-    """Nobody can tell a factory its image size: said at once, and not by every trial."""
+    fingerprints = fingerprint_networks(plan)
     sized = [trial.network for trial in plan.trials if trial.values["image_size"] is not None]
     own = [name for name in dict.fromkeys(sized) if ":" in name]
-    if own:
+    if own:  # nobody can tell a factory its image size: said at once, and not by every trial
         raise UsageError(
             "\n".join(f"image_size is not known for {name}" for name in own),
             "let the factory set it, and leave it out of the axes",
         )
+    return [
+        _prepare_trial(plan, trial, facts[trial.machine_label], keys[trial.machine_label], fingerprints)
+        for trial in plan.trials
+    ]
 
 
-def fingerprints_of(plan: Plan) -> dict[str, str]:
+def fingerprint_networks(plan: SweepPlan) -> dict[str, str]:
     """Fingerprints of a plan's networks; an InputError names all that are not there."""
     names = sorted({trial.network for trial in plan.trials})
-    missing = [name for name in names if _is_path(name) and network_path(name, plan.folder) is None]
+    named = (name for name in names if ("/" in name or "\\" in name) and not name.startswith("timm/"))
+    paths = {*named, *(name for name in names if ".py:" in name)}
+    missing = [name for name in names if name in paths and find_network_path(name, plan.folder) is None]
     if missing:
         raise InputError(
             "\n".join(f"no such network: {plan.folder / name.partition(':')[0]}" for name in missing),
@@ -75,62 +74,51 @@ def fingerprints_of(plan: Plan) -> dict[str, str]:
     return {name: network_fingerprint(name, plan.folder) for name in names}
 
 
-def identity_of(plan: Plan, facts: Mapping[str, Facts]) -> dict[str, Any]:
+def describe_identity(plan: SweepPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
     """What must be the same for results to stand beside each other."""
     return {
         "environment": {label or "here": dict(own) for label, own in facts.items()},
-        "limits": _decisive(plan.limits),
+        "limits": _decisive_limits(plan.limits),
         "measure": asdict(plan.measure),
-        "networks": fingerprints_of(plan),
+        "networks": fingerprint_networks(plan),
     }
 
 
-def _decisive(limits: Limits) -> dict[str, Any]:
+def _decisive_limits(limits: TrialLimits) -> dict[str, Any]:
     return {"time_s": limits.time_s, "memory_bytes": limits.memory_bytes}
 
 
-def _is_path(network: str) -> bool:
-    return ".py:" in network or (("/" in network or "\\" in network) and not network.startswith("timm/"))
-
-
-def _prepared(
-    plan: Plan, trial: Trial, facts: Facts, environment: str, fingerprints: Mapping[str, str]
-) -> Prepared:
-    device = concrete_device(split_device(trial.device)[1], facts)
-    place = f"{trial.label}/{device}" if trial.label else device
+def _prepare_trial(
+    plan: SweepPlan, trial: Trial, facts: Facts, environment: str, fingerprints: Mapping[str, str]
+) -> PreparedTrial:
+    device = resolve_plan_device(split_device(trial.device)[1], facts)
+    place = f"{trial.machine_label}/{device}" if trial.machine_label else device
     values = {name: trial.values[name] for name in AXES if name != "device"}
-    fingerprint = fingerprints[trial.network]
-    configuration = key_of([values, fingerprint, _decisive(plan.limits), asdict(plan.measure)])
-    identity = {
-        **values,
-        "trial": key_of([configuration, place, environment, trial.repetition]),
-        "configuration": configuration,
-        "device": place,
-        "environment": environment,
-        "repetition": trial.repetition,
-        "fingerprint": fingerprint,
-    }
+    settings = (_decisive_limits(plan.limits), asdict(plan.measure))
+    identity = make_identity(
+        values, fingerprints[trial.network], settings, place, environment, trial.repetition
+    )
     request = {
         "values": values,
-        "network": located_network(trial.network, plan.folder),
+        "network": locate_network(trial.network, plan.folder),
         "device": device,
         "repetition": trial.repetition,
         "measure": asdict(plan.measure),
         "memory_bytes": plan.limits.memory_bytes,
     }
-    return Prepared(
-        trial, identity, request, why_not(trial, device, facts, base_of(trial.network, plan.folder))
+    return PreparedTrial(
+        trial, identity, request, explain_refusal(trial, device, facts, find_base(trial.network, plan.folder))
     )
 
 
-def concrete_device(device: str, facts: Facts) -> str:
+def resolve_plan_device(device: str, facts: Facts) -> str:
     """ "cpu" or "cuda:N" for what a plan names, on a machine of these facts."""
     if device == "auto":
         return "cuda:0" if facts.get("gpus") and facts.get("cuda") else "cpu"
     return "cuda:0" if device == "cuda" else device
 
 
-def why_not(trial: Trial, device: str, facts: Facts, base: str = "") -> str:
+def explain_refusal(trial: Trial, device: str, facts: Facts, base: str = "") -> str:
     """Why a configuration cannot run there, or ""; `base`: the model that a network folder was cut from."""
     values = trial.values
     if device.startswith("cuda"):
@@ -141,26 +129,19 @@ def why_not(trial: Trial, device: str, facts: Facts, base: str = "") -> str:
             return f"{device}: the machine has {count or 'no'} CUDA device{'' if count == 1 else 's'}"
     if values["prefetch_factor"] is not None and not values["num_workers"]:
         return "prefetch_factor: with num_workers = 0 nothing is loaded ahead"
-    return _untrainable(trial, base or trial.network)
+    card = _find_card(base or trial.network) if values["stage"] == "training" else None
+    if card is not None:  # a detector of the zoo
+        from detscope.zoo.registry import check_trainable
 
-
-def _untrainable(trial: Trial, base: str) -> str:
-    if trial.values["stage"] != "training":
-        return ""
-    from detscope.zoo.registry import check_trainable
-
-    card = _card_of(base)
-    if card is None:  # not a detector of the zoo
-        return ""
-    try:
-        check_trainable(card, trial.batch_size, trial.values["image_size"])
-    except UsageError as error:
-        return error.message
+        try:
+            check_trainable(card, trial.batch_size, values["image_size"])
+        except UsageError as error:
+            return error.message
     return ""
 
 
 @lru_cache(maxsize=1024)
-def _card_of(base: str) -> Any:
+def _find_card(base: str) -> Any:
     """Looked up once: what is not there is compared with all names, and a plan may have many trials of it."""
     from detscope.zoo.registry import get_card
 
@@ -171,9 +152,9 @@ def _card_of(base: str) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def base_of(network: str, folder: Path) -> str:
+def find_base(network: str, folder: Path) -> str:
     """The name of the model that a network folder was made from; of all others, their own."""
-    path = network_path(network, folder)
+    path = find_network_path(network, folder)
     if path is None or not path.is_dir():
         return network
     try:
@@ -183,7 +164,7 @@ def base_of(network: str, folder: Path) -> str:
         return network  # what is wrong with it, its trial will say
 
 
-def one_machine(labels: Sequence[str]) -> None:
+def require_one_machine(labels: Sequence[str]) -> None:
     """Refuse to run here what is meant for several machines."""
     if len(labels) > 1:
         raise UsageError(

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detscope.sweep.limits import memory_killer_count
-from detscope.sweep.outcome import Outcome, ended_process, one_line, where_it_was
-from detscope.sweep.plan_settings import Limits
+from detscope.sweep.outcome import Outcome, classify_exit, find_innermost_calls, shorten_text
+from detscope.sweep.settings import TrialLimits
 
 TRIAL_COMMAND = (sys.executable, "-m", "detscope.sweep.trial")
 _TICK_S = 0.1
@@ -27,7 +27,7 @@ _GRACE_S = 5.0
 _STACK_S = 0.5
 
 
-class Stopped(Exception):
+class SweepStoppedError(Exception):
     """The sweep was stopped while this trial ran; it is abandoned."""
 
 
@@ -56,12 +56,12 @@ class TrialProcess:
             os.close(outer[1])
 
     @property
-    def pid(self) -> int:
+    def process_id(self) -> int:
         """Of the process, and of its group."""
         return self._process.pid
 
-    def run(self, request: Mapping[str, Any], limits: Limits, stop: threading.Event) -> Outcome:
-        """Hand a request over and watch what becomes of it; `Stopped` if the sweep is to end."""
+    def run_request(self, request: Mapping[str, Any], limits: TrialLimits, stop: threading.Event) -> Outcome:
+        """Hand a request over and watch what becomes of it; `SweepStoppedError` if the sweep is to end."""
         self.used = True
         with contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None
@@ -71,20 +71,20 @@ class TrialProcess:
         while True:
             message = self._next_message(_TICK_S)
             if stop.is_set():
-                self.end()
-                raise Stopped
+                self.end_group()
+                raise SweepStoppedError
             now = time.monotonic()
             if message is not None and message.get("event") == "ready":
                 self._ready, start = True, now
             elif message is not None:
-                return _delivered(message, now - start)
+                return _make_outcome(message, now - start)
             elif self._process.poll() is not None:
                 message = self._next_message(0)  # what was written just before the end
                 if message is not None and message.get("event") != "ready":
-                    return _delivered(message, now - start)
-                return self._ended(now - start)
+                    return _make_outcome(message, now - start)
+                return self._explain_end(now - start)
             elif now - start > (limits.time_s if self._ready else limits.start_s):
-                return self._timeout(limits, now - began)
+                return self._explain_timeout(limits, now - began)
 
     def _next_message(self, wait_s: float) -> dict[str, Any] | None:
         if b"\n" not in self._pending:
@@ -101,41 +101,41 @@ class TrialProcess:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def _ended(self, seconds: float) -> Outcome:
+    def _explain_end(self, seconds: float) -> Outcome:
         code = self._process.wait()
         kills = memory_killer_count()
         killed = kills is not None and self._kills is not None and kills > self._kills
-        found = ended_process(code, self.last_words(), killed)
-        self.end()
+        found = classify_exit(code, self.read_last_words(), killed)
+        self.end_group()
         return Outcome(found.kind, found.detail, found.message, {}, seconds, found.luck)
 
-    def _timeout(self, limits: Limits, seconds: float) -> Outcome:
+    def _explain_timeout(self, limits: TrialLimits, seconds: float) -> Outcome:
         if self._ready:  # it answers this signal by writing where it is
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGUSR1)
+                os.kill(self.process_id, signal.SIGUSR1)
             time.sleep(_STACK_S)
         what = f"within {limits.time_s:g} s" if self._ready else f"to start within {limits.start_s:g} s"
-        place = where_it_was(self._printed(_STACK_BYTES)) or self.last_words()
-        self.end()
+        place = find_innermost_calls(self._read_printed(_STACK_BYTES)) or self.read_last_words()
+        self.end_group()
         words = f"did not end {what}; it was at: {place or 'cannot tell: it said nothing'}"
-        return Outcome("timeout", "", one_line(words, 1500), {}, seconds)
+        return Outcome("timeout", "", shorten_text(words, 1500), {}, seconds)
 
-    def last_words(self) -> str:
+    def read_last_words(self) -> str:
         """The end of what the process printed, on one line."""
-        return one_line(" | ".join(self._printed(_LAST_WORDS_BYTES).splitlines()[-30:]), 1500)
+        return shorten_text(" | ".join(self._read_printed(_LAST_WORDS_BYTES).splitlines()[-30:]), 1500)
 
-    def _printed(self, most_bytes: int) -> str:
+    def _read_printed(self, most_bytes: int) -> str:
         # read at a place of our own: the process goes on writing at the file's shared one
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), most_bytes, max(0, size - most_bytes)).decode("utf-8", "replace")
 
-    def end(self) -> None:
+    def end_group(self) -> None:
         """End the process and everything it started; at once, nothing of it is wanted any more."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+            os.killpg(self.process_id, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_GRACE_S)
-        _wait_for_group(self.pid)
+        _wait_for_group(self.process_id)
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -154,22 +154,19 @@ def _wait_for_group(group: int) -> None:
             os.killpg(group, 0)
         except (ProcessLookupError, PermissionError):
             return
-        if not _has_living(group):
+        import psutil
+
+        living = False
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                own = os.getpgid(process.pid) == group
+                living = living or (own and process.status() != psutil.STATUS_ZOMBIE)
+        if not living:
             return
         time.sleep(0.01)
 
 
-def _has_living(group: int) -> bool:
-    import psutil
-
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
-
-
-def _delivered(message: Mapping[str, Any], seconds: float) -> Outcome:
+def _make_outcome(message: Mapping[str, Any], seconds: float) -> Outcome:
     return Outcome(
         str(message["kind"]),
         str(message.get("detail", "")),
@@ -183,27 +180,27 @@ def _delivered(message: Mapping[str, Any], seconds: float) -> Outcome:
 class ProcessRunner:
     """Trials one after another on one device; a process is used again only after `ok`, if at all."""
 
-    def __init__(self, limits: Limits, reuse: bool, command: Sequence[str] = TRIAL_COMMAND) -> None:
+    def __init__(self, limits: TrialLimits, reuse: bool, command: Sequence[str] = TRIAL_COMMAND) -> None:
         self._limits, self._reuse, self._command = limits, reuse, command
         self._process: TrialProcess | None = None
 
-    def run(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
+    def run_trial(self, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
         """Run one trial in a process that no failed trial has been in."""
         process = self._process or TrialProcess(self._command)
         self._process = None
         try:
-            outcome = process.run(request, self._limits, stop)
+            outcome = process.run_request(request, self._limits, stop)
         except BaseException:
-            process.end()
+            process.end_group()
             raise
         if self._reuse and outcome.kind == "ok":
             self._process = process
         else:
-            process.end()
+            process.end_group()
         return outcome
 
-    def close(self) -> None:
+    def close_runner(self) -> None:
         """End what is left."""
         if self._process is not None:
-            self._process.end()
+            self._process.end_group()
             self._process = None

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from detscope.sweep.limits import end_with_pipe
-from detscope.sweep.outcome import of_exception
+from detscope.sweep.outcome import classify_exception
 
 Work = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def serve(work: Work, prepare: Callable[[], None] = lambda: None) -> None:
+def serve_requests(work: Work, prepare: Callable[[], None] = lambda: None) -> None:
     """Answer requests until there are no more; `prepare` runs once and is not part of a trial's time."""
     lifeline, results = (int(text) for text in sys.argv[1:3])
     os.set_inheritable(results, False)
@@ -29,26 +29,26 @@ def serve(work: Work, prepare: Callable[[], None] = lambda: None) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep hears Ctrl-C and ends us
     prepare()
-    _tell(results, {"event": "ready"})
+    _write_message(results, {"event": "ready"})
     for line in sys.stdin:
-        _tell(results, _answer(work, json.loads(line)))
+        _write_message(results, _answer_request(work, json.loads(line)))
     sys.stdout.flush()
     os._exit(0)  # results are out; torch's own taking down takes a third of a second
 
 
-def _answer(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_request(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"kind": "ok", "result": dict(work(request))}
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        found = of_exception(error)
+        found = classify_exception(error)
         answer = {"kind": found.kind, "detail": found.detail, "message": found.message}
         return answer | {"luck": found.luck}
 
 
-def _tell(descriptor: int, message: Mapping[str, Any]) -> None:
+def _write_message(descriptor: int, message: Mapping[str, Any]) -> None:
     data = json.dumps(message, allow_nan=False).encode() + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
@@ -66,7 +66,7 @@ def main() -> None:
     """The process that measures networks."""
     from detscope.sweep.measure import measure_trial
 
-    serve(measure_trial, _import_torch)
+    serve_requests(measure_trial, _import_torch)
 
 
 if __name__ == "__main__":

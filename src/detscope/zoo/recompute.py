@@ -18,22 +18,18 @@ _SUBCLASSES: dict[type[nn.Module], type[nn.Module]] = {}
 def recompute_in_backward(model: nn.Module, paths: Sequence[str]) -> None:
     """Let these modules keep only their inputs in training; results and gradients stay the same."""
     for path in paths:
-        module = _module(model, path)
+        try:
+            module = model.get_submodule(path)
+        except AttributeError:
+            known = [name for name, _ in model.named_modules() if name]
+            close = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known[:4])}, ..."
+            raise UsageError(f"training.recompute: the model has no module {path!r}", hint) from None
         # a class and not a forward on the instance: copies of the model, such as averaged weights, stay whole
-        module.__class__ = _recomputing(type(module))
+        module.__class__ = _make_recomputing(type(module))
 
 
-def _module(model: nn.Module, path: str) -> nn.Module:
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        known = [name for name, _ in model.named_modules() if name]
-        close = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known[:4])}, ..."
-        raise UsageError(f"training.recompute: the model has no module {path!r}", hint) from None
-
-
-def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
+def _make_recomputing(kind: type[nn.Module]) -> type[nn.Module]:
     """A class that computes again; made once per class, under the same name."""
     if kind in _SUBCLASSES.values():
         return kind

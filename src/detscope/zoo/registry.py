@@ -1,58 +1,63 @@
-"""Names to models: register by decorator, list by glob, get by name. Nothing here imports torch."""
+"""Names to models and models to families. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
-import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from detscope.errors import UsageError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard
+from detscope.parts import find_part, parts_of
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Stage
+from detscope.zoo.family import UNKNOWN, Family
 
-Builder = Callable[[ModelCard, BuildOptions], BuiltModel]
-
-# A new source of models is one new file and one line here.
-_SOURCES = ("detscope.zoo.torchvision_models", "detscope.zoo.efficientdet", "detscope.zoo.tiny")
-
-
-@dataclass(frozen=True)
-class _Entry:
-    card: ModelCard
-    builder: Builder
+if TYPE_CHECKING:
+    from torch import nn
 
 
-_entries: dict[str, _Entry] = {}
-_aliases: dict[str, str] = {}
+def list_families() -> tuple[Family, ...]:
+    """Ours and those of other packages."""
+    return parts_of("families", Family)
 
 
-def register(cards: ModelCard | Sequence[ModelCard], **aliases: str) -> Callable[[Builder], Builder]:
-    """Register one builder for its cards: `@register(card)`, or `register(card)(builder)`.
+def get_family(name: str) -> Family:
+    """A family by its name; the one that knows nothing where there is none, as of a user's model."""
+    return find_part("families", Family, name) or UNKNOWN
 
-    `aliases` maps a short name to a card's name; underscores in the short name stand for hyphens.
-    """
-    listed = (cards,) if isinstance(cards, ModelCard) else tuple(cards)
 
-    def add(builder: Builder) -> Builder:
-        for card in listed:
-            if card.name in _entries:
-                raise ValueError(f"model {card.name!r} is registered twice")
-            _entries[card.name] = _Entry(card, builder)
-        for short, name in aliases.items():
-            _aliases[short.replace("_", "-")] = name
-        return builder
+def recognise_family(module: nn.Module) -> Family:
+    """The family of a model that is already there, whoever built it: by the nearest class that one knows."""
+    by_class: dict[str, list[Family]] = {}
+    for family in list_families():
+        by_class.setdefault(family.detector_class, []).append(family)
+    for kind in type(module).__mro__:
+        for family in by_class.get(f"{kind.__module__}:{kind.__qualname__}", ()):
+            if family.is_member(module):
+                return family
+    return UNKNOWN
 
-    return add
+
+def recognise_parts(module: nn.Module) -> tuple[str, tuple[Stage, ...], tuple[Observer, ...]]:
+    """Family, stages and observers; a model of no known family has its top-level children as stages."""
+    family = recognise_family(module)
+    return family.name, family.find_stages(module), family.find_observers(module)
+
+
+def list_stage_words() -> frozenset[str]:
+    """Outermost stages of all families: what foreign code may call its parts too."""
+    names = (stage.name.partition(".")[0] for family in list_families() for stage in family.stages)
+    return frozenset(name for name in names if name)
 
 
 def list_cards(glob: str | None = None) -> list[ModelCard]:
-    """Cards of all models whose name or family matches `glob`, in order of registration."""
-    _load_sources()
-    cards = [entry.card for entry in _entries.values()]
+    """Cards of all models whose name or family matches `glob`; the tiny ones come last."""
+    families = list_families()
+    cards = [card for family in families for card in family.cards]
+    cards += [family.tiny for family in families if family.tiny is not None]
     if glob is None:
         return cards
-    return [card for card in cards if _matches(card, glob)]
+    wanted = glob.lower()
+    return [card for card in cards if any(fnmatch.fnmatchcase(t, wanted) for t in (card.name, card.family))]
 
 
 def get_card(name: str) -> ModelCard:
@@ -60,11 +65,21 @@ def get_card(name: str) -> ModelCard:
     if ":" in name:
         from detscope.zoo import user
 
-        return user.card_of(name)
-    return _entry(name).card
+        return user.describe_spec(name)
+    cards: dict[str, ModelCard] = {}
+    short_names: dict[str, str] = {}
+    for family in list_families():  # ours come first: another package's model never takes the place of one
+        cards = {card.name: card for card in family.list_cards()} | cards
+        short_names = {**family.short_names, **short_names}
+    found = cards.get(short_names.get(name, name))
+    if found is None:
+        close = difflib.get_close_matches(name, [*cards, *short_names], n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else "a name, or file.py:factory for your own"
+        raise UsageError(f"no model named {name!r}", f"{hint} `detscope models` lists all")
+    return found
 
 
-def build(name: str, options: BuildOptions | None = None) -> BuiltModel:
+def build_model(name: str, options: BuildOptions | None = None) -> BuiltModel:
     """Build a model with its weights; the same seed gives the same random weights."""
     options = options or BuildOptions()
     if options.num_classes is not None and options.num_classes < 2:
@@ -75,9 +90,9 @@ def build(name: str, options: BuildOptions | None = None) -> BuiltModel:
     if ":" in name:
         from detscope.zoo import user
 
-        return user.build(name, options)
-    entry = _entry(name)
-    return entry.builder(entry.card, options)
+        return user.build_own(name, options)
+    card = get_card(name)
+    return get_family(card.family).build_model(card, options)
 
 
 def check_trainable(card: ModelCard, batch_size: int, image_size: int | None = None) -> None:
@@ -91,22 +106,3 @@ def check_trainable(card: ModelCard, batch_size: int, image_size: int | None = N
             "its smallest feature map is one pixel, and batch norm needs more than one value per channel",
             f"use a batch size of at least {needed}, and at least as many images",
         )
-
-
-def _matches(card: ModelCard, glob: str) -> bool:
-    return any(fnmatch.fnmatchcase(text, glob.lower()) for text in (card.name, card.family))
-
-
-def _entry(name: str) -> _Entry:
-    _load_sources()
-    found = _entries.get(_aliases.get(name, name))
-    if found is None:
-        close = difflib.get_close_matches(name, [*_entries, *_aliases], n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "a name, or file.py:factory for your own"
-        raise UsageError(f"no model named {name!r}", f"{hint} `detscope models` lists all")
-    return found
-
-
-def _load_sources() -> None:
-    for source in _SOURCES:
-        importlib.import_module(source)

@@ -63,10 +63,11 @@ def test_core_use_is_weighted_by_cycles_over_all_kernels_the_last_one_too():
         ),
         0.5,
     )
-    assert found["kernels"] == 2
-    assert found["pipes"]["fma"]["value"] == pytest.approx(0.2)
-    assert found["pipes"]["fma"]["of_window"] == pytest.approx(0.1)
-    assert found["pipes"]["fma"]["coverage"] == 1.0
+    pipes = {pipe.name: pipe for pipe in found.pipes}
+    assert found.kernels == 2
+    assert pipes["fma"].value == pytest.approx(0.2)
+    assert pipes["fma"].of_window == pytest.approx(0.1)
+    assert pipes["fma"].coverage == 1.0
 
 
 def test_a_counter_that_a_kernel_lacks_lowers_the_coverage_and_is_not_counted_as_zero():
@@ -77,10 +78,11 @@ def test_a_counter_that_a_kernel_lacks_lowers_the_coverage_and_is_not_counted_as
         ),
         None,
     )
-    assert found["kernels"] == 2, "equal numbers of two processes are two kernels"
-    assert found["pipes"]["tensor"]["value"] == pytest.approx(0.8)
-    assert found["pipes"]["tensor"]["coverage"] == pytest.approx(0.25)
-    assert found["pipes"]["tensor"]["of_window"] is None
+    pipes = {pipe.name: pipe for pipe in found.pipes}
+    assert found.kernels == 2, "equal numbers of two processes are two kernels"
+    assert pipes["tensor"].value == pytest.approx(0.8)
+    assert pipes["tensor"].coverage == pytest.approx(0.25)
+    assert pipes["tensor"].of_window is None
 
 
 def test_without_device_events_there_are_no_figures_rather_than_zeros():
@@ -93,10 +95,10 @@ def test_exposed_communication_is_what_no_other_kernel_hides():
         hosts(),
         NO_METRICS,
     )
-    assert figures["communication"]["busy_ns"] == 6 * MS
-    assert figures["communication"]["exposed_ns"] == 4 * MS
-    assert figures["utilisation"]["compute_ns"] == 4 * MS
-    assert figures["verdict"]["bound"] == "communication"
+    assert figures.communication.busy_ns == 6 * MS
+    assert figures.communication.exposed_ns == 4 * MS
+    assert figures.utilisation.compute_ns == 4 * MS
+    assert figures.verdict.bound == "communication"
 
 
 def test_the_rank_that_waits_least_in_communication_is_the_one_the_others_wait_for():
@@ -106,7 +108,7 @@ def test_the_rank_that_waits_least_in_communication_is_the_one_the_others_wait_f
         kernel(0, 9, 0, rank=1),
         kernel(9, 1, 0, rank=1, communication=True),
     ]
-    assert device_figures(events(*rows), hosts(), NO_METRICS)["straggler"]["rank"] == 1
+    assert device_figures(events(*rows), hosts(), NO_METRICS).straggler.rank == 1
 
 
 def test_a_step_ends_with_its_last_kernel_and_the_next_begins_there():
@@ -115,18 +117,18 @@ def test_a_step_ends_with_its_last_kernel_and_the_next_begins_there():
         hosts(step(5, 0, 10), step(6, 10, 10)),
         NO_METRICS,
     )
-    assert [row["window_ns"] for row in figures["per_step"]] == [12 * MS, 13 * MS]
-    assert figures["utilisation"]["window_ns"] == 25 * MS
-    assert figures["utilisation"]["kernels_ns"] == 21 * MS
+    assert [row.window_ns for row in figures.per_step] == [12 * MS, 13 * MS]
+    assert figures.utilisation.window_ns == 25 * MS
+    assert figures.utilisation.kernels_ns == 21 * MS
 
 
 def test_copies_that_no_kernel_hides_make_a_run_copy_bound():
     copy = kernel(1, 90, 1, kind="copy", copy="HtoD", bytes=9_000_000, name="Memcpy HtoD (Pinned -> Device)")
     figures = device_figures(events(kernel(0, 5, 0), copy, kernel(91, 1, 1)), hosts(), NO_METRICS)
-    (row,) = figures["copies"]["rows"]
-    assert (row["direction"], row["memory"], row["gb_per_s"]) == ("HtoD", "pinned", pytest.approx(0.1))
-    assert row["exposed_ns"] == 86 * MS
-    assert figures["verdict"]["sentence"].startswith("copy-bound")
+    (row,) = figures.copies.rows
+    assert (row.direction, row.memory, row.gb_per_s) == ("HtoD", "pinned", pytest.approx(0.1))
+    assert row.exposed_ns == 86 * MS
+    assert figures.verdict.sentence.startswith("copy-bound")
 
 
 def test_what_is_unlinked_missing_or_out_of_order_is_counted():
@@ -136,24 +138,24 @@ def test_what_is_unlinked_missing_or_out_of_order_is_counted():
         NO_METRICS,
         dropped={"events without ts dropped": 3},
     )
-    counts = figures["honesty"]
-    assert counts["unlinked"] == 1
-    assert counts["overlapping_on_a_stream"] == 1
-    assert counts["began_before_launch"] == 1
-    assert counts["missing_steps"] == 2
-    assert counts["overlapping_steps"] == 1
-    assert counts["outside_window"] == 1
-    assert "3 events without ts dropped" in counts["remarks"]
+    counts = figures.honesty
+    assert counts.unlinked == 1
+    assert counts.overlapping_on_a_stream == 1
+    assert counts.began_before_launch == 1
+    assert counts.missing_steps == 2
+    assert counts.overlapping_steps == 1
+    assert counts.outside_window == 1
+    assert "3 events without ts dropped" in counts.remarks
 
 
 def test_use_by_stage_counts_the_wait_for_its_own_work():
     figures = device_figures(
         events(kernel(0, 4, 0, stage="backbone"), kernel(10, 6, 9, stage="head")), hosts(), NO_METRICS
     )
-    rows = {row["name"]: row for row in figures["per"]["stage"]}
-    assert rows["backbone"]["use"] == 1.0
-    assert rows["head"]["idle_ns"] == 6 * MS
-    assert rows["head"]["use"] == pytest.approx(0.5)
+    rows = {row.name: row for row in figures.per.stage}
+    assert rows["backbone"].use == 1.0
+    assert rows["head"].idle_ns == 6 * MS
+    assert rows["head"].use == pytest.approx(0.5)
 
 
 def test_blame_names_the_call_its_module_and_its_line():
@@ -168,8 +170,8 @@ def test_blame_names_the_call_its_module_and_its_line():
         ),
         NO_METRICS,
     )
-    (row,) = figures["blame"]
-    assert (row["call"], row["module"], row["line"]) == ("nms", "roi_heads", "roi_heads.py(77): filter")
-    assert row["idle_ns"] == 11 * MS
-    assert figures["verdict"]["bound"] == "synchronisation"
-    assert "nms in roi_heads" in figures["verdict"]["sentence"]
+    (row,) = figures.blame
+    assert (row.call, row.module, row.line) == ("nms", "roi_heads", "roi_heads.py(77): filter")
+    assert row.idle_ns == 11 * MS
+    assert figures.verdict.bound == "synchronisation"
+    assert "nms in roi_heads" in figures.verdict.sentence

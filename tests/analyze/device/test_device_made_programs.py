@@ -38,20 +38,20 @@ def test_utilisation_idle_causes_and_blame_of_a_simulated_program_are_exact(wish
         return
     figures = device_figures(*tables(program), NO_METRICS)
     right = answers(program)
-    use = figures["utilisation"]
-    assert use["window_ns"] == len(right.window) * TICK_NS
-    assert use["kernels_ns"] == right.kernels * TICK_NS
-    assert use["with_copies_ns"] == right.with_copies * TICK_NS
-    causes = {cause: figures["idle"][f"{cause}_ns"] // TICK_NS for cause in figures["idle"]["definition"]}
+    use = figures.utilisation
+    assert use.window_ns == len(right.window) * TICK_NS
+    assert use.kernels_ns == right.kernels * TICK_NS
+    assert use.with_copies_ns == right.with_copies * TICK_NS
+    causes = {cause.name: cause.idle_ns // TICK_NS for cause in figures.idle.causes}
     assert {cause: ticks for cause, ticks in causes.items() if ticks} == dict(+right.causes)
     blamed: Counter[tuple[str, str]] = Counter()
-    for row in figures["blame"]:
-        if row["cause"] == "synchronisation":
-            blamed[row["call"], row["runtime"]] += row["idle_ns"] // TICK_NS
+    for row in figures.blame:
+        if row.cause == "synchronisation":
+            blamed[row.call, row.runtime] += row.idle_ns // TICK_NS
     assert blamed == right.blame
-    if figures["sm_efficiency"]["n"]:
-        assert figures["sm_efficiency"]["numerator_ns"] == pytest.approx(right.efficiency * TICK_NS)
-    modules = {row["name"]: row["kernels_ns"] // TICK_NS for row in figures["per"]["module"]}
+    if figures.sm_efficiency.n:
+        assert figures.sm_efficiency.numerator_ns == pytest.approx(right.efficiency * TICK_NS)
+    modules = {row.name: row.kernels_ns // TICK_NS for row in figures.per.module}
     if modules:
         assert {name: ticks for name, ticks in modules.items() if ticks} == {
             name: ticks for name, ticks in right.per_module.items() if ticks

@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,8 +17,8 @@ from made_program import TICK_NS, Program, Simulation, Wishes
 
 from detscope.analyze.device.figures import device_figures
 from detscope.analyze.summary import summarize
-from detscope.ingest import kineto
-from detscope.ingest.contract import Sink
+from detscope.ingest.formats.kineto import read_trace
+from detscope.ingest.sink import Sink
 from detscope.runs.writer import polars_schema
 from detscope.sessions.importing import run_import
 
@@ -48,7 +49,7 @@ def read(program: Program, folder: Path) -> dict[str, pl.DataFrame]:
     path = folder / f"{next(NUMBER)}.json"
     write_trace(program, path)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-    kineto.read(path, Sink(lambda table, frame: frames.get(table, []).append(frame)))
+    read_trace(path, Sink(lambda table, frame: frames.get(table, []).append(frame)))
     path.unlink()
     return {
         name: pl.concat([pl.DataFrame(schema=polars_schema(name)), *pieces])
@@ -65,11 +66,11 @@ def test_a_file_gives_the_figures_of_the_program_that_made_it(folder, wishes):
     tables = read(program, folder)
     figures = device_figures(*(tables[name] for name in TABLES))
     right = answers(program)
-    assert figures["utilisation"]["kernels_ns"] == right.kernels * TICK_NS
-    assert figures["utilisation"]["window_ns"] == len(right.window) * TICK_NS
-    causes = {cause: figures["idle"][f"{cause}_ns"] // TICK_NS for cause in figures["idle"]["definition"]}
+    assert figures.utilisation.kernels_ns == right.kernels * TICK_NS
+    assert figures.utilisation.window_ns == len(right.window) * TICK_NS
+    causes = {cause.name: cause.idle_ns // TICK_NS for cause in figures.idle.causes}
     assert {cause: ticks for cause, ticks in causes.items() if ticks} == dict(+right.causes)
-    assert figures["honesty"]["unlinked"] == sum(not event.linked for event in program.device)
+    assert figures.honesty.unlinked == sum(not event.linked for event in program.device)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -98,10 +99,10 @@ def test_an_imported_file_becomes_a_run_whose_summary_is_plain_data(folder, tmp_
     write_trace(program, path)
     (run,) = run_import([path], tmp_path).runs
     summary = summarize(run)
-    json.dumps(summary, allow_nan=False)
-    assert summary["steps"] == summary["device"]["steps"] == 3
-    assert summary["verdict"] == summary["device"]["verdict"]["sentence"]
-    assert summary["device"]["utilisation"]["kernels_ns"] == answers(program).kernels * TICK_NS
+    json.dumps(msgspec.to_builtins(summary), allow_nan=False)
+    assert summary.imported.steps == summary.device_use.steps == 3
+    assert summary.verdict == summary.device_use.verdict.sentence
+    assert summary.device_use.utilisation.kernels_ns == answers(program).kernels * TICK_NS
 
 
 def test_a_file_without_a_device_says_that_it_cannot_tell(folder, tmp_path):
@@ -112,5 +113,5 @@ def test_a_file_without_a_device_says_that_it_cannot_tell(folder, tmp_path):
     write_trace(program, path)
     (run,) = run_import([path], tmp_path).runs
     summary = summarize(run)
-    assert summary["device"]["utilisation"]["kernels"] is None
-    assert "device use: no device events were recorded" in summary["cannot_tell"]
+    assert summary.device_use.utilisation is None
+    assert "device use: no device events were recorded" in summary.cannot_tell

@@ -1,39 +1,80 @@
-"""Advice: rules that look at a run's figures; each is one file, one line here and one test."""
+"""Advice: rules that look at a run's figures or replay its step; each is one file in `rules` and one test."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detscope.analyze.advice.case import Advice, Case
+import msgspec
+import polars as pl
 
-RULES = (
-    "workers",
-    "prefetch",
-    "receiving",
-    "pinned_memory",
-    "batch_size",
-    "channels_last",
-    "precision",
-    "padding",
-    "frozen_batch_norm",
-    "fused_optimizer",
-    "synchronisations",
-    "nms_limits",
-    "compiled",
-)
+from detscope.analyze.advice.case import Advice, AdviceRule, Case, MemoryCase
+from detscope.analyze.memory.account import find_peak
+from detscope.analyze.memory.blocks import ledger_of, windows_of
+from detscope.analyze.memory.figures import MemoryAccount
+from detscope.analyze.memory.replay import peak_of, replay_of
+from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
+from detscope.parts import parts_of
+from detscope.runs.reader import Run
+
+if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
+
 LEAST_GAIN = 0.01  # of the step; less is not worth a change
+WORTH_SAYING = 0.005  # of the peak
 
 
-def advice_for(summary: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """What to change, largest estimated gain first."""
+def advise_on_time(summary: RunSummary, settings: Mapping[str, Any] | None = None) -> list[Advice]:
+    """What would make the step shorter, largest estimated gain first."""
     case = Case(summary, settings or {})
     if not case.step_ms:
         return []
-    found: list[Advice] = []
-    for name in RULES:
-        advice = import_module(f"{__name__}.{name}").advise(case)
-        if advice is not None and advice.gain_share >= LEAST_GAIN:
-            found.append(advice)
-    return [advice.as_dict(case) for advice in sorted(found, key=lambda advice: -advice.gain_share)]
+    found = [
+        msgspec.structs.replace(advice, rule=rule.name)
+        for rule in parts_of("advice", AdviceRule)
+        if rule.time is not None and (advice := rule.time(case)) is not None
+    ]
+    worth = [advice for advice in found if (advice.gain_share or 0.0) >= LEAST_GAIN]
+    return sorted(worth, key=lambda advice: -(advice.gain_share or 0.0))
+
+
+def advise_on_memory(run: Run, account: MemoryAccount) -> list[Advice]:
+    """What would lower the peak, largest saving first; `worth` where it is worth a line."""
+    case = _replay_case(run, account)
+    if case is None:
+        return []
+    found = [
+        msgspec.structs.replace(
+            advice,
+            rule=rule.name.removeprefix("memory."),
+            worth=abs(advice.saves_bytes or 0) >= WORTH_SAYING * case.peak_bytes,
+        )
+        for rule in parts_of("advice", AdviceRule)
+        if rule.memory is not None and (advice := rule.memory(case)) is not None
+    ]
+    return sorted(found, key=lambda advice: -(advice.saves_bytes or 0))
+
+
+def _replay_case(run: Run, account: MemoryAccount) -> MemoryCase | None:
+    """The step of the peak; of half a step no replay can tell anything."""
+    blocks = run.table("memory")
+    if not blocks.height:
+        return None
+    ledger = ledger_of(blocks.filter(pl.col("device") == account.device))
+    event, window = find_peak(ledger, windows_of(ledger, run.table("steps")))
+    if window is None or window.mode == "unfinished":
+        return None
+    replay = replay_of(ledger, window)
+    rerun = rerun_command(run.folder, run.info)
+    return MemoryCase(
+        replay=replay,
+        peak_bytes=peak_of(replay),
+        peak_ns=int(ledger.time_ns[event]),
+        nodes=run.table("nodes").unique(["kind", "path"], maintain_order=True),
+        spans=run.table("spans"),
+        training=dict((run.info.get("settings") or {}).get("training") or {}),
+        info=run.info,
+        slope=account.slope,
+        categories={category.name: category.bytes for category in account.categories},
+        by_settings=run.info.get("verb") in MADE_BY_SETTINGS and rerun is not None,
+    )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Literal
 
+import msgspec
 import numpy as np
 
+from detscope.analyze.figure import Figure
 from detscope.analyze.stats import Floats
 
 BLOCKS = 10
@@ -23,72 +24,90 @@ LEAST_STEPS = 6
 LEAST_CHANGE = 0.01  # below one per cent nobody should act, whatever the statistics say
 ROUNDS = 2000
 
+Verdict = Literal[
+    "slower",
+    "faster",
+    "more",
+    "less",
+    "better",
+    "worse",
+    "new",
+    "gone",
+    "no difference seen",
+    "cannot tell",
+]
+UNSEEN: Verdict = "no difference seen"
+UNTOLD: Verdict = "cannot tell"
+Words = tuple[Verdict, Verdict]  # of a figure that rose, and of one that fell
+Ends = tuple[float, float]
 
-@dataclass(frozen=True)
-class Change:
-    """Before, after, and what can be said about the difference."""
 
-    before: float | None
-    after: float | None
-    difference: float | None = None
-    low: float | None = None  # 95 % interval of the difference, in the figure's unit
-    high: float | None = None
+class Change(Figure, frozen=True, kw_only=True):
+    """One figure before and after, and what can be said about the difference."""
+
+    before: float | None  # median of the first run, in the figure's unit
+    after: float | None  # median of the later run
+    difference: float | None = None  # after less before
+    ci95: Ends | None = None  # 95 % interval of the difference
+    relative: float | None = None  # the difference as a share of before
+    relative_ci95: Ends | None = None  # its 95 % interval
     chance: float | None = None  # of a difference this large between equal runs
-    n: tuple[int, int] = (0, 0)
-    paired: bool = False
-    why: str = ""
+    n: tuple[int, int] = (0, 0)  # steps of both runs
+    paired: bool = False  # whether steps with the same images were compared with each other
+    verdict: Verdict = UNTOLD  # a word only where the interval leaves no room for "no difference"
+    why: str | None = None  # why it cannot be told
 
     @property
-    def relative(self) -> float | None:
-        """The change as a share of before."""
-        if self.difference is None or not self.before:
-            return None
-        return self.difference / self.before
+    def is_seen(self) -> bool:
+        """Whether the difference can be told from noise and is worth naming."""
+        return self.verdict not in (UNSEEN, UNTOLD)
 
     @property
-    def seen(self) -> bool:
-        """Whether the interval leaves no room for "no difference" and the change is worth naming."""
-        if self.low is None or self.high is None or (self.low <= 0.0 <= self.high):
-            return False
-        return abs(self.relative or math.inf) >= LEAST_CHANGE
-
-    def verdict(self, more: str = "slower", less: str = "faster") -> str:
-        """The verdict in words."""
-        if self.difference is None or self.low is None:
-            return f"cannot tell: {self.why or 'no samples'}"
-        if not self.seen:
-            return "no difference seen"
-        return more if self.difference > 0 else less
-
-    def as_dict(self, more: str = "slower", less: str = "faster") -> dict[str, Any]:
-        """Plain data for JSON and views."""
-        interval = None if self.low is None else [self.low, self.high]
-        relative = None
-        if interval and self.before:
-            relative = [end / self.before for end in interval if end is not None]
-        return {
-            "before": self.before,
-            "after": self.after,
-            "difference": self.difference,
-            "ci95": interval,
-            "relative": self.relative,
-            "relative_ci95": relative,
-            "n": list(self.n),
-            "paired": self.paired,
-            "verdict": self.verdict(more, less),
-        }
+    def verdict_text(self) -> str:
+        """The verdict, with its reason where there is one."""
+        return f"{self.verdict}: {self.why}" if self.why else self.verdict
 
 
-def change_of_steps(
+class NamedChange(Change, frozen=True, kw_only=True):
+    """The change of a phase, a stage, a kind of memory or a measure of accuracy."""
+
+    name: str  # of what changed
+
+    @property
+    def row_label(self) -> str:
+        """What a row of a table begins with."""
+        return self.name
+
+
+class ModuleChange(Change, frozen=True, kw_only=True):
+    """The change of a module's own time."""
+
+    path: str  # of the module in the later run; in the first one where it is gone
+    was: str | None = None  # its path in the first run, where it was renamed
+
+    @property
+    def row_label(self) -> str:
+        """What a row of a table begins with."""
+        return f"{self.path} (was {self.was})" if self.was else self.path
+
+
+def name_change(name: str, change: Change) -> NamedChange:
+    """A change with the name of what changed."""
+    return NamedChange(name=name, **msgspec.structs.asdict(change))
+
+
+def compare_steps(
     before: Mapping[int, float], after: Mapping[int, float], *, same_content: bool = False, seed: int = 0
 ) -> Change:
     """The change of a figure that has one value per step."""
     counts = (len(before), len(after))
-    middle = [float(np.median(list(values.values()))) if values else None for values in (before, after)]
+    first, second = (
+        float(np.median(list(values.values()))) if values else None for values in (before, after)
+    )
     if min(counts) < LEAST_STEPS:
         why = f"{min(counts)} steps; {LEAST_STEPS} are the least for an interval"
-        difference = None if None in middle else middle[1] - middle[0]  # type: ignore[operator]
-        return Change(middle[0], middle[1], difference, n=counts, why=why)
+        difference = None if first is None or second is None else second - first
+        return _describe_change(first, second, difference, None, n=counts, why=why)
     shared = sorted(set(before) & set(after)) if same_content else []
     generator = np.random.default_rng(seed)
     if len(shared) >= LEAST_STEPS and len(shared) >= 0.8 * min(counts):
@@ -97,36 +116,67 @@ def change_of_steps(
         spread, freedom = _mean_of_picks(blocks, generator), len(blocks) - 1
         error = float(np.std(blocks, ddof=1)) / math.sqrt(len(blocks))
     else:
-        first, second = (_block_medians([v[s] for s in sorted(v)]) for v in (before, after))
-        difference = float(np.mean(second) - np.mean(first))
-        spread = _mean_of_picks(second, generator) - _mean_of_picks(first, generator)
-        parts = [float(np.var(blocks, ddof=1)) / len(blocks) for blocks in (first, second)]
-        error, freedom = math.sqrt(sum(parts)), min(len(first), len(second)) - 1
+        one, two = (_block_medians([v[s] for s in sorted(v)]) for v in (before, after))
+        difference = float(np.mean(two) - np.mean(one))
+        spread = _mean_of_picks(two, generator) - _mean_of_picks(one, generator)
+        parts = [float(np.var(blocks, ddof=1)) / len(blocks) for blocks in (one, two)]
+        error, freedom = math.sqrt(sum(parts)), min(len(one), len(two)) - 1
         shared = []
-    wide = _student(0.975, freedom) / NormalDist().inv_cdf(0.975) * math.sqrt((freedom + 1) / freedom)
-    low, high = np.percentile(spread, [2.5, 97.5])
-    middle_of_spread = float(np.mean(spread))
-    return Change(
-        middle[0],
-        middle[1],
-        difference,
-        difference + (float(low) - middle_of_spread) * wide,
-        difference + (float(high) - middle_of_spread) * wide,
-        _chance(difference, error, freedom),
-        counts,
-        bool(shared),
+    wide = _student_quantile(0.975, freedom) / NormalDist().inv_cdf(0.975)
+    wide *= math.sqrt((freedom + 1) / freedom)
+    middle = float(np.mean(spread))
+    low, high = (difference + (float(end) - middle) * wide for end in np.percentile(spread, [2.5, 97.5]))
+    chance = _chance_of(difference, error, freedom)
+    return _describe_change(
+        first, second, difference, (low, high), chance=chance, n=counts, paired=bool(shared)
     )
 
 
-def change_of_totals(before: float | None, after: float | None) -> Change:
+def compare_totals(before: float | None, after: float | None, words: Words = ("slower", "faster")) -> Change:
     """The change of a figure that a run has once and that is exact, such as a peak of bytes."""
     if before is None or after is None:
-        return Change(before, after, why="known in one of the runs only")
+        return Change(before=before, after=after, why="known in one of the runs only")
     difference = after - before
-    return Change(before, after, difference, difference, difference, 0.0 if difference else 1.0, (1, 1))
+    chance = 0.0 if difference else 1.0
+    return _describe_change(
+        before, after, difference, (difference, difference), words, chance=chance, n=(1, 1)
+    )
 
 
-def discoveries(chances: Sequence[float | None], rate: float = 0.05) -> list[bool]:
+def _describe_change(
+    before: float | None,
+    after: float | None,
+    difference: float | None,
+    ends: Ends | None,
+    words: Words = ("slower", "faster"),
+    *,
+    chance: float | None = None,
+    n: tuple[int, int],
+    paired: bool = False,
+    why: str | None = None,
+) -> Change:
+    relative = difference / before if difference is not None and before else None
+    verdict = UNTOLD
+    if difference is not None and ends is not None:
+        zero_inside = ends[0] <= 0.0 <= ends[1]
+        small = abs(relative or math.inf) < LEAST_CHANGE
+        verdict = UNSEEN if zero_inside or small else words[0] if difference > 0 else words[1]
+    return Change(
+        before=before,
+        after=after,
+        difference=difference,
+        ci95=ends,
+        relative=relative,
+        relative_ci95=(ends[0] / before, ends[1] / before) if ends and before else None,
+        chance=chance,
+        n=n,
+        paired=paired,
+        verdict=verdict,
+        why=why,
+    )
+
+
+def find_discoveries(chances: Sequence[float | None], rate: float = 0.05) -> list[bool]:
     """Which of many differences are real: at most 5 % of those named are false (Benjamini-Hochberg)."""
     known = sorted((chance, index) for index, chance in enumerate(chances) if chance is not None)
     kept = [False] * len(chances)
@@ -147,7 +197,7 @@ def _mean_of_picks(blocks: Floats, generator: np.random.Generator) -> Floats:
     return means
 
 
-def _student(probability: float, freedom: int) -> float:
+def _student_quantile(probability: float, freedom: int) -> float:
     """Quantile of Student's t: a plain bootstrap of ten blocks would cover 89 %, not 95 %."""
     z = NormalDist().inv_cdf(probability)
     if freedom <= 2:
@@ -160,7 +210,7 @@ def _student(probability: float, freedom: int) -> float:
     return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def _chance(difference: float, error: float, freedom: int) -> float:
+def _chance_of(difference: float, error: float, freedom: int) -> float:
     """Two-sided chance of a difference this large between equal runs."""
     if error == 0.0:
         return 0.0 if difference else 1.0

@@ -6,11 +6,14 @@ held against a gate when it can be told from noise; where it cannot, the gate sa
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
+from detscope.analyze.compare.change import Change
+from detscope.analyze.figure import Figure
 from detscope.errors import UsageError
 
 _GATE = re.compile(
@@ -19,10 +22,10 @@ _GATE = re.compile(
 _UNITS = {"": 1.0, "%": 0.01, "ms": 1.0, "s": 1e3, "us": 1e-3, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _UNITS |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
 }
 
 
@@ -36,6 +39,17 @@ class Gate:
     threshold: float
     relative: bool
     of_change: bool
+
+
+class GateResult(Figure, frozen=True, kw_only=True):
+    """A gate held against the figures of a comparison."""
+
+    gate: str  # as it was asked for
+    figure: str  # the name in it
+    value: float | None  # what was compared with the threshold
+    threshold: float  # in the figure's unit, or a share
+    outcome: Literal["passed", "failed", "cannot tell"]  # of holding it
+    why: str | None = None  # why it cannot be told
 
 
 def parse_gate(text: str) -> Gate:
@@ -53,7 +67,7 @@ def parse_gate(text: str) -> Gate:
     return Gate(text.strip(), match["name"], match["op"], threshold, percent, signed)
 
 
-def judge(gate: Gate, figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def judge_gate(gate: Gate, figures: Mapping[str, Change]) -> GateResult:
     """Hold one gate against the figures of a comparison: failed, passed or cannot tell."""
     figure = figures.get(gate.name)
     if figure is None:
@@ -62,13 +76,15 @@ def judge(gate: Gate, figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
         )
         hint = f"known: {near}" if near else f"known: {', '.join(list(figures)[:12])} ..."
         raise UsageError(f"--fail-if names {gate.name!r}, which these runs do not have", hint)
-    key = "after" if not gate.of_change else "relative" if gate.relative else "difference"
-    value = figure.get(key)
-    result = {"gate": gate.text, "figure": gate.name, "value": value, "threshold": gate.threshold}
+    value = figure.relative if gate.relative else figure.difference if gate.of_change else figure.after
+    outcome: Literal["passed", "failed", "cannot tell"] = "failed"
+    why = None
     if value is None:
-        return {**result, "outcome": "cannot tell", "why": figure.get("verdict") or "no value"}
-    if not _COMPARE[gate.operator](value, gate.threshold):
-        return {**result, "outcome": "passed"}
-    if gate.of_change and str(figure.get("verdict", "")).startswith(("no difference", "cannot tell")):
-        return {**result, "outcome": "cannot tell", "why": "the change cannot be told from noise"}
-    return {**result, "outcome": "failed"}
+        outcome, why = "cannot tell", figure.verdict_text
+    elif not _COMPARE[gate.operator](value, gate.threshold):
+        outcome = "passed"
+    elif gate.of_change and not figure.is_seen:
+        outcome, why = "cannot tell", "the change cannot be told from noise"
+    return GateResult(
+        gate=gate.text, figure=gate.name, value=value, threshold=gate.threshold, outcome=outcome, why=why
+    )

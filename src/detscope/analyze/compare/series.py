@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
-from detscope.analyze.series import step_points
-from detscope.analyze.steps import PHASES, typical_steps
-from detscope.analyze.tree import DIRECTIONS, OUTSIDE, ROOT
+from detscope.analyze.step.modules import DIRECTIONS, OUTSIDE, ROOT
+from detscope.analyze.step.series import step_points
+from detscope.analyze.step.steps import PHASES, choose_typical_steps
 from detscope.runs.reader import Run
 
 PerStep = dict[int, float]
@@ -28,10 +26,10 @@ class RunSeries:
     content: dict[int, str] = field(default_factory=dict)  # step -> which images
 
 
-def series_of(run: Run) -> RunSeries:
+def read_series(run: Run) -> RunSeries:
     """Read the series of a run; the measured steps only."""
     steps = run.table("steps")
-    measured = set(typical_steps(steps, find_slow_start=run.info.get("verb") != "infer").measured)
+    measured = set(choose_typical_steps(steps, find_slow_start=run.info.get("verb") != "infer").measured)
     chosen = steps.filter(pl.col("step").is_in(list(measured)))
     by_phase = {
         str(name): _per_step(part, "wall_ns")
@@ -47,7 +45,7 @@ def series_of(run: Run) -> RunSeries:
         step=by_phase.get("step", {}),
         phases={name: by_phase[name] for name in PHASES if name in by_phase},
         stages=stages,
-        modules=_modules(run.table("spans"), measured),
+        modules=_module_times(run.table("spans"), measured),
         types={
             row["path"] or ROOT: (row["type"] or "", row["parameters"] or 0)
             for row in nodes.select("path", "type", "parameters").to_dicts()
@@ -62,7 +60,7 @@ def _per_step(part: pl.DataFrame, column: str) -> PerStep:
     return {step: ns / 1e6 for step, ns in part.select("step", column).drop_nulls().iter_rows()}
 
 
-def _modules(spans: pl.DataFrame, measured: set[int]) -> dict[str, PerStep]:
+def _module_times(spans: pl.DataFrame, measured: set[int]) -> dict[str, PerStep]:
     own = (
         spans.filter(
             pl.col("step").is_in(list(measured))
@@ -88,7 +86,7 @@ def same_content(first: RunSeries, second: RunSeries) -> bool:
     return bool(shared) and all(first.content[step] == second.content[step] for step in shared)
 
 
-def matched_modules(first: RunSeries, second: RunSeries) -> list[tuple[str | None, str | None]]:
+def match_modules(first: RunSeries, second: RunSeries) -> list[tuple[str | None, str | None]]:
     """Modules of two runs beside each other: by path, and renamed ones by type and size in their order."""
     pairs: list[tuple[str | None, str | None]] = [
         (path, path) for path in first.modules if path in second.modules
@@ -103,7 +101,7 @@ def matched_modules(first: RunSeries, second: RunSeries) -> list[tuple[str | Non
         ]
         if alike:
             # the most alike by its own name, else the first in the model's order
-            best = next((other for other in alike if _leaf(other) == _leaf(path)), alike[0])
+            best = next((other for other in alike if _leaf_of(other) == _leaf_of(path)), alike[0])
             new.remove(best)
             pairs.append((path, best))
         else:
@@ -111,17 +109,5 @@ def matched_modules(first: RunSeries, second: RunSeries) -> list[tuple[str | Non
     return pairs + [(None, path) for path in new]
 
 
-def _leaf(path: str) -> str:
+def _leaf_of(path: str) -> str:
     return path.rpartition(".")[2]
-
-
-def differing(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[dict[str, Any]]:
-    """Keys whose values differ, as dotted names; what one side lacks is None."""
-    found = []
-    for key in [*first, *(key for key in second if key not in first)]:
-        one, other, name = first.get(key), second.get(key), f"{prefix}{key}"
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differing(one, other, f"{name}.")
-        elif one != other:
-            found.append({"key": name, "before": one, "after": other})
-    return found

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.host import BlockingCalls, call_name, places
+from detscope.analyze.device.host import BlockingCalls, find_places, name_call
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
-from detscope.analyze.device.kernels import short_name
-from detscope.analyze.device.timeline import Timeline, borders
+from detscope.analyze.device.kernels import shorten_name
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders
+from detscope.analyze.device.utilisation import divide_safely
+from detscope.analyze.figure import Figure
 
 MOST_ROWS = 100
+
+
+class IdleBlame(Figure, frozen=True, kw_only=True):
+    """Idle time that one call in one place caused."""
+
+    cause: str  # synchronisation, data or host
+    call: str  # as people write it: item, nonzero, to("cpu"), late launch of ...
+    operator: str | None  # around the call
+    runtime: str | None  # the runtime's call that waited
+    module: str | None  # path of the module
+    inside: str | None  # the annotation around it
+    line: str | None  # of code
+    idle_ns: int  # in all
+    idle_ms: float  # in all
+    idle_ms_per_step: float | None  # None where there are no steps
+    share: float | None  # of the window
+    gaps: int  # stretches of idle time
+    calls: int  # that caused them
+    host_wait_ns: int | None  # how long the host waited in it
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,7 @@ class _Account:
 Accounts = dict[Culprit, _Account]
 
 
-def accounts(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
+def blame_idle(line: DeviceTimeline, calls: BlockingCalls, pieces: IdlePieces) -> Accounts:
     """Idle time of one device by culprit; what the device itself or nobody known caused is left out."""
     found: Accounts = defaultdict(_Account)
     _add_synchronisations(found, line, calls, pieces)
@@ -50,7 +70,9 @@ def accounts(line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> Accoun
     return found
 
 
-def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls, pieces: IdlePieces) -> None:
+def _add_synchronisations(
+    found: Accounts, line: DeviceTimeline, calls: BlockingCalls, pieces: IdlePieces
+) -> None:
     rest = pieces.lengths - pieces.data_ns
     chosen = np.flatnonzero((pieces.cause == SYNCHRONISATION) & (rest > 0))
     if len(chosen) == 0:
@@ -60,13 +82,13 @@ def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls,
     counts = np.bincount(which)
     rows = calls.rows[numbers.tolist()]
     for row, place, idle_ns, gap_count in zip(
-        rows.iter_rows(named=True), places(line.host, rows), idle.tolist(), counts.tolist(), strict=True
+        rows.iter_rows(named=True), find_places(line.host, rows), idle.tolist(), counts.tolist(), strict=True
     ):
         # the last copy of the thread only counts if the same operator made it
         copied = row["copy_ns"] is not None and row["copy_ns"] >= (place.operator_ns or row["start_ns"])
         culprit = Culprit(
             "synchronisation",
-            call_name(place.operator, row["name"], row["copy"] if copied else None),
+            name_call(place.operator, row["name"], row["copy"] if copied else None),
             row["name"],
             place.operator,
             (row["of_module"] if copied else None) or place.module,
@@ -80,13 +102,13 @@ def _add_synchronisations(found: Accounts, line: Timeline, calls: BlockingCalls,
         account.host_wait_ns += row["wall_ns"]
 
 
-def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
+def _add_loader(found: Accounts, line: DeviceTimeline, pieces: IdlePieces) -> None:
     """Each piece goes to the loader event that was running when it began, else to the first after."""
     chosen = np.flatnonzero(pieces.data_ns > 0)
     loader = line.host.filter(pl.col("kind") == "loader").sort("start_ns", maintain_order=True)
     if len(chosen) == 0:
         return
-    starts, ends = borders(loader)
+    starts, ends = event_borders(loader)
     order = np.argsort(ends, kind="stable")
     index = order[np.searchsorted(ends[order], pieces.starts[chosen], side="right").clip(max=len(order) - 1)]
     names, stacks = loader["name"].to_list(), loader["stack"].to_list()
@@ -102,7 +124,7 @@ def _add_loader(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
             account.host_wait_ns += walls[event]
 
 
-def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> None:
+def _add_late_launches(found: Accounts, line: DeviceTimeline, pieces: IdlePieces) -> None:
     """Host lateness, by the operator whose launch ended the gap."""
     rest = pieces.lengths - pieces.data_ns
     chosen = np.flatnonzero((pieces.cause == HOST) & (rest > 0))
@@ -118,8 +140,8 @@ def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> N
     late = late.with_columns(pl.when(pl.col("operator").is_null()).then("name").alias("name"))
     grouped = late.group_by("operator", "name", "module", "kind").agg(pl.col("idle_ns").sum(), pl.len())
     for operator, name, module, kind, idle_ns, count in grouped.iter_rows():
-        label = operator or (short_name(name) if kind == "kernel" else kind)
-        _add(
+        label = operator or (shorten_name(name) if kind == "kernel" else kind)
+        _add_idle(
             found,
             Culprit("host", f"late launch of {label}", None, operator, module, None, None),
             idle_ns,
@@ -127,17 +149,17 @@ def _add_late_launches(found: Accounts, line: Timeline, pieces: IdlePieces) -> N
         )
     if not ended.all():
         last = Culprit("host", "no more launches", None, None, None, None, None)
-        _add(found, last, int(rest[chosen][~ended].sum()), int((~ended).sum()))
+        _add_idle(found, last, int(rest[chosen][~ended].sum()), int((~ended).sum()))
 
 
-def _add(found: Accounts, culprit: Culprit, idle_ns: int, count: int) -> None:
+def _add_idle(found: Accounts, culprit: Culprit, idle_ns: int, count: int) -> None:
     account = found[culprit]
     account.idle_ns += idle_ns
     account.gaps += count
     account.calls += count
 
 
-def blame_rows(per_device: list[Accounts], steps: int, window_ns: int) -> list[dict[str, Any]]:
+def rank_blame(per_device: list[Accounts], steps: int, window_ns: int) -> tuple[IdleBlame, ...]:
     """All devices together, the most costly first; cost per step where there are steps."""
     merged: Accounts = defaultdict(_Account)
     for found in per_device:
@@ -148,22 +170,22 @@ def blame_rows(per_device: list[Accounts], steps: int, window_ns: int) -> list[d
             total.calls += account.calls
             total.host_wait_ns += account.host_wait_ns
     ranked = sorted(merged.items(), key=lambda item: (-item[1].idle_ns, item[0].call, str(item[0].module)))
-    return [
-        {
-            "cause": culprit.cause,
-            "call": culprit.call,
-            "operator": culprit.operator,
-            "runtime": culprit.runtime,
-            "module": culprit.module,
-            "inside": culprit.annotation,
-            "line": culprit.stack,
-            "idle_ns": account.idle_ns,
-            "idle_ms_per_step": account.idle_ns / 1e6 / steps if steps else None,
-            "idle_ms": account.idle_ns / 1e6,
-            "share": account.idle_ns / window_ns if window_ns else None,
-            "gaps": account.gaps,
-            "calls": account.calls,
-            "host_wait_ns": account.host_wait_ns if culprit.cause != "host" else None,
-        }
+    return tuple(
+        IdleBlame(
+            cause=culprit.cause,
+            call=culprit.call,
+            operator=culprit.operator,
+            runtime=culprit.runtime,
+            module=culprit.module,
+            inside=culprit.annotation,
+            line=culprit.stack,
+            idle_ns=account.idle_ns,
+            idle_ms=account.idle_ns / 1e6,
+            idle_ms_per_step=divide_safely(account.idle_ns / 1e6, steps),
+            share=divide_safely(account.idle_ns, window_ns),
+            gaps=account.gaps,
+            calls=account.calls,
+            host_wait_ns=account.host_wait_ns if culprit.cause != "host" else None,
+        )
         for culprit, account in ranked[:MOST_ROWS]
-    ]
+    )

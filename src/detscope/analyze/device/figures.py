@@ -1,36 +1,111 @@
-"""All figures of device use, from the tables of a run."""
+"""All figures of device use of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+import msgspec
 import polars as pl
 
-from detscope.analyze.device.blame import accounts, blame_rows
-from detscope.analyze.device.breakdown import step_breakdown
-from detscope.analyze.device.communication import communication_figures, straggler
-from detscope.analyze.device.copies import copy_rows, copy_totals
-from detscope.analyze.device.cores import core_figures
-from detscope.analyze.device.honesty import honesty_counts, remarks
-from detscope.analyze.device.host import blocking_calls
-from detscope.analyze.device.idle import CAUSES, IdlePieces, idle_pieces
-from detscope.analyze.device.kernels import kernel_rows, launch_figures, tensor_share_by_name
-from detscope.analyze.device.occupancy import occupancy, sm_efficiency
-from detscope.analyze.device.parts import DEFINITION, PARTS, part_rows, step_rows
-from detscope.analyze.device.timeline import Timeline, timelines
-from detscope.analyze.device.utilisation import span_figures, use_of, utilisation_figures
-from detscope.analyze.device.verdict import device_verdict
+from detscope.analyze.device.blame import IdleBlame, blame_idle, rank_blame
+from detscope.analyze.device.cores import CoreUse, core_figures
+from detscope.analyze.device.honesty import DeviceHonesty, count_flaws
+from detscope.analyze.device.host import find_blocking_calls
+from detscope.analyze.device.idle import CauseTimes, IdlePieces, IdleTime, find_idle_pieces, idle_figures
+from detscope.analyze.device.kernels import (
+    DeviceEstimate,
+    KernelFigures,
+    Launches,
+    count_launches,
+    estimate_occupancy,
+    estimate_sm_efficiency,
+    estimate_tensor_share,
+    kernel_figures,
+)
+from detscope.analyze.device.parts import (
+    DEFINITION,
+    DeviceParts,
+    DeviceStep,
+    RoleTime,
+    StepBreakdown,
+    break_down_steps,
+    measure_steps,
+    part_figures,
+)
+from detscope.analyze.device.timeline import DeviceTimeline, build_timelines
+from detscope.analyze.device.transfers import (
+    Copies,
+    DeviceCommunication,
+    DeviceStraggler,
+    communication_figures,
+    copy_figures,
+    find_device_straggler,
+)
+from detscope.analyze.device.utilisation import (
+    BusyTimes,
+    DeviceSpan,
+    Utilisation,
+    measure_span,
+    measure_use,
+    sum_uses,
+)
+from detscope.analyze.device.verdict import DeviceVerdict, describe_launches, judge_device
+from detscope.analyze.figure import Figure
+from detscope.runs.reader import Run
+from detscope.runs.schema import TABLES
 
-IDLE_DEFINITION = {
-    "host": "the launch of the next event came late and nothing else explains it",
-    "synchronisation": "a host call was waiting for the device when the gap began, and the next launch came"
-    " after it returned",
-    "data": "the host was in its loader, before the next launch",
-    "short_gaps": "the next event was queued; at most 20 us: the device's own time between events",
-    "queued": "the next event was queued; longer: the device waited for another stream, device or rank",
-    "unknown": "the next event has no launch record",
-}
+# what no figure needs is not read
+DEVICE_COLUMNS = tuple(name for name in TABLES["device_events"] if name not in ("launch_thread", "step"))
+HOST_COLUMNS = tuple(name for name in TABLES["host_events"] if name != "sequence")
+NO_DEVICE = "no device events were recorded"
+
+
+class DeviceFigures(BusyTimes, frozen=True, kw_only=True):
+    """One device of one rank."""
+
+    rank: int  # from 0
+    device: int  # its number
+    streams: int  # with work
+    steps: int  # of its window
+    events: int  # kernels, copies and memory sets
+    idle_by_cause: CauseTimes
+    span: DeviceSpan
+    average_step_us: float | None  # as in the breakdown
+    roles: tuple[RoleTime, ...]
+    sm_efficiency_estimated: float | None  # share of the window
+    occupancy_estimated: float | None  # share of what fits
+
+
+class DeviceUse(Figure, frozen=True, kw_only=True):
+    """How busy the devices were, how well they were used, and who made them wait.
+
+    Without a time line all but `cores` is None or empty, and `why` says so.
+    """
+
+    why: str | None = None  # why there is no time line
+    steps: int | None = None  # of the window; None where there are no step marks
+    devices: tuple[DeviceFigures, ...] = ()
+    utilisation: Utilisation | None = None
+    sm_efficiency: DeviceEstimate | None = None
+    occupancy: DeviceEstimate | None = None
+    tensor_cores_by_name: DeviceEstimate | None = None
+    idle: IdleTime | None = None
+    blame: tuple[IdleBlame, ...] = ()  # the most costly first
+    copies: Copies | None = None
+    communication: DeviceCommunication | None = None
+    straggler: DeviceStraggler | None = None  # None of one rank
+    kernels: tuple[KernelFigures, ...] = ()  # the longest first
+    launches: Launches | None = None
+    cores: CoreUse | None = None
+    per_step: tuple[DeviceStep, ...] = ()
+    per: DeviceParts = DeviceParts()
+    per_definition: str = DEFINITION  # of the figures by part
+    breakdown: StepBreakdown | None = None  # of the first device; None where there are no steps
+    honesty: DeviceHonesty | None = None
+    verdict: DeviceVerdict | None = None
 
 
 def device_figures(
@@ -38,102 +113,89 @@ def device_figures(
     host_events: pl.DataFrame,
     kernel_metrics: pl.DataFrame,
     steps: pl.DataFrame | None = None,
-    dropped: dict[str, int] | None = None,
-) -> dict[str, Any] | None:
+    dropped: Mapping[str, int] | None = None,
+) -> DeviceUse | None:
     """Everything about the device; None where a run has none of these tables."""
-    lines = [line for line in timelines(device_events, host_events, steps) if line.events.height]
+    lines = [line for line in build_timelines(device_events, host_events, steps) if line.events.height]
     if not lines:
-        if kernel_metrics.height:
-            return {
-                "why": "no time line: counters of single kernels only",
-                "cores": core_figures(kernel_metrics, None),
-            }
-        return None
-    calls = {line.rank: blocking_calls(line.host, _events_of_rank(lines, line.rank)) for line in lines}
-    pieces = [idle_pieces(line, calls[line.rank]) for line in lines]
+        if not kernel_metrics.height:
+            return None
+        why = "no time line: counters of single kernels only"
+        return DeviceUse(why=why, cores=core_figures(kernel_metrics, None))
+    calls = {line.rank: find_blocking_calls(line.host, _events_of_rank(lines, line.rank)) for line in lines}
+    pieces = [find_idle_pieces(line, calls[line.rank]) for line in lines]
     count = max(len(line.steps) for line in lines)
-    uses = [use_of(line) for line in lines]
-    use = utilisation_figures(uses, all(line.has_steps for line in lines))
-    efficiency, achieved = sm_efficiency(lines), occupancy(lines)
-    counts = honesty_counts(lines, device_events)
-    breakdowns = [step_breakdown(line) for line in lines]
-    figures: dict[str, Any] = {
-        "steps": count or None,
-        "devices": _device_rows(lines, uses, pieces, breakdowns),
-        "utilisation": use,
-        "sm_efficiency_estimated": efficiency["value"],
-        "sm_efficiency": efficiency,
-        "occupancy_estimated": achieved["value"],
-        "occupancy": achieved,
-        "idle": _idle(pieces, use["with_copies_window_ns"]),
-        "blame": blame_rows(
-            [accounts(line, calls[line.rank], own) for line, own in zip(lines, pieces, strict=True)],
-            count,
-            use["with_copies_window_ns"],
+    uses = [measure_use(line) for line in lines]
+    use = sum_uses(uses, all(line.has_steps for line in lines))
+    accounts = [blame_idle(line, calls[line.rank], own) for line, own in zip(lines, pieces, strict=True)]
+    blame = rank_blame(accounts, count, use.with_copies_window_ns)
+    kernels = pl.concat([line.kernel_events for line in lines])
+    idle = idle_figures(pieces, use.with_copies_window_ns)
+    copies, communication = copy_figures(lines, count), communication_figures(lines, kernels)
+    launches, efficiency = count_launches(kernels, count), estimate_sm_efficiency(lines)
+    breakdowns = [break_down_steps(line) for line in lines]
+    return DeviceUse(
+        steps=count or None,
+        devices=tuple(map(_figures_of_one, lines, uses, pieces, breakdowns)),
+        utilisation=use,
+        sm_efficiency=efficiency,
+        occupancy=estimate_occupancy(kernels),
+        tensor_cores_by_name=estimate_tensor_share(kernels),
+        idle=idle,
+        blame=blame,
+        copies=copies,
+        communication=communication,
+        straggler=find_device_straggler(lines),
+        kernels=kernel_figures(kernels, count),
+        launches=launches,
+        cores=core_figures(kernel_metrics, use.kernels),
+        per_step=tuple(chain.from_iterable(map(measure_steps, lines, pieces))),
+        per=part_figures(lines, pieces, count),
+        breakdown=breakdowns[0],
+        honesty=count_flaws(lines, device_events, dropped or {}),
+        verdict=judge_device(
+            use, idle, blame, copies, communication, describe_launches(launches, count > 0), efficiency.value
         ),
-        "copies": {**copy_totals(lines), "rows": copy_rows(lines, count)},
-        "communication": communication_figures(lines),
-        "straggler": straggler(lines),
-        "kernels": kernel_rows(lines, count),
-        "launches": launch_figures(lines, count),
-        "tensor_cores_by_name": tensor_share_by_name(lines),
-        "cores": core_figures(kernel_metrics, use["kernels"]),
-        "per_step": [row for line, own in zip(lines, pieces, strict=True) for row in step_rows(line, own)],
-        "per": {part: part_rows(lines, pieces, part, count) for part in PARTS},
-        "per_definition": DEFINITION,
-        "breakdown": breakdowns[0],
-        "honesty": {**counts, "remarks": remarks(counts, lines, dropped or {})},
-    }
-    figures["verdict"] = device_verdict(figures)
-    return figures
+    )
 
 
-def _events_of_rank(lines: Sequence[Timeline], rank: int) -> pl.DataFrame:
+def _events_of_rank(lines: Sequence[DeviceTimeline], rank: int) -> pl.DataFrame:
     own = [line.events for line in lines if line.rank == rank]
     return own[0] if len(own) == 1 else pl.concat(own)
 
 
-def _idle(pieces: Sequence[IdlePieces], window_ns: int) -> dict[str, Any]:
-    totals = dict.fromkeys(CAUSES, 0)
-    for own in pieces:
-        for cause, duration in own.totals().items():
-            totals[cause] += duration
-    whole = sum(totals.values())
-    return {
-        **{cause: duration / window_ns if window_ns else None for cause, duration in totals.items()},
-        **{f"{cause}_ns": duration for cause, duration in totals.items()},
-        "busy": 1 - whole / window_ns if window_ns else None,
-        "total": whole / window_ns if window_ns else None,
-        "total_ns": whole,
-        "window_ns": window_ns,
-        "gaps": sum(len(own.starts) for own in pieces),
-        "definition": IDLE_DEFINITION,
-    }
+def _figures_of_one(
+    line: DeviceTimeline, use: BusyTimes, pieces: IdlePieces, breakdown: StepBreakdown | None
+) -> DeviceFigures:
+    return DeviceFigures(
+        **msgspec.structs.asdict(use),
+        rank=line.rank,
+        device=line.device,
+        streams=line.events["stream"].n_unique(),
+        steps=len(line.steps),
+        events=line.events.height,
+        idle_by_cause=pieces.sum_causes(),
+        span=measure_span(line),
+        average_step_us=breakdown.average_step_us if breakdown else None,
+        roles=breakdown.roles if breakdown else (),
+        sm_efficiency_estimated=estimate_sm_efficiency([line]).value,
+        occupancy_estimated=estimate_occupancy(line.kernel_events).value,
+    )
 
 
-def _device_rows(
-    lines: Sequence[Timeline],
-    uses: Sequence[dict[str, Any]],
-    pieces: Sequence[IdlePieces],
-    breakdowns: Sequence[dict[str, Any] | None],
-) -> list[dict[str, Any]]:
-    rows = []
-    for line, use, own, roles in zip(lines, uses, pieces, breakdowns, strict=True):
-        figures = utilisation_figures([use], line.has_steps)
-        rows.append(
-            {
-                "rank": line.rank,
-                "device": line.device,
-                "streams": line.events["stream"].n_unique(),
-                "steps": len(line.steps),
-                "events": line.events.height,
-                **{key: figures[key] for key in ("kernels", "with_copies", "copies", "compute")},
-                **use,
-                "idle_ns": own.totals(),
-                "span": span_figures(line),
-                "breakdown_us": (roles or {}).get("average_us"),
-                "sm_efficiency_estimated": sm_efficiency([line])["value"],
-                "occupancy_estimated": occupancy([line])["value"],
-            }
-        )
-    return rows
+def read_device_use(run: Run, hosts: pl.DataFrame) -> DeviceUse | None:
+    """Device use of a run; None where nobody can expect it, because nothing was recorded of a device.
+
+    A function of its own: the device's events are many, and nothing after this needs them.
+    """
+    events, metrics = run.table("device_events", DEVICE_COLUMNS), run.table("kernel_metrics")
+    found = device_figures(events, hosts, metrics, run.table("steps"), _sum_dropped(run.info))
+    return DeviceUse(why=NO_DEVICE) if found is None and run.info.get("verb") == "import" else found
+
+
+def _sum_dropped(info: Mapping[str, Any]) -> Mapping[str, int]:
+    """Counts of what the reader of each file dropped, clipped or could not link."""
+    total: Counter[str] = Counter()
+    for source in info.get("sources") or []:
+        total.update(source.get("counts") or {})
+    return total

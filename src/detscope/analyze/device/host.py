@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from detscope.analyze.device.intervals import Times
-from detscope.analyze.device.timeline import borders
+from detscope.analyze.device.timeline import event_borders
 
 # calls that return only when the device has done what was asked of it before
 BLOCKING = (
@@ -46,7 +46,7 @@ class BlockingCalls:
 
 
 @dataclass(frozen=True)
-class Place:
+class CallPlace:
     """Where in the program a call was made."""
 
     operator: str | None
@@ -56,7 +56,7 @@ class Place:
     stack: str | None
 
 
-def blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCalls:
+def find_blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCalls:
     """Synchronising runtime calls, and copies whose call lasted until the copy was done."""
     copies = (
         events.filter((pl.col("kind") == "copy") & pl.col("correlation").is_not_null())
@@ -81,8 +81,8 @@ def blocking_calls(host: pl.DataFrame, events: pl.DataFrame) -> BlockingCalls:
         pl.col("of_module").forward_fill().over(thread),
     )
     chosen = recent.filter(pl.col("waits") | pl.col("until_done")).drop("waits")
-    outermost = _outermost(chosen)
-    return BlockingCalls(outermost, *borders(outermost))
+    outermost = _drop_inner(chosen)
+    return BlockingCalls(outermost, *event_borders(outermost))
 
 
 def _waiting_or_copying(host: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
@@ -97,38 +97,38 @@ def _waiting_or_copying(host: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFram
     return in_order.with_columns(waits.fill_null(False).alias("waits"))
 
 
-def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
+def _drop_inner(calls: pl.DataFrame) -> pl.DataFrame:
     """Without the driver calls inside runtime calls, so that the calls of one thread follow each other."""
     end = pl.col("start_ns") + pl.col("wall_ns")
     reach = end.cum_max().shift(1).over("process", "thread")
     return calls.filter((pl.col("start_ns") >= reach).fill_null(True))
 
 
-def places(host: pl.DataFrame, calls: pl.DataFrame) -> list[Place]:
+def find_places(host: pl.DataFrame, calls: pl.DataFrame) -> list[CallPlace]:
     """For each call: the outermost operator around it, the innermost module, annotation and line of code."""
-    found: list[Place] = [Place(None, 0, None, None, None)] * calls.height
+    found: list[CallPlace] = [CallPlace(None, 0, None, None, None)] * calls.height
     columns = ("kind", "process", "thread", "name", "start_ns", "wall_ns", "stack")
     around = host.select(columns).filter(pl.col("kind").is_in(["operator", "module", "annotation"]))
     numbered = calls.with_row_index("number")
     for (process, thread), own in numbered.group_by("process", "thread"):
         nearby = around.filter(pl.col("process").eq_missing(process) & pl.col("thread").eq_missing(thread))
-        for number, place in _sweep(_with_calls(nearby, own), own).items():
+        for number, place in _place_calls(_with_calls(nearby, own), own).items():
             found[number] = place
     return found
 
 
 def _with_calls(around: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Only the events inside which one of the calls begins: most have none."""
-    starts, ends = borders(around)
-    begins = np.sort(borders(calls)[0])
+    starts, ends = event_borders(around)
+    begins = np.sort(event_borders(calls)[0])
     inside = np.searchsorted(begins, ends, side="right") > np.searchsorted(begins, starts, side="left")
     return around.filter(pl.Series(inside))
 
 
-def _sweep(around: pl.DataFrame, calls: pl.DataFrame) -> dict[int, Place]:
+def _place_calls(around: pl.DataFrame, calls: pl.DataFrame) -> dict[int, CallPlace]:
     """One pass over a thread's nested events and the calls in it, outer before inner."""
-    starts, ends = borders(around)
-    call_starts, call_ends = borders(calls)
+    starts, ends = event_borders(around)
+    call_starts, call_ends = event_borders(calls)
     kinds, names, stacks = (around[column].to_list() for column in ("kind", "name", "stack"))
     order = np.lexsort((-ends, starts))
     numbers, own_stacks = calls["number"].to_list(), calls["stack"].to_list()
@@ -143,23 +143,23 @@ def _sweep(around: pl.DataFrame, calls: pl.DataFrame) -> dict[int, Place]:
             open_events.append(event)
             position += 1
         within = [event for event in open_events if ends[event] >= call_ends[call]]
-        result[numbers[call]] = _place(within, kinds, names, starts, stacks, own_stacks[call])
+        result[numbers[call]] = _describe_place(within, kinds, names, starts, stacks, own_stacks[call])
     return result
 
 
-def _place(
+def _describe_place(
     within: Sequence[int],
     kinds: Sequence[str],
     names: Sequence[str],
     starts: Times,
     stacks: Sequence[str | None],
     own_stack: str | None,
-) -> Place:
+) -> CallPlace:
     operators = [i for i in within if kinds[i] == "operator" and not names[i].startswith(WRAPPERS)]
     modules = [names[i] for i in within if kinds[i] == "module"]
     annotations = [names[i] for i in within if kinds[i] == "annotation"]
     lines = [stacks[i] for i in within if stacks[i]]
-    return Place(
+    return CallPlace(
         names[operators[0]] if operators else None,
         int(starts[operators[0]]) if operators else 0,
         modules[-1] if modules else None,
@@ -173,7 +173,7 @@ def _without_number(annotation: str) -> str:
     return re.sub(r"[\s_#:]*\d+\s*$", "", annotation) or annotation
 
 
-def call_name(operator: str | None, runtime: str, copy: str | None) -> str:
+def name_call(operator: str | None, runtime: str, copy: str | None) -> str:
     """A blocking call as people write it: item, nonzero, nms, to("cpu"), synchronize."""
     if operator is None:
         return "synchronize" if "Synchronize" in runtime else runtime

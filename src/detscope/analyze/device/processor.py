@@ -1,27 +1,86 @@
-"""The processor in the place of the device: how many of its cores a step kept busy."""
+"""The machine around the device: cores that a step kept busy, threads of a file, sampled telemetry."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from detscope.analyze.columns import total
-from detscope.analyze.device.timeline import intervals_of
+from detscope.analyze.device.timeline import merge_events
+from detscope.analyze.device.utilisation import divide_safely
+from detscope.analyze.figure import Figure
+from detscope.analyze.step.columns import total
 
 SOURCE = "step"  # of the telemetry rows that hold a step's processor time
 PREFIX = "processor_ns "  # of their metric, followed by the phase; "step" is the whole
-DEFINITION = (
-    "processor time of all threads of the process, over wall time x cores; cores_busy: processor time over"
-    " wall time"
-)
+
+
+class PhaseCores(Figure, frozen=True, kw_only=True):
+    """How many cores one phase kept busy."""
+
+    name: str  # of the phase
+    cores_busy: float  # processor time over wall time
+    utilisation: float | None  # of all cores
+    processor_ns: float  # of all threads
+    wall_ns: float  # of the phase
+    n: int  # steps
+
+
+class StepCores(Figure, frozen=True, kw_only=True):
+    """How many cores one step kept busy."""
+
+    step: int  # its number, from 0
+    cores_busy: float  # processor time over wall time
+    utilisation: float | None  # of all cores
+
+
+class ProcessorUse(Figure, frozen=True, kw_only=True):
+    """The processor in the place of the device: how many of its cores the measured steps kept busy."""
+
+    cores: int | None  # that the process may use
+    cores_busy: float | None = None  # processor time over wall time
+    utilisation: float | None = None  # of all cores
+    processor_ns: float | None = None  # of all threads, in measured steps
+    wall_ns: float | None = None  # of these steps
+    n: int | None = None  # steps
+    phases: tuple[PhaseCores, ...]
+    per_step: tuple[StepCores, ...]
+    definition: str = (
+        "processor time of all threads of the process, over wall time x cores; cores_busy: processor time"
+        " over wall time"
+    )
+
+
+class ThreadUse(Figure, frozen=True, kw_only=True):
+    """A thread of a recorded file: how long operators or runtime calls ran in it."""
+
+    rank: int | None  # from 0
+    process: int | None  # its number
+    thread: int | None  # its number
+    busy_ns: int  # in operators or runtime calls
+    span_ns: int  # from its first event to its last
+    events: int  # operators and runtime calls
+
+
+class TelemetryFigures(Figure, frozen=True, kw_only=True):
+    """One metric of one source, sampled while the run went on."""
+
+    source: str  # process, core:0, gpu:0, ...
+    metric: str  # what was sampled
+    unit: str | None  # of its values
+    mean: float | None  # over all samples
+    max: float | None  # the highest sample
+    n: int  # samples
 
 
 def processor_figures(
-    telemetry: pl.DataFrame, steps: pl.DataFrame, info: dict[str, Any]
-) -> dict[str, Any] | None:
+    telemetry: pl.DataFrame, steps: pl.DataFrame, info: Mapping[str, Any]
+) -> ProcessorUse | None:
     """Thread utilisation per phase and over all measured steps; None where it was not recorded."""
-    cores = _cores(info)
+    facts = (info.get("environment") or {}).get("cpu") or {}
+    known = (int(facts[key]) for key in ("usable_cores", "logical_cores") if facts.get(key))
+    cores = next(known, None)
     used = telemetry.filter((pl.col("source") == SOURCE) & pl.col("metric").str.starts_with(PREFIX)).select(
         pl.col("time_ns").alias("start_ns"),
         pl.col("metric").str.strip_prefix(PREFIX).alias("phase"),
@@ -35,66 +94,64 @@ def processor_figures(
     for phase in joined["phase"].unique(maintain_order=True).to_list():
         own = joined.filter(pl.col("phase") == phase)
         wall_ns, used_ns = total(own["wall_ns"]), total(own["used_ns"])
-        if wall_ns <= 0:
-            continue
-        rows.append(
-            {
-                "name": phase,
-                "utilisation": used_ns / (wall_ns * cores) if cores else None,
-                "cores_busy": used_ns / wall_ns,
-                "processor_ns": used_ns,
-                "wall_ns": wall_ns,
-                "n": own.height,
-            }
-        )
-    whole = next((row for row in rows if row["name"] == "step"), None)
-    return {
-        **(whole or {}),
-        "cores": cores,
-        "phases": [row for row in rows if row["name"] != "step"],
-        "per_step": _per_step(joined.filter(pl.col("phase") == "step"), cores),
-        "definition": DEFINITION,
-    }
+        if wall_ns > 0:
+            rows.append(
+                PhaseCores(
+                    name=phase,
+                    cores_busy=used_ns / wall_ns,
+                    utilisation=divide_safely(used_ns, wall_ns * (cores or 0)),
+                    processor_ns=used_ns,
+                    wall_ns=wall_ns,
+                    n=own.height,
+                )
+            )
+    whole = next((row for row in rows if row.name == "step"), None)
+    of_steps = joined.filter((pl.col("phase") == "step") & (pl.col("wall_ns") > 0)).sort("step")
+    return ProcessorUse(
+        cores=cores,
+        **{key: getattr(whole, key) for key in PhaseCores.__struct_fields__ if whole and key != "name"},
+        phases=tuple(row for row in rows if row.name != "step"),
+        per_step=tuple(
+            StepCores(
+                step=step,
+                cores_busy=used_ns / wall_ns,
+                utilisation=divide_safely(used_ns / wall_ns, cores or 0),
+            )
+            for step, used_ns, wall_ns in of_steps.select("step", "used_ns", "wall_ns").iter_rows()
+        ),
+    )
 
 
-def _per_step(whole: pl.DataFrame, cores: int | None) -> list[dict[str, Any]]:
-    return [
-        {
-            "step": step,
-            "cores_busy": used_ns / wall_ns,
-            "utilisation": used_ns / wall_ns / cores if cores else None,
-        }
-        for step, used_ns, wall_ns in whole.sort("step").select("step", "used_ns", "wall_ns").iter_rows()
-        if wall_ns > 0
-    ]
-
-
-def _cores(info: dict[str, Any]) -> int | None:
-    facts = (info.get("environment") or {}).get("cpu") or {}
-    return next((int(facts[key]) for key in ("usable_cores", "logical_cores") if facts.get(key)), None)
-
-
-def thread_rows(host: pl.DataFrame, most: int = 16) -> list[dict[str, Any]]:
-    """Threads of a recorded file: how long operators or runtime calls ran in each, busiest first."""
+def thread_figures(host: pl.DataFrame, most: int = 16) -> tuple[ThreadUse, ...]:
+    """Threads of a recorded file, the busiest first."""
     columns = ("kind", "rank", "process", "thread", "start_ns", "wall_ns")
     work = host.select(columns).filter(pl.col("kind").is_in(["operator", "runtime"]))
-    rows = []
     place = ("rank", "process", "thread")
     number = work.select(pl.struct(place).rank("dense").cast(pl.Int32)).to_series()
     first = work.select(pl.struct(place).is_first_distinct()).to_series().arg_true()
+    found = []
     for (rank, process, thread), which in zip(
         work[first].select(place).iter_rows(), number.gather(first).to_list(), strict=True
     ):
         own = work.select("start_ns", "wall_ns").filter(number == which)
-        busy = intervals_of(own)
-        rows.append(
-            {
-                "rank": rank,
-                "process": process,
-                "thread": thread,
-                "busy_ns": busy.length_ns,
-                "span_ns": busy.span_ns,
-                "events": own.height,
-            }
+        busy = merge_events(own)
+        found.append(
+            ThreadUse(
+                rank=rank,
+                process=process,
+                thread=thread,
+                busy_ns=busy.length_ns,
+                span_ns=busy.span_ns,
+                events=own.height,
+            )
         )
-    return sorted(rows, key=lambda row: -row["busy_ns"])[:most]
+    return tuple(sorted(found, key=lambda row: -row.busy_ns)[:most])
+
+
+def telemetry_figures(telemetry: pl.DataFrame) -> tuple[TelemetryFigures, ...]:
+    """Mean and maximum of every metric."""
+    sampled = telemetry.filter(pl.col("source") != SOURCE)  # a step's own figures are shown elsewhere
+    grouped = sampled.group_by("source", "metric", "unit").agg(
+        pl.col("value").mean().alias("mean"), pl.col("value").max().alias("max"), pl.len().alias("n")
+    )
+    return tuple(TelemetryFigures(**row) for row in grouped.sort("source", "metric").to_dicts())

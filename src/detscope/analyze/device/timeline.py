@@ -1,15 +1,14 @@
-"""What one device did and what its host did, as sorted arrays; one `Timeline` per rank and device."""
+"""What one device did and what its host did, as sorted arrays; one `DeviceTimeline` per rank and device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-from detscope.analyze.device.intervals import Intervals, Times, union
+from detscope.analyze.device.intervals import Intervals, Times, merge_intervals
 
 BUSY_KINDS = ("kernel", "copy", "set")
 TIMES = ("start_ns", "wall_ns")
@@ -41,13 +40,12 @@ class StepWindows:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class DeviceTimeline:
     """One device of one rank. `events` are kernels, copies and sets in order of their start."""
 
     rank: int
     device: int
     events: pl.DataFrame
-    syncs: pl.DataFrame
     host: pl.DataFrame  # of this rank, in no order
     steps: StepWindows
     window: Intervals  # steps where there are steps, else the span of the events
@@ -57,7 +55,7 @@ class Timeline:
         """Whether the window is made of steps."""
         return len(self.steps) > 0
 
-    def kind(self, *kinds: str) -> pl.DataFrame:
+    def events_of(self, *kinds: str) -> pl.DataFrame:
         """Events of some kinds."""
         if kinds == ("kernel",):
             return self.kernel_events
@@ -66,22 +64,22 @@ class Timeline:
     @cached_property
     def kernel_events(self) -> pl.DataFrame:
         """All kernels, communication included, with the columns that figures of kernels need."""
-        return _chosen(self.events.select("kind", *KERNEL_COLUMNS), pl.col("kind") == "kernel")
+        return _choose_rows(self.events.select("kind", *KERNEL_COLUMNS), pl.col("kind") == "kernel")
 
     @cached_property
     def kernels(self) -> Intervals:
         """Union of all kernels, communication included."""
-        return intervals_of(self.kernel_events)
+        return merge_events(self.kernel_events)
 
     @cached_property
     def compute(self) -> Intervals:
         """Union of the kernels that are not communication."""
-        return intervals_of(self._kernel_times(~pl.col("communication").fill_null(False)))
+        return merge_events(self._kernel_times(~pl.col("communication").fill_null(False)))
 
     @cached_property
     def communication(self) -> Intervals:
         """Union of the kernels of collective operations."""
-        return intervals_of(self._kernel_times(pl.col("communication").fill_null(False)))
+        return merge_events(self._kernel_times(pl.col("communication").fill_null(False)))
 
     def _kernel_times(self, condition: pl.Expr) -> pl.DataFrame:
         return self.kernel_events.select("communication", *TIMES).filter(condition)
@@ -101,46 +99,48 @@ class Timeline:
         return self._union_of("set")
 
     def _union_of(self, kind: str) -> Intervals:
-        return intervals_of(self.events.select("kind", *TIMES).filter(pl.col("kind") == kind))
+        return merge_events(self.events.select("kind", *TIMES).filter(pl.col("kind") == kind))
 
     @cached_property
     def busy(self) -> Intervals:
         """Union of kernels, copies and sets."""
-        return intervals_of(self.events)
+        return merge_events(self.events)
 
 
-def intervals_of(frame: pl.DataFrame) -> Intervals:
+def merge_events(frame: pl.DataFrame) -> Intervals:
     """The union of the rows' intervals."""
-    starts, ends = borders(frame)
-    return union(starts, ends)
+    starts, ends = event_borders(frame)
+    return merge_intervals(starts, ends)
 
 
-def borders(frame: pl.DataFrame) -> tuple[Times, Times]:
+def event_borders(frame: pl.DataFrame) -> tuple[Times, Times]:
     """Begin and end of every row."""
     starts = frame["start_ns"].to_numpy().astype(np.int64)
     return starts, starts + frame["wall_ns"].fill_null(0).to_numpy().astype(np.int64)
 
 
-def timelines(
+def build_timelines(
     device_events: pl.DataFrame, host_events: pl.DataFrame, steps: pl.DataFrame | None = None
-) -> list[Timeline]:
+) -> list[DeviceTimeline]:
     """One per rank and device, in that order. Steps come from the host's marks, else from table `steps`."""
-    events = _in_order(_chosen(device_events, pl.col("start_ns").is_not_null()), "start_ns", "wall_ns")
+    events = _in_order(_choose_rows(device_events, pl.col("start_ns").is_not_null()), "start_ns", "wall_ns")
     if events.height == 0:
         return []
     events = events.with_columns(pl.col("rank").fill_null(0), pl.col("device").fill_null(0))
     hosts = host_events.with_columns(pl.col("rank").fill_null(0))
     found = []
     for rank in events["rank"].unique().sort().to_list():
-        host = _chosen(hosts, pl.col("rank") == rank)
-        marks = step_marks(host, steps)
-        own = _chosen(events, pl.col("rank") == rank)
+        host = _choose_rows(hosts, pl.col("rank") == rank)
+        marks = find_step_marks(host, steps)
+        own = _choose_rows(events, pl.col("rank") == rank)
         for device in own["device"].unique().sort().to_list():
-            found.append(_timeline(rank, device, _chosen(own, pl.col("device") == device), host, marks))
+            found.append(
+                _build_timeline(rank, device, _choose_rows(own, pl.col("device") == device), host, marks)
+            )
     return found
 
 
-def _chosen(frame: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+def _choose_rows(frame: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
     """The rows that fit; the frame itself where all do: a copy of a million events costs a hundred MB."""
     fits = frame.select(condition).to_series()
     return frame if fits.all() else frame.filter(fits)
@@ -151,21 +151,20 @@ def _in_order(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     return frame if frame.select(pl.struct(columns).is_sorted()).item() else frame.sort(*columns)
 
 
-def _timeline(
+def _build_timeline(
     rank: int, device: int, rows: pl.DataFrame, host: pl.DataFrame, marks: pl.DataFrame
-) -> Timeline:
-    events = _chosen(rows, pl.col("kind").is_in(BUSY_KINDS))
-    windows = step_windows(marks, events)
+) -> DeviceTimeline:
+    events = _choose_rows(rows, pl.col("kind").is_in(BUSY_KINDS))
+    windows = find_step_windows(marks, events)
     if len(windows) and events.height:
-        window = union(windows.starts, windows.ends)
+        window = merge_intervals(windows.starts, windows.ends)
     else:
-        starts, ends = borders(events)
-        window = union(starts[:1], ends.max(keepdims=True)) if len(starts) else union(starts, ends)
-    syncs = rows.filter(pl.col("kind") == "sync")
-    return Timeline(rank, device, events, syncs, host, windows, window)
+        starts, ends = event_borders(events)
+        window = merge_intervals(starts[:1], ends.max(keepdims=True) if len(ends) else ends)
+    return DeviceTimeline(rank, device, events, host, windows, window)
 
 
-def step_marks(host: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
+def find_step_marks(host: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
     """Steps as (step, start_ns, end_ns, name): the host's own marks, else the recorder's operator steps."""
     own = host.filter(pl.col("kind") == "step").sort("start_ns")
     if own.height:
@@ -189,14 +188,14 @@ def step_marks(host: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
     )
 
 
-def step_windows(marks: pl.DataFrame, events: pl.DataFrame) -> StepWindows:
+def find_step_windows(marks: pl.DataFrame, events: pl.DataFrame) -> StepWindows:
     """A step ends with the last event launched in it and begins when the work of the one before is done."""
     numbers = marks["step"].to_numpy().astype(np.int64)
     starts = marks["start_ns"].to_numpy().astype(np.int64)
     ends = marks["end_ns"].to_numpy().astype(np.int64)
     if len(numbers) == 0:
         return StepWindows(numbers, starts, ends, starts, ends)
-    begins, finishes = borders(events)
+    begins, finishes = event_borders(events)
     launches = events.select(pl.coalesce("launch_ns", "start_ns")).to_series().to_numpy().astype(np.int64)
     owner = _step_of(launches, starts, ends)
     owned = owner >= 0
@@ -218,8 +217,3 @@ def _step_of(times: Times, starts: Times, ends: Times) -> Times:
     index = np.searchsorted(starts, times, side="right") - 1
     inside = (index >= 0) & (times < ends[np.maximum(index, 0)])
     return np.where(inside, index, -1)
-
-
-def ranks_of(lines: Iterable[Timeline]) -> list[int]:
-    """The ranks that have a device."""
-    return sorted({line.rank for line in lines})

@@ -3,83 +3,123 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from detscope.analyze.device.intervals import Intervals, intersect, subtract
-from detscope.analyze.device.timeline import Timeline
+import msgspec
 
-COMPUTE = "kernels that are not communication"
+from detscope.analyze.device.intervals import Intervals, intersect_intervals, subtract_intervals
+from detscope.analyze.device.timeline import DeviceTimeline
+from detscope.analyze.figure import Figure
+
+_STEPS = (
+    "the measured steps; the first begins when the device is done with earlier work, the last ends with the"
+    " last event that was launched in it"
+)
+_NO_STEPS = (
+    "there are no step marks: from the begin of the first to the end of the last event that the figure counts"
+)
 
 
-def share(part: float, whole: float) -> float | None:
+class BusyTimes(Figure, frozen=True, kw_only=True):
+    """How long a device was busy inside its window: lengths of unions of events, and their shares of it."""
+
+    kernels: float | None  # kernels_ns over window_ns
+    with_copies: float | None  # with_copies_ns over with_copies_window_ns, as are the two that follow
+    copies: float | None  # copies_ns over the window
+    compute: float | None  # compute_ns over the window
+    kernels_ns: int  # union of all kernels
+    window_ns: int  # of all devices
+    with_copies_ns: int  # kernels, copies and memory sets
+    with_copies_window_ns: int  # of the same
+    compute_ns: int  # kernels that are not communication
+    communication_ns: int  # collective kernels
+    copies_ns: int  # union of copies
+    copies_exposed_ns: int  # while no kernel ran
+    sets_ns: int  # union of memory sets
+
+
+class UseDefinitions(Figure, frozen=True, kw_only=True):
+    """What the shares of the window are."""
+
+    kernels: str = "length of the union of all kernels inside the window, over the window's length"
+    with_copies: str = "the same of kernels, copies and memory sets together"
+    copies: str = "the same of copies alone"
+    compute: str = "the same of kernels that are not communication"
+
+
+class Utilisation(BusyTimes, frozen=True, kw_only=True):
+    """All devices together: summed numerators over summed denominators."""
+
+    window: str  # what it is made of
+    definition: UseDefinitions = UseDefinitions()
+
+
+class DeviceSpan(Figure, frozen=True, kw_only=True):
+    """From the first event of a device to its last, whatever the steps: how other tools count."""
+
+    span_ns: int  # from the first event to the last
+    busy_ns: int  # union of all events
+    idle_ns: int  # the rest
+    kernels_ns: int  # union of all kernels
+    compute_ns: int  # kernels that are not communication
+    communication_ns: int  # collective kernels
+    events: int  # kernels, copies and memory sets
+
+
+def divide_safely(part: float, whole: float) -> float | None:
     """A ratio, or None where there is no whole."""
     return part / whole if whole else None
 
 
-def use_of(line: Timeline) -> dict[str, Any]:
-    """Busy times of one device inside its window; lengths of unions, in ns."""
-    window, kernels, busy = line.window, line.kernels, line.busy
-    kernel_window = window if line.has_steps else _span(kernels)
-    copies = line.copies
-    return {
-        "kernels_ns": intersect(kernels, kernel_window).length_ns,
-        "window_ns": kernel_window.length_ns,
-        "with_copies_ns": intersect(busy, window).length_ns,
-        "with_copies_window_ns": window.length_ns,
-        "compute_ns": intersect(line.compute, window).length_ns,
-        "communication_ns": intersect(line.communication, window).length_ns,
-        "copies_ns": intersect(copies, window).length_ns,
-        "copies_exposed_ns": intersect(subtract(copies, kernels), window).length_ns,
-        "sets_ns": intersect(line.sets, window).length_ns,
-    }
-
-
-def _span(intervals: Intervals) -> Intervals:
-    if len(intervals) == 0:
-        return intervals
-    return Intervals(intervals.starts[:1], intervals.ends[-1:])
-
-
-def utilisation_figures(uses: Sequence[dict[str, Any]], has_steps: bool) -> dict[str, Any]:
-    """The headline over all devices: summed numerators over summed denominators."""
-    total = {key: sum(use[key] for use in uses) for key in uses[0]}
-    return {
-        "kernels": share(total["kernels_ns"], total["window_ns"]),
-        "with_copies": share(total["with_copies_ns"], total["with_copies_window_ns"]),
-        "copies": share(total["copies_ns"], total["with_copies_window_ns"]),
-        "compute": share(total["compute_ns"], total["with_copies_window_ns"]),
-        **total,
-        "window": _window_words(has_steps),
-        "definition": {
-            "kernels": "length of the union of all kernels inside the window, over the window's length",
-            "with_copies": "the same of kernels, copies and memory sets together",
-            "copies": "the same of copies alone",
-            "compute": f"the same of {COMPUTE}",
-        },
-    }
-
-
-def _window_words(has_steps: bool) -> str:
-    if has_steps:
-        return (
-            "the measured steps; the first begins when the device is done with earlier work, the last ends"
-            " with the last event that was launched in it"
-        )
-    return (
-        "there are no step marks: from the begin of the first to the end of the last event that the figure"
-        " counts"
+def measure_use(line: DeviceTimeline) -> BusyTimes:
+    """Busy times of one device inside its window."""
+    window, kernels, copies = line.window, line.kernels, line.copies
+    kernel_window = window if line.has_steps else _span_of(kernels)
+    return _with_shares(
+        {
+            "kernels_ns": intersect_intervals(kernels, kernel_window).length_ns,
+            "window_ns": kernel_window.length_ns,
+            "with_copies_ns": intersect_intervals(line.busy, window).length_ns,
+            "with_copies_window_ns": window.length_ns,
+            "compute_ns": intersect_intervals(line.compute, window).length_ns,
+            "communication_ns": intersect_intervals(line.communication, window).length_ns,
+            "copies_ns": intersect_intervals(copies, window).length_ns,
+            "copies_exposed_ns": intersect_intervals(subtract_intervals(copies, kernels), window).length_ns,
+            "sets_ns": intersect_intervals(line.sets, window).length_ns,
+        }
     )
 
 
-def span_figures(line: Timeline) -> dict[str, int]:
-    """From the first event of a device to its last, whatever the steps: how other tools count."""
+def _span_of(intervals: Intervals) -> Intervals:
+    return Intervals(intervals.starts[:1], intervals.ends[-1:])
+
+
+def _with_shares(lengths: dict[str, int]) -> BusyTimes:
+    window_ns = lengths["with_copies_window_ns"]
+    return BusyTimes(
+        kernels=divide_safely(lengths["kernels_ns"], lengths["window_ns"]),
+        with_copies=divide_safely(lengths["with_copies_ns"], window_ns),
+        copies=divide_safely(lengths["copies_ns"], window_ns),
+        compute=divide_safely(lengths["compute_ns"], window_ns),
+        **lengths,
+    )
+
+
+def sum_uses(uses: Sequence[BusyTimes], has_steps: bool) -> Utilisation:
+    """The headline over all devices."""
+    lengths = [name for name in BusyTimes.__struct_fields__ if name.endswith("_ns")]
+    whole = _with_shares({name: sum(getattr(use, name) for use in uses) for name in lengths})
+    return Utilisation(**msgspec.structs.asdict(whole), window=_STEPS if has_steps else _NO_STEPS)
+
+
+def measure_span(line: DeviceTimeline) -> DeviceSpan:
+    """The span of a device's events."""
     busy = line.busy
-    return {
-        "span_ns": busy.span_ns,
-        "busy_ns": busy.length_ns,
-        "idle_ns": busy.span_ns - busy.length_ns,
-        "kernels_ns": line.kernels.length_ns,
-        "compute_ns": line.compute.length_ns,
-        "communication_ns": line.communication.length_ns,
-        "events": line.events.height,
-    }
+    return DeviceSpan(
+        span_ns=busy.span_ns,
+        busy_ns=busy.length_ns,
+        idle_ns=busy.span_ns - busy.length_ns,
+        kernels_ns=line.kernels.length_ns,
+        compute_ns=line.compute.length_ns,
+        communication_ns=line.communication.length_ns,
+        events=line.events.height,
+    )

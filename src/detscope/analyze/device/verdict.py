@@ -2,101 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from detscope.analyze.device.blame import IdleBlame
+from detscope.analyze.device.idle import IdleTime
+from detscope.analyze.device.kernels import Launches
+from detscope.analyze.device.transfers import Copies, DeviceCommunication
+from detscope.analyze.device.utilisation import Utilisation
+from detscope.analyze.figure import Figure
 from detscope.analyze.stats import percent
 
 WORTH_NAMING = 0.15  # of the window: a smaller loss does not make a run "bound" by it
 BUSY = 0.8
 POOR_USE = 0.5
+_SENTENCES = {
+    "data": "waiting for data: the device stands still {much} of the time while the loader makes batches",
+    "synchronisation": "synchronisation: calls that wait for the device cost {much} of the time{named}",
+    "host": "launch-bound: the host is late with work {much} of the time{launches}{named}",
+    "copies": "copy-bound: copies that no kernel hides take {much} of the time",
+    "communication": "communication-bound: exchange that no computation hides takes {much} of the time",
+    "queued": "waiting with work queued: for other streams, devices or ranks, {much} of the time",
+    "short gaps": "gaps between short kernels take {much} of the time: fuse them or make batches larger",
+    "unknown": "cannot tell: the device stands still {much} of the time, and the file has no launch records",
+}
 
 
-def device_verdict(figures: dict[str, Any]) -> dict[str, Any]:
-    """`bound`, a sentence, and the shares of the window that decided."""
-    losses = _losses(figures)
-    use = figures["utilisation"]["compute"]
-    evidence = [
-        f"{name}: {percent(share, 1)} of the window" for name, share in _ranked(losses) if share > 0.001
-    ]
-    evidence.insert(0, f"compute kernels: {percent(use or 0.0, 1)} of the window")
-    largest, share = _ranked(losses)[0]
-    if share >= WORTH_NAMING and (use or 0.0) < BUSY:
-        return {
-            "bound": largest,
-            "sentence": _sentence(largest, share, figures),
-            "evidence": evidence,
-            "shares": losses,
-        }
-    sentence = f"compute-bound: kernels keep the device busy {percent(use or 0.0)} of the time"
-    efficiency = figures["sm_efficiency"]["value"]
-    if (use or 0.0) < BUSY:
+class DeviceLoss(Figure, frozen=True, kw_only=True):
+    """Time in which the device did not compute."""
+
+    name: str  # host, synchronisation, data, copies, communication, ...
+    share: float  # of the window
+
+
+class DeviceVerdict(Figure, frozen=True, kw_only=True):
+    """What limits the device."""
+
+    bound: str  # the name of the loss, or compute, or mixed
+    sentence: str  # for people
+    evidence: tuple[str, ...]  # figures that it rests on
+    losses: tuple[DeviceLoss, ...]  # the largest first; with compute and overlaps they make the window up
+
+
+def judge_device(
+    use: Utilisation,
+    idle: IdleTime,
+    blame: tuple[IdleBlame, ...],
+    copies: Copies,
+    communication: DeviceCommunication,
+    launches: str,
+    efficiency: float | None,
+) -> DeviceVerdict:
+    """The largest loss, if it is worth naming; else how well the device is used."""
+    losses = _rank_losses(idle, copies.exposed_ns, communication.exposed_ns)
+    largest, busy = losses[0], use.compute or 0.0
+    much = percent(largest.share)
+    shown = [("compute kernels", busy), *((loss.name, loss.share) for loss in losses if loss.share > 0.001)]
+    evidence = tuple(f"{name}: {percent(share, 1)} of the window" for name, share in shown)
+    if largest.share >= WORTH_NAMING and busy < BUSY:
+        bound = largest.name
+        named = _name_worst(bound, blame)
+        sentence = _SENTENCES[bound].format(much=much, named=named, launches=launches)
+    elif busy < BUSY:
+        bound = "mixed"
         sentence = (
-            f"no single limit: kernels run {percent(use or 0.0)} of the time; the largest loss is"
-            f" {largest} with {percent(share)}"
+            f"no single limit: kernels run {percent(busy)} of the time; the largest loss is {largest.name}"
+            f" with {much}"
         )
-    elif efficiency is not None and efficiency < POOR_USE * (use or 1.0):
-        sentence += (
-            f", but they fill only {percent(efficiency)} of its processors (estimated): kernels are small"
-        )
-    bound = "compute" if (use or 0.0) >= BUSY else "mixed"
-    return {"bound": bound, "sentence": sentence, "evidence": evidence, "shares": losses}
+    else:
+        bound = "compute"
+        sentence = f"compute-bound: kernels keep the device busy {percent(busy)} of the time"
+        if efficiency is not None and efficiency < POOR_USE * busy:
+            filled = percent(efficiency)
+            sentence += f", but they fill only {filled} of its processors (estimated): kernels are small"
+    return DeviceVerdict(bound=bound, sentence=sentence, evidence=evidence, losses=losses)
 
 
-def _losses(figures: dict[str, Any]) -> dict[str, float]:
-    """Shares of the window that are not computing; together with compute and overlaps they make it up."""
-    idle, window = figures["idle"], figures["utilisation"]["with_copies_window_ns"]
-    if not window:
-        return {"host": 0.0}
-    return {
-        "data": idle["data_ns"] / window,
-        "synchronisation": idle["synchronisation_ns"] / window,
-        "host": idle["host_ns"] / window,
-        "queued": idle["queued_ns"] / window,
-        "short gaps": idle["short_gaps_ns"] / window,
-        "unknown": idle["unknown_ns"] / window,
-        "copies": figures["copies"]["exposed_ns"] / window,
-        "communication": figures["communication"]["exposed_ns"] / window,
-    }
+def _rank_losses(idle: IdleTime, copies_ns: int, communication_ns: int) -> tuple[DeviceLoss, ...]:
+    if not idle.window_ns:
+        return (DeviceLoss(name="host", share=0.0),)
+    # of equal ones the first is named
+    order = ("data", "synchronisation", "host", "queued", "short_gaps", "unknown")
+    lost_ns = {cause.name: cause.idle_ns for cause in idle.causes}
+    lost_ns = {name: lost_ns[name] for name in order}
+    lost_ns |= {"copies": copies_ns, "communication": communication_ns}
+    ranked = sorted(lost_ns.items(), key=lambda item: -item[1])
+    return tuple(DeviceLoss(name=name.replace("_", " "), share=ns / idle.window_ns) for name, ns in ranked)
 
 
-def _ranked(losses: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(losses.items(), key=lambda item: -item[1])
-
-
-def _sentence(largest: str, share: float, figures: dict[str, Any]) -> str:
-    much = percent(share)
-    named = _largest_part(largest, figures)
-    if largest == "data":
-        return f"waiting for data: the device stands still {much} of the time while the loader makes batches"
-    if largest == "synchronisation":
-        return f"synchronisation: calls that wait for the device cost {much} of the time{named}"
-    if largest == "host":
-        return f"launch-bound: the host is late with work {much} of the time{_launches(figures)}{named}"
-    if largest == "copies":
-        return f"copy-bound: copies that no kernel hides take {much} of the time"
-    if largest == "communication":
-        return f"communication-bound: exchange that no computation hides takes {much} of the time"
-    if largest == "queued":
-        return f"waiting with work queued: for other streams, devices or ranks, {much} of the time"
-    if largest == "short gaps":
-        return f"gaps between short kernels take {much} of the time: fuse them or make batches larger"
-    return f"cannot tell: the device stands still {much} of the time, and the file has no launch records"
-
-
-def _largest_part(cause: str, figures: dict[str, Any]) -> str:
+def _name_worst(cause: str, blame: tuple[IdleBlame, ...]) -> str:
     """The call that costs most, where it is worth naming."""
-    worst = next((row for row in figures["blame"] if row["cause"] == cause), None)
-    if worst is None or (worst["share"] or 0.0) < WORTH_NAMING / 3:
+    worst = next((row for row in blame if row.cause == cause), None)
+    if worst is None or (worst.share or 0.0) < WORTH_NAMING / 3:
         return ""
-    return f"; the largest part: {worst['call']}" + (f" in {worst['module']}" if worst["module"] else "")
+    return f"; the largest part: {worst.call}" + (f" in {worst.module}" if worst.module else "")
 
 
-def _launches(figures: dict[str, Any]) -> str:
+def describe_launches(launches: Launches, has_steps: bool) -> str:
     """Many short kernels are what makes a host late."""
-    launched = figures["launches"]
-    if launched["median_us"] is None:
+    if launches.median_us is None:
         return ""
-    per = "per step" if figures["steps"] else "in all"
-    return (
-        f"; {launched['count']:,.0f} kernels {per}, half of them shorter than {launched['median_us']:.1f} us"
-    )
+    per = "per step" if has_steps else "in all"
+    return f"; {launches.count:,.0f} kernels {per}, half of them shorter than {launches.median_us:.1f} us"

@@ -10,53 +10,66 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from detscope.faults import text_of
-from detscope.machine.facts import environment
-from detscope.record.schedule import RECORDED
+from detscope.faults import error_text
+from detscope.machine.facts import gather_facts
+from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.options import ScriptOptions
-from detscope.record.script.pacing import Pacer
-from detscope.record.script.script_recorder import EVALUATION
-from detscope.record.script.stopping import ScriptStopped
-from detscope.record.script.words import NO_STEP
+from detscope.record.script.pacing import StepPacer
+from detscope.record.script.recorder import EVALUATION
+from detscope.record.steps.schedule import RECORDED
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 
 if TYPE_CHECKING:
-    from detscope.record.script.recording import Recording
+    from detscope.record.script.recording import ScriptRecording
 
+COMPILED = "torch.compile: modules inside compiled code cannot be told apart, so only phases are recorded"
+SCRIPTED = (
+    "TorchScript: modules inside cannot be told apart, so only phases are recorded, and no memory by blocks"
+)
+NEW_MODULES = (
+    "modules of the model were added or replaced while it ran: the new ones' time is part of what they are in"
+)
+NO_MODULE = (
+    "cannot tell forward from other: no module was called from Python (compiled code, or plain functions)"
+)
+NO_STEP = "no step was seen: the script ended before it had called a model and gone on"
+OWN_PROFILER = (
+    "the script has a profiler of its own, and only one can run at a time: operators and memory by blocks are"
+    " not recorded from then on"
+)
 _LARGE = 0.05  # share of the step from which `other` is worth a word
 _ENOUGH_LOOKS = 10
 _RARE = 0.5  # share of the steps up to which it is said in how many something was seen
 
 
-def outcome(error: BaseException | None, failure: Exception | None) -> tuple[str, str | None, int | None]:
+def find_outcome(
+    error: BaseException | None, failure: Exception | None
+) -> tuple[str, str | None, int | None]:
     """Status of the run, its reason, and the exit code of the script as far as it is known here."""
     if failure is not None:
         reason = f"the recording failed, the script went on: {type(failure).__name__}: {failure}"
-        return "partial", reason.splitlines()[0][:500], _code(error)
+        return "partial", reason.splitlines()[0][:500], find_exit_code(error)
     if error is None or isinstance(error, ScriptStopped):
         return "ok", None, 0
     if isinstance(error, SystemExit):
-        code = _code(error)
+        code = find_exit_code(error)
         return ("ok", None, 0) if code == 0 else ("failed", f"the script exited with code {code}", code)
     if isinstance(error, KeyboardInterrupt):
         return "partial", "interrupted", 130
-    words = text_of(error).splitlines() or [""]
+    words = error_text(error).splitlines() or [""]
     return "failed", f"the script raised {type(error).__name__}: {words[0]}"[:500], 1
 
 
-def _code(error: BaseException | None) -> int:
-    if error is None:
-        return 0
+def find_exit_code(error: BaseException | None) -> int:
+    """What the script's process would have ended with."""
     if not isinstance(error, SystemExit):
-        return 1
-    if error.code is None:
-        return 0
-    return error.code if isinstance(error.code, int) else 1
+        return int(error is not None)
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 @dataclass(frozen=True)
-class StepFigures:
+class ScriptStepFigures:
     """What the closed run tells of its steps."""
 
     other_share: float | None = None
@@ -65,14 +78,14 @@ class StepFigures:
     steps: int = 0  # that were recorded
 
 
-def step_figures(folder: Path) -> StepFigures:
+def read_step_figures(folder: Path) -> ScriptStepFigures:
     """`other` of the recorded steps, which are those that were looked at, and images per step.
 
     Means and not medians: looks come from all of these steps, and most of them from the longest.
     """
     paths = [folder / f"{table}.parquet" for table in ("steps", "content")]
     if not all(path.exists() for path in paths):
-        return StepFigures()
+        return ScriptStepFigures()
     steps, content = (pl.read_parquet(path) for path in paths)
     recorded = steps.filter(pl.col("mode") == RECORDED)
     other, whole = (
@@ -80,7 +93,7 @@ def step_figures(folder: Path) -> StepFigures:
     )
     numbers = steps.filter(pl.col("mode") != EVALUATION)["step"].implode()
     images = content.filter(pl.col("step").is_in(numbers))["images"].drop_nulls().to_list()
-    return StepFigures(
+    return ScriptStepFigures(
         sum(other) / sum(whole) if whole else None,
         sum(other) / len(other) / 1e6 if other else None,
         median(images) if images else None,
@@ -88,12 +101,14 @@ def step_figures(folder: Path) -> StepFigures:
     )
 
 
-def script_facts(recording: Recording, pacer: Pacer, other: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def describe_script(
+    recording: ScriptRecording, pacer: StepPacer, other: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Everything that is known of the script, for `run.json`."""
     training, evaluation = recording.training, recording.evaluation
     return {
-        "roots": recording.describe_roots(),
-        "parts": {"training": training.describe(), "evaluation": evaluation.describe()},
+        "roots": recording.roots.describe_roots(recording.model),
+        "parts": {"training": training.describe_part(), "evaluation": evaluation.describe_part()},
         "optimizers": recording.optimizer_names,
         "optimizer_steps": recording.optimizer_steps,
         "optimizer_steps_skipped": recording.optimizer_steps_skipped,
@@ -103,7 +118,7 @@ def script_facts(recording: Recording, pacer: Pacer, other: Sequence[Mapping[str
     }
 
 
-def part_notes(recording: Recording, pacer: Pacer) -> list[str]:
+def note_parts(recording: ScriptRecording, pacer: StepPacer) -> list[str]:
     """What is remarkable about the parts of the script."""
     notes = []
     training, evaluation = recording.training, recording.evaluation
@@ -111,7 +126,7 @@ def part_notes(recording: Recording, pacer: Pacer) -> list[str]:
         each = training.batches / training.steps
         notes.append(f"gradients are accumulated: {each:.3g} batches per step")
     if training.steps and evaluation.steps:
-        about = evaluation.describe()
+        about = evaluation.describe_part()
         notes.append(
             f"besides {training.steps} training steps there were {evaluation.steps} evaluation steps of"
             f" {about['step_p50_ms']:.1f} ms (median), {about['total_s']:.1f} s in all, not in the figures"
@@ -125,21 +140,29 @@ def part_notes(recording: Recording, pacer: Pacer) -> list[str]:
         outside = "by no optimizer of torch's: that is part of `other`"
         where = inside if pacer.steps_in_backward else outside
         notes.append(f"weights are updated {where}, and every backward pass is a step")
-    notes += _model_notes(recording)
+    notes += _note_models(recording)
     if pacer.unfinished:
         notes.append(f"{pacer.unfinished} accumulated batches were followed by no optimizer step")
     return notes
 
 
-def _model_notes(recording: Recording) -> list[str]:
+def _note_models(recording: ScriptRecording) -> list[str]:
     """Where the model that is taken apart is not the whole story."""
-    model, steps = recording.model, recording.steps_of_model
+    model, trains = recording.model, recording.training.steps > 0
     if model is None:
         return []
     notes = []
-    kind = "training" if recording.training.steps else "evaluation"
+    kind = "training" if trains else "evaluation"
+    # since it is known which model the run is about
+    steps = recording.training.steps or recording.evaluation.steps - recording.steps_before_model
     others = [
-        one for one in recording.other_models if not model.is_part_of(one) and not one.is_part_of(model)
+        one
+        for one in recording.roots.all
+        if one is not model
+        and one.has_parameters
+        and (one.calls_training if trains else one.calls_in_evaluation_steps)
+        and not model.is_part_of(one)
+        and not one.is_part_of(model)
     ]
     if model.steps_called(kind) < steps and others:
         names = ", ".join(f"{one.label} in {one.steps_called(kind)}" for one in others[:3])
@@ -158,7 +181,7 @@ def _model_notes(recording: Recording) -> list[str]:
     return notes
 
 
-def other_notes(rows: Sequence[Mapping[str, Any]], figures: StepFigures, looks: int) -> list[str]:
+def note_other(rows: Sequence[Mapping[str, Any]], figures: ScriptStepFigures, looks: int) -> list[str]:
     """Whose `other` is, where it is large."""
     share = figures.other_share
     if share is None or share < _LARGE or not rows:
@@ -166,23 +189,22 @@ def other_notes(rows: Sequence[Mapping[str, Any]], figures: StepFigures, looks: 
     whole = f"other is {share:.0%} of the time of the recorded steps"
     if looks < _ENOUGH_LOOKS:
         return [f"{whole}; cannot tell whose it is: only {looks} looks at it"]
-    words = ", ".join(_words_of(row, figures.steps) for row in rows[:3])
-    return [f"{whole}: {words} (from {looks} looks at the running function)"]
+    words = []
+    for row in rows[:3]:
+        where = f"{row['file']}:{row['line']}"
+        for part in row["inside"][:1]:
+            where += f", there mostly in {part['function']} of {part['file']}:{part['line']}"
+        if row["steps"] <= _RARE * figures.steps:
+            where += f", seen in {row['steps']} of {figures.steps} steps"
+        words.append(f"{row['share_of_other']:.0%} in {row['function']} ({where})")
+    return [f"{whole}: {', '.join(words)} (from {looks} looks at the running function)"]
 
 
-def _words_of(row: Mapping[str, Any], steps: int) -> str:
-    where = f"{row['file']}:{row['line']}"
-    for part in row["inside"][:1]:
-        where += f", there mostly in {part['function']} of {part['file']}:{part['line']}"
-    rare = f", seen in {row['steps']} of {steps} steps" if row["steps"] <= _RARE * steps else ""
-    return f"{row['share_of_other']:.0%} in {row['function']} ({where}{rare})"
-
-
-def empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | None) -> RunWriter:
+def write_empty_run(options: ScriptOptions, notes: Sequence[str], reason: str | None) -> RunWriter:
     """The closed run of a script of which no step was seen."""
     name = options.run_name(Path(options.script).stem or "script")
-    info: dict[str, Any] = {"level": options.level, "stages": [], "environment": environment()}
+    info: dict[str, Any] = {"level": options.level, "stages": [], "environment": gather_facts()}
     info |= {"definitions": DEFINITIONS, "notes": list(notes), "cannot_tell": [reason or NO_STEP]}
     writer = RunWriter(options.out, "run", name, info)
-    writer.close("partial", reason or NO_STEP)
+    writer.close_run("partial", reason or NO_STEP)
     return writer

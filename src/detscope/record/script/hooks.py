@@ -5,67 +5,68 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.compiler import is_compiling
+from torch.nn.utils import clip_grad
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from detscope.record.door import torch_captures
-from detscope.record.patches import Patches
+from detscope.record.foreign import Patches
+from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.script.loading import watch_loaders
-from detscope.record.script.tracker import Tracker
-from detscope.record.script.uncompiled import hide_from_compiler
+from detscope.record.script.tracker import OPTIMIZER, TRANSFER, ScriptTracker
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class Hooks:
     """Everything that is put on torch while a script is recorded."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: ScriptTracker) -> None:
         self._tracker = tracker
         self._patches = Patches()
         self._handles: list[Any] = []
 
     def install(self, torch_is_new: bool = False) -> None:
         """Begin to listen; optimizers that were made before are known by looking at all objects there are."""
-        for _ in range(0 if torch_is_new else _optimizers_alive()):
-            self._tracker.pacer.makes_optimizer()
         tracker, patches = self._tracker, self._patches
-        tracker.module_call = _module_call(tracker)
+        for _ in range(0 if torch_is_new else _count_optimizers()):
+            tracker.pacer.add_optimizer()
+        tracker.module_call = _make_module_call(tracker)
         patches.put(nn.Module, "__call__", tracker.module_call)
-        patches.put(torch.autograd, "_engine_run_backward", _engine(tracker))
+        put_around(patches, torch.autograd, "_engine_run_backward", tracker.run_backward)
         self._handles += [
-            register_optimizer_step_pre_hook(_before_step(tracker)),
-            register_optimizer_step_post_hook(_after_step(tracker)),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
         ]
-        patches.put(torch.optim.Optimizer, "__init__", _optimizer_made(tracker))
-        patches.put(torch.amp.GradScaler, "step", _scaler_step(tracker))
-        patches.put(torch.amp.GradScaler, "scale", _scaler_scale(tracker))
-        for owner, name in (
-            (torch.optim.Optimizer, "zero_grad"),
-            (nn.Module, "zero_grad"),
-            (torch.nn.utils, "clip_grad_norm_"),
-            (torch.nn.utils, "clip_grad_value_"),
-            (torch.nn.utils.clip_grad, "clip_grad_norm_"),
-            (torch.nn.utils.clip_grad, "clip_grad_value_"),
+        put_around(patches, torch.optim.Optimizer, "__init__", self._make_optimizer)
+        put_around(patches, torch.amp.GradScaler, "step", self._step_scaled)
+        put_around(patches, torch.amp.GradScaler, "scale", self._scale_loss)
+        for owner, names in (
+            (torch.optim.Optimizer, ("zero_grad",)),
+            (nn.Module, ("zero_grad",)),
+            (torch.nn.utils, ("clip_grad_norm_", "clip_grad_value_")),
+            (clip_grad, ("clip_grad_norm_", "clip_grad_value_")),
         ):
-            patches.put(owner, name, _phase_call(getattr(owner, name), tracker.optimizer_phase))
+            for name in names:
+                put_around(patches, owner, name, self._call_in_optimizer_phase)
         for name in ("_prepare_profiler", "_enable_profiler"):
-            plain = vars(torch.autograd.profiler)[name]
-            patches.put(torch.autograd.profiler, name, _profiler_call(plain, tracker))
+            put_around(patches, torch.autograd.profiler, name, self._begin_profiler)
         if vars(torch.autograd)["_profiler_enabled"]():
             tracker.recording.make_way()
         watch_loaders(patches, tracker.batches)
         hide_from_compiler()
-        tracker.recording.ranks.attach(patches.put, tracker.phase_now)
+        tracker.recording.ranks.attach_watch(patches, tracker.find_phase)
         if torch.cuda.is_available():  # elsewhere nothing has to travel
             for name in ("to", "cuda"):
-                patches.put(torch.Tensor, name, _copy(getattr(torch.Tensor, name), tracker))
+                patches.put(torch.Tensor, name, _make_copy(getattr(torch.Tensor, name), tracker))
 
     def remove(self) -> None:
         """Listen no more."""
@@ -74,132 +75,117 @@ class Hooks:
         self._handles.clear()
         self._patches.undo()
 
-
-def _optimizers_alive() -> int:
-    return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
-
-
-def _module_call(tracker: Tracker) -> Callable[..., Any]:
-    """Calls of modules while no model is known yet; then the door of its probes does this too."""
-    plain: Callable[..., Any] = nn.Module.__call__
-
-    @functools.wraps(plain)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or tracker.inside or not tracker.active or torch_captures(self):
-            return plain(self, *args, **kwargs)
-        return tracker.root_call(plain, plain, self, args, kwargs)
-
-    return call
-
-
-def _engine(tracker: Tracker) -> Callable[..., Any]:
-    plain: Callable[..., Any] = vars(torch.autograd)["_engine_run_backward"]
-
-    @functools.wraps(plain)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not tracker.active:
-            return plain(*args, **kwargs)
-        return tracker.backward(plain, args, kwargs)
-
-    return run_backward
-
-
-def _before_step(tracker: Tracker) -> Callable[..., None]:
-    def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_compiling():
-            tracker.enter_optimizer(optimizer, sys._getframe(1))
+            self._tracker.enter_optimizer(optimizer, sys._getframe(1))
 
-    return before
-
-
-def _after_step(tracker: Tracker) -> Callable[..., None]:
-    def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_compiling():
-            tracker.exit_optimizer(optimizer)
+            self._tracker.exit_optimizer(optimizer)
 
-    return after
+    def _make_optimizer(self, plain: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        self._tracker.recording.optimizers_built += 1
+        self._tracker.pacer.add_optimizer()
+        plain(*args, **kwargs)
 
-
-def _optimizer_made(tracker: Tracker) -> Callable[..., None]:
-    plain = torch.optim.Optimizer.__init__
-
-    @functools.wraps(plain)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        tracker.recording.optimizers_built += 1
-        tracker.pacer.makes_optimizer()
-        plain(self, *args, **kwargs)
-
-    return init
-
-
-def _scaler_step(tracker: Tracker) -> Callable[..., Any]:
-    """A scaler's step is one of the optimizer, also where it finds infinities and leaves it out."""
-    plain: Callable[..., Any] = torch.amp.GradScaler.step
-
-    @functools.wraps(plain)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not tracker.enter_optimizer(optimizer, sys._getframe()):
-            return plain(self, optimizer, *args, **kwargs)
+    def _step_scaled(
+        self, plain: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A scaler's step is one of the optimizer, also where it finds infinities and leaves it out."""
+        tracker = self._tracker
+        if not tracker.enter_optimizer(optimizer, sys._getframe()):
+            return plain(scaler, optimizer, *args, **kwargs)
         before = tracker.inner_steps
         try:
-            return plain(self, optimizer, *args, **kwargs)
+            return plain(scaler, optimizer, *args, **kwargs)
         finally:
             tracker.exit_optimizer(optimizer, skipped=tracker.inner_steps == before)
 
-    return step
-
-
-def _scaler_scale(tracker: Tracker) -> Callable[..., Any]:
-    """Remembers of what a scaled loss was made: the script means that one."""
-    plain: Callable[..., Any] = torch.amp.GradScaler.scale
-
-    @functools.wraps(plain)
-    def scale(self: Any, outputs: Any) -> Any:
-        made = plain(self, outputs)
-        if not is_compiling() and tracker.active:
-            tracker.losses.scaled(outputs, made)
+    def _scale_loss(self, plain: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+        """Remembers of what a scaled loss was made: the script means that one."""
+        made = plain(scaler, outputs)
+        if self._tracker.active:
+            self._tracker.losses.note_scaled(outputs, made)
         return made
 
-    return scale
-
-
-def _profiler_call(plain: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
-    """A profiler begins; one that is not ours goes first."""
-
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def _begin_profiler(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A profiler begins; one that is not ours goes first."""
+        tracker = self._tracker
         if tracker.active and not tracker.crossing:
-            tracker.look(tracker.recording.make_way)
+            tracker.look_safely(tracker.recording.make_way)
         return plain(*args, **kwargs)
 
-    return call
-
-
-def _phase_call(plain: Callable[..., Any], begin: Callable[[], Callable[[], None]]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return plain(*args, **kwargs)
-        end = begin()
+    def _call_in_optimizer_phase(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        end = self._tracker.begin_phase(OPTIMIZER)
         try:
             return plain(*args, **kwargs)
         finally:
             end()
 
-    return call
+
+def _count_optimizers() -> int:
+    return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
 
 
-def _copy(plain: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+def _make_module_call(tracker: ScriptTracker) -> Callable[..., Any]:
+    """Calls of modules while no model is known yet; then its probes do this too."""
+    plain: Callable[..., Any] = nn.Module.__call__
+
+    @functools.wraps(plain)
+    def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or tracker.inside or not tracker.active or torch_captures(self):
+            return plain(self, *args, **kwargs)
+        return tracker.call_root(plain, plain, self, args, kwargs)
+
+    return call_module
+
+
+def _make_copy(plain: Callable[..., Any], tracker: ScriptTracker) -> Callable[..., Any]:
     """Copies of a host's tensor by the loop itself; inside of a model they are the model's work."""
 
     @functools.wraps(plain)
-    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def copy_tensor(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling() or tracker.inside or not tracker.active or not self.is_cpu:
             return plain(self, *args, **kwargs)
-        end = tracker.transfer()
+        end = tracker.begin_phase(TRANSFER)
         try:
             return plain(self, *args, **kwargs)
         finally:
             end()
 
-    return copy
+    return copy_tensor
+
+
+def hide_from_compiler() -> None:
+    """Have our functions run in Python where compiled code calls them; what they call may be compiled."""
+    try:
+        from torch._C._dynamo import eval_frame
+
+        strategy = eval_frame._FrameExecStrategy(
+            eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        )
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == _PACKAGE and isinstance(module, ModuleType):
+                for value in list(vars(module).values()):
+                    if getattr(value, "__module__", None) == name:
+                        for code in _find_codes(value):
+                            eval_frame.set_code_exec_strategy(code, strategy)
+    except (ImportError, AttributeError, TypeError):  # another torch: its compiler looks at them itself
+        return
+
+
+def _find_codes(value: Any) -> Iterator[CodeType]:
+    """Code of a function, a method or a class, with what is nested inside."""
+    if isinstance(value, (staticmethod, classmethod)):
+        yield from _find_codes(value.__func__)
+    elif isinstance(value, property):
+        yield from _find_codes(value.fget)
+    elif isinstance(value, FunctionType):
+        yield from _find_codes(value.__code__)
+    elif isinstance(value, type):
+        for member in list(vars(value).values()):
+            yield from _find_codes(member)
+    elif isinstance(value, CodeType):
+        yield value
+        for constant in value.co_consts:
+            yield from _find_codes(constant)

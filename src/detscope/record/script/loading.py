@@ -1,4 +1,4 @@
-"""Batches of any DataLoader: how long the loop waits for them, and what their making took in the workers.
+"""Batches of any DataLoader: how long the loop waits for them, who made them, what is in them.
 
 The script's data set and collate function are not touched: the fetcher between them and the worker is timed.
 Forked workers inherit it; others are told through the loader's `worker_init_fn`, put back at once.
@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+import sys
+import threading
+import weakref
+from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, dataloader, get_worker_info
 from torch.utils.data._utils import fetch
 
 from detscope import marks
-from detscope.record.loader import BatchTiming, TimedBatch, _Collector, count_tensors
-from detscope.record.patches import Patches
-from detscope.record.script.tracebacks import forget_own_frames
+from detscope.record.content import BatchContent, describe_foreign_batch
+from detscope.record.foreign import Patches, frames_above
+from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, count_tensors
+from detscope.record.script.endings import forget_own_frames
+from detscope.record.script.pacing import StepEnd
+from detscope.record.steps.nodes import PHASES
 
+if TYPE_CHECKING:
+    from detscope.record.script.tracker import ScriptTracker
+
+DATA = PHASES.index("data")
+_FRAMES = 12  # to look at for a constructor
+_ELSEWHERE = "batches were fetched in another thread: what the loop waits for them is part of `other`"
 _FETCHERS = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
 _ITERATORS = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
 
@@ -29,32 +41,9 @@ class FetchedBatch(TimedBatch):
     """A batch timed by the fetcher; those that a recorder times in its own way are left to it."""
 
 
-class LoaderListener(Protocol):
-    """Who wants to know about batches."""
-
-    def asks_iterator(self, loader: Any) -> bool:
-        """A loader is asked for its iterator; whether that is to be timed."""
-
-    def iterates(self, loader: Any, iterator: Any) -> None:
-        """A loader begins a pass over its batches with this iterator."""
-
-    def asks_batch(self, iterator: Any) -> bool:
-        """An iterator is asked for a batch; whether that is to be timed."""
-
-    def made_batch(self, timing: BatchTiming) -> None:
-        """A batch was made, here or in a worker."""
-
-    def gets_batch(self, batch: Any, iterator: Any) -> None:
-        """The loop has its batch."""
-
-    def pass_ends(self) -> None:
-        """The iterator has no more."""
-
-    def waits(self) -> Callable[[], None]:
-        """Waiting begins; call what it returns when it ends."""
-
-
-def timed_fetch(plain: Callable[..., Any], here: Callable[[BatchTiming], None] | None) -> Callable[..., Any]:
+def make_timed_fetch(
+    plain: Callable[..., Any], here: Callable[[BatchTiming], None] | None
+) -> Callable[..., Any]:
     """A fetcher's `fetch` that measures itself; in a worker the times travel with the batch."""
 
     @functools.wraps(plain)
@@ -62,7 +51,7 @@ def timed_fetch(plain: Callable[..., Any], here: Callable[[BatchTiming], None] |
         info = get_worker_info()
         if info is None and here is None:
             return plain(self, index)
-        collector, collate = _Collector(), self.collate_fn
+        collector, collate = RegionCollector(), self.collate_fn
         collated_ns: list[int] = []
 
         def collate_timed(data: Any) -> Any:
@@ -82,12 +71,12 @@ def timed_fetch(plain: Callable[..., Any], here: Callable[[BatchTiming], None] |
         between_ns = collated_ns[0] if collated_ns else end_ns
         timing.spans = collector.spans or [("load", start_ns, between_ns)]
         timing.spans.append(("collate", between_ns, end_ns))
-        if info is None:
-            if here is not None:
-                here(timing)
-            return batch
-        timing.tensors = count_tensors(batch)
-        return FetchedBatch(batch, timing)
+        if info is not None:
+            timing.tensors = count_tensors(batch)
+            return FetchedBatch(batch, timing)
+        if here is not None:
+            here(timing)
+        return batch
 
     fetch_timed.detscope = True  # type: ignore[attr-defined]
     return fetch_timed
@@ -102,23 +91,23 @@ class WorkerStart:
     def __call__(self, worker: int) -> None:
         for fetcher in _FETCHERS:
             if not hasattr(vars(fetcher)["fetch"], "detscope"):
-                fetcher.fetch = timed_fetch(fetcher.fetch, None)  # type: ignore[method-assign]
+                fetcher.fetch = make_timed_fetch(fetcher.fetch, None)  # type: ignore[method-assign]
         if self._own is not None:
             self._own(worker)
 
 
-def watch_loaders(patches: Patches, listener: LoaderListener) -> None:
+def watch_loaders(patches: Patches, batches: StepBatches) -> None:
     """Listen to all loaders of this process."""
     for fetcher in _FETCHERS:
-        patches.put(fetcher, "fetch", timed_fetch(vars(fetcher)["fetch"], listener.made_batch))
+        patches.put(fetcher, "fetch", make_timed_fetch(vars(fetcher)["fetch"], batches.add_made))
     for iterator in _ITERATORS:
-        _unwrap_batches(iterator, listener)
-    patches.put(dataloader._BaseDataLoaderIter, "__next__", _next(listener))
+        _unwrap_batches(iterator, batches)
+    patches.put(dataloader._BaseDataLoaderIter, "__next__", _make_next(batches))
     for name in ("__iter__", "_get_iterator"):  # subclasses have an `__iter__` of their own
-        patches.put(DataLoader, name, _iter(name, listener))
+        patches.put(DataLoader, name, _make_iter(name, batches))
 
 
-def _unwrap_batches(iterator: Any, listener: LoaderListener) -> None:
+def _unwrap_batches(iterator: Any, batches: StepBatches) -> None:
     """Stays when listening ends: workers that live on go on sending times."""
     plain = vars(iterator)["_next_data"]
     plain = getattr(plain, "__wrapped__", plain)
@@ -128,62 +117,191 @@ def _unwrap_batches(iterator: Any, listener: LoaderListener) -> None:
         data = plain(self)
         if isinstance(data, FetchedBatch):
             data.timing.arrived_ns = perf_counter_ns()
-            listener.made_batch(data.timing)
+            batches.add_made(data.timing)
             return data.batch
         return data
 
     iterator._next_data = next_data
 
 
-def _next(listener: LoaderListener) -> Callable[[Any], Any]:
+def _make_next(batches: StepBatches) -> Callable[[Any], Any]:
     plain = vars(dataloader._BaseDataLoaderIter)["__next__"]
 
     @functools.wraps(plain)
     def next_batch(self: Any) -> Any:
-        if not listener.asks_batch(self):
+        if not batches.ask_batch(self):
             return plain(self)
-        ended = listener.waits()
+        end_waiting = batches.begin_waiting()
         try:
             batch = plain(self)
         except StopIteration:
-            ended()
-            listener.pass_ends()
+            end_waiting()
+            batches.end_pass()
             raise
         except BaseException as error:
-            ended()
+            end_waiting()
             forget_own_frames(error)  # a worker's traceback travels as text
             raise
-        ended()
-        listener.gets_batch(batch, self)
+        end_waiting()
+        batches.add_batch(batch, self)
         return batch
 
     return next_batch
 
 
-def _iter(name: str, listener: LoaderListener) -> Callable[[Any], Iterator[Any]]:
+def _make_iter(name: str, batches: StepBatches) -> Callable[[Any], Any]:
     plain = vars(DataLoader)[name]
 
     @functools.wraps(plain)
-    def iterate(self: Any) -> Any:
-        if not listener.asks_iterator(self):
+    def iterate_loader(self: Any) -> Any:
+        if not batches.ask_iterator(self):
             return plain(self)
         own = self.worker_init_fn
-        told = self.num_workers > 0 and _start_method(self) != "fork"
+        context = self.multiprocessing_context or torch.multiprocessing
+        told = self.num_workers > 0 and context.get_start_method() != "fork"
         if told:
             self.worker_init_fn = WorkerStart(own)
-        ended = listener.waits()
+        end_waiting = batches.begin_waiting()
         try:
             iterator = plain(self)
         finally:
-            ended()
+            end_waiting()
             if told:
                 self.worker_init_fn = own
-        listener.iterates(self, iterator)
+        batches.passes[iterator] = _LoaderPass(self)
         return iterator
 
-    return iterate
+    return iterate_loader
 
 
-def _start_method(loader: Any) -> str:
-    context = loader.multiprocessing_context or torch.multiprocessing
-    return str(context.get_start_method())
+class _LoaderPass:
+    """What is known of an iterator: its loader, and how many of its batches were taken."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = id(loader)
+        self.taken = self.length = 0
+        # its constructor is running: an iterator that is made there begins no pass yet
+        self.made_ahead = any(
+            frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is loader
+            for frame in frames_above(sys._getframe(), _FRAMES)
+        )
+        if type(loader).__iter__ is not DataLoader.__iter__:  # such a one may serve pass after pass
+            try:
+                self.length = len(loader)
+            except Exception:  # endless, or a stranger's own idea of a length
+                self.length = 0
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether the next batch is the first of a pass that no new iterator was made for."""
+        return self.length > 0 and self.taken % self.length == 0
+
+
+class StepBatches:
+    """What a step's batches were; told by loaders on behalf of the tracker, emptied at every border."""
+
+    def __init__(self, tracker: ScriptTracker) -> None:
+        self._tracker = tracker
+        self.contents: list[BatchContent] = []  # of the step's batches that came from loaders
+        self.timings: list[tuple[BatchTiming, int]] = []  # and the loop's waiting; -1: not got yet
+        self.arguments: list[BatchContent] = []  # of models, where no loader tells
+        self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
+        self._waited_ns = 0
+        self._fetcher: int | None = None  # a thread that asked for batches before any model was called
+        # by iterator; that of a loader whose workers persist begins anew
+        self.passes: weakref.WeakKeyDictionary[Any, _LoaderPass] = weakref.WeakKeyDictionary()
+        self.fresh_pass = False
+        self.loader = 0  # the one that was asked for its iterator or a batch last
+        self.num_workers: int | None = None  # of that loader
+
+    def clear_step(self, ended: StepEnd) -> None:
+        """A step has ended, or what counts as none: that does not end the beginning of a pass."""
+        self.contents, self.timings = [], []
+        self.arguments = self._next_arguments if ended is StepEnd.EARLIER else []
+        self._next_arguments = []
+        self.fresh_pass = self.fresh_pass and ended is StepEnd.DROPPED
+
+    def add_arguments(self, arguments: tuple[Any, ...]) -> None:
+        """The first arguments of a step, or of each iteration that it accumulates, where no loader tells."""
+        if self._fetcher not in (None, self._tracker.owner):
+            self._tracker.recording.note(_ELSEWHERE)
+        self._fetcher = None
+        pacer = self._tracker.pacer
+        known = self._next_arguments if pacer.stepped else self.arguments
+        if not self.contents and (pacer.begins_iteration or not known):
+            known.append(describe_foreign_batch(arguments))
+
+    def ask_iterator(self, loader: Any) -> bool:
+        """A loader is asked for its iterator; whether that is to be timed."""
+        tracker = self._tracker
+        if tracker.inside or self._fetches_for_others() or not tracker.listens_here():
+            return False
+        ended = tracker.pacer.ask_batch()
+        if ended is StepEnd.NOTHING:
+            ended = tracker.pacer.end_pass()
+        tracker.recording.begin_pass(id(loader))
+        tracker.cross_border(ended)
+        self.fresh_pass, self.loader = True, id(loader)
+        return True
+
+    def _fetches_for_others(self) -> bool:
+        """Before any model was called, a thread beside the main one may be one that only fetches."""
+        if self._tracker.owner is not None or threading.current_thread() is threading.main_thread():
+            return False
+        self._fetcher = threading.get_ident()
+        return True
+
+    def ask_batch(self, iterator: Any) -> bool:
+        """An iterator is asked for a batch; whether that is to be timed."""
+        tracker = self._tracker
+        if tracker.inside or not tracker.active or self._fetches_for_others():
+            return False
+        if not tracker.listens_here():
+            tracker.recording.note(_ELSEWHERE)
+            return False
+        under_way = self.passes.get(iterator)
+        ended = tracker.pacer.ask_batch()
+        if under_way is not None:
+            self.loader = under_way.loader
+            if under_way.begins_again and (under_way.taken or under_way.made_ahead):
+                ended = tracker.pacer.end_pass() if ended is StepEnd.NOTHING else ended
+                tracker.recording.begin_pass(under_way.loader)
+        tracker.cross_border(ended)
+        return True
+
+    def begin_waiting(self) -> Callable[[], None]:
+        """Waiting for data begins, in bare steps too; call what is given back when it ends."""
+        tracker = self._tracker
+        tracker.inside += 1
+        self._waited_ns = tracker.buffer.enter_node(DATA)
+
+        def end_waiting() -> None:
+            self._waited_ns = tracker.buffer.exit_node(DATA) - self._waited_ns
+            tracker.inside -= 1
+
+        return end_waiting
+
+    def add_made(self, timing: BatchTiming) -> None:
+        """A batch was made, here or in a worker; it may be made ahead of the one that is waited for."""
+        if self._tracker.active:
+            self.timings.append((timing, -1))
+
+    def add_batch(self, batch: Any, iterator: Any) -> None:
+        """The loop has its batch."""
+        tracker = self._tracker
+        self.num_workers = getattr(iterator, "_num_workers", None)
+        under_way = self.passes.get(iterator)
+        if under_way is not None:
+            self.fresh_pass = self.fresh_pass or under_way.begins_again
+            under_way.taken += 1
+        tracker.pacer.add_batch()
+        self.contents.append(describe_foreign_batch(batch))
+        timing = None
+        if self.timings and self.timings[-1][1] < 0:
+            timing = self.timings[-1][0]
+            self.timings[-1] = (timing, self._waited_ns)
+        tracker.look_safely(lambda: tracker.recording.watch_inputs(batch, timing))
+
+    def end_pass(self) -> None:
+        """An iterator has no more batches."""
+        self._tracker.cross_border(self._tracker.pacer.end_pass())

@@ -7,7 +7,6 @@ the scalars of a dict that a model or a loss returns, and what loss modules retu
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 import weakref
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ _FORMATS = {torch.float64: "d", torch.float32: "f", torch.float16: "e"}
 Reading = float | torch.Tensor  # a number, or a copy on a device that is read when nobody has to wait
 
 
-def reading_of(tensor: Any) -> Reading | None:
+def read_scalar(tensor: Any) -> Reading | None:
     """The value of a scalar. On the host by its address: an operator would be seen by whoever profiles."""
     if type(tensor) is not torch.Tensor or tensor.numel() != 1 or not tensor.is_floating_point():
         return None
@@ -59,54 +58,55 @@ class LossKeeper:
         self._names: dict[int, str] = {}
         self._closure_seen = False
 
-    def returned(self, label: str, has_parameters: bool, output: Any) -> None:
+    def add_returned(self, label: str, has_parameters: bool, output: Any) -> None:
         """A model or a loss has returned while gradients are on."""
         if isinstance(output, Mapping):
             for name, value in output.items():
                 if isinstance(name, str) and _is_loss(value):
-                    self._part(name, value)
+                    self._add_part(name, value)
         elif not has_parameters and _is_loss(output):
-            self._part(label, output)
+            self._add_part(label, output)
 
-    def _part(self, name: str, value: Any) -> None:
-        reading = reading_of(value)
+    def _add_part(self, name: str, value: Any) -> None:
+        reading = read_scalar(value)
         if reading is not None and (name in self._now.parts or len(self._now.parts) < _MOST_PARTS):
             self._now.parts.setdefault(name, []).append(reading)
 
-    def scaled(self, before: Any, after: Any) -> None:
+    def note_scaled(self, before: Any, after: Any) -> None:
         """A gradient scaler has multiplied a loss: the script means the one before."""
         if type(before) is torch.Tensor and type(after) is torch.Tensor and before is not after:
-            self._scaled = [(weakref.ref(after), reading_of(before))]
+            self._scaled = [(weakref.ref(after), read_scalar(before))]
 
-    def goes_backward(self, tensors: Any, in_optimizer: bool) -> None:
+    def add_backward(self, tensors: Any, in_optimizer: bool) -> None:
         """The engine is entered to fill gradients; in an optimizer (closures) the first time counts."""
         if in_optimizer and self._closure_seen:
             return
         self._closure_seen = in_optimizer
         for tensor in (tensors,) if isinstance(tensors, torch.Tensor) else tensors:
             known = [value for made, value in self._scaled if made() is tensor]
-            reading = known[0] if known else reading_of(tensor)
+            reading = known[0] if known else read_scalar(tensor)
             if reading is not None:
                 self._now.waiting.append(reading)
 
-    def stepped(self, optimizer: Any) -> None:
+    def end_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has stepped, or a scaler has decided against it."""
         self._closure_seen = False
         now = self._now
         if now.waiting:
-            now.by_optimizer.append((self._name(optimizer), now.waiting))
+            if id(optimizer) not in self._names:
+                kind = type(optimizer).__name__
+                same = sum(name.split(" ")[0] == kind for name in self._names.values())
+                self._names[id(optimizer)] = f"{kind} {same + 1}" if same else kind
+            now.by_optimizer.append((self._names[id(optimizer)], now.waiting))
             now.waiting = []
         if now.rate is None:
-            now.rate = _rate(optimizer)
+            groups = getattr(optimizer, "param_groups", None)
+            rate = groups[0].get("lr") if groups else None
+            if isinstance(rate, torch.Tensor):  # one on a device is not waited for
+                rate = read_scalar(rate) if rate.device.type == "cpu" else None
+            now.rate = float(rate) if isinstance(rate, (int, float)) else None
 
-    def _name(self, optimizer: Any) -> str:
-        if id(optimizer) not in self._names:
-            kind = type(optimizer).__name__
-            same = sum(name.split(" ")[0] == kind for name in self._names.values())
-            self._names[id(optimizer)] = f"{kind} {same + 1}" if same else kind
-        return self._names[id(optimizer)]
-
-    def take(self, earlier: bool = False) -> StepLosses:
+    def take_losses(self, earlier: bool = False) -> StepLosses:
         """The step has ended; `earlier`: before the optimizer step that was told last."""
         found, self._now = self._now, StepLosses()
         self._scaled, self._closure_seen = [], False
@@ -122,17 +122,20 @@ class LateLosses:
     def __init__(self) -> None:
         self._pending: tuple[int, StepLosses, torch.Tensor | None] | None = None
 
-    def put(self, step: int, losses: StepLosses) -> tuple[int, dict[str, float]] | None:
+    def put_losses(self, step: int, losses: StepLosses) -> tuple[int, dict[str, float]] | None:
         """Take a step's losses; those that can be read by now: the same step's, or the one's before."""
-        copies = [reading for reading in _readings(losses) if isinstance(reading, torch.Tensor)]
+        # in the order in which `read_values` asks for them
+        grouped = [readings for _, readings in losses.by_optimizer]
+        known = [one for readings in (*grouped, losses.waiting, *losses.parts.values()) for one in readings]
+        copies = [reading for reading in known if isinstance(reading, torch.Tensor)]
         if not copies:
-            return step, values_of(losses, iter(()))
-        before = self.finish(wait=False)
+            return step, read_values(losses, iter(()))
+        before = self.read_pending(wait=False)
         together = torch.stack([copy.to(copies[0].device) for copy in copies])
         self._pending = (step, losses, together.to("cpu", non_blocking=True))
         return before
 
-    def finish(self, wait: bool = True) -> tuple[int, dict[str, float]] | None:
+    def read_pending(self, wait: bool = True) -> tuple[int, dict[str, float]] | None:
         """What is still pending."""
         pending, self._pending = self._pending, None
         if pending is None:
@@ -140,25 +143,25 @@ class LateLosses:
         step, losses, copied = pending
         if wait and torch.cuda.is_available():
             torch.cuda.synchronize()
-        return step, values_of(losses, iter(() if copied is None else copied.tolist()))
+        return step, read_values(losses, iter(() if copied is None else copied.tolist()))
 
 
-def values_of(losses: StepLosses, copied: Any) -> dict[str, float]:
+def read_values(losses: StepLosses, copied: Any) -> dict[str, float]:
     """Numbers by name: the loss, what each optimizer followed, parts, the learning rate."""
 
-    def number(reading: Reading) -> float:
+    def read_number(reading: Reading) -> float:
         return float(next(copied)) if isinstance(reading, torch.Tensor) else reading
 
     found: dict[str, float] = {}
     groups: dict[str, float] = {}
     for name, readings in losses.by_optimizer:
-        groups[name] = groups.get(name, 0.0) + sum([number(one) for one in readings])
-    waiting = sum([number(one) for one in losses.waiting])
+        groups[name] = groups.get(name, 0.0) + sum([read_number(one) for one in readings])
+    waiting = sum([read_number(one) for one in losses.waiting])
     if groups or losses.waiting:
         found[LOSS] = sum(groups.values()) + waiting
     if len(groups) > 1:
         found |= {f"before {name}": value for name, value in groups.items()}
-    parts = {name: [number(one) for one in readings] for name, readings in losses.parts.items()}
+    parts = {name: [read_number(one) for one in readings] for name, readings in losses.parts.items()}
     if len(parts) > 1:
         found |= {name: sum(v) / len(v) for name, v in parts.items() if name not in (LOSS, RATE)}
     if losses.rate is not None:
@@ -166,25 +169,5 @@ def values_of(losses: StepLosses, copied: Any) -> dict[str, float]:
     return found
 
 
-def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Without what is no number."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def _readings(losses: StepLosses) -> list[Reading]:
-    """In the order in which `values_of` asks for them."""
-    grouped = [one for _, readings in losses.by_optimizer for one in readings]
-    return [*grouped, *losses.waiting, *(one for part in losses.parts.values() for one in part)]
-
-
 def _is_loss(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
-
-
-def _rate(optimizer: Any) -> float | None:
-    groups = getattr(optimizer, "param_groups", None)
-    rate = groups[0].get("lr") if groups else None
-    if isinstance(rate, torch.Tensor):
-        reading = reading_of(rate) if rate.device.type == "cpu" else None
-        return reading if isinstance(reading, float) else None
-    return float(rate) if isinstance(rate, (int, float)) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from detscope.errors import UsageError
-from detscope.record.nsight_window import StepWindow, parse_window
+from detscope.record.device.nsight import StepWindow, parse_window
 
 Level = Literal["phases", "modules", "ops"]
 LEVELS: tuple[Level, ...] = ("phases", "modules", "ops")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -30,7 +30,7 @@ _PACKAGES = "-packages/"  # site-packages, dist-packages
 _SHOWN, _SHOWN_INSIDE = 8, 3
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of code."""
 
     function: str
@@ -38,24 +38,24 @@ class Place(NamedTuple):
     line: int
 
 
-class Look(NamedTuple):
+class CodeLook(NamedTuple):
     """What ran at one moment: the script's own line, and the line of a package that it had called."""
 
-    own: Place
-    inside: Place | None = None  # the innermost that is neither torch's nor Python's
+    own: CodeLine
+    inside: CodeLine | None = None  # the innermost that is neither torch's nor Python's
 
 
 Function = tuple[str, str]  # its name and file
 
 
-class Pace:
+class LookPace:
     """How long to sleep between two turns: short while there is something to look at. Pure."""
 
     def __init__(self) -> None:
         self._turns = self._seen = 0
         self.period_s = PERIOD_S
 
-    def turn(self, seen: bool) -> None:
+    def count_turn(self, seen: bool) -> None:
         """A turn fell outside of all phases, or did not."""
         self._turns += 1
         self._seen += seen
@@ -77,13 +77,13 @@ class OtherSampler:
         self._end = threading.Event()
         self._awake = threading.Event()
         self._awake.set()
-        self._thread = threading.Thread(target=self._run, name="detscope-other", daemon=True)
-        self._pending: list[Look] = []
-        self.forget()
+        self._thread = threading.Thread(target=self._run_thread, name="detscope-other", daemon=True)
+        self._pending: list[CodeLook] = []
+        self.forget_looks()
 
-    def forget(self) -> None:
+    def forget_looks(self) -> None:
         """What was seen so far was in steps that the figures are not about."""
-        self.looks: Counter[Look] = Counter()
+        self.looks: Counter[CodeLook] = Counter()
         self._steps: Counter[Function] = Counter()  # steps in which a function was seen
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class OtherSampler:
         if self._thread.is_alive():
             self._thread.join()
 
-    def hold(self, asleep: bool) -> None:
+    def hold_looks(self, asleep: bool) -> None:
         """Sleep through the coming step, which is compared with those that were looked at; or wake up."""
         if asleep:
             self._awake.clear()
@@ -111,7 +111,7 @@ class OtherSampler:
             self.looks.update(pending)
             self._steps.update({(look.own.function, look.own.file) for look in pending})
 
-    def look(self) -> bool:
+    def look_once(self) -> bool:
         """See once which of the script's functions is running; whether there was something to look at."""
         thread = self._whose()
         if thread is None:
@@ -121,47 +121,44 @@ class OtherSampler:
             self._pending.append(seen)
         return True
 
-    def _run(self) -> None:
-        pace = Pace()
+    def _run_thread(self) -> None:
+        pace = LookPace()
         while not self._end.wait(pace.period_s):
             self._awake.wait()
-            pace.turn(self.look())
+            pace.count_turn(self.look_once())
 
-    def rows(self, other_ms: float | None) -> list[dict[str, Any]]:
+    def make_rows(self, other_ms: float | None) -> list[dict[str, Any]]:
         """The script's functions by their share of `other`, each with the line that was seen most.
 
         `inside` has the functions of packages that ran in it, `steps` in how many steps it was seen.
         """
-        whole = sum(self.looks.values())
-        by_function: dict[Function, Counter[Look]] = {}
+        own: Counter[CodeLine] = Counter()
+        inside: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
         for look, times in self.looks.items():
-            by_function.setdefault((look.own.function, look.own.file), Counter())[look] += times
-        rows = []
-        for function, looks in sorted(by_function.items(), key=lambda item: -item[1].total())[:_SHOWN]:
-            row = _row(Counter(look.own for look in looks.elements()), whole)
+            own[look.own] += times
+            if look.inside is not None:
+                inside[look.own.function, look.own.file][look.inside] += times
+        rows = _make_function_rows(own, own.total())[:_SHOWN]
+        for row in rows:
+            function = (row["function"], row["file"])
             row["ms"] = None if other_ms is None else row["share_of_other"] * other_ms
             row["steps"] = self._steps[function]
-            row["inside"] = _inside(looks, whole)
-            rows.append(row)
+            row["inside"] = _make_function_rows(inside[function], own.total())[:_SHOWN_INSIDE]
         return rows
 
 
-def _row(places: Counter[Place], whole: int) -> dict[str, Any]:
-    ((place, _),) = places.most_common(1)
-    return {**place._asdict(), "share_of_other": places.total() / whole, "looks": places.total()}
+def _make_function_rows(lines: Counter[CodeLine], whole: int) -> list[dict[str, Any]]:
+    by_function: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
+    for line, times in lines.items():
+        by_function[line.function, line.file][line] += times
+    rows = []
+    for seen in sorted(by_function.values(), key=lambda seen: -seen.total()):
+        ((line, _),) = seen.most_common(1)
+        rows.append({**line._asdict(), "share_of_other": seen.total() / whole, "looks": seen.total()})
+    return rows
 
 
-def _inside(looks: Counter[Look], whole: int) -> list[dict[str, Any]]:
-    by_function: dict[Function, Counter[Place]] = {}
-    for look, times in looks.items():
-        if look.inside is not None:
-            key = (look.inside.function, look.inside.file)
-            by_function.setdefault(key, Counter())[look.inside] += times
-    rows = [_row(places, whole) for places in by_function.values()]
-    return sorted(rows, key=lambda row: -row["looks"])[:_SHOWN_INSIDE]
-
-
-def look_at(frame: FrameType | None) -> Look | None:
+def look_at(frame: FrameType | None) -> CodeLook | None:
     """The innermost frame of the script's own code, and that of a package inside of it.
 
     Where no code is the script's own, as in a package that runs as a module, its outermost stands for it.
@@ -172,7 +169,7 @@ def look_at(frame: FrameType | None) -> Look | None:
         if not name.startswith(_OWN):
             in_package = _PACKAGES in name
             if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
-                return Look(_place(frame), inside and _place(inside))
+                return CodeLook(_locate_frame(frame), inside and _locate_frame(inside))
             if in_package:
                 outermost = frame
                 if inside is None and f"{_PACKAGES}torch/" not in name:
@@ -180,12 +177,12 @@ def look_at(frame: FrameType | None) -> Look | None:
         frame = frame.f_back
     if outermost is None:
         return None
-    return Look(_place(outermost), None if inside in (None, outermost) else _place(inside))
+    return CodeLook(_locate_frame(outermost), None if inside in (None, outermost) else _locate_frame(inside))
 
 
-def _place(frame: FrameType) -> Place:
+def _locate_frame(frame: FrameType) -> CodeLine:
     """Files of packages are told with their folders, a script's own by their names."""
     code = frame.f_code
     _, packages, below = code.co_filename.rpartition(_PACKAGES)
     file = below if packages else Path(code.co_filename).name
-    return Place(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)
+    return CodeLine(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)

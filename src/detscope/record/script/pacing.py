@@ -17,7 +17,7 @@ _LONE = 32  # batches that went backward before any optimizer stepped: none will
 _DROP_AFTER = 64  # steps of other optimizers after which one that has not stepped is waited for no longer
 
 
-class Ended(Enum):
+class StepEnd(Enum):
     """What ended just before the thing that was told."""
 
     NOTHING = "nothing"
@@ -28,9 +28,7 @@ class Ended(Enum):
 
 
 @dataclass
-class _Since:
-    """What happened since a border."""
-
+class _EventCounts:
     batches: int = 0
     backwards: int = 0
     forwards: int = 0
@@ -38,7 +36,7 @@ class _Since:
     roots: dict[int, int] = field(default_factory=dict)  # calls
 
 
-class Pacer:
+class StepPacer:
     """Told of every event outside of others; a border is answered before the event itself is counted."""
 
     def __init__(self) -> None:
@@ -51,15 +49,15 @@ class Pacer:
         self.steps_in_backward = False  # optimizers step from hooks of gradients, inside of backward
         self._alone = False  # optimizers were made, none of them steps
         self._made = self._met = 0  # optimizers that were made, and those of them that have stepped
-        self._whole = _Since()  # since the last border
-        self._latest = _Since()  # since the last batch was asked for
+        self._whole = _EventCounts()  # since the last border
+        self._latest = _EventCounts()  # since the last batch was asked for
         self._evaluated: set[int] = set()  # roots that were called in evaluation steps
         self._known: dict[int, int] = {}  # optimizers, and steps of others since their last
         self._by_loader = True  # the same optimizer never stepped twice on one batch
         self._quiet_since_step = False  # nothing has happened since an optimizer stepped
         self._called_since_step = False
         self.begins_iteration = (
-            False  # the last call of a model was the first with gradients since a backward
+            False  # the last call was the first of a model with gradients since a backward
         )
         self._forward_open = False  # a model was called with gradients and nothing went backward since
         self._iterations = 0  # of forward and backward since an optimizer stepped
@@ -68,46 +66,42 @@ class Pacer:
 
     # ---- events that may be borders
 
-    def asks_batch(self) -> Ended:
+    def ask_batch(self) -> StepEnd:
         """The loop asks a loader for a batch, or for its iterator."""
-        ended = self._before_batch()
         self._quiet_since_step = False
-        return ended
-
-    def _before_batch(self) -> Ended:
         if self.stepped:
-            return self._end(Ended.TRAINING)
+            return self._end_step(StepEnd.TRAINING)
         latest = self._latest
         if latest.backwards:
             if self.by_backward:
                 self.trained = True
-                return self._end(Ended.TRAINING)
+                return self._end_step(StepEnd.TRAINING)
             self.accumulated += 1
-            self._latest = _Since()
+            self._latest = _EventCounts()
             self._alone = self._alone or (self.accumulated >= _LONE and not self.trained)
-            return Ended.NOTHING
+            return StepEnd.NOTHING
         if not latest.forwards:
-            return Ended.NOTHING  # several loaders, or batches that are passed over
+            return StepEnd.NOTHING  # several loaders, or batches that are passed over
         if latest.training_forwards and self.trained:
             self.skipped += 1
-            self._latest = _Since()
-            return Ended.NOTHING if self.accumulated else self._end(Ended.DROPPED)
+            self._latest = _EventCounts()
+            return StepEnd.NOTHING if self.accumulated else self._end_step(StepEnd.DROPPED)
         if self.accumulated:
             self.unfinished += self.accumulated
-            return self._end(Ended.DROPPED)
-        if not self._whole.batches and not self._evaluated & self._called_roots():
-            return self._end(Ended.DROPPED)  # a lone call, as constructors make to learn shapes
-        return self._end(Ended.EVALUATION)
+            return self._end_step(StepEnd.DROPPED)
+        if not self._whole.batches and not self._evaluated & self._find_called_roots():
+            return self._end_step(StepEnd.DROPPED)  # a lone call, as constructors make to learn shapes
+        return self._end_step(StepEnd.EVALUATION)
 
-    def enters_root(self, root: int, gradients: bool, training: bool) -> Ended:
+    def enter_root(self, root: int, gradients: bool, training: bool) -> StepEnd:
         """A model is about to be called, inside of nothing else."""
-        ended = self._before_root(root, gradients and training)
+        ended = self._end_before_root(root, gradients and training)
         self._quiet_since_step = False
         self._called_since_step = True
-        self.counts_root(root, gradients, training)
+        self.count_root(root, gradients, training)
         return ended
 
-    def counts_root(self, root: int, gradients: bool, training: bool) -> None:
+    def count_root(self, root: int, gradients: bool, training: bool) -> None:
         """A model is called, possibly by an optimizer: no border."""
         self.begins_iteration = gradients and not self._forward_open
         self._forward_open = self._forward_open or gradients
@@ -116,7 +110,7 @@ class Pacer:
             since.training_forwards += gradients and training
             since.roots[root] = since.roots.get(root, 0) + 1
 
-    def root_failed(self, root: int, gradients: bool, training: bool) -> None:
+    def forget_root(self, root: int, gradients: bool, training: bool) -> None:
         """The call raised: it did not happen."""
         for since in (self._whole, self._latest):
             if since.roots.get(root):
@@ -124,31 +118,31 @@ class Pacer:
                 since.training_forwards -= gradients and training
                 since.roots[root] -= 1
 
-    def _before_root(self, root: int, trains: bool) -> Ended:
+    def _end_before_root(self, root: int, trains: bool) -> StepEnd:
         if self.stepped:
             if self._whole.batches and self._by_loader:
-                return Ended.NOTHING
-            return self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+                return StepEnd.NOTHING
+            return self._end_step(StepEnd.TRAINING) if self._all_stepped() else StepEnd.NOTHING
         if self._whole.backwards and not self._whole.batches and self.by_backward:
             self.trained = True
-            return self._end(Ended.TRAINING)
+            return self._end_step(StepEnd.TRAINING)
         if self._whole.backwards or self._whole.batches:
-            return Ended.NOTHING
+            return StepEnd.NOTHING
         again = self._latest.roots.get(root, 0)
         evaluated = not (trains and self._latest.training_forwards)
         if again and (evaluated or (again >= _PATIENCE and not self.trained)):
-            return self._end(Ended.EVALUATION)
-        return Ended.NOTHING
+            return self._end_step(StepEnd.EVALUATION)
+        return StepEnd.NOTHING
 
-    def enters_optimizer(self, optimizer: int) -> Ended:
+    def enter_optimizer(self, optimizer: int) -> StepEnd:
         """An optimizer is about to step; twice in a row means that it calls the model itself (a closure)."""
         if self._quiet_since_step and optimizer in self.stepped:
-            return self._end(Ended.TRAINING)
-        return Ended.NOTHING
+            return self._end_step(StepEnd.TRAINING)
+        return StepEnd.NOTHING
 
-    def optimizer_stepped(self, optimizer: int) -> Ended:
+    def end_optimizer_step(self, optimizer: int) -> StepEnd:
         """An optimizer has stepped, or a scaler has decided that it should not."""
-        ended = Ended.NOTHING
+        ended = StepEnd.NOTHING
         if optimizer in self.stepped and self._called_since_step:
             # many steps on one batch, or of one optimizer while others rest: the border was where a model
             # was called after the earlier step
@@ -156,10 +150,10 @@ class Pacer:
             self._known = {one: since for one, since in self._known.items() if one in self.stepped}
             self._met = self._made
             under_way = self._iterations
-            self._end(Ended.TRAINING)
+            self._end_step(StepEnd.TRAINING)
             self._iterations = under_way
             self._whole.backwards = self._latest.backwards = 1
-            ended = Ended.EARLIER
+            ended = StepEnd.EARLIER
         self._iterations_stepped = max(self._iterations_stepped, self._iterations)
         self._iterations = 0
         self.trained, self._made = True, max(1, self._made)
@@ -175,7 +169,7 @@ class Pacer:
 
     # ---- events that are none
 
-    def makes_optimizer(self) -> None:
+    def add_optimizer(self) -> None:
         """An optimizer was made; it may step or not."""
         self._made += 1
 
@@ -184,24 +178,24 @@ class Pacer:
         """No optimizer tells when it steps: a batch that goes backward is a step."""
         return self.steps_in_backward or not self._made or (self._alone and not self._met)
 
-    def gets_batch(self) -> None:
+    def add_batch(self) -> None:
         """A batch has arrived."""
         self._whole.batches += 1
         self._latest.batches += 1
         self._quiet_since_step = False
 
-    def pass_ends(self) -> Ended:
+    def end_pass(self) -> StepEnd:
         """A loader has no more batches: what comes now belongs to no step, unless one is under way."""
         another_loader = 0 < self._whole.batches < max(_STATISTICS, self._most_fetched + 1)
-        under_way = not self.idle or another_loader
-        return Ended.NOTHING if under_way else self._end(Ended.DROPPED)
+        under_way = self._whole.forwards or self._whole.backwards or self.stepped or another_loader
+        return StepEnd.NOTHING if under_way else self._end_step(StepEnd.DROPPED)
 
-    def goes_backward(self, in_optimizer: bool = False) -> Ended:
+    def go_backward(self, in_optimizer: bool = False) -> StepEnd:
         """The autograd engine is entered from outside; where no module is called, that is the border."""
-        ended = Ended.NOTHING
+        ended = StepEnd.NOTHING
         by_loader = self._whole.batches and self._by_loader
         if self.stepped and not (self._called_since_step or by_loader or in_optimizer):
-            ended = self._end(Ended.TRAINING) if self._all_stepped() else Ended.NOTHING
+            ended = self._end_step(StepEnd.TRAINING) if self._all_stepped() else StepEnd.NOTHING
         if not in_optimizer and (self._forward_open or not self._whole.forwards):
             self._iterations += 1
         self._forward_open = False
@@ -211,46 +205,34 @@ class Pacer:
         self._called_since_step = self._called_since_step or not in_optimizer
         return ended
 
-    @property
-    def evaluates(self) -> bool:
-        """What is under way looks like evaluation: models were called and nothing was trained."""
-        return bool(self._whole.forwards and not self._whole.backwards and not self.stepped)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way."""
-        return not (self._whole.forwards or self._whole.backwards or self.stepped)
-
-    def finishes(self) -> Ended:
+    def end_script(self) -> StepEnd:
         """The script has ended: what was complete by then counts."""
-        if self.stepped:
-            return self._end(Ended.TRAINING)
-        if self._whole.backwards and self.by_backward:
-            return self._end(Ended.TRAINING)
+        if self.stepped or (self._whole.backwards and self.by_backward):
+            return self._end_step(StepEnd.TRAINING)
         if self.accumulated or self._whole.backwards:
             self.unfinished += self.accumulated + bool(self._latest.backwards)
-            return self._end(Ended.DROPPED)
+            return self._end_step(StepEnd.DROPPED)
         if self._whole.forwards and not (self._whole.training_forwards and self.trained):
-            return self._end(Ended.EVALUATION)
-        return Ended.NOTHING
+            return self._end_step(StepEnd.EVALUATION)
+        return StepEnd.NOTHING
 
-    def _called_roots(self) -> set[int]:
+    def _find_called_roots(self) -> set[int]:
         return {root for root, calls in self._whole.roots.items() if calls}
 
     def _all_stepped(self) -> bool:
         return set(self._known) <= set(self.stepped) and self._met >= self._made
 
-    def _end(self, what: Ended) -> Ended:
-        if what is Ended.EVALUATION:
-            self._evaluated |= self._called_roots()
+    def _end_step(self, what: StepEnd) -> StepEnd:
+        if what is StepEnd.EVALUATION:
+            self._evaluated |= self._find_called_roots()
         iterations = self._iterations_stepped or self._iterations
         fetched = self._whole.batches
         self.last_batches = max(self.accumulated + 1, min(iterations, fetched) if fetched else iterations)
-        if what is Ended.TRAINING:
+        if what is StepEnd.TRAINING:
             self._most_fetched = max(self._most_fetched, fetched)
         self.accumulated = self._iterations = self._iterations_stepped = 0
         self._forward_open = False
-        self._whole, self._latest = _Since(), _Since()
+        self._whole, self._latest = _EventCounts(), _EventCounts()
         self.stepped = {}
         self._quiet_since_step = self._called_since_step = False
         return what

@@ -3,66 +3,153 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from detscope.record.borders import Pair
-from detscope.record.events import EventBuffer
+from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.loader import BatchTiming
-from detscope.record.schedule import RECORDED
+from detscope.record.model.borders import Pair
+from detscope.record.model.calls import CallListener
 from detscope.record.script.closing import (
-    empty_run,
-    other_notes,
-    outcome,
-    part_notes,
-    script_facts,
-    step_figures,
+    COMPILED,
+    NEW_MODULES,
+    NO_MODULE,
+    OWN_PROFILER,
+    SCRIPTED,
+    describe_script,
+    find_outcome,
+    note_other,
+    note_parts,
+    read_step_figures,
+    write_empty_run,
 )
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.other import OtherSampler
-from detscope.record.script.pacing import Pacer
-from detscope.record.script.parts import Part
-from detscope.record.script.ranks import ScriptRanks
+from detscope.record.script.pacing import StepPacer
+from detscope.record.script.recorder import FinishedStep, ScriptRecorder
 from detscope.record.script.roots import (
-    Anatomy,
-    Root,
-    Roots,
-    anatomy,
-    compiled_parts,
-    frames_compiled,
+    NO_PARTS,
+    ModelParts,
+    RootModel,
+    RootModels,
+    count_compiled_frames,
+    find_parts,
+    has_compiled_parts,
 )
-from detscope.record.script.script_recorder import FinishedStep, ScriptRecorder
-from detscope.record.script.watched import Watched
-from detscope.record.script.words import COMPILED, NEW_MODULES, NO_MODULE, OWN_PROFILER, SCRIPTED
-from detscope.record.weak import WeakObjects
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
 
+if TYPE_CHECKING:
+    from detscope.record.communication import CommunicationWatch
 
-class Recording:
+
+@dataclass
+class PartTimes:
+    """Training or evaluation: how many steps, how long."""
+
+    steps: int = 0
+    batches: int = 0
+    wall_ns: list[int] = field(default_factory=list)
+
+    def add_step(self, done: FinishedStep) -> None:
+        """Take a step in."""
+        self.steps += 1
+        self.batches += done.batches
+        self.wall_ns.append(done.end_ns - done.start_ns)
+
+    def describe_part(self) -> dict[str, Any]:
+        """For `run.json`."""
+        return {
+            "steps": self.steps,
+            "batches": self.batches,
+            "total_s": sum(self.wall_ns) / 1e9,
+            "step_p50_ms": median(self.wall_ns) / 1e6 if self.wall_ns else None,
+        }
+
+
+class ScriptRanks:
+    """Owned by the recording. A process group of several says that there are ranks, whoever started them."""
+
+    def __init__(self, options: ScriptOptions) -> None:
+        self._options = options
+        self._watch: CommunicationWatch | None = None
+        self.group_seen: Callable[[int, int, Any], None] = lambda _rank, _ranks, _store: None
+        self.look: Callable[[], None] = lambda: None  # called between steps
+
+    def attach_watch(self, patches: Patches, phase_now: Callable[[], str | None]) -> None:
+        """Time collectives, should this be or become one of several ranks."""
+        if torch.distributed.is_available():
+            from detscope.record.communication import CommunicationWatch
+
+            self._watch = CommunicationWatch(self._options.rank or 0)
+            self._watch.attach_to_all(patches)
+            self._watch.attach_to_calls(patches, phase_now)
+
+    def notice_group(self) -> ScriptOptions:
+        """The options, with the place of this process among the ranks, if it is one by now."""
+        distributed = torch.distributed
+        if self._options.rank is None and distributed.is_available() and distributed.is_initialized():
+            rank, ranks = distributed.get_rank(), distributed.get_world_size()
+            if ranks > 1:
+                self._options = replace(self._options, rank=rank, ranks=ranks)
+                if self._watch is not None:
+                    self._watch.rank = rank
+                self.group_seen(rank, ranks, distributed.distributed_c10d._get_default_store())
+        return self._options
+
+    def watch_run(self, recorder: ScriptRecorder) -> None:
+        """The run is open."""
+        if self._watch is not None:
+            self._watch.set_aside = recorder.track_collectives()
+
+    def keep_step(self, recorder: ScriptRecorder, step: int) -> None:
+        """A step has ended: what was noted is its own."""
+        if self._options.rank is None and self.notice_group().rank is not None:  # a group that came late
+            recorder.writer.info["rank"] = {"rank": self._options.rank, "ranks": self._options.ranks}
+        self.look()
+        if self._watch is not None:
+            recorder.writer.append_rows("communication", self._watch.take_step(step))
+
+    def skip_step(self) -> None:
+        """What was noted belongs to no step that counts."""
+        if self._watch is not None:
+            self._watch.skip_step()
+
+
+class ScriptRecording:
     """Owned by the tracker."""
 
-    def __init__(self, options: ScriptOptions, roots: Roots, watched: Watched, sampler: OtherSampler) -> None:
+    def __init__(
+        self,
+        options: ScriptOptions,
+        roots: RootModels,
+        make_listener: Callable[[], CallListener],
+        sampler: OtherSampler,
+    ) -> None:
         self._options = options
-        self._roots = roots
-        self._watched = watched
+        self.roots = roots
+        self._make_listener = make_listener
         self._sampler = sampler
         self._recorder: ScriptRecorder | None = None
-        self._model: Root | None = None
+        self.model: RootModel | None = None  # the one that is taken apart
         self._notes: list[str] = []
         self._optimizers: WeakObjects[Any] = WeakObjects()
         self.optimizer_names: list[str] = []  # classes of those that stepped
         self._training_loaders: set[int] = set()
         self._pairs: dict[int, Pair] = {}
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None  # what ended the recording before the script
         self._failure_text = ""
         self._stopped = False
-        self._steps_before_model = 0  # evaluation steps before another model turned out to do the work
+        self.steps_before_model = 0  # evaluation steps before another model turned out to do the work
         self._next_look = 0  # evaluation steps until it is asked again which model does the work
-        self._compiled_before = frames_compiled()
-        self.training, self.evaluation = Part(), Part()
+        self._compiled_before = count_compiled_frames()
+        self.training, self.evaluation = PartTimes(), PartTimes()
         self.optimizers_built = 0
         self.optimizer_steps = self.optimizer_steps_skipped = 0
         self.precision: str | None = None
@@ -86,26 +173,26 @@ class Recording:
             self._recorder.make_way(OWN_PROFILER)
 
     @property
-    def writing(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether phases are written now."""
-        return not self._after_window and (self._recorder is None or self._recorder.writing)
+        return not self._after_window and (self._recorder is None or self._recorder.is_writing)
 
-    def pair_of(self, root: Root) -> Pair | None:
+    def find_pair(self, root: RootModel) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
-        recorder, model = self._recorder, self._model
-        if recorder is None or model is None or not recorder.with_modules:
+        recorder, model = self._recorder, self.model
+        if recorder is None or model is None or recorder.attached != "modules":
             return None
         if root is model or (root.inner is not None and root.inner is model.inner):
             return None
         pair = self._pairs.get(root.number)
         if pair is None:
-            same = sum(other.label == root.label for other in self._roots.all[: root.number])
+            same = sum(other.label == root.label for other in self.roots.all[: root.number])
             name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
-            node = recorder.nodes.add("module", name, root.label, root.label, root.parameters or 0)
-            pair = self._pairs[root.number] = recorder.pair(node.number)
+            node = recorder.nodes.add_node("module", name, root.label, root.label, root.parameters or 0)
+            pair = self._pairs[root.number] = recorder.borders.border_pair(node.number)
         return pair
 
-    def before_root(self, root: Root, gradients: bool) -> None:
+    def prepare_root(self, root: RootModel, gradients: bool) -> None:
         """A model is about to be called: evaluation beside a training is looked at less closely."""
         recorder = self._recorder
         if recorder is None or not recorder.trained:
@@ -114,21 +201,21 @@ class Recording:
             if recorder.evaluating:
                 recorder.resume_training()
             return
-        of_model = self._model is not None and root.inner is self._model.inner
+        of_model = self.model is not None and root.inner is self.model.inner
         if not recorder.evaluating and (of_model or not root.calls_in_training_steps):
             recorder.rest_for_evaluation()
 
-    def begins_pass(self, loader: int) -> None:
+    def begin_pass(self, loader: int) -> None:
         """A loader is asked for its iterator."""
         if self._recorder and loader in self._training_loaders:
             self._recorder.evaluating = False
 
-    def arrived(self, batch: Any, timing: BatchTiming | None) -> None:
+    def watch_inputs(self, batch: Any, timing: BatchTiming | None) -> None:
         """The loop has a batch."""
         if self._recorder:
-            self._recorder.arrived(batch, timing)
+            self._recorder.watch_inputs(batch, timing)
 
-    def optimizer_stepped(self, optimizer: Any, skipped: bool) -> None:
+    def add_optimizer_step(self, optimizer: Any, skipped: bool) -> None:
         """An optimizer has stepped, or a scaler has decided against it."""
         self.optimizer_steps += 1
         self.optimizer_steps_skipped += skipped
@@ -136,234 +223,174 @@ class Recording:
             self._optimizers.add(optimizer)
             self.optimizer_names.append(type(optimizer).__name__)
             if self._recorder:
-                self._recorder.add_optimizer(optimizer)
+                self._recorder.optimizers.add(optimizer)
 
     # ---- steps
 
-    def ends(self, done: FinishedStep | None, trains: bool, loader: int, buffer: EventBuffer) -> bool:
+    def end_step(self, done: FinishedStep | None, trains: bool, loader: int, buffer: EventBuffer) -> bool:
         """A step has ended (None: what counts as none); whether the script is to stop."""
         if done is None:
-            self.ranks.skip()
+            self.ranks.skip_step()
             self._sampler.take_step(counts=False)
             if self._recorder:
                 self._recorder.drop_step()
             return self._stopped
-        number = self._steps_so_far(trains)
+        number = self.training.steps if trains else self.training.steps or self.evaluation.steps
         if trains and done.fresh_pass:
             self._training_loaders.add(loader)
-        if self._stopped or self._after_window or number < self._first:
-            self._count(done, trains)
-            self.ranks.skip()
+        first = self._options.window.first if self._options.window else 0
+        if self._stopped or self._after_window or number < first:
+            self._count_step(done, trains)
+            self.ranks.skip_step()
             self._sampler.take_step(counts=False)
-            if number == self._first - 1:
-                self._open(trains)
+            if number == first - 1:
+                self._open_run(trains)
             return self._stopped
-        mode = self._record(done, trains, buffer)
+        mode = self._record_step(done, trains, buffer)
         self._sampler.take_step(counts=mode == RECORDED)
-        self._check_end()
+        wanted, recorder = self._options.max_steps, self._recorder
+        if wanted is None or recorder is None or recorder.trained != bool(self.training.steps):
+            return self._stopped
+        if recorder.steps_done >= recorder.schedule.count_steps(wanted):
+            self._stopped = True
+            self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
         return self._stopped
 
-    def _record(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
+    def _record_step(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
         recorder = self._recorder
         if recorder is None:
-            recorder = self._open(trains)
-            recorder.first_step(buffer.items, done)
-            self._count(done, trains)
+            recorder = self._open_run(trains)
+            recorder.add_first_step(buffer.items, done)
+            self._count_step(done, trains)
             return ""
         if trains and not recorder.trained:
-            recorder.begin_training(*self._choose(self._roots.model(trained=True)))
-            self._sampler.forget()
+            recorder.begin_training(*self._choose_parts(self.roots.choose_model(trained=True)))
+            self._sampler.forget_looks()
         if trains or not recorder.trained:
-            self._count(done, trains)
+            self._count_step(done, trains)
             mode = recorder.end_step(done)
             if not trains:
-                self._reconsider(recorder)
+                self._reconsider_model(recorder)
             return mode
-        self.ranks.skip()
-        phases = recorder.end_evaluation(done)
-        self.evaluation.add(done, phases)
+        self.ranks.skip_step()
+        recorder.end_evaluation(done)
+        self.evaluation.add_step(done)
         return ""
 
-    def _reconsider(self, recorder: ScriptRecorder) -> None:
+    def _reconsider_model(self, recorder: ScriptRecorder) -> None:
         """Without a training the model is the one that did most; which that is may turn out late."""
         steps = self.evaluation.steps
         if steps < self._next_look:
             return
         self._next_look = steps + max(1, steps // 4)
-        before = self._model
-        root = self._roots.model(trained=False, so_far=before)
+        before = self.model
+        root = self.roots.choose_model(trained=False, so_far=before)
         if root is None or before is None or root is before or root.inner is before.inner:
             return
-        model, parts, name = self._choose(root)
+        model, parts, name = self._choose_parts(root)
         if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            recorder.only_phases(SCRIPTED)
-        self._sampler.forget()
-        self._steps_before_model = steps
-        for one in self._roots.all:
+            recorder.record_phases_only(SCRIPTED)
+        self._sampler.forget_looks()
+        self.steps_before_model = steps
+        for one in self.roots.all:
             one.calls_in_evaluation_steps = 0
-        whole = Anatomy("user", (), ())
-        if (
-            recorder.change_evaluated(model, whole if recorder.level == "phases" else parts, name)
-            > WARMUP_STEPS
-        ):
+        shown = NO_PARTS if recorder.level == "phases" else parts
+        if recorder.change_evaluated(model, shown, name) > WARMUP_STEPS:
             self.note(
                 f"the figures are of the steps since {name} had done more than {before.label}: the"
                 f" {steps} before that count as warm-up"
             )
 
-    def _count(self, done: FinishedStep, trains: bool) -> None:
-        (self.training if trains else self.evaluation).add(done)
+    def _count_step(self, done: FinishedStep, trains: bool) -> None:
+        (self.training if trains else self.evaluation).add_step(done)
 
-    def begins(self, buffer: EventBuffer) -> EventBuffer:
+    def begin_step(self, buffer: EventBuffer) -> EventBuffer:
         """The next step begins; where its events go."""
         recorder = self._recorder
         if recorder is None:
-            buffer.take()
+            buffer.take_events()
             buffer.processor = []
             return buffer
         if self._after_window or self._stopped:
             recorder.rest()
-            recorder.event_buffer.take()
-            return recorder.event_buffer
-        if recorder.level != "phases" and frames_compiled() > self._compiled_before:
-            recorder.only_phases(COMPILED)
+            recorder.buffer.take_events()
+            return recorder.buffer
+        if recorder.level != "phases" and count_compiled_frames() > self._compiled_before:
+            recorder.record_phases_only(COMPILED)
         if not recorder.trained and self.optimizers_built:
-            recorder.without_deep_looks()
+            recorder.postpone_deep_looks()
         recorder.open_step()
-        self._sampler.hold(asleep=not recorder.writing)
-        return recorder.event_buffer
+        self._sampler.hold_looks(asleep=not recorder.is_writing)
+        return recorder.buffer
 
     # ---- window and limit
 
     @property
-    def _first(self) -> int:
-        return self._options.window.first if self._options.window else 0
-
-    @property
     def _after_window(self) -> bool:
         window = self._options.window
-        return window is not None and max(self.training.steps, self._only_evaluated) >= window.end
-
-    @property
-    def _only_evaluated(self) -> int:
-        return 0 if self.training.steps else self.evaluation.steps
-
-    def _steps_so_far(self, trains: bool) -> int:
-        return self.training.steps if trains or self.training.steps else self.evaluation.steps
-
-    def _check_end(self) -> None:
-        wanted, recorder = self._options.max_steps, self._recorder
-        if wanted is None or recorder is None or (recorder.trained != bool(self.training.steps)):
-            return
-        if recorder.steps_done >= recorder.schedule.total_steps(wanted):
-            self._stopped = True
-            self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
+        return window is not None and (self.training.steps or self.evaluation.steps) >= window.end
 
     # ---- opening and closing
 
-    def _choose(self, root: Root | None) -> tuple[torch.nn.Module, Anatomy, str]:
+    def _choose_parts(self, root: RootModel | None) -> tuple[torch.nn.Module, ModelParts, str]:
         if root is None or root.inner is None:
             self.note(NO_MODULE)
-            return torch.nn.Module(), Anatomy("user", (), ()), "no_module"
-        self._model = root
-        parts = Anatomy("user", (), ()) if self._options.level == "phases" else anatomy(root.inner)
+            return torch.nn.Module(), NO_PARTS, "no_module"
+        self.model = root
+        parts = NO_PARTS if self._options.level == "phases" else find_parts(root.inner)
         return root.inner, parts, root.label
 
-    def _open(self, trains: bool) -> ScriptRecorder:
+    def _open_run(self, trains: bool) -> ScriptRecorder:
         """The first step has ended: now it is known what the script is about."""
-        self._options = self.ranks.notice()
-        model, parts, name = self._choose(self._roots.model(trains))
-        outermost = self._model.module if self._model else None
-        compiled = frames_compiled() > self._compiled_before or (
-            outermost is not None and compiled_parts(outermost)
+        self._options = self.ranks.notice_group()
+        model, parts, name = self._choose_parts(self.roots.choose_model(trains))
+        outermost = self.model.module if self.model else None
+        compiled = count_compiled_frames() > self._compiled_before or (
+            outermost is not None and has_compiled_parts(outermost)
         )
-        info: dict[str, Any] = {"data": None}
-        info["rank"] = {"rank": self._options.rank or 0, "ranks": self._options.ranks}
-        info["model"] = {
-            "name": name,
-            "family": parts.family,
-            "source": "script",
-            "parameters": sum(p.numel() for p in model.parameters()),
-        }
-        recorder = self._make(model, Anatomy("user", (), ()) if compiled else parts, name, info)
+        options, shown = self._options, NO_PARTS if compiled else parts
+        rank = {"rank": options.rank or 0, "ranks": options.ranks}
+        info = {"data": None, "rank": rank, "model": parts.describe_model(model, name)}
+        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+            self.note(SCRIPTED)
+            options, shown = replace(options, level="phases", memory=False), NO_PARTS
+        told = (options, self._make_listener())
+        recorder = ScriptRecorder(model, list(self._optimizers), shown, *told, name=name, info=info)
         recorder.__enter__()
-        recorder.between_steps = lambda _done: self.ranks.keep(recorder, recorder.next_step - 1)
+        recorder.between_steps = lambda _done: self.ranks.keep_step(recorder, recorder.next_step - 1)
         recorder.trained = trains
         self._recorder = recorder
-        self.ranks.opened(recorder)
+        self.ranks.watch_run(recorder)
         if self._profiler_taken:
             recorder.make_way(OWN_PROFILER)
         for text in self._notes:
             recorder.note(text)
         if compiled:
-            recorder.only_phases(COMPILED)
+            recorder.record_phases_only(COMPILED)
         self._sampler.start()
         return recorder
 
-    def _make(
-        self, model: torch.nn.Module, parts: Anatomy, name: str, info: dict[str, Any]
-    ) -> ScriptRecorder:
-        """A recorder; where the model cannot be taken apart, one that records phases."""
-        chosen = list(self._optimizers)
-        if not any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            return ScriptRecorder(model, chosen, parts, self._options, self._watched, name=name, info=info)
-        self.note(SCRIPTED)
-        options = replace(self._options, level="phases", memory=False)
-        whole = Anatomy("user", (), ())
-        return ScriptRecorder(model, chosen, whole, options, self._watched, name=name, info=info)
-
-    def failed(self, error: Exception) -> None:
+    def fail_with(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
-        self._failure, self._failure_text = error, "".join(traceback.format_exception(error))
+        self.failure, self._failure_text = error, "".join(traceback.format_exception(error))
         if self._recorder:
             self._recorder.rest()
 
-    @property
-    def failure(self) -> Exception | None:
-        """What ended the recording before the script."""
-        return self._failure
-
-    @property
-    def model(self) -> Root | None:
-        """The model that is taken apart."""
-        return self._model
-
-    @property
-    def other_models(self) -> list[Root]:
-        """Further models that were trained; without a training, that were evaluated."""
-        trains = self.training.steps > 0
-        return [
-            one
-            for one in self._roots.all
-            if one is not self._model
-            and one.has_parameters
-            and (one.calls_training if trains else one.calls_in_evaluation_steps)
-        ]
-
-    @property
-    def steps_of_model(self) -> int:
-        """Steps since it is known which model the run is about."""
-        return self.training.steps or self.evaluation.steps - self._steps_before_model
-
-    def describe_roots(self) -> list[dict[str, Any]]:
-        """The models that the script called."""
-        return self._roots.describe(self._model)
-
-    def close(self, error: BaseException | None, pacer: Pacer) -> Path:
+    def close_run(self, error: BaseException | None, pacer: StepPacer) -> Path:
         """The script has ended: close the run and say what happened."""
         self._sampler.stop()
         recorder = self._recorder
         if recorder is None:
-            writer = empty_run(self._options, self._notes, self.no_step)
+            writer = write_empty_run(self._options, self._notes, self.no_step)
         else:
             if recorder.has_new_modules:
                 recorder.note(NEW_MODULES)
             recorder.__exit__(None if error is None else type(error), error, None)
-            recorder.relabel()
+            recorder.relabel_steps()
             writer = recorder.writer
-        figures = step_figures(writer.folder)
-        other = self._sampler.rows(figures.other_ms)
-        status, reason, code = outcome(error, self._failure)
+        figures = read_step_figures(writer.folder)
+        other = self._sampler.make_rows(figures.other_ms)
+        status, reason, code = find_outcome(error, self.failure)
         if recorder is None and self.no_step is not None and status == "ok":
             status, reason = "partial", self.no_step
         info = writer.info
@@ -371,16 +398,12 @@ class Recording:
             info["status"], info["reason"] = status, reason
         facts: dict[str, Any] = {"name": self._options.script, "exit_code": code}
         facts |= {"command": list(self._options.command), "folder": self._options.folder}
-        info["script"] = facts | script_facts(self, pacer, other)
+        info["script"] = facts | describe_script(self, pacer, other)
         info["precision"] = self.precision
         per_batch = info["script"]["batches_per_step"] or 1
         info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)
-        looks = self._sampler.looks.total()
-        info["notes"] = [
-            *info["notes"],
-            *part_notes(self, pacer),
-            *other_notes(other, figures, looks),
-        ]
+        about_other = note_other(other, figures, self._sampler.looks.total())
+        info["notes"] = [*info["notes"], *note_parts(self, pacer), *about_other]
         writer.save_info()
         if self._failure_text:
             write_text(writer.folder / "log.txt", self._failure_text)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from detscope.record.borders import tensors_in
+from detscope.record.foreign import frames_above
+from detscope.record.model.borders import tensors_in
 from detscope.zoo.contract import Observer, Stage
-from detscope.zoo.recognise import recognise
+from detscope.zoo.registry import recognise_parts
 
 # wrappers that add nothing of their own to a model, and where they keep it
 _WRAPPERS = {
@@ -29,13 +28,13 @@ _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one
 _FRAMES = 12  # to look at for somebody who called a model
 
 
-class Root:
+class RootModel:
     """A module that is called by no other module."""
 
     def __init__(self, module: nn.Module, number: int) -> None:
         self._module = weakref.ref(module)
         self.number = number
-        inner, self.wrappers = unwrap(module)
+        inner, self.wrappers = unwrap_model(module)
         self._inner = weakref.ref(inner)
         self.label = type(inner).__name__
         self.has_parameters = next(module.parameters(), None) is not None
@@ -46,12 +45,12 @@ class Root:
         self.repeated_ns = 0  # without the first call, which makes what later ones find ready
         self.called_by: str | None = None  # a module whose forward ran when this was called last looked at
 
-    def is_part_of(self, other: Root) -> bool:
+    def is_part_of(self, other: RootModel) -> bool:
         """Whether it is the same model, or lies inside of the other."""
         inner, outer = self.inner, other.inner
         return inner is not None and outer is not None and any(part is inner for part in outer.modules())
 
-    def lies_inside(self, other: Root) -> bool:
+    def lies_inside(self, other: RootModel) -> bool:
         """Whether it is a part of the other and not the whole of it."""
         return self.inner is not other.inner and self.is_part_of(other)
 
@@ -78,7 +77,7 @@ class Root:
         """Time of all calls, the first taken for as long as the others are."""
         return self.forward_ns if self.calls < 2 else self.repeated_ns * self.calls / (self.calls - 1)
 
-    def add(self, spent_ns: int, trains: bool) -> None:
+    def add_call(self, spent_ns: int, trains: bool) -> None:
         """A call has ended."""
         if self.calls:
             self.repeated_ns += spent_ns
@@ -92,24 +91,31 @@ class Root:
             self.parameters = 0 if module is None else sum(p.numel() for p in module.parameters())
 
 
-class Roots:
+class RootModels:
     """All roots by identity; one that is gone does not lend its number to another."""
 
     def __init__(self) -> None:
-        self._roots: dict[int, Root] = {}
-        self.all: list[Root] = []
+        self._roots: dict[int, RootModel] = {}
+        self.all: list[RootModel] = []
 
-    def of(self, module: nn.Module) -> Root:
+    def find_root(self, module: nn.Module) -> RootModel:
         """The root of this module, made at its first call."""
         root = self._roots.get(id(module))
         if root is None or root.module is not module:
-            root = self._roots[id(module)] = Root(module, len(self.all))
+            root = self._roots[id(module)] = RootModel(module, len(self.all))
             self.all.append(root)
         if root.calls & (root.calls - 1) == 0:  # now and then: a constructor may call what nobody calls later
-            root.called_by = _forward_above(sys._getframe(1))
+            # a class whose `forward` called it: somebody called that method instead of the module
+            owners = (
+                frame.f_locals.get("self")
+                for frame in frames_above(sys._getframe(1), _FRAMES)
+                if frame.f_code.co_name == "forward"
+            )
+            callers = (type(owner).__name__ for owner in owners if isinstance(owner, nn.Module))
+            root.called_by = next(callers, None)
         return root
 
-    def model(self, trained: bool, so_far: Root | None = None) -> Root | None:
+    def choose_model(self, trained: bool, so_far: RootModel | None = None) -> RootModel | None:
         """The root whose forward spans most, of those that are trained if any is.
 
         Without a training, `so_far` stays the model until another has clearly done more: two that do about
@@ -117,23 +123,25 @@ class Roots:
         """
         alive = [root for root in self.all if root.inner is not None and root.has_parameters]
         if trained and any(root.training_ns for root in alive):
-            return max(alive, key=lambda root: root.training_ns)
-        if not alive:
+            alive = [root for root in alive if root.training_ns]
+            most = max(alive, key=lambda root: root.training_ns)
+        elif not alive:
             return None
-        most = max(alive, key=lambda root: root.work_ns)
-        if so_far in alive and most.work_ns < _CLEARLY_MORE * so_far.work_ns:
-            most = so_far
+        else:
+            most = max(alive, key=lambda root: root.work_ns)
+            if so_far in alive and most.work_ns < _CLEARLY_MORE * so_far.work_ns:
+                most = so_far
         # a part that was called by itself at some time gives way to the whole
         wholes = [root for root in alive if root.work_ns >= most.repeated_ns and most.lies_inside(root)]
         return max(wholes, key=lambda root: root.work_ns, default=most)
 
-    def describe(self, model: Root | None) -> list[dict[str, Any]]:
+    def describe_roots(self, model: RootModel | None) -> list[dict[str, Any]]:
         """What the script called, most expensive first, for `run.json`."""
         ordered = sorted(self.all, key=lambda root: -root.forward_ns)
         return [
             {
                 "class": root.label,
-                "role": role_of(root, model),
+                "role": name_role(root, model),
                 "inside": list(root.wrappers),
                 "parameters": root.parameters,
                 "calls": root.calls,
@@ -144,7 +152,7 @@ class Roots:
         ]
 
 
-def role_of(root: Root, model: Root | None) -> str:
+def name_role(root: RootModel, model: RootModel | None) -> str:
     """What a root is to the script, as far as its calls tell."""
     if root is model:
         return "model"
@@ -162,19 +170,7 @@ def role_of(root: Root, model: Root | None) -> str:
     return "copy of the model (averaged weights or similar), evaluated" if same else "another evaluated model"
 
 
-def _forward_above(frame: FrameType | None) -> str | None:
-    """The class whose `forward` called a root: somebody called that method instead of the module."""
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
-        if isinstance(owner, nn.Module):
-            return type(owner).__name__
-        frame = frame.f_back
-    return None
-
-
-def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+def unwrap_model(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     """The model inside of wrappers, and their names, outermost first."""
     names: list[str] = []
     while True:
@@ -187,32 +183,45 @@ def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelParts:
     """The parts of a model that get names."""
 
     family: str
     stages: tuple[Stage, ...]
     observers: tuple[Observer, ...]
 
+    def describe_model(self, model: nn.Module, name: str) -> dict[str, Any]:
+        """For `run.json`."""
+        parameters = sum(p.numel() for p in model.parameters())
+        return {"name": name, "family": self.family, "source": "script", "parameters": parameters}
 
-def anatomy(model: nn.Module) -> Anatomy:
+
+NO_PARTS = ModelParts("user", (), ())
+
+
+def find_parts(model: nn.Module) -> ModelParts:
     """Stages and observers: of the model, or of the detector of a known family somewhere inside."""
-    whole = Anatomy(*recognise(model))
+    whole = ModelParts(*recognise_parts(model))
     if whole.family != "user":
         return whole
-    for path, module in _inside(model):
-        found = Anatomy(*recognise(module))
-        if found.family != "user":
-            return Anatomy(
-                found.family,
-                tuple(replace(stage, target=_below(path, stage.target)) for stage in found.stages),
-                tuple(replace(one, target=_below(path, one.target)) for one in found.observers),
-            )
-    return replace(whole, stages=_children(model)) if whole.stages else whole
-
-
-def _children(model: nn.Module) -> tuple[Stage, ...]:
-    """The children as stages; of a child that holds nearly all parameters, its children (EfficientDet)."""
+    level: list[tuple[str, nn.Module]] = [("", model)]
+    for _ in range(3):  # detectors are not hidden deeper
+        level = [
+            (f"{path}.{name}" if path else name, child)
+            for path, module in level
+            for name, child in module.named_children()
+        ]
+        for path, module in level:
+            found = ModelParts(*recognise_parts(module))
+            if found.family != "user":
+                return ModelParts(
+                    found.family,
+                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.stages),
+                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.observers),
+                )
+    if not whole.stages:
+        return whole
+    # the children are stages; of a child that holds nearly all parameters, its children (EfficientDet)
     parameters = max(1, sum(p.numel() for p in model.parameters()))
     stages: list[Stage] = []
     for name, child in model.named_children():
@@ -222,26 +231,14 @@ def _children(model: nn.Module) -> tuple[Stage, ...]:
             stages += [Stage(part, f"{name}.{part}") for part in below]
         else:
             stages.append(Stage(name, name))
-    return tuple(stages)
+    return replace(whole, stages=tuple(stages))
 
 
-def _inside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules down to a depth of three, outer first: detectors are not hidden deeper."""
-    level: list[tuple[str, nn.Module]] = [("", model)]
-    for _ in range(3):
-        level = [
-            (f"{path}.{name}" if path else name, child)
-            for path, module in level
-            for name, child in module.named_children()
-        ]
-        yield from level
-
-
-def _below(path: str, target: str) -> str:
+def _prefix_target(path: str, target: str) -> str:
     return target if ":" in target else f"{path}.{target}"
 
 
-def compiled_parts(module: nn.Module) -> bool:
+def has_compiled_parts(module: nn.Module) -> bool:
     """Whether torch.compile has taken the model or a part of it."""
     if "torch._dynamo" not in sys.modules:
         return False
@@ -251,14 +248,14 @@ def compiled_parts(module: nn.Module) -> bool:
     )
 
 
-def frames_compiled() -> int:
+def count_compiled_frames() -> int:
     """Functions that torch.compile has compiled in this process."""
     utilities = sys.modules.get("torch._dynamo.utils")
     counters: Any = getattr(utilities, "counters", None)
     return int(counters["frames"]["total"]) if counters and "frames" in counters else 0
 
 
-def precision_of(module: nn.Module) -> str:
+def find_precision(module: nn.Module) -> str:
     """In which arithmetic a model is called."""
     parameter = next(module.parameters(), None)
     device = "cpu" if parameter is None else parameter.device.type

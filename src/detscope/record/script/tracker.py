@@ -15,89 +15,83 @@ from typing import Any
 import torch
 from torch import nn
 
-from detscope.record.events import EventBuffer
-from detscope.record.nodes import PHASES
-from detscope.record.script.batches import Batches
-from detscope.record.script.losses import LossKeeper, StepLosses
+from detscope.record.foreign import frames_above
+from detscope.record.model.borders import CallState
+from detscope.record.model.calls import CallListener
+from detscope.record.script.endings import ScriptStopped
+from detscope.record.script.loading import StepBatches
+from detscope.record.script.losses import LossKeeper
 from detscope.record.script.options import ScriptOptions
 from detscope.record.script.other import OtherSampler
-from detscope.record.script.pacing import Ended, Pacer
-from detscope.record.script.recording import Recording
-from detscope.record.script.roots import Root, Roots, precision_of
-from detscope.record.script.script_recorder import FinishedStep
-from detscope.record.script.stopping import ScriptStopped
+from detscope.record.script.pacing import StepEnd, StepPacer
+from detscope.record.script.recorder import FinishedStep
+from detscope.record.script.recording import ScriptRecording
+from detscope.record.script.roots import RootModel, RootModels, find_precision
+from detscope.record.steps.events import TIME, WIDTH, EventBuffer
+from detscope.record.steps.nodes import PHASES
 
 Call = Callable[..., Any]
 TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[1:5])
 _MOST_REFUSALS = 100  # times that a script may catch the request to stop
 
 
-def _nothing() -> None:
-    """The end of something that is not timed."""
-
-
-class Tracker:
+class ScriptTracker(CallState):
     """State of one script while it runs."""
 
     def __init__(self, options: ScriptOptions) -> None:
-        self.options = options
-        self.pacer = Pacer()
-        self.roots = Roots()
+        super().__init__(active=True)
+        self.pacer = StepPacer()
+        self.roots = RootModels()
         self.losses = LossKeeper()
-        self.batches = Batches(self)
-        self.recording = Recording(options, self.roots, self, OtherSampler(self._thread_outside_phases))
-        self.active = True
+        self.batches = StepBatches(self)
+        self.recording = ScriptRecording(
+            options,
+            self.roots,
+            lambda: CallListener(self, self.call_root, self.module_call),
+            OtherSampler(self._thread_outside_phases),
+        )
         self.writing = True  # phases are written; not in bare steps
-        self.inside = 0  # phases that are open and in which a model is not a root
-        self.in_backward = self.in_optimizer = 0
-        self.owner: int | None = None  # the thread that trains
+        self.in_optimizer = 0
         self.module_call: Callable[..., Any] | None = None  # what hooks put into nn.Module
         self.buffer = EventBuffer()
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
         self._split: tuple[int, int] | None = None  # where a model was called after an optimizer step
         # where models were first called, until a step has ended; None: by something that is no module
-        self._beginnings: dict[Root | None, tuple[int, int]] | None = {}
-        self._called: set[Root] = set()
+        self._beginnings: dict[RootModel | None, tuple[int, int]] | None = {}
+        self._called: set[RootModel] = set()
         self._models_called = False  # by the thread that is recorded
         self._last_ns = 0  # when something ended last
         self.crossing = False  # our own work is under way
         self._start_ns = perf_counter_ns()
         self._refused = 0
-        os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(after_in_child=self._stop_listening)
 
-    def _leave(self) -> None:
-        """A forked child is not recorded."""
+    def _stop_listening(self) -> None:
         self.active = self.writing = False
 
     # ---- who speaks
 
-    def listens(self) -> bool:
+    def listens_here(self) -> bool:
         """Whether this thread is the one that is recorded."""
-        if not self.active:
-            return False
-        thread = get_ident()
-        if thread == self.owner:
-            return True
-        if self.owner is None:
-            self.owner = thread
-            return True
-        return False
+        if self.active and self.owner is None:
+            self.owner = get_ident()
+        return self.active and get_ident() == self.owner
 
-    def _adopts(self) -> bool:
+    def _adopts_thread(self) -> bool:
         """The thread that goes backward is the one that trains, if no other has done so."""
         if self.active and not self.inside and not self.pacer.trained and get_ident() != self.owner:
             if self.owner is not None:
                 self.recording.note("the thread that trains is recorded, another had called a model before")
             self.owner = get_ident()
-        return self.listens()
+        return self.listens_here()
 
     def _thread_outside_phases(self) -> int | None:
         """The thread to look at while no phase runs in a step that is recorded; asked by another thread."""
         quiet = self.inside or self.in_optimizer or self.crossing
         return None if quiet or not (self.active and self.writing) else self.owner
 
-    def phase_now(self) -> str | None:
+    def find_phase(self) -> str | None:
         """The phase under way in this thread, if it is one that is recorded."""
         if not self.active or self.crossing:
             return None
@@ -111,40 +105,46 @@ class Tracker:
 
     # ---- models
 
-    def root_call(
+    def call_root(
         self, plain: Call, recorded: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A module is called by no other module; `recorded` notes what happens inside, if anybody does."""
         if not self._models_called and self.active and get_ident() != self.owner:
             self.owner = get_ident()  # whoever was heard before has only fetched batches
-        if not self.listens():
+        if not self.listens_here():
             self.recording.note(
                 "models were called in more than one thread: one thread is recorded, calls in the others are"
                 " not attributed"
             )
             return plain(module, *args, **kwargs)
         self._models_called = True
-        root = self.roots.of(module)
+        root = self.roots.find_root(module)
         if not root.is_model_work((args, kwargs)):
             return plain(module, *args, **kwargs)
         gradients = torch.is_grad_enabled()
         trains = gradients and module.training
         if self._inside_optimizer():
-            self.pacer.counts_root(root.number, gradients, module.training)
+            self.pacer.count_root(root.number, gradients, module.training)
         else:
             self._mark_split()
-            self.border(self.pacer.enters_root(root.number, gradients, module.training))
-            self._prepare_call(root, gradients)
+            self.cross_border(self.pacer.enter_root(root.number, gradients, module.training))
+            if self.active:
+                self.crossing = True
+                self.look_safely(lambda: self.recording.prepare_root(root, gradients))
+                self.crossing = False
+                self.writing = self.active and self.recording.is_writing
             self._mark_beginning(root)
         self._called.add(root)
         if root.has_parameters:
-            self.batches.model_called(args)
-        output = self._forward(recorded, root, module, args, kwargs, trains)
+            self.batches.add_arguments(args)
+        output = self._call_forward(recorded, root, module, args, kwargs, trains)
         if gradients:
-            self.look(lambda: self.losses.returned(root.label, root.has_parameters, output), losses=True)
+            self.look_safely(
+                lambda: self.losses.add_returned(root.label, root.has_parameters, output), losses=True
+            )
         return output
 
-    def look(self, look: Callable[[], None], losses: bool = False) -> None:
+    def look_safely(self, look: Callable[[], object], losses: bool = False) -> None:
         """At something of the script's; whatever that raises is no matter of the script."""
         try:
             look()
@@ -152,9 +152,9 @@ class Tracker:
             if losses:
                 self.recording.note(f"cannot tell all losses: {type(error).__name__}: {error}"[:200])
             else:
-                self.fail(error)
+                self.fail_with(error)
 
-    def _mark_beginning(self, root: Root | None) -> None:
+    def _mark_beginning(self, root: RootModel | None) -> None:
         """The first step begins where its work does: until then the script has imported, read and built."""
         if self._beginnings is not None and root not in self._beginnings:
             self._beginnings[root] = (len(self.buffer.items), perf_counter_ns())
@@ -162,9 +162,9 @@ class Tracker:
     def _leave_out_start(self, trains: bool) -> None:
         """Of the first step, what came before its work; without a loader nobody says when that begins."""
         marks, self._beginnings = self._beginnings, None
-        if not marks or self.batches.asked:
+        if not marks or self.batches.contents:
             return
-        model = self.roots.model(trains)
+        model = self.roots.choose_model(trains)
         begun = [
             mark
             for root, mark in marks.items()
@@ -181,65 +181,58 @@ class Tracker:
         if self.pacer.stepped and self._split is None:
             self._split = (len(self.buffer.items), perf_counter_ns())
 
-    def _prepare_call(self, root: Root, gradients: bool) -> None:
-        if self.active:
-            self.crossing = True
-            self.look(lambda: self.recording.before_root(root, gradients))
-            self.crossing = False
-            self.writing = self.active and self.recording.writing
-
-    def _forward(
-        self, plain: Call, root: Root, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
+    def _call_forward(
+        self, plain: Call, root: RootModel, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
     ) -> Any:
         recording, writing = self.recording, self.writing
-        pair = recording.pair_of(root) if writing else None
+        pair = recording.find_pair(root) if writing else None
         self.inside += 1
         if recording.precision is None:
-            recording.precision = precision_of(module)
+            recording.precision = find_precision(module)
         start_ns = perf_counter_ns()
         output = None
         if writing:
-            self.buffer.enter(FORWARD)
+            self.buffer.enter_node(FORWARD)
         if pair:
             pair[0](module, args)
         try:
             output = plain(module, *args, **kwargs)
             return output
         except BaseException:
-            self.pacer.root_failed(root.number, torch.is_grad_enabled(), module.training)
+            self.pacer.forget_root(root.number, torch.is_grad_enabled(), module.training)
             raise
         finally:
             if pair:
                 pair[1](module, args, output)
             if writing:
-                self.buffer.exit(FORWARD)
+                self.buffer.exit_node(FORWARD)
             self.inside -= 1
             self._last_ns = perf_counter_ns()
-            root.add(self._last_ns - start_ns, trains)
+            root.add_call(self._last_ns - start_ns, trains)
 
     # ---- backward
 
-    def backward(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The autograd engine is entered."""
-        if not (self.inside and self.listens()) and not self._adopts():
+        if not (self.inside and self.listens_here()) and not self._adopts_thread():
             return plain(*args, **kwargs)
         if not self.inside:
             in_optimizer = self._inside_optimizer()
             self._mark_split()
-            self.border(self.pacer.goes_backward(in_optimizer))
+            self.cross_border(self.pacer.go_backward(in_optimizer))
             self._mark_beginning(None)
             if kwargs.get("accumulate_grad"):
-                self.look(lambda: self.losses.goes_backward(args[0], in_optimizer), losses=True)
+                self.look_safely(lambda: self.losses.add_backward(args[0], in_optimizer), losses=True)
         writing = self.writing
         self.inside += 1
         self.in_backward += 1
         if writing:
-            self.buffer.enter(BACKWARD)
+            self.buffer.enter_node(BACKWARD)
         try:
             return plain(*args, **kwargs)
         finally:
             if writing:
-                self.buffer.exit(BACKWARD)
+                self.buffer.exit_node(BACKWARD)
             self.in_backward -= 1
             self.inside -= 1
 
@@ -247,33 +240,30 @@ class Tracker:
 
     def _inside_optimizer(self) -> bool:
         """Whether an optimizer is stepping; one that raised never says that it ended."""
-        if self.in_optimizer and self._optimizer_frame is not None:
-            frame = sys._getframe(1)
-            while frame is not None and frame is not self._optimizer_frame:
-                frame = frame.f_back  # type: ignore[assignment]
-            if frame is None:
-                self.recording.note("an optimizer step raised an error that the script caught")
-                while self.in_optimizer:
-                    self._exit_optimizer()
+        began_in = self._optimizer_frame if self.in_optimizer else None
+        if began_in is not None and all(frame is not began_in for frame in frames_above(sys._getframe(1))):
+            self.recording.note("an optimizer step raised an error that the script caught")
+            while self.in_optimizer:
+                self._exit_optimizer()
         return self.in_optimizer > 0
 
     def enter_optimizer(self, optimizer: Any, frame: Any) -> bool:
         """An optimizer is about to step; whether that is recorded."""
-        if self.in_backward and self.listens():
+        if self.in_backward and self.listens_here():
             self.pacer.steps_in_backward = True
-        if self.inside or not self.listens():
+        if self.inside or not self.listens_here():
             return False
         if not self._inside_optimizer():
-            self.border(self.pacer.enters_optimizer(id(optimizer)))
+            self.cross_border(self.pacer.enter_optimizer(id(optimizer)))
             self._optimizer_frame = frame
         self.in_optimizer += 1
         if self.writing:
-            self.buffer.enter(OPTIMIZER)
+            self.buffer.enter_node(OPTIMIZER)
         return True
 
     def _exit_optimizer(self) -> None:
         if self.writing:
-            self.buffer.exit(OPTIMIZER)
+            self.buffer.exit_node(OPTIMIZER)
         self.in_optimizer -= 1
         self._last_ns = perf_counter_ns()
         if not self.in_optimizer:
@@ -281,51 +271,42 @@ class Tracker:
 
     def exit_optimizer(self, optimizer: Any, skipped: bool = False) -> None:
         """An optimizer has stepped, or a scaler has decided that it should not."""
-        if self.inside or not self.in_optimizer or not self.listens():
+        if self.inside or not self.in_optimizer or not self.listens_here():
             return
         self._exit_optimizer()
         self.inner_steps += not skipped
         if not self.in_optimizer:
-            self.recording.optimizer_stepped(optimizer, skipped)
-            self.look(lambda: self.losses.stepped(optimizer), losses=True)
-            self.border(self.pacer.optimizer_stepped(id(optimizer)))
+            self.recording.add_optimizer_step(optimizer, skipped)
+            self.look_safely(lambda: self.losses.end_optimizer_step(optimizer), losses=True)
+            self.cross_border(self.pacer.end_optimizer_step(id(optimizer)))
             self._split = None
 
-    def optimizer_phase(self) -> Callable[[], None]:
-        """Something that belongs to the optimizer phase begins: clearing or clipping gradients."""
-        if self.inside or not self.writing or not self.listens():
-            return _nothing
-        self.buffer.enter(OPTIMIZER)
+    def begin_phase(self, phase: int) -> Callable[[], None]:
+        """Data go to a device, or gradients are cleared or clipped; call what is given back when it ends."""
+        under_way = self.inside or (phase == TRANSFER and self.in_optimizer)
+        if under_way or not self.writing or not self.listens_here():
+            return lambda: None
+        self.buffer.enter_node(phase)
         self.inside += 1
-        return self._end_plain(OPTIMIZER)
 
-    def transfer(self) -> Callable[[], None]:
-        """Data go to a device."""
-        if self.inside or self.in_optimizer or not self.writing or not self.listens():
-            return _nothing
-        self.buffer.enter(TRANSFER)
-        self.inside += 1
-        return self._end_plain(TRANSFER)
-
-    def _end_plain(self, phase: int) -> Callable[[], None]:
-        def end() -> None:
-            self.buffer.exit(phase)
+        def end_phase() -> None:
+            self.buffer.exit_node(phase)
             self.inside -= 1
 
-        return end
+        return end_phase
 
     # ---- borders
 
-    def border(self, ended: Ended) -> None:
+    def cross_border(self, ended: StepEnd) -> None:
         """Something has ended, or nothing; may raise the request to stop."""
-        if ended is Ended.NOTHING:
+        if ended is StepEnd.NOTHING:
             return
         try:
-            stop = self._cross(ended, perf_counter_ns())
+            stop = self._cross_to_next(ended, perf_counter_ns())
         except Exception as error:  # our failure must not become the script's
-            self.fail(error)
+            self.fail_with(error)
             return
-        goes_on = ended is not Ended.DROPPED and (ended is not Ended.EVALUATION or not self.pacer.trained)
+        goes_on = ended is not StepEnd.DROPPED and (ended is not StepEnd.EVALUATION or not self.pacer.trained)
         if stop and (goes_on or not self._refused):  # an evaluation in a `finally` block may end
             self._refused += 1
             if self._refused > _MOST_REFUSALS:
@@ -334,63 +315,60 @@ class Tracker:
                 return
             raise ScriptStopped
 
-    def _cross(self, ended: Ended, now_ns: int) -> bool:
+    def _cross_to_next(self, ended: StepEnd, now_ns: int) -> bool:
         """Close what ended, open what comes; whether the script is to stop."""
         self.crossing = True
         buffer, kept, done = self.buffer, [], None
-        if ended is Ended.EARLIER and self._split is not None:
+        if ended is StepEnd.EARLIER and self._split is not None:
             offset, now_ns = self._split
             kept = buffer.items[offset:]
             del buffer.items[offset:]
-        trains = ended in (Ended.TRAINING, Ended.EARLIER)
-        losses = self.losses.take(ended is Ended.EARLIER)
-        if ended is Ended.DROPPED:
+        trains = ended in (StepEnd.TRAINING, StepEnd.EARLIER)
+        losses = self.losses.take_losses(ended is StepEnd.EARLIER)
+        if ended is StepEnd.DROPPED:
             self._beginnings = self._beginnings and {}
         else:
             if self._beginnings is not None:
                 self._leave_out_start(trains)
-            done = self._finished(now_ns, losses)
+            batches = self.batches
+            done = FinishedStep(
+                self._start_ns,
+                now_ns,
+                batches.fresh_pass,
+                self.pacer.last_batches,
+                batches.contents or batches.arguments,
+                [(timing, waited_ns) for timing, waited_ns in batches.timings if waited_ns >= 0],
+                losses,
+                batches.num_workers if batches.contents else None,
+            )
             for root in self._called:
                 root.calls_in_training_steps += trains
                 root.calls_in_evaluation_steps += not trains
-        stop = self.recording.ends(done, trains, self.batches.loader, buffer)
-        self.batches.clear(ended)
+        stop = self.recording.end_step(done, trains, self.batches.loader, buffer)
+        self.batches.clear_step(ended)
         self._called, self._split = set(), None
-        self.buffer = self.recording.begins(buffer)
-        self.writing = self.recording.writing
+        self.buffer = self.recording.begin_step(buffer)
+        self.writing = self.recording.is_writing
         self.buffer.items.extend(kept)
         self._start_ns = now_ns if kept else perf_counter_ns()
         self.crossing = False
         return stop
 
-    def _finished(self, end_ns: int, losses: StepLosses) -> FinishedStep:
-        batches = self.batches
-        return FinishedStep(
-            self._start_ns,
-            end_ns,
-            batches.fresh_pass,
-            self.pacer.last_batches,
-            batches.contents,
-            batches.timings,
-            losses,
-            batches.num_workers if batches.asked else None,
-        )
-
-    def fail(self, error: Exception) -> None:
+    def fail_with(self, error: Exception) -> None:
         """The recording is over, the script goes on."""
-        self.active = self.writing = False
-        self.recording.failed(error)
+        self._stop_listening()
+        self.recording.fail_with(error)
 
-    def close(self, error: BaseException | None) -> Any:
+    def close_run(self, error: BaseException | None) -> Any:
         """The script has ended; the run folder, or None where nothing was recorded."""
         if self.active and not isinstance(error, ScriptStopped):
             open_phase = self.inside or self.in_optimizer
-            ended = Ended.NOTHING if open_phase else self.pacer.finishes()
-            end_ns = max([self._last_ns, *self.buffer.items[1::3][-1:]])  # a bare step writes nothing
-            if ended in (Ended.TRAINING, Ended.EVALUATION) and end_ns > self._start_ns:
+            ended = StepEnd.NOTHING if open_phase else self.pacer.end_script()
+            end_ns = max([self._last_ns, *self.buffer.items[TIME::WIDTH][-1:]])  # a bare step writes nothing
+            if ended in (StepEnd.TRAINING, StepEnd.EVALUATION) and end_ns > self._start_ns:
                 try:
-                    self._cross(ended, end_ns)
+                    self._cross_to_next(ended, end_ns)
                 except Exception as failure:
-                    self.fail(failure)
-        self.active = self.writing = False
-        return self.recording.close(error, self.pacer)
+                    self.fail_with(failure)
+        self._stop_listening()
+        return self.recording.close_run(error, self.pacer)

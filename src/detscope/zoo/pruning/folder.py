@@ -8,18 +8,19 @@ Format history
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from detscope.errors import InputError, UsageError
-from detscope.zoo.networks.contract import Base
-from detscope.zoo.networks.names import find_base
-from detscope.zoo.pruning.plan import LayerCut
-from detscope.zoo.pruning.ranges import from_text, to_text
+from detscope.zoo.networks import NetworkBase, find_base
+from detscope.zoo.pruning.layers import Indices, LayerCut
+from detscope.zoo.weights import compute_sha256
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,6 +29,8 @@ FORMAT = "detscope network"
 FORMAT_VERSION = 1
 CARD_FILE = "network.json"
 WEIGHTS_FILE = "weights.safetensors"
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_CHANNELS = 10**7  # of a layer; a damaged file must not ask for more memory than the machine has
 _MAKE_AGAIN = "make it again with `detscope prune`"
 
 
@@ -37,7 +40,7 @@ class StoredNetwork:
 
     folder: Path
     card: dict[str, Any]
-    base: Base
+    base: NetworkBase
     cuts: dict[str, LayerCut]
 
 
@@ -67,7 +70,7 @@ def write_folder(folder: Path, module: nn.Module, card: Mapping[str, Any]) -> di
         "format": FORMAT,
         "version": FORMAT_VERSION,
         **card,
-        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": _sha256(weights)},
+        "weights": {"file": WEIGHTS_FILE, "bytes": weights.stat().st_size, "sha256": compute_sha256(weights)},
     }
     (folder / CARD_FILE).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     weights.chmod((folder / CARD_FILE).stat().st_mode)  # safetensors makes a file for its owner alone
@@ -77,28 +80,65 @@ def write_folder(folder: Path, module: nn.Module, card: Mapping[str, Any]) -> di
 def cuts_to_json(cuts: Mapping[str, LayerCut]) -> dict[str, Any]:
     """The channel plan as it stands in the card: what is removed of each layer, as ranges."""
     return {
-        name: {side: to_text(channels) for side, channels in layer.removed.items()}
+        name: {side: format_ranges(channels) for side, channels in layer.removed.items()}
         | ({} if layer.axis is None else {"axis": layer.axis})
         for name, layer in cuts.items()
     }
+
+
+def format_ranges(channels: Indices) -> str:
+    """Sorted channel numbers as `0-3,7,9-12`: short in a file, and a person can read it."""
+    if not len(channels):
+        return ""
+    breaks = np.flatnonzero(np.diff(channels) != 1)
+    firsts = channels[np.append(0, breaks + 1)].tolist()
+    lasts = channels[np.append(breaks, len(channels) - 1)].tolist()
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
+
+
+def parse_ranges(text: str) -> Indices:
+    """Channel numbers from ranges; ValueError where the text is none, or not in ascending order."""
+    parts, before = [], -1
+    for piece in text.split(",") if text else []:
+        found = _RANGE.fullmatch(piece)
+        if found is None:
+            raise ValueError(f"{piece[:40]!r} is no range of channels")
+        first = int(found[1])
+        last = int(found[2]) if found[2] is not None else first
+        if not before < first <= last < _MOST_CHANNELS:
+            raise ValueError(f"channels {piece} are out of order or too many")
+        parts.append(np.arange(first, last + 1, dtype=np.int64))
+        before = last
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def read_folder(folder: Path) -> StoredNetwork:
     """Read and check a folder; whatever is wrong with it is an InputError of one line."""
     card = _read_card(folder / CARD_FILE)
     try:
-        base = Base(str(card["base"]["name"]), str(card["base"]["source"]), card["base"]["kind"])
-        cuts = {str(name): _cut_from_json(layer) for name, layer in card["plan"].items()}
+        base = NetworkBase(str(card["base"]["name"]), str(card["base"]["source"]), card["base"]["kind"])
+        cuts = {}
+        for name, layer in card["plan"].items():
+            removed = {side: parse_ranges(str(text)) for side, text in layer.items() if side != "axis"}
+            axis = layer.get("axis")
+            cuts[str(name)] = LayerCut(removed, None if axis is None else int(axis))
         weights = card["weights"]
         size, checksum = int(weights["bytes"]), str(weights["sha256"])
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise _damaged(folder / CARD_FILE, f"{type(problem).__name__}: {problem}") from problem
+        raise _report_damage(folder / CARD_FILE, f"{type(problem).__name__}: {problem}") from problem
     _check_base(folder / CARD_FILE, base)
-    _check_weights(folder / WEIGHTS_FILE, size, checksum)
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise _report_damage(path, "the file is missing")
+    if path.stat().st_size != size:
+        raise _report_damage(path, f"{path.stat().st_size} bytes, expected {size}")
+    found = compute_sha256(path)
+    if found != checksum:
+        raise _report_damage(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
     return StoredNetwork(folder, card, base, cuts)
 
 
-def fill(module: nn.Module, stored: StoredNetwork) -> None:
+def fill_weights(module: nn.Module, stored: StoredNetwork) -> None:
     """Copy the folder's weights into the module, which must have exactly their names and shapes.
 
     Copied and not mapped: measured memory is then the process's own, and the file may go.
@@ -113,22 +153,26 @@ def fill(module: nn.Module, stored: StoredNetwork) -> None:
             names = set(file.keys())
             if names != set(wanted):
                 odd = sorted(names ^ set(wanted))
-                raise _damaged(path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}")
+                raise _report_damage(
+                    path, f"{len(odd)} tensors are missing or unknown, the first is {odd[0]}"
+                )
             for name, tensor in wanted.items():
                 found = file.get_tensor(name)
                 if found.shape != tensor.shape or found.dtype != tensor.dtype:
-                    raise _damaged(path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}")
+                    raise _report_damage(
+                        path, f"{name} is {tuple(found.shape)}, expected {tuple(tensor.shape)}"
+                    )
                 tensor.copy_(found)
     except (SafetensorError, OSError) as problem:
-        raise _damaged(path, str(problem)) from problem
+        raise _report_damage(path, str(problem)) from problem
 
 
-def _check_base(path: Path, base: Base) -> None:
+def _check_base(path: Path, base: NetworkBase) -> None:
     """Only what a library lists by name: a folder must not be able to name code to run or files to fetch."""
     if base.kind not in ("classifier", "detector") or base.source not in ("torchvision", "timm", "zoo"):
-        raise _damaged(path, f"a {base.kind} of {base.source} is not known")
+        raise _report_damage(path, f"a {base.kind} of {base.source} is not known")
     try:
-        known = ":" not in base.name and find_base(base.spelled) == base
+        known = ":" not in base.name and find_base(base.full_name) == base
     except UsageError:
         known = False
     if not known:
@@ -149,12 +193,12 @@ def _read_card(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as problem:
-        raise _damaged(path, f"it cannot be read as JSON ({problem})") from problem
+        raise _report_damage(path, f"it cannot be read as JSON ({problem})") from problem
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise InputError(f"{path} was not written by detscope prune", "name a folder that it made")
     version = card.get("version")
     if not isinstance(version, int) or version < 1:
-        raise _damaged(path, f"its version is {version!r}")
+        raise _report_damage(path, f"its version is {version!r}")
     if version > FORMAT_VERSION:
         raise InputError(
             f"{path} has format version {version}, this detscope knows up to {FORMAT_VERSION}",
@@ -163,27 +207,6 @@ def _read_card(path: Path) -> dict[str, Any]:
     return card
 
 
-def _cut_from_json(layer: Mapping[str, Any]) -> LayerCut:
-    axis = layer.get("axis")
-    removed = {side: from_text(str(text)) for side, text in layer.items() if side != "axis"}
-    return LayerCut(removed, None if axis is None else int(axis))
-
-
-def _check_weights(path: Path, size: int, checksum: str) -> None:
-    if not path.is_file():
-        raise _damaged(path, "the file is missing")
-    if path.stat().st_size != size:
-        raise _damaged(path, f"{path.stat().st_size} bytes, expected {size}")
-    found = _sha256(path)
-    if found != checksum:
-        raise _damaged(path, f"sha256 {found[:12]}..., expected {checksum[:12]}...")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _damaged(path: Path, what: str) -> InputError:
+def _report_damage(path: Path, what: str) -> InputError:
     first_line = (what.strip().splitlines() or [""])[0][:200]
     return InputError(f"{path} is damaged: {first_line}", _MAKE_AGAIN)

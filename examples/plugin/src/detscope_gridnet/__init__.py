@@ -1,0 +1,1 @@
+"""GridNet: a made-up family of detectors, as an example of a package that adds one to detscope."""

@@ -1,0 +1,1 @@
+"""Rules of advice, one file each; found by detscope.parts."""

@@ -1,0 +1,1 @@
+"""Memory of a step: the account, its blocks over time, what would change it."""

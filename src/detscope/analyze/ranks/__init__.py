@@ -1,0 +1,1 @@
+"""Several ranks: who waited for whom."""

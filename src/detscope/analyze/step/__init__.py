@@ -1,0 +1,1 @@
+"""Steps, phases, stages, modules and operators."""

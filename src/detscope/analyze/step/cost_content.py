@@ -1,0 +1,94 @@
+"""Cost against content: how a stage's time grows with detections, proposals and pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from detscope.analyze.figure import Figure
+from detscope.analyze.stats import Interval
+
+LEAST_IMAGES = 3
+LEAST_FOR_INTERVAL = 10
+# what -> (how many of it the slope is for, its unit)
+MEASURES = {
+    "detections": (100, "ms per 100 boxes"),
+    "proposals": (100, "ms per 100 proposals"),
+    "pixels": (1_000_000, "ms per megapixel"),
+}
+_NOT_STAGES = ("other", "forward")
+
+
+class ContentCost(Figure, frozen=True, kw_only=True):
+    """How a stage's time grows with what is in the images: a least-squares slope."""
+
+    stage: str  # of the detector, or whole
+    measure: str  # detections, proposals or pixels
+    slope: float | None  # ms for so much of it
+    ci95: Interval | None  # 95 % interval of the slope
+    r2: float | None  # the share of the variation that it explains
+    n: int  # steps
+    unit: str = ""  # of the slope
+    why: str | None = None  # why there is none
+
+
+def cost_against_content(
+    per_step: Mapping[int, Mapping[str, float]], contents: Mapping[int, Mapping[str, float | None]]
+) -> list[ContentCost]:
+    """One row per stage and measure."""
+    with_stages = {
+        step: times for step, times in per_step.items() if len(times) > len(_NOT_STAGES) + 2
+    } or per_step
+    names = dict.fromkeys(name for times in with_stages.values() for name in times)
+    result = []
+    for name in names:
+        if name in _NOT_STAGES:
+            continue
+        for measure, (per, unit) in MEASURES.items():
+            pairs = [
+                (float(value), times.get(name, 0.0))
+                for step, times in with_stages.items()
+                if (value := contents.get(step, {}).get(measure)) is not None
+            ]
+            result.append(fit_cost(pairs, per, measure, name, unit))
+    return result
+
+
+def fit_cost(
+    pairs: Sequence[tuple[float, float]], per: float, measure: str, stage: str = "step", unit: str = ""
+) -> ContentCost:
+    """Least-squares slope of (content, ms) pairs per so many of the content; None and why where undefined."""
+    count = len(pairs)
+    why = None
+    if not pairs:
+        why = f"{measure} are not known for this model"
+    elif count < LEAST_IMAGES:
+        why = f"{count} images; {LEAST_IMAGES} are the least for a slope"
+    elif len({content for content, _ in pairs}) == 1:
+        why = f"no variation: always {pairs[0][0]:,.0f} {measure}"
+    if why is not None:
+        return ContentCost(
+            stage=stage, measure=measure, slope=None, ci95=None, r2=None, n=count, unit=unit, why=why
+        )
+    x, y = np.asarray(pairs, dtype=float).T
+    dx, dy = x - x.mean(), y - y.mean()
+    spread_x, spread_y = float(dx @ dx), float(dy @ dy)
+    slope = float(dx @ dy) / spread_x
+    left = max(0.0, spread_y - slope**2 * spread_x)
+    ends = None
+    if count >= LEAST_FOR_INTERVAL:
+        error = 1.96 * math.sqrt(left / (count - 2) / spread_x)
+        ends = Interval((slope - error) * per, (slope + error) * per)
+    return ContentCost(
+        stage=stage,
+        measure=measure,
+        slope=slope * per,
+        ci95=ends,
+        r2=1 - left / spread_y
+        if spread_y > 0
+        else None,  # equal times are explained by any content and by none
+        n=count,
+        unit=unit,
+    )

@@ -1,0 +1,209 @@
+"""The step itself: its headline, its phases, its outliers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from detscope.analyze.figure import Figure
+from detscope.analyze.stats import Interval, median_interval, percentile_or_why, robust_spread
+from detscope.analyze.step.columns import mean, median, total
+from detscope.analyze.step.steady import Steadiness, judge_steadiness, outlier_indices, warmup_length
+
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+
+
+class TimeFigures(Figure, frozen=True, kw_only=True):
+    """Durations of something that happened again and again, in milliseconds of wall time."""
+
+    p50: float | None = None  # the median
+    ci95: Interval | None = None  # of the median; needs six samples
+    n: int = 0  # samples
+    mean: float | None = None  # over all samples
+    spread: float | None = None  # the middle half's width as that of a normal law, over the median
+    p95: float | None = None  # only where the samples support it
+    p95_why: str | None = None  # why there is none
+    p99: float | None = None  # only where the samples support it
+    p99_why: str | None = None  # why there is none
+
+
+class StepFigures(TimeFigures, frozen=True, kw_only=True):
+    """Wall time from asking for a batch to asking for the next; the mean is that of bare steps too."""
+
+    mean_n: int = 0  # steps of the mean
+
+
+class PhaseFigures(Figure, frozen=True, kw_only=True):
+    """A phase of the typical step; phases add up to the median step."""
+
+    name: str  # data, transfer, forward, backward, optimizer, other
+    ms: float  # its share times the median step
+    share: float  # of the typical steps' time
+    device_ms: float | None = None  # mean time of the device's own clock
+    p50: float | None = None  # median of its own durations
+    ci95: Interval | None = None  # 95 % interval of p50
+    n: int = 0  # steps
+
+
+class Outlier(Figure, frozen=True, kw_only=True):
+    """A step far above the median."""
+
+    step: int  # its number, from 0
+    ms: float  # its wall time
+    times_median: float | None  # how many times as long
+    phase: str  # the one that grew most
+    growth_ms: float  # of that phase, over its median
+    first_of_epoch: bool  # with the start of the loader
+    boxes: int | None  # annotated where it trained, found where it inferred
+    file: str | None = None  # of an inference: the images in it
+    size: str | None = None  # and their width and height
+    proposals: int | None = None  # of the region proposals
+    special: tuple[str, ...] = ()  # what is larger about them than about the median image
+    why: str  # all that in words
+
+
+class WarmupFigures(Figure, frozen=True, kw_only=True):
+    """Steps before measuring began."""
+
+    n: int  # steps
+    first_ms: float | None  # the very first step
+    p50: float | None  # median
+
+
+@dataclass(frozen=True)
+class TypicalSteps:
+    """The steps the figures are made of, and those set apart."""
+
+    mode: str  # which kind of steps these are: "recorded", or "ops" where there are no others
+    steps: list[int]  # steady and typical: shares are taken from these
+    measured: list[int]  # all that were measured, outliers included: medians are taken from these
+    warmup: list[int]
+    outliers: list[int]
+    steadiness: Steadiness
+    p50_ms: float | None
+    timed: list[int] = field(default_factory=list)  # measured and bare: mean and speed are taken from these
+
+
+def choose_typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
+    """Choose the steps that count; a slow start is only looked for where all steps do the same work."""
+    whole = steps.filter(pl.col("phase") == "step").sort("step")
+    kinds = set(whole["mode"].to_list())
+    mode = next((m for m in ("recorded", "ops", "memory", "warmup") if m in kinds), "recorded")
+    warmup = whole.filter(pl.col("mode") == "warmup")["step"].to_list() if mode != "warmup" else []
+    chosen = whole.filter(pl.col("mode") == mode)
+    numbers, durations = chosen["step"].to_list(), [ns / 1e6 for ns in chosen["wall_ns"].to_list()]
+    slow_start = warmup_length(durations) if find_slow_start else 0
+    warmup = warmup + numbers[:slow_start]
+    numbers, durations = numbers[slow_start:], durations[slow_start:]
+    outliers = [numbers[index] for index in outlier_indices(durations)]
+    apart = set(outliers)
+    typical = [number for number in numbers if number not in apart]
+    kept = set(numbers)
+    if mode == "recorded" and numbers:
+        bare = whole.filter((pl.col("mode") == "bare") & (pl.col("step") >= numbers[0]))
+        kept.update(bare["step"].to_list())
+    return TypicalSteps(
+        mode, typical, numbers, warmup, outliers, judge_steadiness(durations), median(durations), sorted(kept)
+    )
+
+
+def time_figures(durations: list[float]) -> TimeFigures:
+    """Median, interval, mean, spread and the percentiles the samples support."""
+    (p95, p95_why), (p99, p99_why) = (percentile_or_why(durations, percentile) for percentile in (95, 99))
+    return TimeFigures(
+        p50=median(durations),
+        ci95=median_interval(durations),
+        n=len(durations),
+        mean=sum(durations) / len(durations) if durations else None,
+        spread=robust_spread(durations),
+        p95=p95,
+        p95_why=p95_why,
+        p99=p99,
+        p99_why=p99_why,
+    )
+
+
+def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> StepFigures:
+    """The headline: wall time of a step."""
+    timed = _durations_of(steps, "step", typical.timed)
+    found = time_figures(_durations_of(steps, "step", typical.measured))
+    own = {name: getattr(found, name) for name in found.__struct_fields__ if name != "mean"}
+    return StepFigures(**own, mean=sum(timed) / len(timed) if timed else None, mean_n=len(timed))
+
+
+def images_per_second(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> float | None:
+    """Images of all timed steps over their time: what a person waits for, whichever steps were recorded."""
+    images = dict(content.select("step", "images").drop_nulls().iter_rows())
+    chosen = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in([*images]))
+    timed = chosen.filter(pl.col("step").is_in(typical.timed)).select("step", "wall_ns")
+    spent_ns = total(timed["wall_ns"])
+    return sum(images[step] for step in timed["step"].to_list()) / spent_ns * 1e9 if spent_ns else None
+
+
+def phase_figures(steps: pl.DataFrame, typical: TypicalSteps) -> list[PhaseFigures]:
+    """Phases of a typical step: share of the time, times the median step, so that they add up to it."""
+    wall = sum(_durations_of(steps, "step", typical.steps))
+    found = []
+    for phase in PHASES if typical.steps else ():
+        durations = _durations_of(steps, phase, typical.steps)
+        share = sum(durations) / wall if wall else 0.0
+        device = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(typical.steps))["device_ns"]
+        found.append(
+            PhaseFigures(
+                name=phase,
+                ms=share * (typical.p50_ms or 0.0),
+                share=share,
+                device_ms=(mean(device) or 0.0) / 1e6 if device.null_count() < len(device) else None,
+                p50=median(durations),
+                ci95=median_interval(durations),
+                n=len(durations),
+            )
+        )
+    return found
+
+
+def find_outliers(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> list[Outlier]:
+    """Steps far above the median, with the phase that grew most and what was in them."""
+    middle = typical.p50_ms or 0.0
+    usual = {phase: median(_durations_of(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
+    times: dict[int, dict[str, float]] = {number: {} for number in typical.outliers}
+    slow = steps.filter(pl.col("step").is_in(typical.outliers))
+    for number, phase, wall_ns in slow.select("step", "phase", "wall_ns").iter_rows():
+        times[number][phase] = times[number].get(phase, 0.0) + wall_ns / 1e6
+    contents = {row["step"]: row for row in content.filter(pl.col("step").is_in(typical.outliers)).to_dicts()}
+    found = []
+    for number in typical.outliers:
+        duration = times[number]["step"]
+        growth = {phase: times[number].get(phase, 0.0) - usual[phase] for phase in PHASES}
+        phase = max(growth, key=lambda name: growth[name])
+        inside = contents.get(number, {})
+        first, boxes = bool(inside.get("first_of_epoch")), inside.get("boxes")
+        why = f"{phase} took {growth[phase]:.1f} ms more than usual"
+        why += "; first step of a pass" if first else ""
+        why += f"; {boxes} boxes" if boxes is not None else ""
+        found.append(
+            Outlier(
+                step=number,
+                ms=duration,
+                times_median=duration / middle if middle else None,
+                phase=phase,
+                growth_ms=growth[phase],
+                first_of_epoch=first,
+                boxes=boxes,
+                why=why,
+            )
+        )
+    return found
+
+
+def warmup_figures(steps: pl.DataFrame, typical: TypicalSteps) -> WarmupFigures:
+    """The steps before measuring began."""
+    durations = _durations_of(steps, "step", typical.warmup)
+    first = durations[0] if durations else None
+    return WarmupFigures(n=len(durations), first_ms=first, p50=median(durations))
+
+
+def _durations_of(steps: pl.DataFrame, phase: str, numbers: list[int]) -> list[float]:
+    chosen = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(numbers)).sort("step")
+    return [ns / 1e6 for ns in chosen["wall_ns"].to_list()]

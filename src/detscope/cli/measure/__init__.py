@@ -1,0 +1,1 @@
+"""Verbs that measure: train, infer, eval, run, tune, and Nsight around them."""

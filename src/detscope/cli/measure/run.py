@@ -1,0 +1,109 @@
+"""`detscope run`: a training script as it is, recorded."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from detscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from detscope.record.script.options import ScriptOptions
+    from detscope.sessions.run.script import ScriptTarget
+
+
+@dataclass
+class ScriptRequested(BaseException):
+    """A script is to be run; raised through the command line, so that the script is not below it."""
+
+    target: ScriptTarget
+    options: ScriptOptions
+    quiet: bool
+    json_file: Path | None
+
+
+class RunCommand(TyperCommand):
+    """Options end where the script begins; what follows is the script's, as with `python` itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let nothing behind `-m MODULE` be taken for an option of ours."""
+        return super().parse_args(ctx, self._with_end_of_options(ctx, args))
+
+    def _with_end_of_options(self, ctx: Any, args: list[str]) -> list[str]:
+        with_value = {
+            name
+            for param in self.get_params(ctx)
+            if not getattr(param, "is_flag", True)
+            for name in param.opts
+        }
+        position = 0
+        while position < len(args) and args[position].startswith("-") and args[position] not in ("-", "--"):
+            if args[position] == "-m":
+                return [*args[: position + 2], "--", *args[position + 2 :]]
+            position += 2 if args[position] in with_value else 1
+        return args
+
+
+def run(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGS]...",
+            help="A Python file (-: from stdin), an installed command or a module, and its own arguments.",
+        ),
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", metavar="MODULE", help="Run a module instead of a file.")
+    ] = None,
+    level: Annotated[str, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = "modules",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
+    ] = False,
+    window: Annotated[
+        str | None, typer.Option(metavar="FIRST:END", help="Steps of the script to record; else all.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Stop the script after N recorded steps.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures into FILE as JSON.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write nothing of our own to stderr.")] = False,
+) -> None:
+    """Run a training script as it is and show where its time goes; its output and exit code stay its own."""
+    from detscope.extras import require_package
+    from detscope.record.script.options import make_options
+    from detscope.sessions.run.script import find_target
+
+    given = command or []
+    if module is None and not given:
+        raise UsageError("no script", "detscope run SCRIPT [ARGS]..., or detscope run -m MODULE [ARGS]...")
+    name, arguments = (module, given) if module is not None else (given[0], given[1:])
+    target = find_target(name, tuple(arguments), is_module=module is not None)
+    if json is not None and not json.absolute().parent.is_dir():
+        raise UsageError(f"--json {json}: there is no folder {json.absolute().parent}", "make it first")
+    require_package("torch")  # here: the script's own failure to import it would be a traceback
+    options = make_options(
+        out=out,
+        level=level,
+        memory=memory,
+        window=window,
+        max_steps=max_steps,
+        script=name if target.is_module else Path(name).name,
+        command=target.command,
+    )
+    raise ScriptRequested(target, options, quiet, None if json is None else json.absolute())
+
+
+def start(request: ScriptRequested) -> None:
+    """Run the script outside of the command line's own handling of errors and signals."""
+    from detscope.sessions.run.watch import run_script
+
+    sys.excepthook = sys.__excepthook__  # typer has put its own there
+    run_script(request.target, request.options, quiet=request.quiet, json_file=request.json_file)

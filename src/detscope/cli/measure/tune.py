@@ -1,0 +1,49 @@
+"""`detscope tune`: try the advice and keep what helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
+
+
+def tune(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML file to start from.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
+    ] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="How long to try: 90s, 5m, 1h.")] = "5m",
+    steps: Annotated[
+        str | None, typer.Option(metavar="N", help="Measured steps of each try; else 20.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Try the advice of a run, one change at a time, between runs of the base; write the best as a config."""
+    from detscope.config.load import load_settings
+    from detscope.report.progress import make_progress
+    from detscope.report.verbs.tuning import tuning_sections
+    from detscope.sessions.tune import parse_budget, run_tuning
+
+    seconds = parse_budget(budget)
+    flags = {"model.name": model, "training.steps": steps or "20", "output.runs": out}
+    loaded = load_settings(config, overrides or (), flags)
+    progress = make_progress(quiet=False)
+    with stdout_kept_clean(True):
+        try:
+            result = run_tuning(loaded.settings, budget_s=seconds, progress=progress, notes=loaded.notes)
+        finally:
+            progress.finish()
+    if json:
+        print_json(result)
+    else:
+        show_sections(tuning_sections(result))

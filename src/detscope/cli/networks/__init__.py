@@ -1,0 +1,1 @@
+"""Verbs about networks: listed, pruned, swept, fitted and predicted."""

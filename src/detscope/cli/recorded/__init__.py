@@ -1,0 +1,1 @@
+"""Verbs about runs that were recorded, here or elsewhere."""

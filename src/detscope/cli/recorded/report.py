@@ -1,0 +1,59 @@
+"""`detscope report`: a run or a sweep as one offline HTML page; a run also as Markdown, JSON or CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from detscope.errors import UsageError
+
+FORMATS = ("html", "md", "json", "csv")
+
+
+def report(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN", help="Path, name or beginning of a name, or a sweep's store; else the latest run."
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="html, md, json or csv.")] = "html",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it; else into the run's folder.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Write the report of a run, or of a sweep: one HTML file that opens anywhere, without a network."""
+    if form not in FORMATS:
+        raise UsageError(f"--format {form!r} is not one of {', '.join(FORMATS)}", "try --format html")
+    path = _of_sweep(Path(run), form, out) if run and Path(run).is_file() else _of_run(run, form, out)
+    print(path)
+    if show:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _of_run(run: str | None, form: str, out: Path | None) -> Path:
+    from detscope.report.files import write_report
+    from detscope.runs.folder import find_run
+
+    return write_report(find_run(run), form, out)
+
+
+def _of_sweep(store: Path, form: str, out: Path | None) -> Path:
+    if form != "html":
+        raise UsageError(
+            f"--format {form}: a sweep's report is a page",
+            f"detscope sweep export {store} writes its figures",
+        )
+    from detscope.analyze.sweep.figures import summarize_sweep
+    from detscope.report.verbs.sweep import write_sweep_page
+    from detscope.sweep.status import summarize_store
+    from detscope.sweep.store import SweepStore, read_rows
+
+    with SweepStore(store) as opened:
+        status = summarize_store(opened)
+    return write_sweep_page(summarize_sweep(read_rows(store), status), store, out)

@@ -1,0 +1,1 @@
+"""`detscope data prepare`: downloads, archives, folders that are whole or not there."""

@@ -1,0 +1,1 @@
+"""Networks as lists of layers, and latency summed up over measured layers."""

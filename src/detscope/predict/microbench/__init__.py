@@ -1,0 +1,1 @@
+"""Single layers, measured on a device."""

@@ -1,0 +1,1 @@
+"""Methods that are fitted on samples, and the choice among them."""

@@ -1,0 +1,1 @@
+"""A step of a network, traced operator by operator; needs torch."""

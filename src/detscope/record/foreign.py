@@ -1,0 +1,82 @@
+"""Objects of somebody else's, known by identity: they live as long as without us; frames and patches."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+Kind = TypeVar("Kind")
+
+
+class WeakObjects(Generic[Kind]):
+    """Objects in the order in which they came; one that dies is gone, and its id may be another's."""
+
+    def __init__(
+        self, objects: Iterable[Kind] = (), when_gone: Callable[[int], object] | None = None
+    ) -> None:
+        self._references: dict[int, weakref.ref[Kind]] = {}
+        self._when_gone = when_gone
+        for one in objects:
+            self.add(one)
+
+    def add(self, one: Kind) -> None:
+        """Know an object."""
+        key, references, when_gone = id(one), self._references, self._when_gone
+
+        def gone(_: object) -> None:
+            references.pop(key, None)
+            if when_gone is not None:
+                when_gone(key)
+
+        if key not in references:
+            references[key] = weakref.ref(one, gone)
+
+    def __contains__(self, one: object) -> bool:
+        return id(one) in self._references
+
+    def __iter__(self) -> Iterator[Kind]:
+        for reference in list(self._references.values()):
+            one = reference()
+            if one is not None:
+                yield one
+
+
+def frames_above(frame: FrameType | None, most: int | None = None) -> Iterator[FrameType]:
+    """A frame, who called it, and so on."""
+    while frame is not None and most != 0:
+        yield frame
+        frame, most = frame.f_back, None if most is None else most - 1
+
+
+_ABSENT = object()
+# stand-ins that ended below somebody else's patch, and what they stood for: nobody puts them back
+_ended: list[tuple[Any, Any]] = []
+
+
+class Patches:
+    """What was replaced, in order."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any, Any]] = []
+
+    def put(self, owner: Any, name: str, stand_in: Any) -> None:
+        """Replace an attribute; what it was comes back with `undo`."""
+        earlier = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, stand_in)
+        self._done.append((owner, name, stand_in, earlier))
+
+    def undo(self) -> None:
+        """Put everything back, last first; what somebody else has replaced since stays theirs."""
+        while self._done:
+            owner, name, stand_in, earlier = self._done.pop()
+            if vars(owner).get(name) is not stand_in:
+                _ended.append((stand_in, earlier))
+                continue
+            while found := [before for ended, before in _ended if ended is earlier]:
+                earlier = found[0]
+            if earlier is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, earlier)

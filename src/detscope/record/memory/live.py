@@ -1,0 +1,215 @@
+"""What is alive, read from the objects themselves: parameters, buffers, gradients, optimizer state, batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from detscope.record.foreign import WeakObjects
+from detscope.record.model.borders import attributes_of, items_of
+
+PARAMETERS, GRADIENTS, OPTIMIZER, INPUTS = "parameters", "gradients", "optimizer", "inputs"
+_DEEPEST = 6  # nesting of a batch or an optimizer's state that is followed
+
+
+class HeldTensor(NamedTuple):
+    """A tensor that some object holds; tensors of one storage have one address."""
+
+    address: int
+    bytes: int  # of the whole storage
+    device: str
+    category: str
+    name: str
+    shape: str
+    dtype: str
+    outside: bool  # in memory that is not the allocator's: pinned, shared with workers, numpy's
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """`2x3x64`; a scalar is `scalar`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def format_dtype(dtype: torch.dtype) -> str:
+    """`float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def describe_tensor(tensor: torch.Tensor, category: str, name: str) -> HeldTensor | None:
+    """What a tensor holds; None where it has no memory of its own."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    storage = tensor.untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    if not address or not size:
+        return None
+    on_host = tensor.device.type == "cpu"
+    outside = on_host and (
+        not storage.resizable() or storage.is_shared() or (torch.cuda.is_initialized() and tensor.is_pinned())
+    )
+    shape, dtype = format_shape(tensor.shape), format_dtype(tensor.dtype)
+    return HeldTensor(address, size, str(tensor.device), category, name, shape, dtype, outside)
+
+
+def describe_inputs(batch: Any) -> list[tuple[torch.Tensor, HeldTensor]]:
+    """A batch's tensors; a storage that is more than its first tensor is shown as the bytes it is."""
+    found = [
+        (tensor, describe_tensor(tensor, INPUTS, name)) for name, tensor in find_named_tensors(batch, "batch")
+    ]
+    inside = Counter(item.address for _, item in found if item is not None)
+    result = []
+    for tensor, item in found:
+        if item is None:
+            continue
+        if others := inside[item.address] - 1:
+            item = item._replace(name=f"{item.name} and {others} more")
+        if others or tensor.nbytes < item.bytes:
+            item = item._replace(shape=format_shape([item.bytes]), dtype="uint8")
+        result.append((tensor, item))
+    return result
+
+
+class LiveObjects:
+    """A model and its optimizers, asked for what they hold at this moment."""
+
+    def __init__(self, model: nn.Module, optimizers: WeakObjects[torch.optim.Optimizer]) -> None:
+        self._model = weakref.ref(model)
+        self._optimizers = optimizers
+        self._known: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+
+    def list_gradients(self) -> list[HeldTensor]:
+        """Gradients of the parameters that were there when it was looked, as far as there are any."""
+        parameters = ((name, reference()) for name, reference in self._known)
+        found = [(name, one.grad) for name, one in parameters if one is not None and one.grad is not None]
+        return _describe_all(GRADIENTS, found)
+
+    def list_everything(self) -> list[HeldTensor]:
+        """All of them; a storage that is both, such as a parameter's, counts as what comes first.
+
+        Parameters of the model, and of optimizers where they train others, are looked for here alone: walking
+        over the modules is for between steps. State is named by parameter and key: `head.weight exp_avg`.
+        """
+        model = self._model()
+        weights: list[tuple[str, torch.Tensor]] = [] if model is None else list(model.named_parameters())
+        names = {id(parameter): name for name, parameter in weights}
+        for optimizer in self._optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                for position, parameter in enumerate(group["params"]):
+                    if id(parameter) not in names:
+                        name = names[id(parameter)] = f"(optimizer).group{number}_{position}"
+                        weights.append((name, parameter))
+        self._known = [(name, weakref.ref(one)) for name, one in weights]
+        if model is not None:
+            weights += model.named_buffers()
+        state = [
+            (f"{names.get(id(parameter), '(optimizer)')} {key.strip('.')}", tensor)
+            for optimizer in self._optimizers
+            for parameter, states in optimizer.state.items()
+            for key, tensor in find_named_tensors(states, "")
+        ]
+        return [
+            *_describe_all(PARAMETERS, weights),
+            *self.list_gradients(),
+            *_describe_all(OPTIMIZER, state),
+        ]
+
+
+def sum_by_category(everything: Sequence[HeldTensor]) -> dict[str, int]:
+    """Sizes counted from the live tensors, each storage once."""
+    sizes = dict.fromkeys((PARAMETERS, GRADIENTS, OPTIMIZER), 0)
+    first_of_storage = {item.address: item for item in reversed(everything)}
+    for item in first_of_storage.values():
+        sizes[item.category] += item.bytes
+    return sizes
+
+
+def find_named_tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors inside nested containers, each with where it was found: `batch[1][0].boxes`."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        yield path, value
+    elif depth < _DEEPEST:
+        if issubclass(kind, dict):
+            for key, item in dict.items(value):
+                yield from find_named_tensors(item, f"{path}.{key}", depth + 1)
+        elif issubclass(kind, UserDict):
+            yield from find_named_tensors(attributes_of(value, kind).get("data"), path, depth + 1)
+        elif issubclass(kind, (list, tuple)):
+            for position, item in enumerate(items_of(value, kind)):
+                yield from find_named_tensors(item, f"{path}[{position}]", depth + 1)
+        else:
+            for item in items_of(value, kind):
+                yield f"{path}.tensors", item
+
+
+def _describe_all(category: str, named: Iterable[tuple[str, torch.Tensor]]) -> list[HeldTensor]:
+    found = (describe_tensor(tensor, category, name) for name, tensor in named)
+    return [item for item in found if item is not None]
+
+
+LARGEST_FREE = 5
+_STATUS = {"VmRSS:": "process", "VmHWM:": "process_peak"}
+Level = tuple[int, int, str, str, int]  # a row of `memory_levels`
+
+
+def read_levels(step: int, workers: Iterable[int], device: str) -> list[Level]:
+    """All levels of this moment."""
+    time_ns = perf_counter_ns()
+    found = list(read_process_levels("self").items())
+    for worker in sorted(workers):
+        resident = read_process_levels(str(worker)).get("process")
+        if resident is not None:  # else it has ended
+            found.append((f"worker {worker}", resident))
+    rows: list[Level] = [(time_ns, step, "cpu", level, size) for level, size in found]
+    if device.startswith("cuda"):
+        blocks = _list_blocks(device)
+        free = sorted((block["size"] for block in blocks if block["state"] == "inactive"), reverse=True)
+        rows.append((time_ns, step, device, "reserved", torch.cuda.memory_reserved(device)))
+        rows += [(time_ns, step, device, "largest_free", size) for size in free[:LARGEST_FREE]]
+    return rows
+
+
+def read_process_levels(pid: str) -> dict[str, int]:
+    """Resident bytes of a process, now and at most; empty where they cannot be read."""
+    levels = {}
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            key, _, rest = line.partition("\t")
+            if key in _STATUS:
+                levels[_STATUS[key]] = int(rest.split()[0]) * 1024
+    if not levels:  # there is no /proc
+        import psutil
+
+        with suppress(psutil.Error):
+            levels["process"] = psutil.Process(None if pid == "self" else int(pid)).memory_info().rss
+    return levels
+
+
+def _list_blocks(device: str) -> list[dict[str, Any]]:
+    """What the caching allocator has, blocks in use and free ones."""
+    index = torch.device(device).index
+    wanted = torch.cuda.current_device() if index is None else index
+    return [
+        {"address": block.get("address"), **block}
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == wanted
+        for block in segment["blocks"]
+    ]
+
+
+def find_block_sizes(device: str) -> Callable[[HeldTensor], int]:
+    """How many bytes a tensor's block takes: on CUDA more than its storage, for sizes are rounded up."""
+    if not device.startswith("cuda"):
+        return lambda held: held.bytes
+    sizes = {block["address"]: int(block["size"]) for block in _list_blocks(device)}
+    return lambda held: (
+        sizes.get(held.address, -(-held.bytes // 512) * 512) if held.device != "cpu" else held.bytes
+    )

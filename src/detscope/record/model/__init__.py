@@ -1,0 +1,1 @@
+"""Listening to a model from outside: calls of modules, methods and functions, phases."""

@@ -1,0 +1,299 @@
+"""Calls of modules: `torch.nn.Module.__call__` is replaced once while something is recorded.
+
+Nothing is put on modules, their classes or their parameters. Modules that are recorded are known by identity
+in a table beside the model; all others, copies of a recorded one among them, run as always. Between recorded
+steps the table is empty and the replaced call stays: changing a class again and again throws away what Python
+has learnt about it. While torch makes a program of a model (compiling, exporting, tracing) calls pass
+untouched.
+
+A method that is a stage or is counted is a descriptor on its class. Whoever asks for it gets the plain
+method, unless a recorded call is under way in this thread and the object is a recorded one:
+`torch.jit.script` and others that read source between calls find what is always there, copies and replicas
+run plain, and the class is changed once per recording. Functions of a library, and methods that somebody put
+on the instance, have no such place: they are replaced when the outermost recorded call begins and put back
+when it ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock, get_ident
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.fx  # keeps the plain call for its tracers when it is imported, so that has to come first
+from torch import nn
+from torch.compiler import is_compiling, is_dynamo_compiling
+
+from detscope.record.foreign import Patches
+from detscope.record.model.borders import BorderWriter, CallState, Pair, is_traced
+
+
+@dataclass(frozen=True)
+class CallTarget:
+    """What is done around a call: borders are written, if there is a pair, and counts are read."""
+
+    pair: Pair | None
+    reads: tuple[Callable[[Any], None], ...]
+
+    def call_target(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it."""
+        if self.pair is None:
+            output = plain(*args, **kwargs)
+        else:
+            before, after = self.pair
+            before(None, (args, kwargs))
+            output = None
+            try:
+                output = plain(*args, **kwargs)
+            finally:
+                after(None, args, output)
+        for read in self.reads:
+            read(output)
+        return output
+
+
+class MethodReplacement:
+    """On a class, in the place of a method."""
+
+    def __init__(self, plain: Any, calls: CallState) -> None:
+        self._plain = plain
+        self._calls = calls
+        self.targets: dict[int, CallTarget] = {}  # by the object's id
+        targets = self.targets
+
+        def method(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
+            bound = plain.__get__(self_, type(self_))
+            target = targets.get(id(self_))
+            return bound(*args, **kwargs) if target is None else target.call_target(bound, args, kwargs)
+
+        self._method = functools.wraps(plain, updated=())(method)
+        functools.update_wrapper(self, plain, updated=())  # type: ignore[arg-type]
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if is_dynamo_compiling() or owner is None or id(owner) not in self.targets:
+            return self._plain.__get__(owner, kind)
+        if not _recorded_here(self._calls):
+            return self._plain.__get__(owner, kind)
+        if isinstance(self._plain, (FunctionType, MethodReplacement)):
+            return MethodType(self._method, owner)
+        plain, target = self._plain.__get__(owner, kind), self.targets[id(owner)]
+        return _make_around(plain, target, self._calls)  # a static method or the like
+
+
+class _ReplacedFunction:
+    """A function in a library's or an instance's own names, while a recorded call is under way."""
+
+    def __init__(self, owner: Any, name: str, calls: CallState) -> None:
+        self._owner = weakref.ref(owner)
+        self._name = name
+        self._calls = calls
+        self._plain: Any = None
+        self._stand_in: Any = None
+        self.target: CallTarget | None = None
+        self._made_for: CallTarget | None = None
+
+    def put_in(self) -> None:
+        owner, target = self._owner(), self.target
+        plain = None if owner is None else vars(owner).get(self._name)
+        if plain is None or target is None:
+            return
+        if plain is not self._plain or target is not self._made_for:  # else made before
+            self._plain, self._made_for = plain, target
+            self._stand_in = _make_around(plain, target, self._calls)
+        vars(owner)[self._name] = self._stand_in
+
+    def take_out(self) -> None:
+        owner = self._owner()
+        if owner is not None and vars(owner).get(self._name) is self._stand_in is not None:
+            vars(owner)[self._name] = self._plain
+
+
+def _recorded_here(calls: CallState) -> bool:
+    here = calls.inside and (get_ident() == calls.owner or calls.in_backward)
+    return bool(here and is_traced() is None)
+
+
+def _make_around(plain: Callable[..., Any], target: CallTarget, calls: CallState) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or not _recorded_here(calls):
+            return plain(*args, **kwargs)
+        return target.call_target(plain, args, kwargs)
+
+    return function
+
+
+# the way to ask has changed with torch's versions; without any, tracers keep the plain call all the same
+_fx_traces: Callable[[], bool] = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", lambda: False)
+
+
+# handles the call of a module that no recorded call encloses: the plain call, the one that records what
+# happens inside, the module, its arguments
+OutsideCall = Callable[
+    [Callable[..., Any], Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any]], Any
+]
+_TRACERS = ("torch.jit.", "torch.onnx.")  # modules of torch's that begin to trace when they are called
+
+
+def torch_captures(module: nn.Module | None = None) -> bool:
+    """Whether torch makes a program of what runs now, or is about to by calling this module."""
+    # a scripted or traced model runs like any other
+    is_program = isinstance(module, torch.jit.ScriptModule)
+    if module is not None and not is_program and type(module).__module__.startswith(_TRACERS):
+        return True
+    return is_compiling() or is_traced() is not None or _fx_traces()
+
+
+def put_around(
+    patches: Patches, owner: Any, name: str, around: Callable[..., Any], when_compiling: bool = False
+) -> None:
+    """Have `around(plain, ...)` called instead of a function that is called some times per step."""
+    plain = getattr(owner, name)
+
+    @functools.wraps(plain)
+    def call_around(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() and not when_compiling:
+            return plain(*args, **kwargs)
+        return around(plain, *args, **kwargs)
+
+    patches.put(owner, name, call_around)
+
+
+class CallListener:
+    """Hears of calls that no recorded call encloses; this one does nothing but say what is under way."""
+
+    def __init__(
+        self,
+        calls: CallState | None = None,
+        outside: OutsideCall | None = None,
+        replaces: Callable[..., Any] | None = None,
+    ) -> None:
+        self.calls = calls or CallState()
+        self.outside = outside  # who handles such calls instead of the recorder
+        self.replaces = replaces  # what did so before the model was known
+
+    def begin_call(self, module: nn.Module) -> Callable[[], object] | None:  # noqa: ARG002
+        """Such a call begins; what is given back is called when it ends."""
+        return None
+
+    def attach(self) -> None:
+        """Begin to listen."""
+
+    def detach(self) -> None:
+        """Listen no more, for now."""
+
+    def remove(self) -> None:
+        """Put everything back for good."""
+
+
+class ModuleCalls:
+    """All stand-ins of one recording: `codes` says which modules are recorded now."""
+
+    def __init__(self, borders: BorderWriter, listener: CallListener) -> None:
+        self._borders = borders
+        self._calls = listener.calls
+        self._listener = listener
+        self._patches = Patches()
+        self._alone = Lock()
+        self._call: Callable[..., Any] = nn.Module.__call__
+        self._plain: Callable[..., Any] = nn.Module.__call__
+        self._methods: dict[tuple[type, str], MethodReplacement] = {}
+        self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
+        self._open = 0
+        # codes of begins by id; negative: not in one piece, see `BorderWriter.targets`
+        self.codes: dict[int, int] = {}
+        self.installed = False
+
+    def install_call(self) -> None:
+        """Replace `nn.Module.__call__`; a listener may handle calls that come while none is under way."""
+        if self.installed:
+            return
+        current = vars(nn.Module)["__call__"]
+        # what a script begins with knew no model yet: this one does its work too
+        plain = self._plain = vars(current)["__wrapped__"] if current is self._listener.replaces else current
+        recorded = self._borders.make_call(plain, self.codes, self._calls, self._make_outermost())
+        self._call = functools.wraps(plain)(recorded)
+        self._patches.put(nn.Module, "__call__", self._call)
+        self.installed = True
+
+    def remove_call(self) -> None:
+        """Put everything back for good."""
+        self.codes.clear()
+        self.hide_targets()
+        for replaced in self._replaced.values():
+            replaced.take_out()
+        self._patches.undo()
+        self._methods.clear()
+        self._replaced.clear()
+        self.installed = False
+
+    def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
+        """From now on do this around calls of a method (or of a function, of its library module)."""
+        classes = (kind for kind in type(owner).__mro__ if name in vars(kind))
+        kind = None if name in vars(owner) else next(classes, None)
+        if kind is None:
+            made = _ReplacedFunction(owner, name, self._calls)
+            self._replaced.setdefault((id(owner), name), made).target = target
+            return
+        stand_in = self._methods.get((kind, name))
+        if stand_in is None:
+            stand_in = self._methods[kind, name] = MethodReplacement(vars(kind)[name], self._calls)
+            self._patches.put(kind, name, stand_in)
+        stand_in.targets[id(owner)] = target
+
+    def hide_targets(self) -> None:
+        """Do nothing around methods and functions from now on."""
+        for stand_in in self._methods.values():
+            stand_in.targets.clear()
+        for replaced in self._replaced.values():
+            replaced.target = None
+
+    def forget_object(self, key: int) -> None:
+        """An object is gone, and its id may become another's."""
+        for stand_in in self._methods.values():
+            stand_in.targets.pop(key, None)
+
+    def _make_outermost(self) -> Callable[..., Any]:
+        outside, plain = self._listener.outside, self._plain
+        if outside is None:
+            return self._enter_outermost
+
+        def call_outside(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if torch_captures(module):
+                return plain(module, *args, **kwargs)
+            return outside(plain, self._call_inside, module, args, kwargs)
+
+        return call_outside
+
+    def _enter_outermost(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A module is called while no recorded call is under way."""
+        if id(module) not in self.codes or torch_captures() or not self._alone.acquire(blocking=False):
+            return self._plain(module, *args, **kwargs)
+        calls = self._calls
+        calls.owner, calls.inside = get_ident(), 1
+        end = self._listener.begin_call(module)
+        try:
+            return self._call_inside(module, *args, **kwargs)
+        finally:
+            if end is not None:
+                end()
+            calls.inside = 0
+            self._alone.release()
+
+    def _call_inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        self._open += 1
+        if self._open == 1:
+            for replaced in self._replaced.values():
+                replaced.put_in()
+        try:
+            return self._call(module, *args, **kwargs)
+        finally:
+            self._open -= 1
+            if not self._open:
+                for replaced in self._replaced.values():
+                    replaced.take_out()

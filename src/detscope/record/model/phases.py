@@ -1,0 +1,107 @@
+"""Phases of a step, found from outside: root forward, the autograd engine's entry, optimizer steps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from detscope.record.foreign import Patches, WeakObjects
+from detscope.record.model.calls import CallListener, put_around
+from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.nodes import NodeTable
+
+
+class PhaseProbes(CallListener):
+    """Listens to a model and its optimizers by identity, in torch's global places; nothing is put on them."""
+
+    def __init__(
+        self,
+        buffer: EventBuffer,
+        nodes: NodeTable,
+        root: nn.Module,
+        optimizers: Iterable[torch.optim.Optimizer],
+    ) -> None:
+        super().__init__()
+        self._buffer = buffer
+        self._root = weakref.ref(root)
+        self._optimizers = WeakObjects(optimizers)
+        self._forward = nodes.phase_node("forward").number
+        self._backward = nodes.phase_node("backward").number
+        self._optimizer = nodes.phase_node("optimizer").number
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._on = False
+
+    def attach(self) -> None:
+        """Begin to watch; what is put on torch stays there until the end."""
+        self._on = True
+        if self._handles:
+            return
+        put_around(self._patches, torch.autograd, "_engine_run_backward", self._run_backward)
+
+        def enter_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                self._buffer.enter_node(self._optimizer)
+
+        def exit_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                self._buffer.exit_node(self._optimizer)
+
+        self._handles += [
+            register_optimizer_step_pre_hook(enter_step),
+            register_optimizer_step_post_hook(exit_step),
+        ]
+        for kind in {
+            next(kind for kind in type(optimizer).__mro__ if "zero_grad" in vars(kind))
+            for optimizer in self._optimizers
+        }:
+            put_around(self._patches, kind, "zero_grad", self._zero_grad)
+
+    def detach(self) -> None:
+        """Watch no more, for now."""
+        self._on = False
+
+    def remove(self) -> None:
+        """Put everything back for good."""
+        self._on = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._patches.undo()
+
+    def begin_call(self, module: nn.Module) -> Callable[[], object] | None:
+        """A module is called by no other that is recorded: the root's call is the forward phase."""
+        if not self._on or module is not self._root():
+            return None
+        buffer, number = self._buffer, self._forward
+        buffer.enter_node(number)
+        return lambda: buffer.exit_node(number)
+
+    def _run_backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._on:
+            return plain(*args, **kwargs)
+        self._buffer.enter_node(self._backward)
+        self.calls.in_backward += 1
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            self.calls.in_backward -= 1
+            self._buffer.exit_node(self._backward)
+
+    def _zero_grad(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._on or optimizer not in self._optimizers:
+            return plain(optimizer, *args, **kwargs)
+        self._buffer.enter_node(self._optimizer)
+        try:
+            return plain(optimizer, *args, **kwargs)
+        finally:
+            self._buffer.exit_node(self._optimizer)

@@ -1,0 +1,220 @@
+"""All probes of one model: which modules, methods and functions, their stages and observers."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from detscope.record.foreign import WeakObjects
+from detscope.record.model.borders import BorderWriter, Pair
+from detscope.record.model.calls import CallListener, CallTarget, ModuleCalls
+from detscope.record.steps.events import ENTER, encode_event
+from detscope.record.steps.nodes import NodeTable
+from detscope.zoo.contract import Observer, Stage
+
+
+def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
+    """What a target names: its kind ("module", "method", "function"), its owner, and its path or name."""
+    if ":" in target:
+        library, name = target.split(":", 1)
+        return "function", importlib.import_module(library), name
+    if target.endswith("()"):
+        path, _, name = target[:-2].rpartition(".")
+        owner = root.get_submodule(path)
+        getattr(owner, name)
+        return "method", owner, name
+    return "module", root.get_submodule(target), target
+
+
+def select_modules(root: nn.Module, which: str) -> list[tuple[str, nn.Module]]:
+    """Modules to record by `--modules`: all, leaf, none, or down to a depth; the root is always first."""
+    named = [(path, module) for path, module in root.named_modules() if path]
+    if which == "leaf":
+        named = [(path, module) for path, module in named if not any(module.children())]
+    elif which == "none":
+        named = []
+    elif which != "all":
+        depth = int(which)
+        named = [(path, module) for path, module in named if path.count(".") < depth]
+    return [("", root), *named]
+
+
+def count_parameters(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
+    """Parameters of each module with all that is below it."""
+    return {path: sum(p.numel() for p in module.parameters()) for path, module in modules}
+
+
+Reader = Callable[[Any], None]
+# by the id of an owner and a name (modules: none): the owner and who reads its outputs
+_Reads = dict[tuple[int, str], tuple[Any, list[Reader]]]
+
+
+class _ProbeTable:
+    """What stand-ins of calls know in one kind of step."""
+
+    def __init__(self) -> None:
+        self.codes: dict[int, int] = {}
+        self.targets: dict[int, Callable[..., Any]] = {}
+
+
+class ModelProbes:
+    """Says which calls to record, as often as the schedule wants; the model is not touched."""
+
+    def __init__(
+        self,
+        root: nn.Module,
+        nodes: NodeTable,
+        borders: BorderWriter,
+        which: str,
+        stages: Sequence[Stage],
+        observers: Sequence[Observer],
+        count: Callable[[str, int], None],
+        note: Callable[[str], None],
+        listener: CallListener | None = None,
+    ) -> None:
+        self._borders = borders
+        self._count = count
+        self._note = note
+        self._root = weakref.ref(root)
+        self._listener = listener or CallListener()
+        self._module_calls = ModuleCalls(borders, self._listener)
+        self._whole, self._sparse, self._shown = _ProbeTable(), _ProbeTable(), _ProbeTable()
+        self._shown.codes, self._shown.targets = self._module_calls.codes, borders.targets
+        self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget_module)
+        reads: _Reads = {}
+        for observer in observers:
+            kind, owner, name = resolve_target(root, observer.target)
+            key = (id(owner), "" if kind == "module" else name)
+            reads.setdefault(key, (owner, []))[1].append(self._make_reader(observer))
+        self._add_modules(root, nodes, which, {stage.target: stage.name for stage in stages}, reads)
+        self._functions = self._make_function_targets(root, nodes, stages, reads)
+
+    def _add_modules(
+        self, root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str], reads: _Reads
+    ) -> None:
+        selected = dict(select_modules(root, which))
+        for target in stage_of:  # a stage is recorded whatever --modules says
+            if ":" not in target and not target.endswith("()"):
+                selected.setdefault(target, root.get_submodule(target))
+        parameters = count_parameters(list(selected.items()))
+        numbers: dict[int, int] = {}
+        for path, module in selected.items():
+            about = (type(module).__name__, stage_of.get(path), parameters[path])
+            numbers[id(module)] = nodes.add_node("module", path, *about).number
+            self._alive.add(module)
+        self._whole.codes |= {key: encode_event(number, ENTER) for key, number in numbers.items()}
+        observed = {
+            key: (owner, tuple(readers)) for (key, name), (owner, readers) in reads.items() if not name
+        }
+        observed.setdefault(id(root), (root, ()))  # without modules its calls are still the forward phase
+        for key, (owner, readers) in observed.items():
+            self._alive.add(owner)
+            self._sparse.codes[key] = -1
+            self._sparse.targets[key] = CallTarget(None, readers).call_target
+            if readers:
+                self._whole.codes[key] = -1
+                self._whole.targets[key] = self._sparse.targets[key]
+                if key in numbers:
+                    self._whole.targets[key] = _make_observed_call(numbers[key], self._borders, readers)
+
+    def _make_function_targets(
+        self, root: nn.Module, nodes: NodeTable, stages: Sequence[Stage], reads: _Reads
+    ) -> list[tuple[weakref.ref[Any], str, CallTarget, CallTarget]]:
+        """Owner, name, and what to do around calls with and without modules."""
+        wanted: dict[tuple[int, str], tuple[Any, Pair | None]] = {}
+        for stage in stages:
+            kind, owner, name = resolve_target(root, stage.target)
+            if kind != "module":
+                path = stage.target if kind == "method" else f"{name}()"
+                number = nodes.add_node(kind, path, kind, stage.name).number
+                wanted[id(owner), name] = (owner, self._borders.border_pair(number))
+        for key, (owner, _) in reads.items():
+            if key[1]:
+                wanted.setdefault(key, (owner, None))
+        found = []
+        for key, (owner, pair) in wanted.items():
+            readers = tuple(reads[key][1]) if key in reads else ()
+            if isinstance(owner, nn.Module):
+                self._alive.add(owner)
+            whole, sparse = CallTarget(pair, readers), CallTarget(None, readers)
+            found.append((weakref.ref(owner), key[1], whole, sparse))
+        return found
+
+    def _forget_module(self, key: int) -> None:
+        """A module is gone, and its id may become another's."""
+        for table in (self._whole, self._sparse, self._shown):
+            table.codes.pop(key, None)
+            table.targets.pop(key, None)
+        self._module_calls.forget_object(key)
+
+    def knows_module(self, module: nn.Module) -> bool:
+        """Whether it is recorded."""
+        return id(module) in self._whole.codes
+
+    def attach_modules(self, modules: bool) -> None:
+        """Let the readers of counts and, if wanted, all other probes do their work."""
+        self.detach_modules()
+        self._module_calls.install_call()
+        table = self._whole if modules else self._sparse
+        self._shown.codes.update(table.codes)
+        self._shown.targets.update(table.targets)
+        for reference, name, whole, sparse in self._functions:
+            owner, target = reference(), whole if modules else sparse
+            if owner is not None and (target.pair or target.reads):
+                self._module_calls.show_target(owner, name, target)
+        if self._listener.outside is None:
+            self._listener.calls.active = True
+
+    def detach_modules(self) -> None:
+        """Let no probe do anything; the stand-ins stay."""
+        if self._listener.outside is None:
+            self._listener.calls.active = False
+        self._module_calls.hide_targets()
+        self._shown.codes.clear()
+        self._shown.targets.clear()
+        self._borders.forget_open()
+
+    def remove_all(self) -> None:
+        """Put everything back for good."""
+        self.detach_modules()
+        self._module_calls.remove_call()
+
+    def _make_reader(self, observer: Observer) -> Reader:
+        def read(output: Any) -> None:
+            try:
+                for name, value in observer.read(output).items():
+                    self._count(name, value)
+            except Exception as error:  # an observer must never break the code under measurement
+                self._note(f"cannot tell counts of {observer.target}: {type(error).__name__}: {error}")
+
+        return read
+
+
+def _make_observed_call(
+    number: int, borders: BorderWriter, readers: tuple[Reader, ...]
+) -> Callable[..., Any]:
+    """How a recorded module is called whose outputs are read."""
+
+    def call(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = None
+        before, after = borders.border_pair(number)
+        before(None, args)
+        try:
+            if borders.seen is None:
+                output = run(*args, **kwargs)
+            else:
+                output = borders.call_noted(borders.seen, number, run, args, kwargs)
+        except Exception as error:
+            borders.note_failure(number, error)
+            raise
+        finally:
+            after(None, args, output)
+        for read in readers:
+            read(output)
+        return output
+
+    return call

@@ -1,0 +1,1 @@
+"""Operators of a window of steps, by torch.profiler, and whose they are."""

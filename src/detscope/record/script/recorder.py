@@ -1,0 +1,299 @@
+"""A recorder whose steps are told from outside, after the fact, and which may change its mind about them."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, Literal
+
+import polars as pl
+import torch
+from torch import nn
+
+from detscope.record.content import BatchContent, add_contents
+from detscope.record.loader import BatchTiming
+from detscope.record.model.calls import CallListener
+from detscope.record.script.losses import LOSS, LateLosses, StepLosses
+from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
+from detscope.record.script.roots import NO_PARTS, ModelParts
+from detscope.record.step_recorder import StepRecorder
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS
+from detscope.record.steps.replay import replay_events
+from detscope.record.steps.rows import make_loader_rows, make_step_rows
+from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
+from detscope.record.steps.tables import OpenStep
+from detscope.runs.writer import write_table
+
+EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
+_OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels")
+
+
+@dataclass
+class FinishedStep:
+    """A step of the script, as the tracker saw it."""
+
+    start_ns: int
+    end_ns: int
+    fresh_pass: bool = False
+    batches: int = 1  # that went backward before the optimizer stepped
+    contents: list[BatchContent] = field(default_factory=list)
+    timings: list[tuple[BatchTiming, int]] = field(default_factory=list)  # and how long the loop waited
+    losses: StepLosses = field(default_factory=StepLosses)
+    num_workers: int | None = None  # of the loader
+
+
+class ScriptRecorder(StepRecorder):
+    """Made as soon as the script's model is known; the tracker says when steps end."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        parts: ModelParts,
+        options: ScriptOptions,
+        listener: CallListener,
+        *,
+        name: str,
+        info: dict[str, Any],
+    ) -> None:
+        first = options.window.first if options.window else 0
+        self._listener = listener
+        super().__init__(
+            model,
+            list(optimizers),
+            options.out,
+            level=options.level,
+            stages=parts.stages,
+            observers=parts.observers,
+            warmup_steps=max(0, WARMUP_STEPS - first),
+            memory=options.memory,
+            name=options.run_name(name),
+            verb="run",
+            info=info,
+        )
+        self.first_step = self._opened_at = first
+        self._model = weakref.ref(model)
+        self._full_schedule = self.schedule
+        self._pause_ns = perf_counter_ns()
+        self._relabelled = (0, EVALUATION)  # steps below this number came before what the run is about
+        self._late = LateLosses()
+        self._not_finite: list[str] = []  # losses that were not when it happened first
+        self.evaluating = False
+        self.trained = False
+
+    def make_phases(self, model: nn.Module) -> CallListener:  # noqa: ARG002
+        """Phases come from global hooks."""
+        return self._listener
+
+    # ---- steps
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether phases are written in the step under way."""
+        return self.attached != "nothing"
+
+    def open_step(self) -> None:
+        """Bring the probes into the state the coming step wants; bookkeeping ends here."""
+        mode = EVALUATION if self.evaluating else self.prepare_step()
+        start_ns = perf_counter_ns()
+        self.begin_step(mode, start_ns, start_ns, start_ns - self._pause_ns)
+        self.buffer.mark_processor(STEP_BEGINS)
+        self.buffer.mark_processor(BATCH_ARRIVED)  # batches are phases like all others here
+
+    def add_first_step(self, events: Sequence[int], done: FinishedStep) -> None:
+        """The step in which the model was found: it was seen, with its phases, before this recorder."""
+        self.step = OpenStep(self.first_step, self.epoch, self._first_mode, done.start_ns, done.start_ns)
+        self.buffer.items.extend(events)
+        self.end_step(done)
+
+    @property
+    def _first_mode(self) -> str:
+        return WARMUP if self.schedule.warmup_steps else self.schedule.mode_of(0)
+
+    def end_step(self, done: FinishedStep) -> str:
+        """A step has ended; how it was recorded."""
+        step = self.step
+        if step is None:
+            return ""
+        if step.mode == EVALUATION:  # it looked like evaluation and turned out to be training
+            step.mode = WARMUP
+        if done.fresh_pass:
+            self.epoch += 1
+        step.epoch, step.first_of_epoch = max(0, self.epoch), done.fresh_pass
+        step.start_ns = step.waited_ns = done.start_ns
+        step.pause_ns = max(0, done.start_ns - self._pause_ns)
+        step.content = add_contents(done.contents)
+        if done.num_workers is not None:
+            self.writer.info["num_workers"] = done.num_workers
+        for timing, waited_ns in done.timings:
+            self.writer.append_rows("loader", make_loader_rows(step.index, timing, waited_ns))
+        self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1))
+        self._keep_losses(self._late.put_losses(step.index, done.losses))
+        return step.mode
+
+    def _keep_losses(self, found: tuple[int, dict[str, float]] | None) -> None:
+        step, values = found or (-1, {})
+        if LOSS not in values:
+            return
+        numbers = {name: value for name, value in values.items() if math.isfinite(value)}
+        if len(numbers) < len(values) and not self._not_finite:
+            self._not_finite = [name for name in values if name not in numbers]
+            self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
+        self.losses(step, numbers)
+
+    def end_evaluation(self, done: FinishedStep) -> None:
+        """An evaluation step beside the training has ended."""
+        step, self.step = self.step, None
+        events, handles = self.buffer.take_events()
+        self.counts = {}
+        if self.buffer.device_clock is not None:
+            self.buffer.device_clock.recycle_marks(handles)
+        account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
+        number = step.index if step else self.next_step
+        self.first_step += 1
+        self.writer.append_rows(
+            "steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None)
+        )
+        seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns)
+        seen.content = add_contents(done.contents)
+        self.writer.append_rows("content", [seen.content_row()])
+        if self.writer.is_flush_due:
+            self.tables.flush_rows()
+        self._pause_ns = done.end_ns
+
+    def drop_step(self) -> None:
+        """What happened since the last border was no step."""
+        self.step = None
+        self.buffer.take_events()
+        self.counts = {}
+        self._pause_ns = perf_counter_ns()
+
+    def prepare_step(self) -> str:
+        """Bring the probes into the state the coming step wants; evaluation may have cut a window in two."""
+        if self.window.is_open and self.schedule.mode_of(self.index) != OPERATORS:
+            self._take_operators()
+        return super().prepare_step()
+
+    def _take_operators(self) -> None:
+        raw = self.window.stop()
+        if self.tables.operator_spans:
+            self.tables.add_operators(raw)
+
+    # ---- evaluation and training
+
+    def rest_for_evaluation(self) -> None:
+        """Evaluation beside a training is timed by phases only."""
+        self.evaluating = True
+        if self.window.is_open:
+            self._take_operators()
+        if self.memory:
+            self.memory.pause_session()
+        self.attach_probes("phases")
+
+    def resume_training(self) -> None:
+        """A model is called with gradients again: the step under way is a training step after all."""
+        self.evaluating = False
+        if self.step is not None:
+            self.step.mode = self.prepare_step()
+
+    def postpone_deep_looks(self) -> None:
+        """While it is open whether the script will train, operators and memory wait for that."""
+        self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0)
+
+    def make_way(self, why: str) -> None:
+        """No operators and no memory from now on: somebody else profiles."""
+        schedule = self._full_schedule
+        if not (schedule.operator_steps or schedule.memory_steps):
+            return
+        if self.window.is_open:
+            self.window.stop()
+            self.tables.forget_operators()
+        if self.memory:
+            self.memory.pause_session()
+        self.schedule = schedule
+        self.skip_deep_looks(why)
+        if self.step is not None and self.step.mode in (OPERATORS, MEMORY):
+            self.step.mode = WARMUP  # half of it was profiled
+
+    def skip_deep_looks(self, why: str) -> None:
+        """No operators and no memory, not when the script begins to train either."""
+        super().skip_deep_looks(why)
+        self._full_schedule = self.schedule
+
+    def begin_training(self, model: nn.Module, parts: ModelParts, name: str) -> None:
+        """The first optimizer step: the run is about training, what came before was evaluation."""
+        self.trained = True
+        self._begin_anew(model, parts, name, EVALUATION)
+        if self.step is not None:
+            self.step.mode = self._first_mode
+
+    def change_evaluated(self, model: nn.Module, parts: ModelParts, name: str) -> int:
+        """Another model turned out to do the work: steps so far are warm-up; how many those are."""
+        self._begin_anew(model, parts, name, WARMUP)
+        return self.first_step - self._opened_at
+
+    def _begin_anew(self, model: nn.Module, parts: ModelParts, name: str, mode_before: str) -> None:
+        """The figures begin with the next step; those before it get another mode in the end."""
+        self._relabelled = (self.next_step, mode_before)
+        self.first_step, self.index = self.next_step, 0
+        self.schedule = self._full_schedule
+        if self.window.is_open:
+            self.window.stop()
+        self.tables.forget_operators(all_windows=True)
+        for table in _OPERATOR_TABLES:
+            self.writer.forget_rows(table)
+        if model is not self._model():
+            self._model = weakref.ref(model)
+            self._replace_probes(parts)
+            self.writer.info["stages"] = [stage.name for stage in parts.stages]
+            self.writer.info["model"] = parts.describe_model(model, name)
+        if self.memory:
+            self.memory.pause_session()
+            self.memory = self.make_memory(model)
+
+    def _replace_probes(self, parts: ModelParts) -> None:
+        self.attach_probes("nothing")
+        self.probes.remove_all()
+        model = self._model()
+        if model is not None:
+            which = "none" if self.level == "phases" else "all"
+            self.probes = self.make_probes(model, which, parts.stages, parts.observers)
+
+    @property
+    def has_new_modules(self) -> bool:
+        """Whether the model has parts now that it did not have when it was looked at."""
+        model = self._model()
+        if model is None or self.level == "phases":
+            return False
+        return not all(self.probes.knows_module(part) for part in model.modules())
+
+    def record_phases_only(self, why: str) -> None:
+        """Modules cannot be told apart: they are not looked at any more."""
+        if self.level == "phases":
+            return
+        self.level = "phases"
+        self._replace_probes(NO_PARTS)
+        self.writer.info["level"] = "phases"
+        self.note(why)
+
+    # ---- the end
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._keep_losses(self._late.read_pending())
+        return super().__exit__(kind, error, trace)
+
+    def relabel_steps(self) -> None:
+        """Steps that the script began with and that turned out to be beside the matter get their mode."""
+        path = self.run / "steps.parquet"
+        before, mode_before = self._relabelled
+        if not before or not path.exists():
+            return
+        early = pl.col("step") < before
+        mode = pl.when(early).then(pl.lit(mode_before)).otherwise(pl.col("mode"))
+        write_table(path, pl.read_parquet(path).with_columns(mode.alias("mode")))

@@ -1,0 +1,1 @@
+"""What happens in a step: events, who owns the time between them, rows of the tables."""

@@ -1,0 +1,165 @@
+"""From accounts of steps to rows of the run's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from detscope.record.loader import BatchTiming
+from detscope.record.steps.events import (
+    ACTION_MASK,
+    BATCH_ARRIVED,
+    ENTER,
+    EXIT,
+    NODE_SHIFT,
+    STEP_BEGINS,
+    STEP_ENDS,
+)
+from detscope.record.steps.nodes import PHASES, NodeTable, find_stage
+from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
+
+Row = tuple[Any, ...]
+
+
+def make_step_rows(
+    step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None
+) -> list[Row]:
+    """The whole step and each of its phases."""
+    host = {"step": account.wall_ns, **account.phases}
+    below = {"step": device.wall_ns, **device.phases} if device else None
+    return [
+        (step, epoch, mode, phase, account.start_ns, host.get(phase, 0), below and below.get(phase, 0))
+        for phase in ("step", *PHASES)
+    ]
+
+
+def make_span_rows(
+    step: int, nodes: NodeTable, account: StepAccount, device: StepAccount | None
+) -> list[Row]:
+    """Modules, methods, functions, regions, stages, and what lies outside of all of them."""
+    rows: list[Row] = []
+    for key in sorted(set(account.total_ns) | set(account.self_ns)):
+        number, direction = key
+        about = (nodes[number].kind, nodes[number].path, direction, account.calls.get(key, 0))
+        host, below = (
+            (one.total_ns.get(key, 0), one.self_ns.get(key, 0)) if one else (None, None)
+            for one in (account, device)
+        )
+        rows.append((step, *about, *host, *below))
+    for (stage, direction), duration in sorted(account.stages.items()):
+        on_device = device.stages.get((stage, direction), 0) if device else None
+        rows.append((step, "stage", stage, direction, 1, duration, duration, on_device, on_device))
+    for phase in (FORWARD, BACKWARD):
+        duration = account.outside.get(phase, 0)
+        on_device = device.outside.get(phase, 0) if device else None
+        rows.append((step, "outside", phase, phase, 1, duration, duration, on_device, on_device))
+    return rows
+
+
+def make_loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
+    """One batch's making, by region, and the wait for it."""
+    wait = (wait_ns, timing.receive_ns(wait_ns), timing.tensors)
+    whole = (timing.start_ns, timing.end_ns - timing.start_ns, timing.images, *wait)
+    rows: list[Row] = [(step, timing.worker, timing.pid, "batch", *whole)]
+    rows += [
+        (step, timing.worker, timing.pid, region, start_ns, end_ns - start_ns, timing.images, *(3 * [None]))
+        for region, start_ns, end_ns in timing.spans
+    ]
+    return rows
+
+
+def make_timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
+    """Intervals for the trace: phases, stages and modules, nested as they ran."""
+    slices = account.slices
+    rows: list[Row] = [(step, "steps", f"step {step}", "", account.start_ns, account.wall_ns)]
+    for phase, start_ns, end_ns in _join_slices((s, s.phase) for s in slices):
+        rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
+    rows += _make_module_rows(step, nodes, slices)
+    stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
+    for piece in slices:
+        if piece.ancestors not in stages:
+            stages[piece.ancestors] = find_stage(nodes[number] for number in piece.ancestors)
+    keyed = ((s, (stages[s.ancestors], s.direction)) for s in slices)
+    for (stage, direction), start_ns, end_ns in _join_slices(keyed):
+        if stage is not None:
+            rows.append((step, "stages", stage, direction, start_ns, end_ns - start_ns))
+    return rows
+
+
+def _make_module_rows(step: int, nodes: NodeTable, slices: Sequence[Slice]) -> list[Row]:
+    """Modules as they nest, outermost first; one pass, since it is done between two steps."""
+    levels: list[list[Row]] = []  # by depth
+    since: list[int] = []  # when the open ones began
+    stack: tuple[int, ...] = ()
+    direction, end_ns = "", 0
+    for piece in (*slices, None):
+        coming = () if piece is None else piece.ancestors
+        kept = 0
+        if piece is not None and piece.direction == direction and piece.start_ns == end_ns:
+            places = (depth for depth, (a, b) in enumerate(zip(stack, coming, strict=False)) if a != b)
+            kept = len(stack) if stack == coming else next(places, min(len(stack), len(coming)))
+        for depth in range(kept, len(stack)):
+            node = nodes[stack[depth]]
+            begun_ns = since[depth]
+            name = node.path or node.type_name
+            levels[depth].append((step, "modules", name, direction, begun_ns, end_ns - begun_ns))
+        if piece is None:
+            break
+        del since[kept:]
+        since += [piece.start_ns] * (len(coming) - kept)
+        levels += [[] for _ in range(len(coming) - len(levels))]
+        stack, direction, end_ns = coming, piece.direction, piece.end_ns
+    return [row for level in levels for row in level]
+
+
+def _join_slices(keyed: Iterable[tuple[Slice, Any]]) -> Iterable[tuple[Any, int, int]]:
+    current: Any = None
+    start_ns = end_ns = 0
+    begun = False
+    for piece, key in keyed:
+        if begun and key == current and piece.start_ns == end_ns:
+            end_ns = piece.end_ns
+            continue
+        if begun:
+            yield current, start_ns, end_ns
+        current, start_ns, end_ns, begun = key, piece.start_ns, piece.end_ns, True
+    if begun:
+        yield current, start_ns, end_ns
+
+
+SOURCE, METRIC = "step", "processor_ns"
+
+
+def sum_processor_time(marks: Sequence[int], nodes: NodeTable) -> dict[str, int]:
+    """Processor time by phase, and of the whole "step"; between two marks one phase runs."""
+    spent: dict[str, int] = {}
+    stack: list[str] = []
+    last_ns: int | None = None
+    first_ns = 0
+    for index in range(0, len(marks) - 1, 2):
+        code, now_ns = marks[index], marks[index + 1]
+        if code == STEP_BEGINS:
+            spent, stack, last_ns, first_ns = {}, ["data"], now_ns, now_ns
+            continue
+        if last_ns is None:
+            continue
+        phase = stack[-1] if stack else "other"
+        spent[phase] = spent.get(phase, 0) + now_ns - last_ns
+        last_ns = now_ns
+        if code == BATCH_ARRIVED:
+            stack = []
+        elif code == STEP_ENDS:
+            spent["step"] = now_ns - first_ns
+        elif code & ACTION_MASK == ENTER:
+            stack.append(nodes[code >> NODE_SHIFT].path)
+        elif code & ACTION_MASK == EXIT and stack:
+            stack.pop()
+    return spent if "step" in spent else {}
+
+
+def make_processor_rows(start_ns: int, marks: Sequence[int], nodes: NodeTable) -> list[tuple[Any, ...]]:
+    """Rows of `telemetry` that belong to the step which began at `start_ns`."""
+    return [
+        (start_ns, SOURCE, f"{METRIC} {phase}", float(spent), "ns")
+        for phase, spent in sum_processor_time(marks, nodes).items()
+    ]

@@ -1,0 +1,225 @@
+"""Rows of finished steps: accounts, operators, and device times that arrive late.
+
+Rows go to the writer, in order. The writer knows nothing of this: whoever wants rows on disk asks here
+(`flush_rows`, `close_tables`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from detscope.record.content import BatchContent
+from detscope.record.device.clock import CudaClock
+from detscope.record.loader import BatchTiming
+from detscope.record.memory.growth import GrowthWatch
+from detscope.record.operators.attribution import attribute_operators
+from detscope.record.operators.device_rows import StepSpan, make_device_tables
+from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
+from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
+from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
+from detscope.record.steps.nodes import PHASES, NodeTable
+from detscope.record.steps.replay import StepAccount, replay_events
+from detscope.record.steps.rows import (
+    make_loader_rows,
+    make_processor_rows,
+    make_span_rows,
+    make_step_rows,
+    make_timeline_rows,
+)
+from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
+from detscope.runs.writer import RunWriter
+
+_COUNTS = ("network_pixels", "padded_pixels", "proposals", "sampled_rois", "detections")
+_DATA = PHASES.index("data")
+_DATA_BEGINS, _DATA_ENDS = encode_event(_DATA, ENTER), encode_event(_DATA, EXIT)
+
+
+@dataclass
+class OpenStep:
+    """A step while it runs and until its rows are written."""
+
+    index: int
+    epoch: int
+    mode: str
+    start_ns: int
+    waited_ns: int  # when the batch had arrived
+    pause_ns: int = 0
+    first_of_epoch: bool = False
+    timing: BatchTiming | None = None
+    end_ns: int = 0
+    first_handle: Any = None
+    events: list[int] = field(default_factory=list)
+    handles: list[Any] = field(default_factory=list)
+    processor: list[int] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    content: BatchContent = field(default_factory=BatchContent)
+
+    def content_row(self) -> tuple[Any, ...]:
+        """Its row of the table `content`."""
+        content = self.content
+        counts = [self.counts.get(name) for name in _COUNTS]
+        found = (content.images, content.boxes, content.pixels, *counts)
+        return (self.index, *found, self.pause_ns, self.first_of_epoch, content.image_ids)
+
+
+class StepTables:
+    """Turns finished steps into rows; waits for device times without blocking the loop."""
+
+    def __init__(
+        self, writer: RunWriter, nodes: NodeTable, traced_steps: int, device_clock: CudaClock | None
+    ) -> None:
+        self._writer = writer
+        self._nodes = nodes
+        self._traced_left = traced_steps
+        self._device_clock = device_clock
+        self._waiting: deque[OpenStep] = deque()
+        self._repeats = RepeatedSteps(nodes)
+        self._operator_events: list[int] = []
+        self.operator_spans: list[StepSpan] = []  # of the steps of the window of operators that is open
+        self._operator_sums = [0] * 4  # of all windows: steps, backward, of that in modules, unlinked
+        self._nodes_written = 0
+        self._drawn_until_ns = 0  # end of the first operator step that the trace shows
+        self._growth = GrowthWatch()
+
+    def add_step(self, step: OpenStep) -> None:
+        """Take a finished step; write it now, or when the device has caught up."""
+        with no_garbage_collection():
+            if step.mode not in (RECORDED, BARE):
+                self._growth.start_again()
+            elif not self._traced_left:  # rows of the trace take memory of their own
+                self._growth.end_step(step.index)
+            if step.mode == OPERATORS:
+                self._operator_events += step.events
+                self.operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
+            self._waiting.append(step)
+            self._write_ready()
+
+    def flush_rows(self, wait: bool = True) -> None:
+        """Have everything that is ready written to disk."""
+        self._write_repeated()
+        self._writer.flush_parts(wait)
+
+    def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
+        """Give the writer what is still waiting."""
+        if self._waiting and self._device_clock is not None:
+            self._device_clock.wait_for_device()
+        self._write_ready(waited=True)
+        self._write_repeated()
+        self._writer.append_rows("telemetry", telemetry)
+        self._writer.info["growth"] = self._growth.describe_growth()
+
+    def _write_ready(self, waited: bool = False) -> None:
+        clock = self._device_clock
+        while self._waiting:
+            step = self._waiting[0]
+            if clock is not None and step.handles and not waited and not clock.has_passed(step.handles[-1]):
+                return
+            self._write_step(self._waiting.popleft())
+
+    def _write_step(self, step: OpenStep) -> None:
+        waiting = (_DATA_BEGINS, step.start_ns, NO_SEQUENCE, _DATA_ENDS, step.waited_ns, NO_SEQUENCE)
+        events = [*waiting, *step.events]
+        traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
+        device_times: list[int] | None = None  # of the events; waiting for the batch is none of them
+        clock, first = self._device_clock, step.first_handle
+        if clock is not None and first is not None and step.handles:
+            device_times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
+            clock.recycle_marks([first, *step.handles])
+        layout = None if traced or step.mode == BARE else self._repeats.find_layout(events)
+        if layout is not None:
+            moments = moments_of(events, step.start_ns, step.end_ns)
+            on_device = None
+            if device_times is not None:
+                on_device = np.array([0, *device_times, device_times[-1]], np.int64)
+            self._repeats.keep_step(layout, KeptStep(step.index, step.epoch, step.mode, moments, on_device))
+        else:
+            account = replay_events(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
+            self._write_account(step, account, events, device_times)
+            if traced:
+                self._traced_left -= 1
+                if step.mode == OPERATORS and not self._drawn_until_ns:
+                    self._drawn_until_ns = step.end_ns
+                self._writer.append_rows("timeline", make_timeline_rows(step.index, self._nodes, account))
+        writer = self._writer
+        if step.timing is not None:
+            writer.append_rows(
+                "loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns)
+            )
+        if step.mode != BARE:
+            writer.append_rows("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
+        writer.append_rows("content", [step.content_row()])
+        new = self._nodes.in_order[self._nodes_written :]
+        self._nodes_written = len(self._nodes)
+        named = [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
+        writer.append_rows("nodes", named)
+
+    def _write_account(
+        self,
+        step: OpenStep | KeptStep,
+        account: StepAccount,
+        events: list[int],
+        device_times: list[int] | None,
+    ) -> None:
+        about = (step.index, step.epoch, step.mode)
+        if step.mode == BARE:
+            lengths = {"step": account.wall_ns, "data": account.phases["data"]}
+            rows = [(*about, name, account.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
+            self._writer.append_rows("steps", rows)
+            return
+        device = None
+        if device_times is not None:
+            device = replay_events(events, self._nodes, 0, device_times[-1], times=device_times)
+        self._writer.append_rows("steps", make_step_rows(*about, account, device))
+        if step.mode != WARMUP and account.self_ns:
+            self._writer.append_rows("spans", make_span_rows(step.index, self._nodes, account, device))
+
+    def _write_repeated(self) -> None:
+        with no_garbage_collection():
+            frames, odd = self._repeats.take_frames()
+            for layout, step in odd:
+                events = join_events(layout, step.moments)
+                start_ns, *_, end_ns = step.moments.tolist()
+                times = None if step.device_moments is None else step.device_moments.tolist()[1:-1]
+                account = replay_events(events, self._nodes, start_ns, end_ns)
+                self._write_account(step, account, events, times)
+            for table, frame in frames:
+                self._writer.append_frame(table, frame, sorted_by="step")
+
+    def add_operators(self, raw: OperatorEvents) -> None:
+        """Take the operators of a window that has just ended; windows that were cut in two are summed up."""
+        spans = self.operator_spans
+        with no_garbage_collection():
+            result = attribute_operators(raw, self._nodes, self._operator_events)
+            self._writer.append_frame("ops", result.operators)
+            frames = make_device_tables(raw, result, self._nodes, self._operator_events, spans)
+            for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
+                self._writer.append_frame(table, frame)
+            if self._drawn_until_ns:
+                step = spans[0].index if spans else -1
+                for track, intervals in (("operators", result.host), ("kernels", result.device)):
+                    drawn = intervals.filter(pl.col("start_ns") < self._drawn_until_ns)
+                    about = {"step": pl.lit(step, pl.Int64), "track": pl.lit(track), "direction": pl.lit("")}
+                    self._writer.append_frame("timeline", drawn.with_columns(**about))
+        backward = (result.backward_ns, result.backward_in_modules_ns)
+        found = (max(1, len(spans)), *backward, result.kernels_unlinked)
+        self._operator_sums = [sum(pair) for pair in zip(self._operator_sums, found, strict=True)]
+        steps, backward_ns, in_modules_ns, unlinked = self._operator_sums
+        self._writer.info["operators"] = {
+            "steps": steps,
+            "backward_attributed": in_modules_ns / backward_ns if backward_ns else None,
+            "backward_ns": backward_ns,
+            "kernels_unlinked": unlinked,
+        }
+        self.forget_operators()
+
+    def forget_operators(self, all_windows: bool = False) -> None:
+        """A window has ended, or was given up; all of them: what they told is not part of the run."""
+        self._operator_events, self.operator_spans = [], []
+        if all_windows:
+            self._operator_sums = [0] * 4
+            self._writer.info.pop("operators", None)

@@ -1,0 +1,1 @@
+"""Renderers of sections: terminal, page, Markdown, CSV, pictures and TensorBoard; none knows a figure."""

@@ -1,0 +1,83 @@
+"""How it was measured: environment, own cost, steadiness, definitions, what could not be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from detscope.analyze.device.processor import TelemetryFigures
+from detscope.analyze.drawing import ReportData
+from detscope.analyze.step.overhead import OwnCost
+from detscope.report.figures import interval, number, with_unit
+from detscope.report.model import Block, Column, Notes, Section, Table, Value
+from detscope.report.sections import SectionPart
+
+BRIEF_TELEMETRY = 16
+Fact = str | int | float | bool | None | list["Fact"] | Mapping[str, "Fact"]
+
+
+def section(data: ReportData) -> Section:
+    """Everything a doubter asks for."""
+    summary = data.summary
+    blocks: list[Block] = []
+    remarks = [f"cannot tell: {text}" for text in summary.cannot_tell] + summary.notes
+    if remarks:
+        blocks.append(Notes(remarks, brief=True))
+    facts = [[name, text] for name, text in _run_facts(data)]
+    blocks.append(Table("facts", "This run and its machine", [Column("what"), Column("value")], facts))
+    blocks += _telemetry_tables(summary.telemetry)
+    columns = [Column("number"), Column("definition", "sentence")]
+    definitions: list[list[Value]] = [[one.name, one.text] for one in summary.definitions]
+    blocks.append(Table("definitions", "What the numbers mean", columns, definitions))
+    return Section("method", "How it was measured", _headline(summary.overhead_ratio), "", blocks)
+
+
+def _headline(cost: OwnCost) -> str:
+    if cost.value is None:
+        return f"What recording costs is not known: {cost.why}"
+    ends = interval(cost.ci95)
+    return f"Steps take {number(cost.value, 3)} times as long as without a recorder, 95 % interval {ends}"
+
+
+def _run_facts(data: ReportData) -> Iterator[tuple[str, str]]:
+    summary = data.summary
+    for key in ("run", "verb", "status", "reason", "device", "batch_size", "precision", "level"):
+        if (value := getattr(summary, key)) is not None:
+            yield key, str(value)
+    yield "steadiness", f"{summary.stability.verdict}: {summary.stability.reason}"
+    for key in ("model", "weights", "data", "environment"):
+        yield from _flatten_facts(key, data.run.info.get(key))
+
+
+def _flatten_facts(name: str, value: Fact) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flatten_facts(f"{name}.{key}", inner)
+    elif value not in (None, "", []):
+        yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _telemetry_tables(telemetry: Sequence[TelemetryFigures]) -> Iterator[Table]:
+    """What the machine did meanwhile; cores and workers one by one are left to the page."""
+    single = [row for row in telemetry if row.source.startswith(("core:", "worker:"))]
+    whole = [row for row in telemetry if row not in single]
+    for name, caption, chosen, most in (
+        ("telemetry", "The machine, sampled while it ran", whole, BRIEF_TELEMETRY),
+        ("telemetry-single", "Single cores and workers, sampled while it ran", single, 0),
+    ):
+        columns = [Column("source"), Column("metric"), Column("mean", "number"), Column("max", "number")]
+        columns.append(Column("samples", "count", brief=False))
+        rows: list[list[Value]] = [
+            [
+                row.source,
+                row.metric.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
+                with_unit(row.mean, row.unit or ""),
+                with_unit(row.max, row.unit or ""),
+                row.n,
+            ]
+            for row in chosen
+        ]
+        if rows:
+            yield Table(name, caption, columns, rows, brief_rows=most)
+
+
+PART = SectionPart("method", 170, section)

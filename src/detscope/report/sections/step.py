@@ -1,0 +1,166 @@
+"""A step: its phases as one bar that adds up to the wall time, and all steps over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from detscope.analyze.drawing import ReportData, binned_steps, thinned
+from detscope.analyze.step.steps import Outlier
+from detscope.report.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
+from detscope.report.figures import CANNOT_TELL, interval, number, percent, with_unit
+from detscope.report.model import (
+    Absent,
+    Axis,
+    Block,
+    Chart,
+    Column,
+    Fact,
+    Facts,
+    Section,
+    Series,
+    Table,
+    Value,
+)
+from detscope.report.sections import SectionPart
+
+MOST_OUTLIERS, BRIEF_OUTLIERS = 50, 5
+_MODES = (
+    ("warmup", "warm-up", GREY, "cross"),
+    ("recorded", "recorded", BLUE, "circle"),
+    ("bare", "bare (unrecorded)", ORANGE, "diamond"),
+    ("ops", "with operators", RED, "triangle"),
+)
+
+
+def section(data: ReportData) -> Section | Absent:
+    """Phases and steps."""
+    summary = data.summary
+    phases, whole = summary.phases, summary.step_ms.p50
+    if not phases or whole is None:
+        return Absent("A step", "no complete step was recorded")
+    largest = max(phases, key=lambda phase: phase.ms)
+    bar = one_bar(
+        [(phase.name, phase.ms, PHASE_COLOURS.get(phase.name, GREY)) for phase in phases if phase.ms]
+    )
+    rows = [[phase.name, phase.ms, phase.share, phase.p50, phase.n, phase.device_ms] for phase in phases]
+    blocks: list[Block] = [
+        Facts(list(_time_facts(data)), full=False),
+        Chart(
+            "phases",
+            f"The phases of a step add up to {with_unit(whole, 'ms')}",
+            bar,
+            Axis("ms"),
+            Axis(hidden=True),
+            height=150,
+        ),
+        Table(
+            "phases-table",
+            "Phases of a step",
+            [
+                Column("Phase"),
+                Column("ms", "ms"),
+                Column("share", "share", bar=True),
+                Column("median ms", "ms", brief=False),
+                Column("n", "count", brief=False),
+                Column("device ms", "ms", brief=False),
+            ],
+            [*rows, ["step", whole, 1.0, whole, summary.step_ms.n, None]],
+            brief_rows=len(rows) + 1 if summary.verb != "infer" else 0,
+        ),
+        _steps_chart(data),
+        _steps_table(data),
+    ]
+    outliers = summary.outliers
+    if outliers:
+        blocks.append(
+            Table(
+                "outliers",
+                f"{len(outliers)} steps far above the median: in medians, not in shares",
+                [
+                    Column("step", "count"),
+                    Column("ms", "ms"),
+                    Column("times median", "number"),
+                    Column("why", "sentence"),
+                ],
+                [[row.step, row.ms, row.times_median, _why_slow(row)] for row in outliers[:MOST_OUTLIERS]],
+                brief_rows=BRIEF_OUTLIERS,
+            )
+        )
+    return Section(
+        "step",
+        "A step",
+        f"{largest.name.capitalize()} takes {percent(largest.share)} of {with_unit(whole, 'ms')}",
+        "Wall time from asking for a batch to asking for the next. Each phase is its share of the typical"
+        " steps times the median step, so that phases add up to it; `other` is what lies in none.",
+        blocks,
+    )
+
+
+def _why_slow(row: Outlier) -> str:
+    return "; ".join(part for part in (row.file, row.size, row.why, *row.special) if part)
+
+
+def _time_facts(data: ReportData) -> Iterator[Fact]:
+    summary, step = data.summary, data.summary.step_ms
+    infers, recorded_elsewhere = summary.verb == "infer", summary.verb == "import"
+    label = "latency" if infers else "step"
+    many = f"{step.n} {'passes' if infers else 'steps'}"
+    text = f"median {with_unit(step.p50, 'ms')}, 95 % interval {interval(step.ci95)}, {many}"
+    yield Fact(label, text, "strong")
+    ends = (("p95", step.p95, step.p95_why), ("p99", step.p99, step.p99_why))
+    yield Fact(
+        "", ", ".join(f"{name} {with_unit(value, 'ms') if why is None else why}" for name, value, why in ends)
+    )
+    if infers and summary.first_image_ms is not None:
+        yield Fact("", f"the very first took {with_unit(summary.first_image_ms, 'ms')}")
+    speed = with_unit(summary.images_per_s, "images/s") if summary.images_per_s is not None else CANNOT_TELL
+    if step.mean is not None:
+        speed += f", mean {with_unit(step.mean, 'ms')}, over all {step.mean_n} measured"
+        speed += "" if recorded_elsewhere else ", bare ones as well"
+    yield Fact("speed", speed)
+    steady = summary.stability
+    yield Fact(
+        "steadiness", f"{steady.verdict}: {steady.reason}", "" if steady.verdict == "stable" else "warn"
+    )
+    warmup = summary.warmup
+    if warmup.n:
+        first, median = with_unit(warmup.first_ms, "ms"), with_unit(warmup.p50, "ms")
+        yield Fact("warm-up", f"{warmup.n} steps apart: first {first}, median {median}")
+    cost = summary.overhead_ratio
+    if cost.value is not None and cost.ci95 is not None:
+        ends95 = f"[{number(cost.ci95.low, 3)}, {number(cost.ci95.high, 3)}]"
+        ratio = f"{number(cost.value, 3)} x a step without a recorder"
+        yield Fact("own cost", f"{ratio}, 95 % interval {ends95}, n {cost.n}")
+    elif not recorded_elsewhere:
+        yield Fact("own cost", f"{CANNOT_TELL}: {cost.why}")
+    if (attributed := summary.backward_attributed) is not None:
+        by = summary.backward_attributed_by
+        yield Fact("backward", f"{percent(attributed)} of its time belongs to modules (by {by})")
+
+
+def _steps_chart(data: ReportData) -> Chart:
+    lines = []
+    for mode, name, colour, symbol in _MODES:
+        chosen = data.steps.filter(pl.col("mode") == mode)
+        if chosen.height:
+            x, y = thinned(chosen["step"].to_list(), [round(ms, 4) for ms in chosen["ms"].to_list()])
+            points = chosen.height < 400 or mode != "recorded"
+            look = "points" if points else "lines"
+            lines.append(Series(name, x, y, colour, look, symbol, width=1))  # type: ignore[arg-type]
+    label = "Every step over time: warm-up, recorded and bare steps apart"
+    return Chart("steps-over-time", label, lines, Axis("step"), Axis("ms", lowest=0))
+
+
+def _steps_table(data: ReportData) -> Table:
+    columns = [Column("steps"), Column("lowest ms", "ms"), Column("median ms", "ms")]
+    columns += [Column("highest ms", "ms"), Column("n", "count")]
+    rows: list[list[Value]] = [
+        [f"{row.first}–{row.last}", row.lowest_ms, row.median_ms, row.highest_ms, row.n]
+        for row in binned_steps(data.steps)
+    ]
+    return Table("steps-table", "Steps over time in stretches", columns, rows)
+
+
+PART = SectionPart("step", 20, section)

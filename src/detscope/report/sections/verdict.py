@@ -1,0 +1,95 @@
+"""The first screen: what ran, the verdict, the figures that are read first, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detscope.analyze.drawing import ReportData
+from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
+from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
+from detscope.report.sections import SectionPart
+
+MOST_FINDINGS = 5
+_RANDOM_WEIGHTS = "random weights: proposals and NMS load differ from a trained model"
+_TONES: dict[str, Tone] = {"stable": "good", "unstable": "warn", "error": "bad"}
+
+
+def section(data: ReportData) -> Section:
+    """The verdict and its evidence."""
+    said = data.summary.verdict or CANNOT_TELL
+    blocks: list[Block] = [Facts(list(_run_facts(data)), full=False), Cards(list(_cards(data)))]
+    findings = [
+        Finding(row.title, row.evidence, _gain_words(row.gain_share), row.command or row.how)
+        for row in [row for row in data.summary.advice if row.about == "time"][:MOST_FINDINGS]
+    ]  # what lowers the peak stands with the memory
+    if findings:
+        blocks.append(Findings(findings))
+    return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
+
+
+def _gain_words(share: float | None) -> str:
+    return f"saves up to {share * 100:.0f} % of the step" if share is not None else ""
+
+
+def _run_facts(data: ReportData) -> Iterator[Fact]:
+    summary = data.summary
+    if summary.imported is None:  # else files stand in the place of a model
+        yield from _model_facts(data)
+    batch, level = summary.batch_size, summary.level
+    setting = [summary.device, f"batch {batch}" if batch else None, summary.precision]
+    setting.append(f"level {level}" if level else None)
+    yield Fact("on", ", ".join(part for part in setting if part) or CANNOT_TELL)
+    if summary.status != "ok":
+        reason = f": {summary.reason}" if summary.reason else ""
+        yield Fact("status", (summary.status or CANNOT_TELL) + reason, "bad")
+
+
+def _model_facts(data: ReportData) -> Iterator[Fact]:
+    info = data.run.info
+    model, weights, about = info.get("model") or {}, info.get("weights") or {}, info.get("data") or {}
+    details = [model["family"]] if model.get("family") else []
+    details += [f"{count(model['parameters'])} parameters"] if model.get("parameters") else []
+    name = model.get("name") or CANNOT_TELL
+    yield Fact("model", name + (f" ({', '.join(details)})" if details else ""), "strong")
+    kind = weights.get("kind")
+    note = weights.get("note") or (_RANDOM_WEIGHTS if kind == "random" else "")
+    yield Fact(
+        "weights", f"{kind or CANNOT_TELL}{f': {note}' if note else ''}", "warn" if kind == "random" else ""
+    )
+    classes = about.get("classes")
+    many = len(classes) if isinstance(classes, list) else classes
+    parts = [about.get("name") or CANNOT_TELL]
+    parts += [f"{about['images']:,} images"] if about.get("images") is not None else []
+    parts += [f"{many:,} classes"] if many is not None else []
+    yield Fact("data", ", ".join(parts))
+
+
+def _cards(data: ReportData) -> Iterator[Card]:
+    summary, step = data.summary, data.summary.step_ms
+    what = "per image" if summary.verb == "infer" and summary.batch_size == 1 else "per step"
+    if step.p50 is not None:
+        detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
+        yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
+    if summary.images_per_s is not None:
+        speed = f"{number(summary.images_per_s)} images/s"
+        yield Card("Speed", speed, f"batch {summary.batch_size or CANNOT_TELL}")
+    yield from _accuracy_cards(data)
+    memory = summary.memory
+    if memory is not None and memory.peak_bytes is not None:
+        yield Card("Peak of allocated memory", with_unit(memory.peak_bytes, "bytes"))
+    use = summary.device_use
+    if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
+        yield Card("Device busy with kernels", percent(use.utilisation.kernels))
+    steady, cost = summary.stability, summary.overhead_ratio.value
+    detail = steady.reason + (f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else "")
+    yield Card("Trust", steady.verdict, detail, _TONES.get(steady.verdict, ""))
+
+
+def _accuracy_cards(data: ReportData) -> Iterator[Card]:
+    accuracy = data.summary.accuracy
+    for name, value in (("AP", accuracy.ap), ("AP50", accuracy.ap50)) if accuracy is not None else ():
+        if value is not None:
+            yield Card(f"Accuracy ({name})", f"{value:.3f}")
+
+
+PART = SectionPart("verdict", 10, section)

@@ -1,0 +1,32 @@
+"""What trying changes told: estimate against measurement, then what to do."""
+
+from __future__ import annotations
+
+from detscope.analyze.sweep.tuning import TriedChange, TuneResult
+from detscope.report.figures import signed_interval
+from detscope.report.model import Block, Column, Fact, Facts, Section, Table
+
+
+def tuning_sections(result: TuneResult) -> list[Section]:
+    """What was tried and what is kept."""
+    columns = [Column("change", "sentence"), Column("estimated", "change"), Column("measured", "change")]
+    columns += [Column("95 % interval"), Column("verdict", "sentence")]
+    body = [
+        [
+            row.title,
+            row.estimated_gain,
+            row.measured_gain,
+            signed_interval(row.measured_ci95),
+            _verdict_of(row),
+        ]
+        for row in result.tried
+    ]
+    caption = "Gain: share of the time per image that a change saves"
+    blocks: list[Block] = [Table("tried", caption, columns, body, brief_rows=len(body))]
+    if result.config:
+        blocks.append(Facts([Fact("use it", f"detscope train --config {result.config}", "strong")]))
+    return [Section("tuning", "Tuning", result.verdict, "", blocks, brief_title=True)]
+
+
+def _verdict_of(row: TriedChange) -> str:
+    return f"{row.verdict}: {row.why}" if row.why else row.verdict

@@ -1,0 +1,1 @@
+"""`detscope eval`: accuracy of a model or of a file of detections."""

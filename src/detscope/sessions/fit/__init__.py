@@ -1,0 +1,1 @@
+"""`detscope fit` and `detscope score`: device models from what was measured."""

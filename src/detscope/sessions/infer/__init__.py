@@ -1,0 +1,1 @@
+"""`detscope infer`: images through a detector."""

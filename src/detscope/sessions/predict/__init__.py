@@ -1,0 +1,1 @@
+"""`detscope predict`: a network or a run before it runs."""

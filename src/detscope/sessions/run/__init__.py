@@ -1,0 +1,1 @@
+"""`detscope run` and `detscope.watch()`: scripts as they are."""

@@ -1,0 +1,295 @@
+"""`detscope run` and `detscope.watch()`: a script as it is, with somebody listening."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from detscope.record.script.endings import ScriptStopped, clean_error
+from detscope.record.script.options import ScriptOptions, make_options
+from detscope.sessions.run import script as script_main
+from detscope.sessions.run.children import ChildProcesses, when_group_comes
+from detscope.sessions.run.script import ScriptTarget, execute_script
+
+if TYPE_CHECKING:
+    from detscope.analyze.summary import RunSummary
+    from detscope.record.script.hooks import Hooks
+    from detscope.record.script.tracker import ScriptTracker
+    from detscope.sessions.ranks.meeting import Meeting
+
+_PREFIX = "detscope: "
+_current: Watch | None = None
+
+
+class Watch:
+    """A script that is being listened to, from now on or from when it imports torch."""
+
+    def __init__(self, options: ScriptOptions, quiet: bool = False, json_file: Path | None = None) -> None:
+        self._options = options
+        self._quiet = quiet
+        self._json_file = json_file
+        self._tracker: ScriptTracker | None = None
+        self._hooks: Hooks | None = None
+        self._finder: _TorchImport | None = None
+        self._children: ChildProcesses | None = None
+        self._meeting: Meeting | None = None  # with ranks that torchrun did not start
+        self._process = os.getpid()
+        self._closed = False
+        self.run: Path | None = None  # once it has ended
+
+    def begin_listening(self) -> None:
+        """Listen. torch is not imported here: a script may set its threads or devices before it does so."""
+        self._children = ChildProcesses(self._options, self._quiet, self._json_file, self.stop)
+        self._children.begin_watching()
+        self._when_torch_is_there(self._attach_hooks)
+
+    def begin_as_rank(self) -> None:
+        """Listen once this process is part of a group of several; until then it is none of our business."""
+        self._when_torch_is_there(lambda _new: when_group_comes(self._attach_hooks))
+
+    def _when_torch_is_there(self, then: Callable[[bool], None]) -> None:
+        """Call back now, or when the script imports torch; whether it is new is told."""
+        if "torch" in sys.modules:
+            then(False)
+        else:
+            self._finder = _TorchImport(lambda: then(True))
+            sys.meta_path.insert(0, self._finder)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it listens to torch."""
+        return self._tracker is not None
+
+    def _attach_hooks(self, torch_is_new: bool = False) -> None:
+        from detscope.record.script.hooks import Hooks
+        from detscope.record.script.tracker import ScriptTracker
+
+        self._tracker = ScriptTracker(self._options)
+        if self._options.rank is None:
+            from detscope.sessions.ranks.meeting import Meeting
+
+            self._meeting = Meeting()
+            ranks = self._tracker.recording.ranks
+            ranks.group_seen, ranks.look = self._meeting.see_group, self._meeting.look_for_leader
+        self._hooks = Hooks(self._tracker)
+        self._hooks.install(torch_is_new)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that listens, and not a child of it."""
+        return os.getpid() == self._process
+
+    def stop(self, error: BaseException | None = None) -> Path | None:
+        """End the recording and write the run; returns its folder."""
+        global _current
+        if self._closed or not self.is_here:
+            return self.run
+        self._closed = True
+        _current = None
+        if self._finder is not None:
+            self._finder.leave_path()
+        recorded = [] if self._children is None else self._children.end_watching()
+        reason = None if self._children is None else self._children.explain_nothing()
+        if self._tracker is None or self._hooks is None:
+            if not recorded:
+                self._print_lines([f"nothing was recorded: {reason or 'the script never imported torch'}"])
+            return None
+        if recorded and not self._tracker.roots.all:  # which said what there is to say
+            self._tracker.active = self._tracker.writing = False
+            self._hooks.remove()
+            self.run = recorded[0]
+            return self.run
+        unwritten = "the run"
+        try:
+            self._tracker.recording.no_step = reason
+            self.run = self._tracker.close_run(error)
+            self.run = self._join_ranks(self.run, error)
+            if self.run is not None:
+                unwritten = f"the report of {self.run}"  # whose recording is safe
+                self._publish(self.run, error)
+        except Exception as failure:  # never instead of what the script did
+            self._print_lines([f"{unwritten} could not be written: {type(failure).__name__}: {failure}"])
+        finally:
+            self._hooks.remove()
+        return self.run
+
+    def _join_ranks(self, run: Path, error: BaseException | None) -> Path | None:
+        """Of several ranks, rank 0 shows what all of them recorded; one that failed keeps its own run."""
+        failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
+        if self._meeting is not None:
+            return self._meeting.finish_run(run, self._options.script, failed=failed)
+        if failed:
+            return run
+        from detscope.sessions.ranks.merge import finish_rank
+
+        return finish_rank(run)
+
+    def _publish(self, run: Path, error: BaseException | None) -> None:
+        from detscope.report.publish import publish_run
+        from detscope.runs.standard_json import as_standard_json
+
+        summary = publish_run(run)
+        if self._json_file is not None:
+            text = json.dumps(as_standard_json(summary), indent=2)
+            self._json_file.write_text(text + "\n", encoding="utf-8")
+        self._print_lines(_summary_lines(summary, isinstance(error, ScriptStopped)))
+
+    def _print_lines(self, lines: Sequence[str]) -> None:
+        """On stderr, after everything the script wrote; its stdout is its own."""
+        if not self._quiet and sys.stderr is not None:
+            sys.stderr.write("".join(f"{_PREFIX}{line}\n" for line in lines))
+            sys.stderr.flush()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(error)
+
+
+class _TorchImport(MetaPathFinder, Loader):
+    """Calls back when torch has been imported, and is gone."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._plain: Loader | None = None
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Stand between Python and torch's own loader."""
+        if name != "torch":
+            return None
+        self.leave_path()
+        spec = find_spec("torch")
+        if spec is None or spec.loader is None:
+            return None
+        self._plain, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As torch's own loader."""
+        return self._plain_loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Import torch, then tell."""
+        plain = self._plain_loader
+        module.__loader__ = plain
+        if module.__spec__ is not None:
+            module.__spec__.loader = plain
+        plain.exec_module(module)
+        self._then()
+
+    @property
+    def _plain_loader(self) -> Loader:
+        assert self._plain is not None
+        return self._plain
+
+    def leave_path(self) -> None:
+        """Python imports without us again."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def run_script(
+    target: ScriptTarget, options: ScriptOptions, *, quiet: bool = False, json_file: Path | None = None
+) -> None:
+    """Run a script and record it. Ends as the script ends: returns, or raises what it raised."""
+    global _current
+    watch = _current = Watch(_with_rank(options), quiet, json_file)
+    watch.begin_listening()
+    error: BaseException | None = None
+    try:
+        execute_script(target)
+    except BaseException as caught:
+        error = caught
+    if error is not None:
+        clean_error(error, script_main.__file__)
+    if error is not None and not isinstance(error, SystemExit):
+        # told now, as Python would; when it tells once more at the very end, nobody listens
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook = lambda *_: None
+    if watch.is_here:
+        watch.stop(error)
+    if error is not None:
+        raise error
+
+
+def watch(
+    *,
+    level: str = "modules",
+    memory: bool = False,
+    window: str | None = None,
+    max_steps: int | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Watch:
+    """Record this script or notebook from here on, as `detscope run` does, until its end or `stop()`."""
+    global _current
+    if _current is not None and _current.is_here:
+        return _current  # `detscope run` listens already
+    name = getattr(sys.modules.get("__main__"), "__file__", None)
+    options = make_options(
+        out=out,
+        level=level,
+        memory=memory,
+        window=window,
+        max_steps=max_steps,
+        script=Path(name).name if name else "notebook",
+    )
+    started = Watch(_with_rank(options), quiet)
+    # a spawned process knows its parent only later
+    inherits = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if inherits or multiprocessing.parent_process() is not None:
+        return started  # a worker imports the script again, and is not the script
+    _current = started
+    started.begin_listening()
+    atexit.register(lambda: started.stop(getattr(sys, "last_value", None)))
+    return started
+
+
+def listen_as_rank(options: ScriptOptions, quiet: bool, json_file: Path | None) -> Watch:
+    """In a process that a recorded script has started: record it, should it become a rank."""
+    global _current
+    watch = _current = Watch(options, quiet, json_file)
+    watch.begin_as_rank()
+    return watch
+
+
+def _with_rank(options: ScriptOptions) -> ScriptOptions:
+    from detscope.sessions.ranks.exchange import rank_place
+
+    place = rank_place()
+    return options if place is None else replace(options, rank=place.rank, ranks=place.ranks)
+
+
+def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:
+    lines = []
+    if stopped:
+        lines.append("stopped here by --max-steps; the script would have gone on")
+    if summary.reason:
+        lines.append(f"{summary.status}: {summary.reason}")
+    lines.append(summary.verdict)
+    phases = [phase for phase in summary.phases if phase.ms > 0]
+    step = summary.step_ms
+    if phases and step.p50 is not None:
+        words = ", ".join(f"{phase.name} {phase.ms:.1f}" for phase in phases)
+        lines.append(f"step {step.p50:.1f} ms (median of {step.n}): {words}")
+    if summary.images_per_s is not None and step.mean is not None:
+        speed = f"{summary.images_per_s:.1f} images/s"
+        lines.append(f"speed {speed}, mean step {step.mean:.1f} ms, over all {step.mean_n} measured steps")
+    lines += [f"note: {note}" for note in summary.notes]
+    run = Path(summary.run)
+    run = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
+    return [*lines, f"run: {run}", f"next: detscope show {run}"]

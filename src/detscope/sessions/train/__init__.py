@@ -1,0 +1,1 @@
+"""`detscope train`: one training, profiled, evaluated, kept and resumed."""

@@ -1,0 +1,60 @@
+"""Runs that version 1 recorded open with equal figures: `show --json` then and now, key by key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detscope.analyze.schema import make_schema
+from detscope.cli.main import app
+from old_figures import OldKeys
+
+OLD_RUNS = Path(__file__).parents[1] / "old_runs"
+TABLE = Path(__file__).with_name("old_keys.tsv")
+NAMES = sorted(folder.name for folder in OLD_RUNS.iterdir() if folder.is_dir())
+
+
+@pytest.fixture(scope="module")
+def old_keys() -> OldKeys:
+    return OldKeys(TABLE, make_schema("summary"))
+
+
+def without_folder(text: str, folder: str) -> Any:
+    """What a summary says, wherever its run lies; a path inside the run is its name."""
+    return json.loads(text.replace(f'"{folder}/', '"').replace(folder, "RUN"))
+
+
+def test_there_are_old_runs_of_every_kind() -> None:
+    assert NAMES == ["eval", "import", "infer", "ranks", "script", "train"]
+
+
+def test_every_successor_in_the_table_is_a_key_of_the_schema(old_keys: OldKeys) -> None:
+    assert old_keys.unknown_keys() == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_old_run_has_all_its_figures_and_they_are_equal(name, old_keys, capsys) -> None:
+    folder = OLD_RUNS / name
+    with pytest.raises(SystemExit) as ended:
+        app(["show", str(folder), "--json"], prog_name="detscope")
+    assert not ended.value.code
+    new = without_folder(capsys.readouterr().out, str(folder))
+    old = without_folder((folder / "old.json").read_text(), "RUN")
+    assert (old.pop("schema"), new["schema"]) == (1, 2)
+    assert old_keys.differences(old, new) == []
+
+
+def test_a_figure_that_changed_or_went_is_named(old_keys: OldKeys) -> None:
+    old = {"step_ms": {"p50": 2.0, "p95": "n/a (needs 90)"}, "phases_ms": {"data": 1.0}, "gone": 7}
+    now = {
+        "step_ms": {"p50": 2.0, "p95": None, "p95_why": "needs 90"},
+        "phases": [{"name": "data", "ms": 1.0}],
+    }
+    assert [one.split()[0] for one in old_keys.differences(old, now)] == ["gone"]
+    now["phases"][0]["ms"] = 1.5
+    now["step_ms"]["p95_why"] = None
+    found = [one.split()[0] for one in old_keys.differences(old, now)]
+    assert found == ["step_ms.p95", "phases_ms.data", "gone"]
