@@ -7,7 +7,8 @@ Version history:
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
     rank_steps, rank_content, rank_timeline, communication; in loader: receive_ns, tensors;
-    in communication: phase, group, blocked_after_ns, blocked_ns.
+    in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which take the
+    place of the columns device_ns, device_total_ns and device_self_ns (no longer written by recorders).
 """
 
 from __future__ import annotations
@@ -64,6 +65,28 @@ TABLES: dict[str, dict[str, str]] = {
         "self_ns": "Int64",
         "device_total_ns": "Int64",
         "device_self_ns": "Int64",
+    },
+    # on a device with a clock of its own, by its marks: one row per step and phase, as in `steps`. The phases of
+    # one stream are its step; times are on the host's clock, by a mark that both have seen
+    "device_steps": {
+        "step": "Int64",
+        "phase": "String",  # data (the device waited for a batch), ..., other; "step" is the whole
+        "stream": "Int64",  # 0: the one the model runs on; others run beside it
+        "start_ns": "Int64",  # when the device came to it
+        "wall_ns": "Int64",  # until it was through
+        "idle_ns": "Int64",  # of that at most: the host had not queued what comes next
+        "ahead_ns": "Int64",  # how far the host was ahead when it had queued the last of it
+    },
+    # the same of stages, modules, methods, functions and regions; of modules those whose turn it was
+    "device_spans": {
+        "step": "Int64",
+        "kind": "String",  # stage, module, method, function, region, outside
+        "path": "String",
+        "parent": "String",  # path of the node that called it; null: the outermost
+        "direction": "String",  # forward, backward, recompute
+        "calls": "Int64",
+        "wall_ns": "Int64",  # stages: without their parts; all others: with what they call
+        "idle_ns": "Int64",  # of that at most
     },
     # one row per node: what the paths in `spans` are
     "nodes": {
@@ -249,6 +272,8 @@ NEVER_NULL: dict[str, tuple[str, ...]] = {
     "images": ("step", "position", "name"),
     "losses": ("step", "name", "value"),
     "spans": ("step", "kind", "path", "direction", "calls", "total_ns", "self_ns"),
+    "device_steps": ("step", "phase", "start_ns", "wall_ns", "idle_ns"),
+    "device_spans": ("step", "kind", "path", "direction", "calls", "wall_ns", "idle_ns"),
     "nodes": ("kind", "path"),
     "ops": ("name", "direction", "count", "total_ns", "self_ns"),
     "costs": ("kind", "path", "direction", "flops", "self_flops", "bytes", "self_bytes"),
