@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "machine": BELOW_ALL,
     "zoo": BELOW_ALL | {"config"},
     "data": BELOW_ALL | {"config"},
-    "loops": BELOW_ALL | {"config", "zoo", "data"},
+    "loops": BELOW_ALL | {"config", "machine", "zoo", "data"},
     "record": BELOW_ALL | {"runs", "machine", "zoo"},
     "analyze": BELOW_ALL | {"runs"},
     "report": BELOW_ALL | {"runs", "analyze"},

@@ -1,8 +1,8 @@
-"""The device a model computes on, through one small interface: CUDA, ROCm, XPU, MPS; a CPU is the null device.
+"""The device a model computes on, by one small interface: CUDA, ROCm, XPU, MPS; a CPU is the null device.
 
-Whatever differs between torch's accelerators is asked here and nowhere else: marks in a stream's queue, waiting,
-capture, memory, what the profiler sees. What a device cannot do stands in `unknown` with the reason. Nothing
-here starts a device's driver that the program has not started.
+Whatever differs between torch's accelerators is asked here and nowhere else: marks in a stream's queue,
+waiting, capture, memory, what the profiler sees. What a device cannot do stands in `unknown` with the reason.
+Nothing here starts a device's driver that the program has not started.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Accelerator:
 
     def elapsed_ns(self, first: Any, last: Any) -> int:
         """Device time between two marks that it has passed."""
-        return round(first.elapsed_time(last) * 1e6)
+        return round(float(first.elapsed_time(last)) * 1_000_000)
 
     def is_capturing(self) -> bool:
         """Whether this thread's current stream is being captured into a graph: then nothing may be asked."""
@@ -212,7 +212,7 @@ KINDS: dict[str, Callable[[str], Accelerator]] = {
 
 
 def find_accelerator(device: str) -> Accelerator:
-    """The device of this name; of a kind that is not known, what all of torch's accelerators have, or nothing."""
+    """The device of this name; of an unknown kind, what all of torch's accelerators have, or nothing."""
     kind = device.partition(":")[0]
     if kind in KINDS:
         return KINDS[kind](device)
