@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
