@@ -11,13 +11,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from lagging import LaggingDevice
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import detscope
 from detscope.analyze.summary import summarize
 from detscope.errors import UsageError
-from detscope.machine.accelerator import KINDS, Accelerator
+from detscope.machine.accelerator import KINDS
 from detscope.zoo.contract import Observer, Stage
 
 
@@ -261,38 +262,8 @@ def test_counts_come_from_observers_and_a_broken_observer_breaks_nothing(tmp_pat
     assert any("cannot tell counts of head" in note for note in run.info["notes"])
 
 
-class LaggingDevice(Accelerator):
-    """A device that lags behind: marks are passed only when 400 later ones were queued, one a microsecond."""
-
-    has_clock = True
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.queued = self.passed = self.waits = 0
-
-    def make_mark(self) -> list[int]:
-        return [0]
-
-    def put_mark(self, mark: list[int]) -> int:
-        self.queued += 1
-        mark[0] = self.queued
-        return 7
-
-    def has_passed(self, mark: list[int]) -> bool:
-        return mark[0] <= max(self.passed, self.queued - 400)
-
-    def elapsed_ns(self, first: list[int], last: list[int]) -> int:
-        assert self.has_passed(first)
-        assert self.has_passed(last)
-        return (last[0] - first[0]) * 1000
-
-    def wait(self) -> None:
-        self.waits += 1
-        self.passed = self.queued
-
-
 def train_on_a_lagging_device(tmp_path, monkeypatch, **options):
-    device = LaggingDevice("lagging")
+    device = LaggingDevice()
     monkeypatch.setitem(KINDS, "cpu", lambda _name: device)
     recorder, _ = train(tmp_path, **options)
     return device, detscope.load_run(recorder.run)
