@@ -51,7 +51,7 @@ class SleepingClock(HostClock):
     def now(self) -> int:
         return perf_counter_ns()
 
-    def spend(self, duration_ns: int) -> None:  # noqa: ARG002
+    def spend(self, duration_ns: int) -> None:
         for tell in self.when_moved:
             tell()
 

@@ -1,9 +1,9 @@
 """The simulated machine: the host's clock, devices with streams, events, captures, memory. No torch in here.
 
-A stream is a queue that knows when it is free: work begins at `max(free_at, host's now)` and takes what it was
-planted to take. So the whole history of the device is known when work is queued, and "the device has done it"
-is a comparison with the host's clock. Everything is kept in `log` (work), `calls` (of the runtime) and `spans`
-(operators, annotations): the truth that figures are held against.
+A stream is a queue that knows when it is free: work begins at `max(free_at, host's now)` and takes what it
+was planted to take. So the whole history of the device is known when work is queued, and "the device has done
+it" is a comparison with the host's clock. Everything is kept in `log` (work), `calls` (of the runtime) and
+`spans` (operators, annotations): the truth that figures are held against.
 
 What events, captures and errors do is taken from torch's headers (torch/include/c10/cuda/CUDAEvent.h,
 CUDAException.h, CUDAFunctions.h) and from CUDA's runtime manual (stream capture, cudaEventElapsedTime).
@@ -25,12 +25,14 @@ from simulated.memory import Memory
 EVENT_RESOLUTION_NS = 500  # "a resolution of around 0.5 microseconds" (cudaEventElapsedTime)
 ASSERTED = "device-side assert triggered"
 NOT_WHILE_CAPTURING = "operation not permitted when stream is capturing"  # cudaErrorStreamCaptureUnsupported
-CAPTURE_BROKEN = "operation failed due to a previous error during capture"  # cudaErrorStreamCaptureInvalidated
+CAPTURE_BROKEN = (
+    "operation failed due to a previous error during capture"  # cudaErrorStreamCaptureInvalidated
+)
 CAPTURED_EVENT = "operation not permitted on an event last recorded in a capturing stream"
 ISOLATED = "dependency created on uncaptured work in another stream"  # cudaErrorStreamCaptureIsolation
 _ADVICE = (
-    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
-    " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below"
+    " might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
 )
 
 
@@ -151,6 +153,7 @@ class Machine:
         self.here = _OfThread()
         self.error_kind: type[Exception] = RuntimeError
         self.pid: int | None = None  # of the process that started the driver
+        self.profiler_tells_kinds = True  # not up to torch 2.10
         self._correlations, self._numbers = count(1), count(1)  # two counts, whose numbers collide
         self._threads: dict[int, int] = {}
 
@@ -205,7 +208,7 @@ class Machine:
             raise self.make_error(failed[1])
 
     def forbid_while_capturing(self, stream: Stream | None = None) -> None:
-        """Calls that are unsafe while a stream captures end the capture (cudaThreadExchangeStreamCaptureMode)."""
+        """Unsafe calls while a stream captures end the capture (cudaThreadExchangeStreamCaptureMode)."""
         capture = self.capture
         if capture is None:
             return
@@ -308,7 +311,7 @@ class Machine:
         mark.moment_ns = max(stream.free_at, self.clock.now())
 
     def wait_for_mark(self, mark: Mark, stream: Stream) -> None:
-        """All that comes to the stream from now on waits; a captured event draws the stream into its capture."""
+        """What comes to the stream from now on waits; a captured event draws it into its capture."""
         if mark.moment_ns is None:
             return
         self.call_runtime("cudaStreamWaitEvent", self.launch_ns, stream.device)

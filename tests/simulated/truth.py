@@ -151,7 +151,7 @@ class Labels:
             self._node_module = None
 
     def follow_operator(self) -> None:
-        """An operator is dispatched: forward its autograd node has the last number, backward it has a node."""
+        """An operator is dispatched: forward its node has the last number, backward one is under way."""
         node = torch._C._current_autograd_node()
         if node is None or not self._engines:
             self._makers[self._machine.thread, _sequence_number() - 1] = (
