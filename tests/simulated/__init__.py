@@ -23,7 +23,7 @@ from torch.autograd.variable import Variable
 from simulated.clock import HostClock, SleepingClock, product_reads
 from simulated.device import Machine
 from simulated.engine import DeviceEngine
-from simulated.operators import CostFunction, DeviceMode, Fault, OperatorCall, copy_cost, plain_cost
+from simulated.operators import CostFunction, DeviceMode, Fault, OperatorCall, plain_cost
 from simulated.profiler import install_profiler
 from simulated.surface import Driver, install_autocast, install_surface
 from simulated.tensors import TensorSurface
@@ -35,6 +35,7 @@ __all__ = [
     "HostClock",
     "Label",
     "OperatorCall",
+    "PlantedLoader",
     "Simulation",
     "SleepingClock",
     "Stretch",

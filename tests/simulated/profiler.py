@@ -2,8 +2,8 @@
 
 As Kineto gives them: an operator has a number; what it launched has the number of the runtime's call
 (`correlation_id`, a count of its own, whose numbers are operators' too) and the operator's as
-`linked_correlation_id`. The device's events are those that end while the session runs, so work of before leaks
-in, and work that is not waited for is missing; `stop` waits for the current device alone
+`linked_correlation_id`. The device's events are those that end while the session runs, so work of before
+leaks in, and work that is not waited for is missing; `stop` waits for the current device alone
 (torch/autograd/profiler.py: `__exit__`).
 """
 

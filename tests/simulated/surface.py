@@ -1,7 +1,7 @@
 """The C side of torch.cuda, simulated; its Python side runs as it is.
 
-Replaced are functions of `torch._C` (`_cuda_*`, some `_accelerator_*`) and the base classes of streams, events
-and graphs; torch's own modules of streams and graphs are loaded once more on top of these. So what
+Replaced are functions of `torch._C` (`_cuda_*`, some `_accelerator_*`) and the base classes of streams,
+events and graphs; torch's own modules of streams and graphs are loaded once more on top of these. So what
 `torch.cuda` promises in Python (lazy start, the error in forked children, contexts of devices and streams) is
 torch's own code, not a copy of it.
 """

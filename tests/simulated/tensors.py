@@ -207,6 +207,23 @@ class TensorSurface:
                 surface.settle(torch.empty(0, dtype=torch.uint8).set_(made), device)
             return made
 
+        def with_index(plain: Callable[..., Any]) -> Callable[..., Any]:
+            """Of "cuda" alone C++ would ask for the current device, before anything is dispatched."""
+
+            def make(data: Any, *args: Any, device: Any = None, **options: Any) -> torch.Tensor:
+                if device is not None:
+                    device = torch.device(device)
+                    if device.type == "cuda":
+                        device = torch.device("cuda", surface.resolve(device))
+                return plain(data, *args, device=device, **options)
+
+            return functools.wraps(plain)(make)
+
+        def new_tensor(tensor: torch.Tensor, data: Any, **options: Any) -> torch.Tensor:
+            return torch.tensor(data, **{"dtype": tensor.dtype, "device": tensor.device, **options})
+
+        for name in ("tensor", "as_tensor"):
+            put(torch, name, with_index(getattr(torch, name)))
         plain_clone = torch.UntypedStorage.clone
         put(torch.UntypedStorage, "clone", clone_storage)
         for name, stand_in in {
@@ -222,6 +239,7 @@ class TensorSurface:
             "pin_memory": pinned,
             "is_pinned": lambda tensor, *_device: is_pinned(tensor),
             "record_stream": lambda _tensor, _stream: None,
+            "new_tensor": new_tensor,
             "tolist": read("tolist"),
             "numpy": numpy,
             "__repr__": show,
