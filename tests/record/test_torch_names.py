@@ -18,58 +18,53 @@ from torch.utils.data import DataLoader
 from torch_names import NameUse, find_event_uses, find_thing, find_uses, takes_keyword
 
 # Needed: every torch from the oldest of pyproject.toml to the newest has them.
-NEEDED = set(
-    """
-    torch.UntypedStorage._new_shared
-    torch._C
-    torch._C.DisableTorchFunctionSubclass
-    torch._C._autograd.DeviceType
-    torch._C._autograd.DeviceType.CPU
-    torch._C._autograd._get_sequence_nr
-    torch._C._distributed_c10d.GradBucket
-    torch._C._distributed_c10d.PrefixStore
-    torch._C._distributed_c10d.ProcessGroup
-    torch._C._distributed_c10d.Store
-    torch._C._distributed_c10d.TCPStore
-    torch._C._distributed_c10d.Work
-    torch._C._get_tracing_state
-    torch._C._profiler._ExperimentalConfig
-    torch._C._profiler._RecordFunctionFast
-    torch._C._profiler._TensorMetadata
-    torch._foreach_lerp_
-    torch._prims_common.suggest_memory_format
-    torch.distributed._functional_collectives
-    torch.distributed.distributed_c10d._get_default_store
-    torch.distributed.distributed_c10d._update_default_pg
-    torch.fx._symbolic_trace
-    torch.nn.modules.batchnorm._BatchNorm
-    torch.nn.modules.conv._ConvNd
-    torch.nn.modules.instancenorm._InstanceNorm
-    torch.ops.profiler._record_function_enter_new
-    torch.ops.profiler._record_function_exit._RecordFunction
-    torch.utils._python_dispatch.TorchDispatchMode
-    torch.utils._pytree.tree_leaves
-    torch.utils.data._utils.fetch
-    torch.utils.data._utils.fetch._IterableDatasetFetcher
-    torch.utils.data._utils.fetch._MapDatasetFetcher
-    torch.utils.data._utils.pin_memory.pin_memory
-    torch.utils.data.dataloader._BaseDataLoaderIter
-    torch.utils.data.dataloader._MultiProcessingDataLoaderIter
-    torch.utils.data.dataloader._SingleProcessDataLoaderIter
-    torchvision.models.detection._utils.retrieve_out_channels
-    """.split()
-)
+NEEDED = {
+    "torch.UntypedStorage._new_shared",
+    "torch._C",
+    "torch._C.DisableTorchFunctionSubclass",
+    "torch._C._autograd.DeviceType",
+    "torch._C._autograd.DeviceType.CPU",
+    "torch._C._autograd._get_sequence_nr",
+    "torch._C._distributed_c10d.GradBucket",
+    "torch._C._distributed_c10d.PrefixStore",
+    "torch._C._distributed_c10d.ProcessGroup",
+    "torch._C._distributed_c10d.Store",
+    "torch._C._distributed_c10d.TCPStore",
+    "torch._C._distributed_c10d.Work",
+    "torch._C._get_tracing_state",
+    "torch._C._profiler._ExperimentalConfig",
+    "torch._C._profiler._RecordFunctionFast",
+    "torch._C._profiler._TensorMetadata",
+    "torch._foreach_lerp_",
+    "torch._prims_common.suggest_memory_format",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.distributed_c10d._get_default_store",
+    "torch.distributed.distributed_c10d._update_default_pg",
+    "torch.fx._symbolic_trace",
+    "torch.nn.modules.batchnorm._BatchNorm",
+    "torch.nn.modules.conv._ConvNd",
+    "torch.nn.modules.instancenorm._InstanceNorm",
+    "torch.ops.profiler._record_function_enter_new",
+    "torch.ops.profiler._record_function_exit._RecordFunction",
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    "torch.utils._pytree.tree_leaves",
+    "torch.utils.data._utils.fetch",
+    "torch.utils.data._utils.fetch._IterableDatasetFetcher",
+    "torch.utils.data._utils.fetch._MapDatasetFetcher",
+    "torch.utils.data._utils.pin_memory.pin_memory",
+    "torch.utils.data.dataloader._BaseDataLoaderIter",
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+    "torch.utils.data.dataloader._SingleProcessDataLoaderIter",
+    "torchvision.models.detection._utils.retrieve_out_channels",
+}
 # Optional, and what is done in a torch that lacks them.
-OPTIONAL = dict.fromkeys(
-    """
-    torch._C._dynamo.eval_frame
-    torch._C._dynamo.eval_frame._FrameAction.DEFAULT
-    torch._C._dynamo.eval_frame._FrameAction.SKIP
-    torch._C._dynamo.eval_frame._FrameExecStrategy
-    torch._C._dynamo.eval_frame.set_code_exec_strategy
-    """.split(),
-    "the compiler looks at our functions itself",
-)
+OPTIONAL = {
+    "torch._C._dynamo.eval_frame": "the compiler looks at our functions itself",
+    "torch._C._dynamo.eval_frame._FrameAction.DEFAULT": "the same",
+    "torch._C._dynamo.eval_frame._FrameAction.SKIP": "the same",
+    "torch._C._dynamo.eval_frame._FrameExecStrategy": "the same",
+    "torch._C._dynamo.eval_frame.set_code_exec_strategy": "the same",
+}
 
 
 def make_node() -> Any:

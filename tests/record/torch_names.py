@@ -1,4 +1,4 @@
-"""Which names of torch and torchvision the package uses, found in its source; asked by test_torch_names.py."""
+"""Which names of torch and torchvision the package uses, as its source tells; for test_torch_names.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LACKING = {"ImportError", "AttributeError", "TypeError", "Exception"}
 
 @dataclass(frozen=True)
 class NameUse:
-    """One place: a dotted name, or `*._name` for an attribute of whatever it is, or of a text that names one."""
+    """One place: a dotted name, or `*._name` for an attribute of something, or a text that names one."""
 
     name: str
     place: str
@@ -133,8 +133,8 @@ class _FileWalk:
             above = self._above[node]
             if not (isinstance(above, ast.Attribute) and self._path_of(above)):  # else part of a longer one
                 yield from self._read_call(node, path, whole=True)
-        elif path is None and _PRIVATE.fullmatch(node.attr) and node.attr not in self._own:
-            if not _is_self(node.value):
+        elif path is None and not _is_self(node.value):
+            if _PRIVATE.fullmatch(node.attr) and node.attr not in self._own:
                 yield self._use(f"*.{node.attr}", node)
 
     def _read_call(
