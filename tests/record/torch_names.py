@@ -133,9 +133,11 @@ class _FileWalk:
             above = self._above[node]
             if not (isinstance(above, ast.Attribute) and self._path_of(above)):  # else part of a longer one
                 yield from self._read_call(node, path, whole=True)
-        elif path is None and not _is_self(node.value):
-            if _PRIVATE.fullmatch(node.attr) and node.attr not in self._own:
-                yield self._use(f"*.{node.attr}", node)
+        elif path is None and _PRIVATE.fullmatch(node.attr) and not self._is_own(node):
+            yield self._use(f"*.{node.attr}", node)
+
+    def _is_own(self, node: ast.Attribute) -> bool:
+        return _is_self(node.value) or node.attr in self._own
 
     def _read_call(
         self, node: ast.Attribute | ast.Name, path: str | None, whole: bool = False
