@@ -181,8 +181,8 @@ class _FileWalk:
         while inside is not None and assumed:
             if isinstance(inside, ast.Try) and child in inside.body:
                 assumed = not any(_names_in(one.type) & _LACKING for one in inside.handlers)
-            elif isinstance(inside, ast.If) and child in inside.body:
-                assumed = f"'{last}'" not in ast.unparse(inside.test)
+            elif isinstance(inside, ast.FunctionDef):  # asked in the same function
+                assumed = not any(_asks_for(one, last) for one in ast.walk(inside))
             inside, child = self._above.get(inside), inside
         return not assumed
 
@@ -193,6 +193,12 @@ def _is_self(node: ast.AST) -> bool:
 
 def _name_of(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _asks_for(node: ast.AST, name: str) -> bool:
+    if not isinstance(node, ast.Call) or f"'{name}'" not in ast.unparse(node):
+        return False
+    return _name_of(node.func) == "hasattr" or (_name_of(node.func) == "getattr" and len(node.args) == 3)
 
 
 def _names_in(node: ast.AST | None) -> set[str]:
