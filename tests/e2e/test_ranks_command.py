@@ -242,8 +242,8 @@ for _ in range(3):
         optimizer.step()
 print(f"{dist.get_rank()} {loss.item().hex()}\\n", end="", flush=True)  # in one piece
 dist.destroy_process_group()
-# gloo's threads outlive the group; one that lets go of a tensor while Python ends takes the process down, with and
-# without us (pytorch issue 190489): in 2 of 16 plain runs of this script on a busy machine
+# gloo's threads outlive the group; one that lets go of a tensor while Python ends takes the process down,
+# with and without us (pytorch issue 190489): in 2 of 16 plain runs of this script on a busy machine
 atexit.register(lambda: (sys.stdout.flush(), os._exit(0)))
 """
 

@@ -58,7 +58,7 @@ from detscope.record.steps.events import (
     encode_event,
 )
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
+from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, RECORDED, WARMUP, Schedule
 from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
@@ -310,7 +310,8 @@ class StepRecorder:
         if self._clock is None or self.buffer.marker is None:
             return
         self.buffer.marker.active = mode not in (OPERATORS, MEMORY)
-        self._marked = self._plan.plan_step(self._clock.mark_cost_ns, self.attached == "modules")
+        modules, counts = self.attached == "modules", mode == RECORDED
+        self._marked = self._plan.plan_step(self._clock.mark_cost_ns, modules, counts)
 
     def mark_device(self) -> Mark | None:
         """A mark in the queue of the device, at a border of the step; None where there is no such clock."""
