@@ -480,8 +480,7 @@ def test_backward_runs_in_another_thread_and_its_work_is_the_modules(simulation:
     for batch in loader:
         with simulation.phase("forward"):
             loss = model(batch.to("cuda")).sum()
-        with simulation.phase("backward"):
-            loss.backward()
+        loss.backward()
     assert seen and threading.get_ident() not in seen
     for path, busy in {"backbone": 210_000, "neck": 200_000, "head": 200_000}.items():
         assert simulation.truth.find_module(0, path).busy_ns == busy
@@ -608,8 +607,7 @@ def test_costs_are_planted_by_operator_and_place() -> None:
     with simulate(cost=cost) as simulation:
         model = simulation.watch(Chain().to("cuda"))
         for batch in PlantedLoader(simulation, [torch.randn(1, 3, 8, 8).pin_memory()], wait_ns=4 * MS):
-            with simulation.phase("forward"):
-                model(batch.to("cuda", non_blocking=True)).sum().backward()
+            model(batch.to("cuda", non_blocking=True)).sum().backward()
         truth = simulation.truth
         assert truth.find_module(0, "neck").busy_ns == 7 * MS
         assert truth.find_module(0, "neck", "backward").busy_ns == 7 * MS
