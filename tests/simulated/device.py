@@ -23,6 +23,7 @@ from typing import Any
 from simulated.clock import HostClock
 from simulated.memory import Memory
 
+SPAN_NS = 100  # of the host, to begin or end a span: no two have the same time
 EVENT_RESOLUTION_NS = 500  # "a resolution of around 0.5 microseconds" (cudaEventElapsedTime)
 ASSERTED = "device-side assert triggered"
 NOT_WHILE_CAPTURING = "operation not permitted when stream is capturing"  # cudaErrorStreamCaptureUnsupported
@@ -186,6 +187,7 @@ class Machine:
     def begin_span(self, kind: str, name: str, **about: Any) -> HostSpan:
         span = HostSpan(kind, name, next(self._numbers), self.thread, self.clock.now(), **about)
         self.here.operators.append(span)
+        self.clock.spend(SPAN_NS)
         return span
 
     def end_span(self, span: HostSpan) -> None:
@@ -193,6 +195,7 @@ class Machine:
         opened = self.here.operators
         while opened:
             last = opened.pop()
+            self.clock.spend(SPAN_NS)
             last.end_ns = self.clock.now()
             self.spans.append(last)
             if last is span:
