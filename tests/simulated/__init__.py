@@ -89,6 +89,7 @@ class Simulation:
         device = torch.cuda.current_device()
         beside = self._communication.setdefault(device, torch.cuda.Stream(device))
         beside.wait_stream(torch.cuda.current_stream())
+        self.mode.follow_node()
         span = self.machine.begin_span("cpu_op", "c10d::allreduce_")
         self.machine.launch(COMMUNICATION, duration_ns, stream=beside.queue)
         self.machine.end_span(span)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,6 +23,7 @@ from typing import Any
 from simulated.clock import HostClock
 from simulated.memory import Memory
 
+SPAN_NS = 100  # of the host, to begin or end a span: no two have the same time
 EVENT_RESOLUTION_NS = 500  # "a resolution of around 0.5 microseconds" (cudaEventElapsedTime)
 ASSERTED = "device-side assert triggered"
 NOT_WHILE_CAPTURING = "operation not permitted when stream is capturing"  # cudaErrorStreamCaptureUnsupported
@@ -98,6 +100,7 @@ class Stream:
     number: int
     free_at: int = 0
     capture: Capture | None = None
+    waiting: deque[int] = field(default_factory=deque)  # ends of work that may still have to be done
 
 
 @dataclass(eq=False)
@@ -139,8 +142,10 @@ class Machine:
         record_ns: int = 4_000,
         launch_ns: int = 2_000,
         query_ns: int = 500,
+        queue_length: int = 1_024,
         capacity: int = 16 << 30,
     ) -> None:
+        self.queue_length = queue_length  # so many launches a host can be ahead: then launching waits
         self.clock = clock or HostClock()
         self.installed = [Device(index, capacity) for index in range(devices)]
         self.devices = self.installed  # those that the program sees
@@ -182,6 +187,7 @@ class Machine:
     def begin_span(self, kind: str, name: str, **about: Any) -> HostSpan:
         span = HostSpan(kind, name, next(self._numbers), self.thread, self.clock.now(), **about)
         self.here.operators.append(span)
+        self.clock.spend(SPAN_NS)
         return span
 
     def end_span(self, span: HostSpan) -> None:
@@ -189,6 +195,7 @@ class Machine:
         opened = self.here.operators
         while opened:
             last = opened.pop()
+            self.clock.spend(SPAN_NS)
             last.end_ns = self.clock.now()
             self.spans.append(last)
             if last is span:
@@ -248,7 +255,7 @@ class Machine:
         stream = stream or self.find_stream()
         if stream.capture is not None and not stream.capture.valid:
             raise self.make_error(CAPTURE_BROKEN)
-        called = self.call_runtime(call, self.launch_ns, stream.device)
+        called = self._call_launch(call, stream)
         if stream.capture is not None:
             stream.capture.work.append((kind, name, cost_ns, size_bytes))
             return None
@@ -257,9 +264,17 @@ class Machine:
     def launch_graph(self, captured: Capture) -> None:
         """Queue all work of a graph by one call."""
         stream = self.find_stream()
-        called = self.call_runtime("cudaGraphLaunch", self.launch_ns, stream.device)
+        called = self._call_launch("cudaGraphLaunch", stream)
         for kind, name, cost_ns, size_bytes in captured.work:
             self._queue(called, kind, name, cost_ns, stream, size_bytes, None)
+
+    def _call_launch(self, call: str, stream: Stream) -> RuntimeCall:
+        self.check_device(stream.device)
+        begin_ns = self.clock.now()
+        while len(stream.waiting) >= self.queue_length:
+            self.clock.wait_until(stream.waiting.popleft())
+        self.clock.spend(self.launch_ns)
+        return self._note_call(call, begin_ns)
 
     def _queue(
         self,
@@ -273,6 +288,9 @@ class Machine:
     ) -> Work:
         start_ns = max(stream.free_at, self.clock.now())
         stream.free_at = start_ns + cost_ns
+        while stream.waiting and stream.waiting[0] <= self.clock.now():
+            stream.waiting.popleft()
+        stream.waiting.append(stream.free_at)
         if breaks is not None:
             self.devices[stream.device].failed = (start_ns, breaks)
         where = (stream.device, stream.number, called.start_ns, start_ns, stream.free_at)

@@ -54,7 +54,8 @@ class DeviceEngine:
                 self._mode.close_node()
                 self._thread = None
 
-        return self._worker.submit(run).result()
+        with self._labels.phase("backward"):
+            return self._worker.submit(run).result()
 
     def shutdown(self) -> None:
         self._worker.shutdown()

@@ -125,7 +125,7 @@ class DeviceMode(TorchDispatchMode):
             return pin(func(*args, **kwargs))
         if here is None and journey is None:
             return func(*args, **kwargs)
-        self._follow_node()
+        self.follow_node()
         span = self.machine.begin_span("cpu_op", name, shapes=[list(one.shape) for one in inputs])
         try:
             return self._run_on_device(func, args, kwargs, inputs, here, journey)
@@ -271,7 +271,7 @@ class DeviceMode(TorchDispatchMode):
         elif name == "profiler::_record_function_exit" and opened:
             self.machine.end_span(opened.pop())
 
-    def _follow_node(self) -> None:
+    def follow_node(self) -> None:
         """Autograd nodes are spans around the operators they run, with the number of their maker."""
         node = torch._C._current_autograd_node()
         if node is self._node:

@@ -133,7 +133,9 @@ class SimulatedProfile:
             torch.cuda.synchronize()
         self._end_ns = self._machine.clock.now()
         kind = KinetoEvent if self._machine.profiler_tells_kinds else OlderKinetoEvent
-        events = [kind(data) for data in sorted(self._list_events(), key=lambda one: one.start_ns)]
+        events = [
+            kind(data) for data in sorted(self._list_events(), key=lambda one: (one.start_ns, -one.end_ns))
+        ]
         self.profiler.kineto_results = SimpleNamespace(
             events=lambda: events,
             experimental_event_tree=list,

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from simulated.device import Machine, Work
+from simulated.tensors import find_device
 
 _sequence_number = torch._C._autograd._get_sequence_nr
 
@@ -63,6 +64,7 @@ class Labels:
         self._machine = machine
         machine.find_label = self.find_label
         self.step = -1
+        self.device: int | None = None  # of the model; None: the current one
         self.phases: list[str] = []
         self.modules: list[str] = []
         self.borders: list[Border] = []
@@ -72,7 +74,8 @@ class Labels:
         self._node_module: str | None = None
 
     def watch_model(self, model: nn.Module, prefix: str = "") -> nn.Module:
-        """Know the names of its modules and parameters."""
+        """Know the names of its modules and parameters, and where it lives."""
+        self.device = next((find_device(one) for one in model.parameters()), None)
         for path, module in model.named_modules(prefix=prefix):
             self._names[id(module)] = path
         for path, parameter in model.named_parameters(prefix=prefix):
@@ -115,7 +118,7 @@ class Labels:
         return Label(self.step, phase, module, direction)
 
     def _add_border(self, kind: str, name: str, begins: bool) -> None:
-        stream = self._machine.find_stream()
+        stream = self._machine.find_stream(self.device)
         now_ns = self._machine.clock.now()
         device_ns = max(stream.free_at, now_ns)
         self.borders.append(Border(self.find_label(), kind, name, begins, now_ns, device_ns, stream.number))
