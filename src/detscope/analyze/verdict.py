@@ -37,7 +37,17 @@ def _tell_bound(clocks: Clocks, waits: float, loader: LoaderFigures, largest: st
         return largest
     if clocks.bound == "input-bound":
         return f"input-bound: {_tell_waiting(waits, loader)}"
-    return f"{clocks.bound}: {', '.join(clocks.evidence)}; {largest}"
+    most, least = ("at most ", "at least ") if any(cause.at_most for cause in clocks.idle) else ("", "")
+    said = ", ".join(clocks.evidence)
+    if clocks.bound == "device-bound":
+        said = f"the device works {least}{percent(clocks.busy_share or 0.0)} of its step"
+    elif clocks.bound == "host-bound":
+        late = sum(cause.share or 0.0 for cause in clocks.idle if cause.name != "data")
+        said = f"the device waits for the host {most}{percent(late)} of its step"
+    elif clocks.bound == "communication-bound" and clocks.communication_ms and clocks.device_step_ms:
+        exposed = percent(clocks.communication_ms / clocks.device_step_ms)
+        said = f"exchange that nothing hides takes {exposed} of the device's step"
+    return f"{clocks.bound}: {said}; {largest}"
 
 
 def _tell_largest(shares: Mapping[str, float], stages: Sequence[StageFigures], whole: str) -> str:
