@@ -21,6 +21,7 @@ from torch import nn
 from detscope import marks
 from detscope.errors import UsageError
 from detscope.faults import error_text
+from detscope.machine.accelerator import find_accelerator
 from detscope.machine.facts import gather_facts
 from detscope.record.device.clock import device_clock_for
 from detscope.record.device.telemetry import Telemetry
@@ -120,7 +121,7 @@ class StepRecorder:
         self.notes: list[str] = []
         which = "none" if level == "phases" else modules
         self.probes = self.make_probes(model, which, stages, observers)
-        self.window = OperatorWindow(self._device.startswith("cuda"), spans=self._open_spans)
+        self.window = OperatorWindow(find_accelerator(self._device), spans=self._open_spans)
         self._traced_steps = traced_steps
         self.attached = ""
         self.begun = False  # whether there is a run folder: making one may fail
