@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from torch.profiler import record_function
 
+from detscope.machine.accelerator import find_accelerator
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import make_session, no_garbage_collection
@@ -72,7 +73,7 @@ def measure_allocations(
     probes.attach_modules(modules=True)
     borders.record_functions = True
     try:
-        with make_session(device.startswith("cuda"), profile_memory=True) as session:
+        with make_session(find_accelerator(device).activity, profile_memory=True) as session:
             for one_pass in passes:
                 with record_function(PASS_NAME):
                     one_pass()
