@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "runs": BELOW_ALL,
     "machine": BELOW_ALL,
     "zoo": BELOW_ALL | {"config"},
-    "data": BELOW_ALL | {"config"},
+    "data": BELOW_ALL | {"config", "machine"},
     "loops": BELOW_ALL | {"config", "machine", "zoo", "data"},
     "traces": BELOW_ALL | {"runs", "zoo"},
     "record": BELOW_ALL | {"runs", "machine", "zoo", "traces"},

@@ -137,7 +137,7 @@ class StepRecorder:
         self.notes: list[str] = []
         which = "none" if level == "phases" else modules
         self.probes = self.make_probes(model, which, stages, observers)
-        self.window = OperatorWindow(find_accelerator(self._device), spans=self._open_spans)
+        self.window = OperatorWindow(self.accelerator, spans=self._open_spans)
         self._traced_steps = traced_steps
         self.attached = ""
         self.begun = False  # whether there is a run folder: making one may fail
