@@ -22,6 +22,7 @@ from detscope import marks
 from detscope.errors import UsageError
 from detscope.faults import error_text
 from detscope.machine.accelerator import find_accelerator
+from detscope.machine.describe import describe_accelerator
 from detscope.machine.facts import gather_facts
 from detscope.record.device.clock import DeviceClock, Mark
 from detscope.record.device.mark_plan import MarkPlan
@@ -181,9 +182,11 @@ class StepRecorder:
             self._clock.set_anchor()
             about = (self.accelerator, self._clock, self._plan)
             self.device_tables = DeviceTables(self.writer, self.nodes, *about)
-        if self.accelerator.kind != "cpu":
+        if not self.accelerator.is_host:
             self.writer.info["device_clock"] = describe_clock(self.accelerator, self._clock)
-        self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
+            self.writer.info["environment"]["accelerator"] = describe_accelerator(self.accelerator)
+        device = None if self.accelerator.is_host else self._device
+        self.telemetry = Telemetry(self._telemetry_hz, device=device) if self._telemetry_hz > 0 else None
         if self.telemetry:
             self.telemetry.start()
         self._listening = marks.listening(self)
