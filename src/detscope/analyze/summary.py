@@ -120,7 +120,7 @@ class AcceleratorFacts(Figure, frozen=True, kw_only=True):
     """The device that the model ran on, where it is none of the processor's."""
 
     name: str | None = None  # as its driver calls it
-    capability: tuple[int, ...] | None = None  # of a CUDA device: major and minor
+    capability: str | None = None  # of a CUDA device: 8.6; of others their architecture
 
 
 class ResumedRun(Figure, frozen=True, kw_only=True):

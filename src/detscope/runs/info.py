@@ -69,7 +69,7 @@ class AcceleratorInfo(TypedDict, total=False):
     """The device that the model ran on."""
 
     name: str | None
-    capability: list[Count] | None
+    capability: str | None
 
 
 class EnvironmentInfo(TypedDict, total=False):

@@ -11,10 +11,11 @@ LEAST_CAPABILITY = 8  # of CUDA devices: older ones have no arithmetic for bf16
 def advise(case: Case) -> Advice | None:
     """bf16 for convolutions and matrix products."""
     about = case.summary.accelerator
-    capability = about.capability if about is not None else None
+    capability = (about.capability if about is not None else None) or ""
+    major = capability.partition(".")[0]
     if not case.on_accelerator or case.summary.precision != "fp32":
         return None
-    if capability and capability[0] < LEAST_CAPABILITY:
+    if major.isdecimal() and int(major) < LEAST_CAPABILITY:
         return None
     needs = "" if capability else f"; a CUDA device needs capability {LEAST_CAPABILITY} or newer for it"
     heavy = case.operator_share("conv", "mm", "linear")
