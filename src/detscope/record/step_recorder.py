@@ -127,7 +127,10 @@ class StepRecorder:
         self.borders = BorderWriter(self.buffer, self._plan.wants_backward)
         self._open_spans = OpenSpans(self.buffer.close_spans, self.borders.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
-        self.schedule = Schedule(warmup_steps, bare_every, operators, memory_steps=blocks, seed=seed)
+        settles = not self.accelerator.is_host
+        self.schedule = Schedule(
+            warmup_steps, bare_every, operators, memory_steps=blocks, settles=settles, seed=seed
+        )
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         self.optimizers: WeakObjects[torch.optim.Optimizer] = WeakObjects(given)
         self._phases = self.make_phases(model)
