@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,8 @@ class _FileWalk:
         for node in nodes:
             yield from self._learn_imports(node)
         self._uses_torch = any(path.split(".")[0] in LIBRARIES for path in self._known.values())
+        for library in LIBRARIES:  # some ask for it without importing it
+            self._known.setdefault(library, library)
         for node in nodes:
             self._learn_names(node)
         for node in nodes:
@@ -87,6 +89,14 @@ class _FileWalk:
                 yield from self._read_call(node, self._known.get(node.id))
             elif isinstance(node, (ast.Constant, ast.JoinedStr)):
                 yield from self._read_text(node)
+
+    def walk_owned(self, owners: Collection[str]) -> Iterator[tuple[str, NameUse]]:
+        """Attributes of variables of these names, or of items of lists of them."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Attribute):
+                owner = ast.unparse(node.value).partition("[")[0].removesuffix("s")
+                if owner in owners:
+                    yield owner, self._use(node.attr, node)
 
     def _learn_imports(self, node: ast.AST) -> Iterator[NameUse]:
         if isinstance(node, ast.Import):
@@ -233,9 +243,7 @@ def find_event_uses() -> list[tuple[str, str, tuple[str, ...]]]:
         if kinds is None:
             assert "kineto_results" not in text, f"{file} reads the profiler's events: name its classes here"
             continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Attribute):
-                owner = ast.unparse(node.value).partition("[")[0].removesuffix("s")
-                if owner in kinds:
-                    found.append((node.attr, f"{file}:{node.lineno}", kinds[owner]))
+        for owner, use in _FileWalk(path).walk_owned(kinds):
+            if not use.asked:
+                found.append((use.name, use.place, kinds[owner]))
     return found
