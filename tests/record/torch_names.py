@@ -78,8 +78,6 @@ class _FileWalk:
         for node in nodes:
             yield from self._learn_imports(node)
         self._uses_torch = any(path.split(".")[0] in LIBRARIES for path in self._known.values())
-        for library in LIBRARIES:  # some ask for it without importing it
-            self._known.setdefault(library, library)
         for node in nodes:
             self._learn_names(node)
         for node in nodes:
@@ -123,6 +121,8 @@ class _FileWalk:
                         self._own.add(one.attr)
                     elif isinstance(one, ast.Name):
                         self._own.add(one.id)
+                if node.value is not None and ast.unparse(node.value) == "sys.modules.get('torch')":
+                    self._known.setdefault(ast.unparse(target), "torch")
                 lasting = isinstance(target, ast.Attribute) or self._above[node] is self._tree
                 path = self._path_of(node.value) if lasting else None
                 if path is not None and path.split(".")[0] in LIBRARIES:
