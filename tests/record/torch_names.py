@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,14 @@ class _FileWalk:
             elif isinstance(node, (ast.Constant, ast.JoinedStr)):
                 yield from self._read_text(node)
 
+    def walk_owned(self, owners: Collection[str]) -> Iterator[tuple[str, NameUse]]:
+        """Attributes of variables of these names, or of items of lists of them."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Attribute):
+                owner = ast.unparse(node.value).partition("[")[0].removesuffix("s")
+                if owner in owners:
+                    yield owner, self._use(node.attr, node)
+
     def _learn_imports(self, node: ast.AST) -> Iterator[NameUse]:
         if isinstance(node, ast.Import):
             for one in node.names:
@@ -113,6 +121,8 @@ class _FileWalk:
                         self._own.add(one.attr)
                     elif isinstance(one, ast.Name):
                         self._own.add(one.id)
+                if node.value is not None and ast.unparse(node.value) == "sys.modules.get('torch')":
+                    self._known.setdefault(ast.unparse(target), "torch")
                 lasting = isinstance(target, ast.Attribute) or self._above[node] is self._tree
                 path = self._path_of(node.value) if lasting else None
                 if path is not None and path.split(".")[0] in LIBRARIES:
@@ -233,9 +243,7 @@ def find_event_uses() -> list[tuple[str, str, tuple[str, ...]]]:
         if kinds is None:
             assert "kineto_results" not in text, f"{file} reads the profiler's events: name its classes here"
             continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Attribute):
-                owner = ast.unparse(node.value).partition("[")[0].removesuffix("s")
-                if owner in kinds:
-                    found.append((node.attr, f"{file}:{node.lineno}", kinds[owner]))
+        for owner, use in _FileWalk(path).walk_owned(kinds):
+            if not use.asked:
+                found.append((use.name, use.place, kinds[owner]))
     return found
