@@ -12,36 +12,9 @@ import torch
 from detscope.machine import peak
 from detscope.machine.accelerator import Accelerator
 from detscope.machine.peak import choose_arithmetic, machine_peak, time_work
+from queued_device import QueuedDevice
 
 LAUNCH_NS, WORK_NS = 30_000, 400_000
-
-
-class QueuedDevice(Accelerator):
-    """A device whose work takes a planted time behind a queue; its host's clock is simulated too."""
-
-    has_clock = True
-
-    def __init__(self) -> None:
-        super().__init__("cuda:0")
-        self.host_ns = self.free_ns = self.waits = 0
-
-    def compute(self) -> None:
-        self.host_ns += LAUNCH_NS
-        self.free_ns = max(self.free_ns, self.host_ns) + WORK_NS
-
-    def make_mark(self) -> list[int]:
-        return []
-
-    def put_mark(self, mark: list[int]) -> int:
-        mark.append(max(self.free_ns, self.host_ns))
-        return 0
-
-    def elapsed_ns(self, first: list[int], last: list[int]) -> int:
-        return last[0] - first[0]
-
-    def wait(self) -> None:
-        self.waits += 1
-        self.host_ns = max(self.host_ns, self.free_ns) + 50_000
 
 
 @pytest.fixture
@@ -53,7 +26,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_work_that_is_longer_than_its_launch_is_timed_without_launch_and_wait() -> None:
     device = QueuedDevice()
-    assert time_work(device, device.compute) == pytest.approx(WORK_NS / 1e9, rel=1e-9)
+    assert time_work(device, lambda: device.compute(LAUNCH_NS, WORK_NS)) == pytest.approx(
+        WORK_NS / 1e9, rel=1e-9
+    )
 
 
 def test_many_are_queued_and_waited_for_once() -> None:
@@ -62,7 +37,7 @@ def test_many_are_queued_and_waited_for_once() -> None:
 
     def work() -> None:
         done.append(device.waits)
-        device.compute()
+        device.compute(LAUNCH_NS, WORK_NS)
 
     time_work(device, work)
     together = [done.count(waits) for waits in set(done)]

@@ -83,6 +83,10 @@ class Accelerator:
     def forget_peaks(self) -> None:
         """Let the peaks of memory begin anew."""
 
+    def limit_memory(self, limit_bytes: int | None) -> bool:  # noqa: ARG002
+        """Let this process allocate so much on it and no more (None: all); False: it cannot be limited."""
+        return False
+
     def read_random_state(self) -> Any:
         """The state of the device's own generator; None of a CPU, whose generator is torch's."""
         return None
@@ -148,6 +152,15 @@ class QueuedAccelerator(Accelerator):
         reset = getattr(self._module, "reset_peak_memory_stats", None)
         if reset is not None:
             reset(self._device)
+
+    def limit_memory(self, limit_bytes: int | None) -> bool:
+        setter = getattr(self._module, "set_per_process_memory_fraction", None)
+        memory = self.read_memory()
+        total = None if memory is None else memory.total
+        if setter is None or total is None:
+            return False
+        setter(1.0 if limit_bytes is None else min(1.0, limit_bytes / total), self._device)
+        return True
 
     def read_random_state(self) -> Any:
         return self._module.get_rng_state(self._device)
@@ -226,6 +239,13 @@ class MpsAccelerator(QueuedAccelerator):
         total = getattr(self._module, "recommended_max_memory", lambda: None)()
         allocated = int(self._module.current_allocated_memory())
         return DeviceMemory(allocated, int(self._module.driver_allocated_memory()), total=total)
+
+    def limit_memory(self, limit_bytes: int | None) -> bool:
+        total = getattr(self._module, "recommended_max_memory", lambda: None)()
+        if total is None:
+            return False
+        self._module.set_per_process_memory_fraction(1.0 if limit_bytes is None else limit_bytes / total)
+        return True
 
     def read_random_state(self) -> Any:
         return self._module.get_rng_state()
