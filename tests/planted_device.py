@@ -1,14 +1,15 @@
-"""A run on an asynchronous device whose truth is known: a host that queues, a device that works the queue off.
+"""A run on an asynchronous device whose truth is known: a host that queues, a device that works it off.
 
 The host pays for every launch, the device for every kernel; whoever reads a result waits, and so does who
-launches into a full queue. From that the tables of a run are made as the recorder makes them: marks in recorded
-steps, kernels in operator steps, a border in bare ones.
+launches into a full queue. From that the tables of a run are made as the recorder makes them: marks in
+recorded steps, kernels in operator steps, a border in bare ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +99,16 @@ def simulate(plan: Plan, modes: Sequence[str]) -> Planted:
         marks = found.marks[step] = []
         if mode == "ops" and (step == 0 or modes[step - 1] != "ops"):
             host = max(host, *free.values())  # a window of operators begins with an empty queue
-
-        def mark(name: str, marks: list[Mark] = marks) -> None:
-            marks.append(Mark(name, host, max(host, free[MAIN])))
-
-        mark("data")
+        marks.append(Mark("data", host, max(host, free[MAIN])))
         host += plan.data_ms
-        mark("other")
+        marks.append(Mark("other", host, max(host, free[MAIN])))
         for phase in PHASES[1:-1]:
             own = [work for work in plan.work if work.phase == phase]
             if not own:
                 continue
-            mark(phase)
             for work in own:
-                mark(f"{phase} {work.module}" if work.module else phase)
+                name = f"{phase} {work.module}" if work.module else phase
+                marks.append(Mark(name, host, max(host, free[MAIN])))
                 if mode == "recorded":
                     host += plan.mark_ms / len(plan.work)
                 for _ in range(work.kernels):
@@ -130,9 +127,9 @@ def simulate(plan: Plan, modes: Sequence[str]) -> Planted:
                 if work.waits and host < free[MAIN]:
                     found.waits.append((step, host, free[MAIN] - host))
                     host = free[MAIN]
-            mark("other")
+            marks.append(Mark("other", host, max(host, free[MAIN])))
         host += plan.other_ms
-        mark("end")
+        marks.append(Mark("end", host, max(host, free[MAIN])))
     return found
 
 
@@ -182,7 +179,7 @@ def _ns(ms: float) -> int:
 
 
 def segments(marks: Sequence[Mark]) -> list[tuple[Mark, Mark]]:
-    return list(zip(marks, marks[1:], strict=False))
+    return list(pairwise(marks))
 
 
 def _phase_of(mark: Mark) -> str:

@@ -28,7 +28,7 @@ def without_folder(text: str, folder: str) -> Any:
 
 
 def as_version_3(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Without what version 3 did away with: means of running totals, and the host's time where a device's is told.
+    """Without what version 3 did away with: means of running totals, host time where a device's is told.
 
     Of that, `host_ms` is what it was; of modules by their path, for their order is now the device's.
     """

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-Clock = Literal["device", "host"]  # whose time a figure is told in
+Clock = Literal["host", "device"]  # whose time a figure is told in
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

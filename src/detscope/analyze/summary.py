@@ -257,6 +257,9 @@ def summarize(run: Run | str | Path) -> RunSummary:
     per_step = images_per_step(content, typical.measured)
     workers = info.get("num_workers")
     loader = loader_figures(tables("loader"), typical, per_step, phases_ms.get("data", 0.0), workers)
+    if clock == "device":
+        waited = next((phase.host_ms for phase in phases if phase.name == "data"), None)
+        loader = msgspec.structs.replace(loader, host_wait_ms=waited)
     operators = info.get("operators") or {}
     summary = RunSummary(
         run=str(opened.folder),
