@@ -41,6 +41,8 @@ def one_step(nodes: NodeTable) -> tuple[list[ProfilerEvent], list[int]]:
     root, backbone = (nodes.add_node("module", path).number for path in ("", "backbone"))
     transfer = nodes.phase_node("transfer").number
     events = [
+        made("cpu_op", f"detscope@{93 * US}", 95, 1, own=8),  # held up by 2 us
+        made("cpu_op", f"detscope@{98 * US}", 98, 1, own=9),
         made("cpu_op", "aten::to", 105, 20, own=1),
         made("cuda_runtime", "cudaMemcpyAsync", 110, 5, own=1, linked=1),
         made("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 120, 30, own=1, linked=1, text='"bytes": 3000'),
@@ -80,7 +82,8 @@ Change = Callable[[ProfilerEvent], OldProfilerEvent]
 def frames(nodes: NodeTable, change: Change = lambda event: event) -> tuple[pl.DataFrame, pl.DataFrame]:
     events, marks = one_step(nodes)
     raw = read_profiler_events([change(event) for event in events], device=True, shapes=False)
-    tables = make_device_tables(attribute_operators(raw, nodes, marks), [StepSpan(12, 0, 90 * US, 500 * US)])
+    steps = [StepSpan(12, 0, 90 * US, 500 * US)]
+    tables = make_device_tables(attribute_operators(raw, nodes, marks, steps))
     assert tables is not None
     return tables
 
@@ -160,7 +163,7 @@ def test_copies_of_an_intel_device_have_a_direction(nodes):
     )
     events = [made("gpu_memcpy", name, 10 * i, 5, own=i) for i, name in enumerate(names, start=1)]
     raw = read_profiler_events(events, device=True, shapes=False)
-    device, _ = make_device_tables(attribute_operators(raw, nodes, []), [StepSpan(0, 0, 0, 10**12)])
+    device, _ = make_device_tables(attribute_operators(raw, nodes, []))
     assert device["copy"].to_list() == ["HtoD", "DtoH", "DtoD"]
 
 
@@ -174,7 +177,7 @@ def test_event_records_right_inside_of_our_spans_are_no_calls_of_the_program(nod
         made("cuda_runtime", "cudaEventRecord", 170, 2, own=33),
     ]
     raw = read_profiler_events(events, device=True, shapes=False)
-    _, host = make_device_tables(attribute_operators(raw, nodes, []), [])
+    _, host = make_device_tables(attribute_operators(raw, nodes, []))
     assert host.filter(pl.col("kind") == "runtime")["correlation"].to_list() == [32, 33]
 
 
@@ -256,4 +259,4 @@ def test_operators_of_a_runtime_number_are_not_taken_for_launchers(nodes):
 def test_without_a_device_there_are_no_device_rows(nodes):
     events = [made("cpu_op", "aten::add", 0, 5, own=1)]
     raw = read_profiler_events(events, device=False, shapes=False)
-    assert make_device_tables(attribute_operators(raw, nodes, []), []) is None
+    assert make_device_tables(attribute_operators(raw, nodes, [])) is None

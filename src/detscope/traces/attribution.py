@@ -21,7 +21,6 @@ from detscope.traces.places import (
 from detscope.traces.steps import (
     BACKWARD,
     FORWARD,
-    NO_STEPS,
     OTHER,
     TracePhases,
     TraceSteps,
@@ -40,6 +39,7 @@ class RecordedParts:
     modules: ModuleIntervals
     stages: ModuleIntervals
     phases: TracePhases | None  # None: nobody marked any
+    steps: TraceSteps
     thread: int | None  # that runs the loop
 
 
@@ -128,12 +128,12 @@ def attribute_events(
     operators = trace.operators
     thread = recorded.thread if recorded is not None else None
     if thread is None:
-        thread = find_main_thread(trace) if not trace.own else 0
+        thread = 0 if recorded is None and trace.own else find_main_thread(trace)
     nest = trace.nest_events(operators)
     autograd = trace.check_names(operators, naming.BACKWARD_OPERATOR.search)
     engine = trace.nest_events(operators.drop_extra().take_rows(autograd))
     if recorded is not None:
-        modules, stages, steps = recorded.modules, recorded.stages, NO_STEPS
+        modules, stages, steps = recorded.modules, recorded.stages, recorded.steps
     else:
         modules, steps = find_modules(trace, engine), find_steps(trace, thread)
         stages = find_stages(trace, modules, engine)

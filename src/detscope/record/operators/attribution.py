@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import polars as pl
 
-from detscope.record.operators.events import SPAN_ROLE
+from detscope.record.operators.events import CLOCK_PREFIX, CLOCK_ROLE, SPAN_ROLE
 from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, decode_events
 from detscope.record.steps.nodes import NodeTable
+from detscope.runs.writer import polars_schema
 from detscope.traces.attribution import RecordedParts, TraceAttribution, attribute_events
 from detscope.traces.columns import EventColumns, TraceEvents, join_columns
 from detscope.traces.nesting import NOBODY as NOBODY
@@ -109,13 +109,23 @@ class Attribution:
     found: TraceAttribution
 
 
-def attribute_operators(raw: TraceEvents, nodes: NodeTable, events: Sequence[int]) -> Attribution:
-    """Give every operator of the window a module, a stage, a phase and a direction."""
-    spans = raw.own.get(SPAN_ROLE) or join_columns()
-    offset_ns = _find_clock_offset(spans, events)
+def attribute_operators(
+    raw: TraceEvents, nodes: NodeTable, events: Sequence[int], steps: Sequence[StepSpan] = ()
+) -> Attribution:
+    """Give every operator of the steps (without any: of the window) a module, stage, phase and direction."""
+    spans, offset_ns = raw.own.get(SPAN_ROLE) or join_columns(), _find_clock_offset(raw)
     first = spans.thread[np.argsort(spans.start_ns, kind="stable")[:1]].tolist()
+    numbers, starts, waited, ends = np.array([astuple(step) for step in steps], np.int64).reshape(-1, 4).T
+    starts, waited, ends = starts + offset_ns, waited + offset_ns, ends + offset_ns
+    loader = np.full(len(steps), len(raw.names), np.int32)
+    waits = EventColumns(starts, waited - starts, loader, np.full(len(steps), NOBODY, np.int32))
+    own = {**raw.own, "own loader": waits.take_rows(waited > starts)}
+    raw = replace(raw, names=[*raw.names, LOADER], own=own)
     parts = RecordedParts(
-        *_find_places(raw, spans, nodes), _find_phases(events, nodes, offset_ns), next(iter(first), None)
+        *_find_places(raw, spans, nodes),
+        _find_phases(events, nodes, offset_ns),
+        TraceSteps(numbers, starts, ends, [f"step {step.index}" for step in steps], "recorded steps"),
+        next(iter(first), None),
     )
     found = attribute_events(raw, -offset_ns, parts)
     work = raw.is_work
@@ -129,26 +139,13 @@ def attribute_operators(raw: TraceEvents, nodes: NodeTable, events: Sequence[int
     )
 
 
-def make_device_tables(
-    result: Attribution, steps: Sequence[StepSpan], rank: int = 0
-) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+def make_device_tables(result: Attribution, rank: int = 0) -> tuple[pl.DataFrame, pl.DataFrame] | None:
     """The tables `device_events` and `host_events` of a window; None where no device was recorded."""
-    found, raw = result.found, result.found.trace
-    if not len(raw.device) and not len(raw.runtime):
+    found = result.found
+    if not len(found.trace.device) and not len(found.trace.runtime):
         return None
-    starts, waited, ends = (
-        np.array([getattr(step, name) for step in steps], np.int64) - found.offset_ns
-        for name in ("start_ns", "waited_ns", "end_ns")
-    )
-    numbers = np.array([step.index for step in steps], np.int64)
-    names = [f"step {step.index}" for step in steps]
-    loader = np.full(len(steps), len(raw.names), np.int32)
-    waits = EventColumns(starts, waited - starts, loader, np.full(len(steps), NOBODY, np.int32))
-    raw = replace(
-        raw, names=[*raw.names, LOADER], own={**raw.own, "own loader": waits.take_rows(waited > starts)}
-    )
-    found = replace(found, trace=raw, steps=TraceSteps(numbers, starts, ends, names, "recorded steps"))
-    host = [complete_columns("host_events", frame, rank) for frame in make_host_frames(found)]
+    host = [pl.DataFrame(schema=polars_schema("host_events"))]
+    host += [complete_columns("host_events", frame, rank) for frame in make_host_frames(found)]
     return complete_columns("device_events", make_device_frame(found), rank), pl.concat(host)
 
 
@@ -191,14 +188,10 @@ def _list_intervals(raw: TraceEvents, columns: EventColumns, offset_ns: int) -> 
     return pl.DataFrame({"name": names, "start_ns": columns.start_ns - offset_ns, "wall_ns": columns.wall_ns})
 
 
-def _find_clock_offset(spans: EventColumns, events: Sequence[int]) -> int:
-    """The profiler's clock less ours, from the module spans that both wrote."""
-    ours = [
-        time_ns for _, what, time_ns, sequence in decode_events(events) if what == ENTER and sequence >= 0
-    ]
-    theirs = np.sort(spans.start_ns).tolist()
-    if not ours or not theirs:
+def _find_clock_offset(raw: TraceEvents) -> int:
+    """The profiler's clock less ours, by moments that both have seen; the one held up least tells."""
+    moments = raw.own.get(CLOCK_ROLE)
+    if moments is None:
         return 0
-    if len(ours) != len(theirs):
-        return int(theirs[0]) - ours[0]
-    return int(median(b - a for a, b in zip(ours, theirs, strict=True)))
+    ours = raw.map_names(moments, lambda name: int(name[len(CLOCK_PREFIX) :]))
+    return int((moments.start_ns - np.array(ours, np.int64)).min())

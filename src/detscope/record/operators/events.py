@@ -16,8 +16,10 @@ from detscope.record.steps.events import SPAN_PREFIX
 from detscope.traces.columns import EventColumns, Flags, TraceEvents, ValueNumbers, check_names, gather_events
 from detscope.traces.naming import BACKWARD_OPERATOR, DEVICE_ROLES, ROLES, SYNCHRONISATION
 
-SPAN_ROLE = "own span"  # of a module, written by ourselves
-_ROLES = ("operator", "annotation", "python", "runtime", "device annotation", *DEVICE_ROLES, SPAN_ROLE)
+SPAN_ROLE, CLOCK_ROLE = "own span", "own clock"  # of a module; a moment, by the recorder's clock
+CLOCK_PREFIX = "detscope@"  # name of a moment, followed by its time
+_OWN = {SPAN_PREFIX: SPAN_ROLE, CLOCK_PREFIX: CLOCK_ROLE}
+_ROLES = ("operator", "annotation", "python", "runtime", "device annotation", *DEVICE_ROLES, *_OWN.values())
 _IGNORED = -1
 _SHAPES_FROM_NS = 10_000  # shapes of shorter operators are not worth their reading
 _RUNTIME_CALL = re.compile(r"^(?:cuda|cu|hip|ur|ze)[A-Z]|^INVALID$")
@@ -65,10 +67,10 @@ def read_profiler_events(events: Sequence[Any], device: bool, shapes: bool) -> T
         elif role in ("runtime", *DEVICE_ROLES):
             part.extra["correlation"] = np.array([event.correlation_id() for event in own], np.int64)
             part.extra["external"] = np.array([event.linked_correlation_id() for event in own], np.int64)
-    spans = {role: columns.pop(role) for role in (SPAN_ROLE,) if role in columns}
-    if spans and "runtime" in columns:
-        columns["runtime"] = _drop_own_records(names, columns["runtime"], spans[SPAN_ROLE])
-    return gather_events(columns, names, [(None, number) for number in threads.tolist()], texts, [""], spans)
+    ours = {role: columns.pop(role) for role in _OWN.values() if role in columns}
+    if SPAN_ROLE in ours and "runtime" in columns:
+        columns["runtime"] = _drop_own_records(names, columns["runtime"], ours[SPAN_ROLE])
+    return gather_events(columns, names, [(None, number) for number in threads.tolist()], texts, [""], ours)
 
 
 def _find_roles(events: Sequence[Any], names: list[str], codes: Any, device: bool) -> Any:
@@ -81,9 +83,10 @@ def _find_roles(events: Sequence[Any], names: list[str], codes: Any, device: boo
         roles = np.array([by_word.get(find_role(events[index]), _IGNORED) for index in first], np.int64)[
             codes
         ]
-    ours = np.array([name.startswith(SPAN_PREFIX) for name in names], bool)[codes]
     on_host = (roles == by_word["operator"]) | (roles == by_word["annotation"])
-    roles[ours] = np.where(on_host[ours], by_word[SPAN_ROLE], _IGNORED)
+    for prefix, role in _OWN.items():
+        ours = np.array([name.startswith(prefix) for name in names], bool)[codes]
+        roles[ours] = np.where(on_host[ours], by_word[role], _IGNORED)
     return roles
 
 

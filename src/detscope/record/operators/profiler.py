@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from torch.compiler import is_compiling
 from detscope.machine.accelerator import Accelerator
 from detscope.machine.limits import status_bytes
 from detscope.record.foreign import Patches
-from detscope.record.operators.events import read_profiler_events
+from detscope.record.model.borders import close_span, open_span
+from detscope.record.operators.events import CLOCK_PREFIX, read_profiler_events
 from detscope.traces.columns import TraceEvents
 
 _functions = torch.ops.profiler
@@ -100,6 +102,7 @@ class OpenSpans:
 # The profiler takes 0.7 kB per operator while it records and 5 kB more when it ends. Steps of a million
 # operators come of mixed precision on a processor without instructions for it.
 _FULL_BYTES = 512 << 20
+_MOMENTS = 3
 
 
 def make_session(activity: str | None = None, **options: Any) -> Any:
@@ -164,16 +167,24 @@ class OperatorWindow:
             self._accelerator.wait()
         with self._spans.close_for_a_moment():
             self._profile.start()
+        _write_moments()
         self._began_bytes = status_bytes("VmRSS")
 
     def stop(self) -> TraceEvents:
         """End the session and hand over its events."""
         session, self._profile = self._profile, None
+        _write_moments()
         with self._spans.close_for_a_moment():
             session.stop()
         with no_garbage_collection():
             events = session.profiler.kineto_results.events()
             return read_profiler_events(events, self._accelerator.activity is not None, self._shapes)
+
+
+def _write_moments() -> None:
+    """Tell the profiler our own time, a few times: it may be held up between looking and writing."""
+    for _ in range(_MOMENTS):
+        close_span(open_span(f"{CLOCK_PREFIX}{perf_counter_ns()}"))
 
 
 @contextmanager

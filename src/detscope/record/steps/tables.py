@@ -170,9 +170,9 @@ class StepTables:
         """Take the operators of a window that has just ended; windows that were cut in two are summed up."""
         spans = self.operator_spans
         with no_garbage_collection():
-            result = attribute_operators(raw, self._nodes, self._operator_events)
+            result = attribute_operators(raw, self._nodes, self._operator_events, spans)
             self._writer.append_frame("ops", result.operators)
-            frames = make_device_tables(result, spans)
+            frames = make_device_tables(result)
             for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
                 self._writer.append_frame(table, frame)
             if self._drawn_until_ns:
