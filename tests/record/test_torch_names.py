@@ -119,6 +119,7 @@ HELD_OPTIONAL = {
     "_skip_resize": "images are resized as ever, and the verb says so",
     "_workers": "a worker that died is not named",
     "_{}EventBase": "the public class's record, which costs more",
+    "_cuda_getCublasWorkspaceSize": "the size that torch documents for the device's capability",
     "_{}_getCurrentRawStream": "a build without that kind of device has no such device either",
 }
 # Python's own, and those of classes of ours that another file looks into.
