@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,13 @@ from torch import nn
 
 from detscope.errors import InputError
 from detscope.loops.ema import WeightAverage
+from detscope.machine.accelerator import Accelerator, find_accelerator
 from detscope.marks import phase
 from detscope.zoo.outputs import check_losses
 
 Batch = tuple[list[torch.Tensor], list[dict[str, Any]]]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MOST_LATE = 4  # steps that losses may be read late
 _PendingLosses = tuple[int, tuple[str, ...], torch.Tensor, list[Any], float]
 
 
@@ -128,7 +131,7 @@ def train_model(
     hooks, schedule = hooks or TrainHooks(), schedule or LearningRate()
     scaler = scaler or make_scaler(plan)
     done = TrainState(plan.start.steps, plan.start.epochs, plan.start.batches)
-    watch = LossWatch(hooks.on_losses, late=plan.device.startswith("cuda"))
+    watch = LossWatch(hooks.on_losses, find_accelerator(plan.device))
     model.train()
     while not (done.stopped or done.is_finished(plan)):
         hooks.on_epoch(done.epochs)
@@ -215,35 +218,45 @@ def to_device(batch: Batch, device: str, channels_last: bool = False) -> Batch:
 class LossWatch:
     """Hands on every step's losses and stops the training when one is not finite.
 
-    On a device they are read one step late, so that reading them does not make the host wait.
+    On a device they are read some steps late, when they have been copied: reading them makes nobody wait.
     """
 
-    def __init__(self, on_losses: Callable[[int, dict[str, float]], None], late: bool) -> None:
+    def __init__(
+        self, on_losses: Callable[[int, dict[str, float]], None], accelerator: Accelerator | None = None
+    ) -> None:
         self._on_losses = on_losses
-        self._late = late
-        self._pending: _PendingLosses | None = None
+        self._accelerator = accelerator or Accelerator("cpu")
+        self._pending: deque[tuple[_PendingLosses, Any]] = deque()  # and the mark behind the copy
 
     def take_losses(
         self, step: int, losses: dict[str, torch.Tensor], targets: list[dict[str, Any]], learning_rate: float
     ) -> None:
         """Take the losses of a step and the learning rate it was made with."""
         values = torch.stack([loss.detach().float().reshape(()) for loss in losses.values()])
-        if self._late:
+        mark = None
+        if self._accelerator.has_clock:
             values = values.to("cpu", non_blocking=True)
+            mark = self._accelerator.make_mark()
+            self._accelerator.put_mark(mark)
         ids = [target.get("image_id") for target in targets]
-        before, self._pending = self._pending, (step, tuple(losses), values, ids, learning_rate)
-        if before is not None:
-            self._hand_on(*before)
-        if not self._late:
-            self.read_pending()
+        self._pending.append(((step, tuple(losses), values, ids, learning_rate), mark))
+        while self._pending and self._is_copied(self._pending[0][1]):
+            self._hand_on(*self._pending.popleft()[0])
+
+    def _is_copied(self, mark: Any) -> bool:
+        if mark is None or self._accelerator.has_passed(mark):
+            return True
+        if len(self._pending) <= MOST_LATE:
+            return False
+        mark.synchronize()
+        return True
 
     def read_pending(self) -> None:
         """Read what is still pending."""
-        if self._pending is not None:
-            if self._late and torch.cuda.is_available():
-                torch.cuda.synchronize()
-            pending, self._pending = self._pending, None
-            self._hand_on(*pending)
+        if self._pending:
+            self._accelerator.wait()
+        while self._pending:
+            self._hand_on(*self._pending.popleft()[0])
 
     def _hand_on(
         self, step: int, names: tuple[str, ...], values: torch.Tensor, ids: list[Any], learning_rate: float

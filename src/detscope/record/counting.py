@@ -64,7 +64,7 @@ def count_costs(
     finally:
         probes.remove_all()
         phases.remove()
-    events, _ = buffer.take_events()
+    events = buffer.take_events().items
     moments = events[TIME::WIDTH]
     flops, moved = (
         replay_events(events, nodes, 0, counted[-1], times=[counted[moment] for moment in moments])

@@ -35,6 +35,7 @@ class Recorder(StepRecorder):
             while True:
                 mode = self.prepare_step()
                 start_ns = perf_counter_ns()
+                asked = self.mark_device()
                 self.buffer.mark_processor(STEP_BEGINS)
                 pause_ns = start_ns - pause_start_ns
                 if iterator is None:  # starting workers is part of waiting for the first batch
@@ -49,10 +50,11 @@ class Recorder(StepRecorder):
                     return
                 self.fetching = False
                 waited_ns = perf_counter_ns()
+                marks = (asked, self.mark_device())
                 self.buffer.mark_processor(BATCH_ARRIVED)
                 batch, timing = unwrap_batch(item)
                 self.watch_inputs(batch, timing)
-                step = self.begin_step(mode, start_ns, waited_ns, pause_ns)
+                step = self.begin_step(mode, start_ns, waited_ns, pause_ns, marks)
                 step.first_of_epoch, step.timing = first, timing
                 step.content = describe_batch(batch)
                 yield batch

@@ -21,8 +21,11 @@ from torch import nn
 from detscope import marks
 from detscope.errors import UsageError
 from detscope.faults import error_text
+from detscope.machine.accelerator import find_accelerator
+from detscope.machine.describe import describe_accelerator
 from detscope.machine.facts import gather_facts
-from detscope.record.device.clock import device_clock_for
+from detscope.record.device.clock import DeviceClock, Mark
+from detscope.record.device.mark_plan import MarkPlan
 from detscope.record.device.telemetry import Telemetry
 from detscope.record.foreign import WeakObjects
 from detscope.record.loader import BatchTiming, forget_workers
@@ -44,9 +47,19 @@ from detscope.record.operators.profiler import (
     OperatorWindow,
     inside_compiled_code,
 )
-from detscope.record.steps.events import ENTER, EXIT, MARK, STEP_ENDS, decode_events, encode_event
+from detscope.record.steps.device_tables import DeviceTables, describe_clock
+from detscope.record.steps.events import (
+    ENTER,
+    EXIT,
+    MARK,
+    STEP_ENDS,
+    EventStretch,
+    Marker,
+    decode_events,
+    encode_event,
+)
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
+from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, RECORDED, WARMUP, Schedule
 from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
@@ -105,11 +118,19 @@ class StepRecorder:
         self._run = (Path(out), verb, name, known, config_toml)
         self._telemetry_hz = telemetry_hz
         self.nodes = NodeTable()
-        self.buffer = SpanBuffer(device_clock_for(self._device))
-        self.borders = BorderWriter(self.buffer)
+        self.accelerator = find_accelerator(self._device)
+        self._clock = DeviceClock(self.accelerator) if self.accelerator.has_clock else None
+        self._plan = MarkPlan(self.nodes)
+        self._marked: frozenset[int] = frozenset()
+        marker = None if self._clock is None else Marker(self._clock.record, self._plan.wanted)
+        self.buffer = SpanBuffer(marker)
+        self.borders = BorderWriter(self.buffer, self._plan.wants_backward)
         self._open_spans = OpenSpans(self.buffer.close_spans, self.borders.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
-        self.schedule = Schedule(warmup_steps, bare_every, operators, memory_steps=blocks, seed=seed)
+        settles = not self.accelerator.is_host
+        self.schedule = Schedule(
+            warmup_steps, bare_every, operators, memory_steps=blocks, settles=settles, seed=seed
+        )
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         self.optimizers: WeakObjects[torch.optim.Optimizer] = WeakObjects(given)
         self._phases = self.make_phases(model)
@@ -120,7 +141,7 @@ class StepRecorder:
         self.notes: list[str] = []
         which = "none" if level == "phases" else modules
         self.probes = self.make_probes(model, which, stages, observers)
-        self.window = OperatorWindow(self._device.startswith("cuda"), spans=self._open_spans)
+        self.window = OperatorWindow(self.accelerator, spans=self._open_spans)
         self._traced_steps = traced_steps
         self.attached = ""
         self.begun = False  # whether there is a run folder: making one may fail
@@ -158,8 +179,17 @@ class StepRecorder:
         self.begun = True
         if self.level == "ops" or self.memory:
             self._open_spans.watch_spans()
-        self.tables = StepTables(self.writer, self.nodes, self._traced_steps, self.buffer.device_clock)
-        self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
+        self.tables = StepTables(self.writer, self.nodes, self._traced_steps, self._plan.learn_ways)
+        self.device_tables: DeviceTables | None = None
+        if self._clock is not None:
+            self._clock.set_anchor()
+            about = (self.accelerator, self._clock, self._plan)
+            self.device_tables = DeviceTables(self.writer, self.nodes, *about)
+        if not self.accelerator.is_host:
+            self.writer.info["device_clock"] = describe_clock(self.accelerator, self._clock)
+            self.writer.info["environment"]["accelerator"] = describe_accelerator(self.accelerator)
+        device = None if self.accelerator.is_host else self._device
+        self.telemetry = Telemetry(self._telemetry_hz, device=device) if self._telemetry_hz > 0 else None
         if self.telemetry:
             self.telemetry.start()
         self._listening = marks.listening(self)
@@ -188,23 +218,43 @@ class StepRecorder:
                 self.telemetry.stop()
             for loader in self.loaders:
                 forget_workers(loader)
+        if failure is not None:
+            status = failure.status
+        fault: Exception | None = None
+        # a device that failed makes some of these fail: whatever can be written is
+        for finish in (
+            self._finish_operators,
+            lambda: self.tables.close_tables(self._drain_telemetry()),
+            self._finish_device,
+            lambda: self._finish_memory(failure),
+        ):
+            try:
+                finish()
+            except Exception as one:
+                fault = fault or one
         try:
-            if self.window.is_open:
-                self.tables.add_operators(self.window.stop())
-            self.tables.close_tables(self._drain_telemetry())
-            if failure is not None:
-                status = failure.status
-                self.writer.info["oom"] = self._describe_failure(failure)
-            if self.memory:
-                self.memory.write_rest(self.writer, keep_unfinished=failure is not None)
             self.writer.info["notes"] = self.notes
             self.writer.close_run(status, reason)
-        except Exception:
-            if kind is None:  # never hide the user's own exception behind ours
-                raise
-        finally:
-            self._open_spans.stop_watching()
+        except Exception as one:
+            fault = fault or one
+        self._open_spans.stop_watching()
+        if fault is not None and kind is None:  # never hide the user's own exception behind ours
+            raise fault
         return False
+
+    def _finish_operators(self) -> None:
+        if self.window.is_open:
+            self.tables.add_operators(self.window.stop())
+
+    def _finish_device(self) -> None:
+        if self.device_tables is not None:
+            self.device_tables.close_tables()
+
+    def _finish_memory(self, failure: MemoryFailure | None) -> None:
+        if failure is not None:
+            self.writer.info["oom"] = self._describe_failure(failure)
+        if self.memory:
+            self.memory.write_rest(self.writer, keep_unfinished=failure is not None)
 
     @property
     def steps_done(self) -> int:
@@ -254,26 +304,51 @@ class StepRecorder:
             self.window.start()
         elif mode != OPERATORS and self.window.is_open:
             self.tables.add_operators(self.window.stop())
+        self._plan_marks(mode)
         watching = self.memory is not None and self.schedule.with_memory(self.index)
         self.borders.record_functions = mode == OPERATORS or watching
         if self.memory and watching:
             self.memory.begin_step(self.next_step, shapes=mode == WARMUP)
         return mode
 
-    def begin_step(self, mode: str, start_ns: int, waited_ns: int, pause_ns: int = 0) -> OpenStep:
+    def _plan_marks(self, mode: str) -> None:
+        """Which borders are marked in the queue of the device; steps of operators are timed by kernels."""
+        if self._clock is None or self.buffer.marker is None:
+            return
+        self.buffer.marker.active = mode not in (OPERATORS, MEMORY)
+        modules, counts = self.attached == "modules", mode == RECORDED
+        self._marked = self._plan.plan_step(self._clock.mark_cost_ns, modules, counts)
+
+    def mark_device(self) -> Mark | None:
+        """A mark in the queue of the device, at a border of the step; None where there is no such clock."""
+        return None if self.buffer.marker is None else self.buffer.marker.record()
+
+    def forget_events(self, stretch: EventStretch) -> None:
+        """Events that belong to no step; their marks can be used again."""
+        if self._clock is not None:
+            self._clock.recycle_marks(stretch.handles)
+
+    def begin_step(
+        self,
+        mode: str,
+        start_ns: int,
+        waited_ns: int,
+        pause_ns: int = 0,
+        marks: tuple[Mark | None, Mark | None] = (None, None),
+    ) -> OpenStep:
         """Open the step whose batch has arrived; what was heard before is not part of it."""
         step = self.step = OpenStep(self.next_step, self.epoch, mode, start_ns, waited_ns, pause_ns)
-        self.buffer.take_events()
-        if mode != BARE and self.buffer.device_clock is not None:
-            step.first_handle = self.buffer.device_clock.record()
+        step.begin_marks, step.marked = marks, self._marked
+        self.forget_events(self.buffer.take_events())
         return step
 
-    def finish_step(self, end_ns: int | None = None) -> int:
+    def finish_step(self, end_ns: int | None = None, end_mark: Mark | None = None) -> int:
         """Close the current step, now or as of `end_ns`, then do the bookkeeping; returns when it ended."""
         step, self.step = self.step, None
         if step is None:
             return perf_counter_ns()
         step.end_ns = perf_counter_ns() if end_ns is None else end_ns
+        step.end_mark = end_mark or self.mark_device()
         step.processor = self.buffer.mark_processor(STEP_ENDS)
         step.events, step.handles = self.buffer.take_events()
         step.counts, self.counts = self.counts, {}
@@ -285,7 +360,9 @@ class StepRecorder:
             coming = self.schedule.mode_of(self.index) == WARMUP
             shapes = coming if self.schedule.with_memory(self.index) else None
             self.writer.append_rows("memory", self.memory.end_step(step, step.mode == MEMORY, shapes))
-        self.tables.add_step(step)
+        traced = self.tables.add_step(step)
+        if self.device_tables is not None:
+            self.device_tables.add_step(step, traced)
         if self.window.is_full and self.schedule.mode_of(self.index) == OPERATORS:
             self.schedule = self.schedule.without_operators_from(self.index)
             grown = self.window.taken_bytes / 1e9
@@ -314,7 +391,9 @@ class StepRecorder:
             self.finish_step()
         else:
             self.step = None
-            self._last_events = self.buffer.take_events()[0]
+            left = self.buffer.take_events()
+            self._last_events = left.items
+            self.forget_events(left)
             if self.memory:
                 self.memory.abandon_step(step.index, self._last_events)
 

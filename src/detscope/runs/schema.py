@@ -66,8 +66,8 @@ TABLES: dict[str, dict[str, str]] = {
         "device_total_ns": "Int64",
         "device_self_ns": "Int64",
     },
-    # on a device with a clock of its own, by its marks: one row per step and phase, as in `steps`. The phases of
-    # one stream are its step; times are on the host's clock, by a mark that both have seen
+    # on a device with a clock of its own, by its marks: one row per step and phase, as in `steps`; the phases
+    # of one stream are its step, times are on the host's clock, by a mark that both have seen
     "device_steps": {
         "step": "Int64",
         "phase": "String",  # data (the device waited for a batch), ..., other; "step" is the whole

@@ -1,43 +1,122 @@
-"""Device time by CUDA events, taken from a pool and read only when the device has passed them."""
+"""A device's clock: marks in its queues, taken from a pool and read only when the device has passed them.
+
+Nothing here waits inside a step. While a graph is captured, and once the device has failed for good, there
+are no marks at all: a program must not notice us.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from detscope.faults import error_text
+from detscope.machine.accelerator import Accelerator
+
+_COST_MARKS = 16  # put one after the other to learn what one costs the host
 
 
-class CudaClock:
-    """Marks in the current CUDA stream; never synchronises inside a step."""
+class Mark(NamedTuple):
+    """Something that a device has passed or will pass."""
 
-    def __init__(self, device: str) -> None:
-        import torch
+    event: Any
+    stream: int
 
-        self._torch = torch
-        self._device = torch.device(device)
+
+class DeviceClock:
+    """Puts marks into the current stream, and says when the device passed them, in the host's time."""
+
+    def __init__(self, accelerator: Accelerator, now: Callable[[], int] | None = None) -> None:
+        self._accelerator = accelerator
+        self._now = now or perf_counter_ns
         self._pool: list[Any] = []
+        self._anchor: tuple[Mark, int] | None = None  # a mark, and when the device passed it
+        self.failure: str | None = None  # why it tells nothing any more
+        self.mark_cost_ns = 0  # of the host, for one mark
+        self.marks_put = 0
 
-    def record(self) -> Any:
-        """Put a mark into the queue of the current stream."""
-        event = self._pool.pop() if self._pool else self._torch.cuda.Event(enable_timing=True)
-        event.record(self._torch.cuda.current_stream(self._device))
-        return event
+    def record(self) -> Mark | None:
+        """Put a mark into the queue of the current stream; None where that must not or cannot be done."""
+        accelerator = self._accelerator
+        if self.failure is not None or accelerator.is_capturing():
+            return None
+        try:
+            event = self._pool.pop() if self._pool else accelerator.make_mark()
+            stream = accelerator.put_mark(event)
+        except RuntimeError as error:  # the program's own fault comes back to it with its next call
+            self.give_up(error)
+            return None
+        self.marks_put += 1
+        return Mark(event, stream)
 
-    def has_passed(self, mark: Any) -> bool:
-        """Whether the device has passed a mark."""
-        return bool(mark.query())
+    def give_up(self, error: BaseException) -> None:
+        """The device answers nothing any more."""
+        first, *_ = [*error_text(error).strip().splitlines(), type(error).__name__]
+        self.failure = self.failure or f"the device failed: {first[:200]}"
 
-    def elapsed_ns(self, first: Any, last: Any) -> int:
-        """Device time between two marks that it has passed."""
-        return int(first.elapsed_time(last) * 1e6)
+    def can_ask(self) -> bool:
+        """Whether the device may be asked now: not while this thread captures a graph."""
+        return self.failure is None and not self._accelerator.is_capturing()
+
+    def set_anchor(self) -> None:
+        """Let both clocks see one moment, and learn what a mark costs; waits, so only between steps."""
+        if self._anchor is not None or not self.can_ask():
+            return
+        try:
+            self._accelerator.wait()
+            begin_ns = self._now()
+            marks = [mark for mark in (self.record() for _ in range(_COST_MARKS)) if mark is not None]
+            self.mark_cost_ns = (self._now() - begin_ns) // _COST_MARKS
+            self._accelerator.wait()
+            last = self.record()  # the queue is empty: the device passes it as it comes
+            passed_ns = self._now()
+            self._accelerator.wait()
+        except RuntimeError as error:
+            self.give_up(error)
+            return
+        self.recycle_marks(marks)
+        self.marks_put = 0
+        if last is not None:
+            self._anchor = (last, passed_ns)
+
+    def have_passed(self, marks: Iterable[Mark | None]) -> bool:
+        """Whether the device has passed all of them; of each stream the last one is asked."""
+        last = {mark.stream: mark.event for mark in marks if mark is not None}
+        try:
+            return all(self._accelerator.has_passed(event) for event in last.values())
+        except RuntimeError as error:
+            self.give_up(error)
+            return True
+
+    def place_marks(self, marks: Sequence[Mark]) -> list[int] | None:
+        """When the device passed these marks, in the host's time; None if it does not say.
+
+        The first becomes the anchor of what follows: a device tells short times finely, long ones coarsely.
+        """
+        if self._anchor is None or self.failure is not None or not marks:
+            return None
+        anchor, passed_ns = self._anchor
+        elapsed = self._accelerator.elapsed_ns
+        try:
+            first_ns = passed_ns + elapsed(anchor.event, marks[0].event)
+            found = [first_ns, *(first_ns + elapsed(marks[0].event, mark.event) for mark in marks[1:])]
+        except RuntimeError as error:
+            self.give_up(error)
+            return None
+        self._pool.append(anchor.event)
+        self._anchor = (marks[0], first_ns)
+        return found
 
     def wait_for_device(self) -> None:
-        """Wait for everything queued; only used when the recording ends."""
-        self._torch.cuda.synchronize(self._device)
+        """Wait for everything queued; only when the recording ends."""
+        if not self.can_ask():
+            return
+        try:
+            self._accelerator.wait()
+        except RuntimeError as error:
+            self.give_up(error)
 
-    def recycle_marks(self, marks: list[Any]) -> None:
-        """Give marks back for reuse."""
-        self._pool.extend(marks)
-
-
-def device_clock_for(device: str) -> CudaClock | None:
-    """The clock of a device; None on a CPU, where host time is device time."""
-    return CudaClock(device) if device.startswith("cuda") else None
+    def recycle_marks(self, marks: Iterable[Mark | None]) -> None:
+        """Give marks back for reuse; the anchor stays."""
+        kept = None if self._anchor is None else self._anchor[0].event
+        self._pool.extend(mark.event for mark in marks if mark is not None and mark.event is not kept)

@@ -73,7 +73,7 @@ def measure_allocations(
     probes.attach_modules(modules=True)
     borders.record_functions = True
     try:
-        with make_session(find_accelerator(device).activity == "CUDA", profile_memory=True) as session:
+        with make_session(find_accelerator(device).activity, profile_memory=True) as session:
             for one_pass in passes:
                 with record_function(PASS_NAME):
                     one_pass()

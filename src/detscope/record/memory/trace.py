@@ -233,9 +233,7 @@ class MemorySession:
     def start(self, shapes: bool) -> None:
         """Begin to listen; shapes of operators' inputs cost as much as all the rest."""
         config = _ExperimentalConfig(disable_external_correlation=True)  # no stacks and no link to kernels
-        self._profile = make_session(
-            cuda=False, profile_memory=True, record_shapes=shapes, experimental_config=config
-        )
+        self._profile = make_session(profile_memory=True, record_shapes=shapes, experimental_config=config)
         with self._spans.close_for_a_moment():
             self._profile.start()
         self._buffer.spanning = True

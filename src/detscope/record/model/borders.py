@@ -129,8 +129,11 @@ class BackwardMark:
 class BorderWriter:
     """Writes begins, ends and backward marks into a buffer; shared by all probes of a recording."""
 
-    def __init__(self, buffer: EventBuffer) -> None:
+    def __init__(
+        self, buffer: EventBuffer, wants_backward: Callable[[int], bool] = lambda _number: True
+    ) -> None:
         self.buffer = buffer
+        self.wants_backward = wants_backward  # a mark in a device's queue where backward comes to a node
         self._pairs: dict[int, Pair] = {}
         self._marks: dict[int, BackwardMark] = {}  # by the code of a node's begin
         # parallel stacks, one entry per open target: where its last child ended, and its mark
@@ -149,12 +152,12 @@ class BorderWriter:
         if code in self._marks:
             return self._marks[code]
         extend, now, marked = self.buffer.items.extend, self.buffer.now, encode_event(number, MARK)
-        device_clock, handles = self.buffer.device_clock, self.buffer.handles
+        marker, handles, wants = self.buffer.marker, self.buffer.handles, self.wants_backward
 
         def reach_node(gradient: Any) -> None:  # noqa: ARG001
+            if marker is not None:
+                handles.append(marker.record() if wants(number) else None)
             extend((marked, now(), NO_SEQUENCE))
-            if device_clock is not None:
-                handles.append(device_clock.record())
 
         mark = self._marks[code] = BackwardMark(reach_node)
         return mark
@@ -165,7 +168,7 @@ class BorderWriter:
             return self._pairs[number]
         buffer = self.buffer
         extend, now = buffer.items.extend, buffer.now
-        device_clock, handles = buffer.device_clock, buffer.handles
+        marker, handles = buffer.marker, buffer.handles
         ends, owners = self._child_ends, self._owners
         own_mark = self.find_mark(number)
         enter, leave = encode_event(number, ENTER), encode_event(number, EXIT)
@@ -182,16 +185,16 @@ class BorderWriter:
             owners.append(own_mark)
             if self.record_functions:
                 self._open_span(number)
-            if device_clock is not None:
-                handles.append(device_clock.record())
+            if marker is not None:
+                handles.append(marker.record() if enter in marker.wanted else None)
             extend((enter, now(), sequence))
 
         def after(target: Any, args: Any, output: Any) -> None:  # noqa: ARG001
             time_ns = now()
             sequence = sequence_number()
             extend((leave, time_ns, sequence))
-            if device_clock is not None:
-                handles.append(device_clock.record())
+            if marker is not None:
+                handles.append(marker.record() if enter in marker.wanted else None)
             if self.record_functions:
                 self._close_span()
             if not ends:  # probes were attached while the target ran
@@ -234,7 +237,7 @@ class BorderWriter:
         """
         items, now = self.buffer.items, self.buffer.now
         extend = items.extend
-        device_clock, handles = self.buffer.device_clock, self.buffer.handles
+        marker, handles = self.buffer.marker, self.buffer.handles
         ends, owners = self._child_ends, self._owners
         known_mark, code_of, leave, no_sequence = self._marks.get, codes.get, EXIT, NO_SEQUENCE
         sequence_number, builds_graph, traced = _sequence_number, torch.is_grad_enabled, is_traced
@@ -252,7 +255,7 @@ class BorderWriter:
                 return run(*args, **kwargs)
             if code < 0:
                 return self.targets[id(self_)](run, args, kwargs)
-            if not builds_graph() and device_clock is None and not self.record_functions:
+            if not builds_graph() and marker is None and not self.record_functions:
                 # inference: there is no backward pass to prepare for
                 extend((code, now(), no_sequence))
                 try:
@@ -272,8 +275,8 @@ class BorderWriter:
             owners.append(mark)
             if self.record_functions:
                 self._open_span(code >> NODE_SHIFT)
-            if device_clock is not None:
-                handles.append(device_clock.record())
+            if marker is not None:
+                handles.append(marker.record() if code in marker.wanted else None)
             extend((code, now(), sequence))
             output = None
             try:
@@ -287,8 +290,8 @@ class BorderWriter:
                 raise
             finally:
                 extend((code | leave, now(), sequence := sequence_number()))
-                if device_clock is not None:
-                    handles.append(device_clock.record())
+                if marker is not None:
+                    handles.append(marker.record() if code in marker.wanted else None)
                 if self.record_functions:
                     self._close_span()
                 if ends:

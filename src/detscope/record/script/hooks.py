@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from detscope.machine.accelerator import Accelerator
 from detscope.record.foreign import Patches
 from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.script.loading import watch_loaders
@@ -64,9 +65,7 @@ class Hooks:
         watch_loaders(patches, tracker.batches)
         hide_from_compiler()
         tracker.recording.ranks.attach_watch(patches, tracker.find_phase)
-        if torch.cuda.is_available():  # elsewhere nothing has to travel
-            for name in ("to", "cuda"):
-                patches.put(torch.Tensor, name, _make_copy(getattr(torch.Tensor, name), tracker))
+        tracker.recording.device_found = self._watch_copies
 
     def remove(self) -> None:
         """Listen no more."""
@@ -74,6 +73,13 @@ class Hooks:
             handle.remove()
         self._handles.clear()
         self._patches.undo()
+
+    def _watch_copies(self, _accelerator: Accelerator) -> None:
+        """A model is on an accelerator: batches travel there. Asking before would have started it."""
+        for name in ("to", "cuda", "xpu"):
+            plain = getattr(torch.Tensor, name, None)
+            if plain is not None:
+                self._patches.put(torch.Tensor, name, _make_copy(plain, self._tracker))
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_compiling():

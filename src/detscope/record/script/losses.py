@@ -9,10 +9,13 @@ from __future__ import annotations
 import ctypes
 import struct
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from detscope.machine.accelerator import Accelerator
 
 LOSS, RATE = "loss", "learning_rate"
 _MOST_PARTS = 32
@@ -26,7 +29,9 @@ def read_scalar(tensor: Any) -> Reading | None:
     if type(tensor) is not torch.Tensor or tensor.numel() != 1 or not tensor.is_floating_point():
         return None
     if tensor.device.type != "cpu":
-        return tensor.detach().float().reshape(())
+        # a graph that is captured holds no work of ours
+        capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        return None if capturing else tensor.detach().float().reshape(())
     if tensor.is_neg():
         return None
     try:
@@ -117,33 +122,43 @@ class LossKeeper:
 
 
 class LateLosses:
-    """Reads what lies on a device one step later, so that reading makes nobody wait."""
+    """Reads what lies on a device when it has been copied from there, so that reading makes nobody wait."""
 
-    def __init__(self) -> None:
-        self._pending: tuple[int, StepLosses, torch.Tensor | None] | None = None
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        # step, losses, their copy on the host, and the mark behind it in the device's queue
+        self._pending: deque[tuple[int, StepLosses, torch.Tensor, Any]] = deque()
 
-    def put_losses(self, step: int, losses: StepLosses) -> tuple[int, dict[str, float]] | None:
-        """Take a step's losses; those that can be read by now: the same step's, or the one's before."""
+    def put_losses(self, step: int, losses: StepLosses) -> list[tuple[int, dict[str, float]]]:
+        """Take a step's losses; those that can be read by now: the same step's, or some before it."""
         # in the order in which `read_values` asks for them
         grouped = [readings for _, readings in losses.by_optimizer]
         known = [one for readings in (*grouped, losses.waiting, *losses.parts.values()) for one in readings]
         copies = [reading for reading in known if isinstance(reading, torch.Tensor)]
         if not copies:
-            return step, read_values(losses, iter(()))
-        before = self.read_pending(wait=False)
-        together = torch.stack([copy.to(copies[0].device) for copy in copies])
-        self._pending = (step, losses, together.to("cpu", non_blocking=True))
-        return before
+            return [*self.read_pending(wait=False), (step, read_values(losses, iter(())))]
+        together = torch.stack([copy.to(copies[0].device) for copy in copies]).to("cpu", non_blocking=True)
+        mark = None
+        if self._accelerator.has_clock and not self._accelerator.is_capturing():
+            mark = self._accelerator.make_mark()
+            self._accelerator.put_mark(mark)
+        self._pending.append((step, losses, together, mark))
+        return self.read_pending(wait=False)
 
-    def read_pending(self, wait: bool = True) -> tuple[int, dict[str, float]] | None:
-        """What is still pending."""
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return None
-        step, losses, copied = pending
-        if wait and torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return step, read_values(losses, iter(() if copied is None else copied.tolist()))
+    def read_pending(self, wait: bool = True) -> list[tuple[int, dict[str, float]]]:
+        """What has been copied by now; or all of it, when the recording ends."""
+        if self._pending and self._accelerator.is_capturing():
+            return []
+        if self._pending and wait:
+            self._accelerator.wait()
+        found = []
+        while self._pending:
+            step, losses, copied, mark = self._pending[0]
+            if not wait and (mark is None or not self._accelerator.has_passed(mark)):
+                break
+            self._pending.popleft()
+            found.append((step, read_values(losses, iter(copied.tolist()))))
+        return found
 
 
 def read_values(losses: StepLosses, copied: Any) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from types import TracebackType
@@ -14,14 +14,16 @@ import polars as pl
 import torch
 from torch import nn
 
+from detscope.faults import error_text
 from detscope.record.content import BatchContent, add_contents
+from detscope.record.device.clock import Mark
 from detscope.record.loader import BatchTiming
 from detscope.record.model.calls import CallListener
 from detscope.record.script.losses import LOSS, LateLosses, StepLosses
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import NO_PARTS, ModelParts
 from detscope.record.step_recorder import StepRecorder
-from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventStretch
 from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import make_loader_rows, make_step_rows
 from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
@@ -44,6 +46,7 @@ class FinishedStep:
     timings: list[tuple[BatchTiming, int]] = field(default_factory=list)  # and how long the loop waited
     losses: StepLosses = field(default_factory=StepLosses)
     num_workers: int | None = None  # of the loader
+    end_mark: Mark | None = None  # of the device, where the step ended before it was known to
 
 
 class ScriptRecorder(StepRecorder):
@@ -80,7 +83,7 @@ class ScriptRecorder(StepRecorder):
         self._full_schedule = self.schedule
         self._pause_ns = perf_counter_ns()
         self._relabelled = (0, EVALUATION)  # steps below this number came before what the run is about
-        self._late = LateLosses()
+        self._late = LateLosses(self.accelerator)
         self._not_finite: list[str] = []  # losses that were not when it happened first
         self.evaluating = False
         self.trained = False
@@ -100,15 +103,23 @@ class ScriptRecorder(StepRecorder):
         """Bring the probes into the state the coming step wants; bookkeeping ends here."""
         mode = EVALUATION if self.evaluating else self.prepare_step()
         start_ns = perf_counter_ns()
-        self.begin_step(mode, start_ns, start_ns, start_ns - self._pause_ns)
+        marks = (None, None) if self.evaluating else (self.mark_device(), None)
+        self.begin_step(mode, start_ns, start_ns, start_ns - self._pause_ns, marks)
         self.buffer.mark_processor(STEP_BEGINS)
         self.buffer.mark_processor(BATCH_ARRIVED)  # batches are phases like all others here
 
-    def add_first_step(self, events: Sequence[int], done: FinishedStep) -> None:
+    def add_first_step(self, events: EventStretch, done: FinishedStep) -> None:
         """The step in which the model was found: it was seen, with its phases, before this recorder."""
         self.step = OpenStep(self.first_step, self.epoch, self._first_mode, done.start_ns, done.start_ns)
-        self.buffer.items.extend(events)
+        self.buffer.put_events(events)
         self.end_step(done)
+
+    def backdate_step(self, kept: EventStretch, mark: Mark | None) -> None:
+        """The step that was just opened had begun before: with these events, at this mark."""
+        self.buffer.put_events(kept)
+        if self.step is not None and mark is not None:
+            self.forget_events(EventStretch([], [*self.step.begin_marks]))
+            self.step.begin_marks = (mark, None)
 
     @property
     def _first_mode(self) -> str:
@@ -131,33 +142,30 @@ class ScriptRecorder(StepRecorder):
             self.writer.info["num_workers"] = done.num_workers
         for timing, waited_ns in done.timings:
             self.writer.append_rows("loader", make_loader_rows(step.index, timing, waited_ns))
-        self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1))
+        self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1), done.end_mark)
         self._keep_losses(self._late.put_losses(step.index, done.losses))
         return step.mode
 
-    def _keep_losses(self, found: tuple[int, dict[str, float]] | None) -> None:
-        step, values = found or (-1, {})
-        if LOSS not in values:
-            return
-        numbers = {name: value for name, value in values.items() if math.isfinite(value)}
-        if len(numbers) < len(values) and not self._not_finite:
-            self._not_finite = [name for name in values if name not in numbers]
-            self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
-        self.losses(step, numbers)
+    def _keep_losses(self, found: Iterable[tuple[int, dict[str, float]]]) -> None:
+        for step, values in found:
+            if LOSS not in values:
+                continue
+            numbers = {name: value for name, value in values.items() if math.isfinite(value)}
+            if len(numbers) < len(values) and not self._not_finite:
+                self._not_finite = [name for name in values if name not in numbers]
+                self.note(f"a loss was not finite, first at step {step}: {', '.join(self._not_finite)}")
+            self.losses(step, numbers)
 
     def end_evaluation(self, done: FinishedStep) -> None:
         """An evaluation step beside the training has ended."""
         step, self.step = self.step, None
-        events, handles = self.buffer.take_events()
+        heard = self.buffer.take_events()
         self.counts = {}
-        if self.buffer.device_clock is not None:
-            self.buffer.device_clock.recycle_marks(handles)
-        account = replay_events(events, self.nodes, done.start_ns, done.end_ns)
+        self.forget_events(heard)
+        account = replay_events(heard.items, self.nodes, done.start_ns, done.end_ns)
         number = step.index if step else self.next_step
         self.first_step += 1
-        self.writer.append_rows(
-            "steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account, None)
-        )
+        self.writer.append_rows("steps", make_step_rows(number, max(0, self.epoch), EVALUATION, account))
         seen = OpenStep(number, 0, EVALUATION, done.start_ns, done.start_ns)
         seen.content = add_contents(done.contents)
         self.writer.append_rows("content", [seen.content_row()])
@@ -168,7 +176,7 @@ class ScriptRecorder(StepRecorder):
     def drop_step(self) -> None:
         """What happened since the last border was no step."""
         self.step = None
-        self.buffer.take_events()
+        self.forget_events(self.buffer.take_events())
         self.counts = {}
         self._pause_ns = perf_counter_ns()
 
@@ -192,6 +200,8 @@ class ScriptRecorder(StepRecorder):
             self._take_operators()
         if self.memory:
             self.memory.pause_session()
+        if self.buffer.marker is not None:
+            self.buffer.marker.active = False
         self.attach_probes("phases")
 
     def resume_training(self) -> None:
@@ -285,7 +295,11 @@ class ScriptRecorder(StepRecorder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        self._keep_losses(self._late.read_pending())
+        try:
+            self._keep_losses(self._late.read_pending())
+        except RuntimeError as failure:  # of a device that answers no more
+            why = error_text(failure).splitlines()[0][:200]
+            self.note(f"the losses of the last steps are not known: {why}")
         return super().__exit__(kind, error, trace)
 
     def relabel_steps(self) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from detscope.machine.accelerator import Accelerator
+from detscope.record.device.clock import Mark
 from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
@@ -25,6 +27,7 @@ from detscope.record.script.closing import (
     find_outcome,
     note_other,
     note_parts,
+    note_wrappers,
     read_step_figures,
     write_empty_run,
 )
@@ -41,7 +44,7 @@ from detscope.record.script.roots import (
     find_parts,
     has_compiled_parts,
 )
-from detscope.record.steps.events import EventBuffer
+from detscope.record.steps.events import EventBuffer, EventStretch
 from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
 
@@ -156,6 +159,8 @@ class ScriptRecording:
         self._profiler_taken = False
         self.no_step: str | None = None  # why there may be none, where that is known
         self.ranks = ScriptRanks(options)
+        # called when the model turns out to be on an accelerator; nothing is asked of one before
+        self.device_found: Callable[[Accelerator], None] = lambda _accelerator: None
 
     # ---- what hooks ask and tell
 
@@ -260,7 +265,7 @@ class ScriptRecording:
         recorder = self._recorder
         if recorder is None:
             recorder = self._open_run(trains)
-            recorder.add_first_step(buffer.items, done)
+            recorder.add_first_step(buffer.take_events(), done)
             self._count_step(done, trains)
             return ""
         if trains and not recorder.trained:
@@ -313,7 +318,7 @@ class ScriptRecording:
             return buffer
         if self._after_window or self._stopped:
             recorder.rest()
-            recorder.buffer.take_events()
+            recorder.forget_events(recorder.buffer.take_events())
             return recorder.buffer
         if recorder.level != "phases" and count_compiled_frames() > self._compiled_before:
             recorder.record_phases_only(COMPILED)
@@ -322,6 +327,13 @@ class ScriptRecording:
         recorder.open_step()
         self._sampler.hold_looks(asleep=not recorder.is_writing)
         return recorder.buffer
+
+    def backdate_step(self, buffer: EventBuffer, kept: EventStretch, mark: Mark | None) -> None:
+        """The step that begins had begun before it was known to: with these events, at this mark."""
+        if self._recorder is None:
+            buffer.put_events(kept)
+        else:
+            self._recorder.backdate_step(kept, mark)
 
     # ---- window and limit
 
@@ -360,6 +372,8 @@ class ScriptRecording:
         recorder.between_steps = lambda _done: self.ranks.keep_step(recorder, recorder.next_step - 1)
         recorder.trained = trains
         self._recorder = recorder
+        if recorder.accelerator.kind != "cpu":
+            self.device_found(recorder.accelerator)
         self.ranks.watch_run(recorder)
         if self._profiler_taken:
             recorder.make_way(OWN_PROFILER)
@@ -367,6 +381,8 @@ class ScriptRecording:
             recorder.note(text)
         if compiled:
             recorder.record_phases_only(COMPILED)
+        for text in note_wrappers(outermost, self.model.wrappers if self.model else ()):
+            recorder.note(text)
         self._sampler.start()
         return recorder
 

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from detscope.record.device.clock import Mark
 from detscope.record.foreign import frames_above
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
@@ -31,6 +32,17 @@ from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import PHASES
 
 Call = Callable[..., Any]
+
+
+class StepSplit(NamedTuple):
+    """Where a step may turn out to have ended: place among events, the host's time, the device's marks."""
+
+    offset: int
+    time_ns: int
+    ends: Mark | None
+    begins: Mark | None
+
+
 TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[1:5])
 _MOST_REFUSALS = 100  # times that a script may catch the request to stop
 
@@ -56,7 +68,7 @@ class ScriptTracker(CallState):
         self.buffer = EventBuffer()
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
-        self._split: tuple[int, int] | None = None  # where a model was called after an optimizer step
+        self._split: StepSplit | None = None  # where a model was called after an optimizer step
         # where models were first called, until a step has ended; None: by something that is no module
         self._beginnings: dict[RootModel | None, tuple[int, int]] | None = {}
         self._called: set[RootModel] = set()
@@ -174,12 +186,14 @@ class ScriptTracker(CallState):
         ]
         if begun:
             offset, self._start_ns = min(begun)
-            del self.buffer.items[:offset]
+            self.buffer.take_events(0, offset)
 
     def _mark_split(self) -> None:
         """Work begins after an optimizer has stepped: it may turn out to be the next step's."""
         if self.pacer.stepped and self._split is None:
-            self._split = (len(self.buffer.items), perf_counter_ns())
+            marker = self.buffer.marker if self.writing else None
+            marks = (None, None) if marker is None else (marker.record(), marker.record())
+            self._split = StepSplit(len(self.buffer.items), perf_counter_ns(), *marks)
 
     def _call_forward(
         self, plain: Call, root: RootModel, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
@@ -318,11 +332,10 @@ class ScriptTracker(CallState):
     def _cross_to_next(self, ended: StepEnd, now_ns: int) -> bool:
         """Close what ended, open what comes; whether the script is to stop."""
         self.crossing = True
-        buffer, kept, done = self.buffer, [], None
-        if ended is StepEnd.EARLIER and self._split is not None:
-            offset, now_ns = self._split
-            kept = buffer.items[offset:]
-            del buffer.items[offset:]
+        buffer, kept, done = self.buffer, None, None
+        split = self._split if ended is StepEnd.EARLIER else None
+        if split is not None:
+            now_ns, kept = split.time_ns, buffer.take_events(split.offset)
         trains = ended in (StepEnd.TRAINING, StepEnd.EARLIER)
         losses = self.losses.take_losses(ended is StepEnd.EARLIER)
         if ended is StepEnd.DROPPED:
@@ -340,6 +353,7 @@ class ScriptTracker(CallState):
                 [(timing, waited_ns) for timing, waited_ns in batches.timings if waited_ns >= 0],
                 losses,
                 batches.num_workers if batches.contents else None,
+                split and split.ends,
             )
             for root in self._called:
                 root.calls_in_training_steps += trains
@@ -349,8 +363,9 @@ class ScriptTracker(CallState):
         self._called, self._split = set(), None
         self.buffer = self.recording.begin_step(buffer)
         self.writing = self.recording.is_writing
-        self.buffer.items.extend(kept)
-        self._start_ns = now_ns if kept else perf_counter_ns()
+        if split is not None and kept is not None:
+            self.recording.backdate_step(self.buffer, kept, split.begins)
+        self._start_ns = now_ns if kept and kept.items else perf_counter_ns()
         self.crossing = False
         return stop
 

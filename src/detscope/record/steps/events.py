@@ -7,10 +7,11 @@ per event) and are turned into tables between steps, never inside one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from time import perf_counter_ns, process_time_ns
+from typing import NamedTuple
 
-from detscope.record.device.clock import CudaClock
+from detscope.record.device.clock import Mark
 
 CODE, TIME, SEQUENCE = range(3)  # what an event's integers are,
 WIDTH = 3  # and how many there are
@@ -20,6 +21,13 @@ ACTION_MASK = (1 << NODE_SHIFT) - 1
 NO_SEQUENCE = -1  # of phases and marks, and where no graph is built
 STEP_BEGINS, BATCH_ARRIVED, STEP_ENDS = -1, -2, -3  # codes of processor marks besides those of phases
 SPAN_PREFIX = "detscope#"  # names of our spans in torch.profiler, followed by the node's number
+
+
+class EventStretch(NamedTuple):
+    """Neighbouring events, and the marks of those that have one."""
+
+    items: list[int]
+    handles: list[Mark | None]
 
 
 def encode_event(number: int, action: int) -> int:
@@ -35,24 +43,35 @@ def decode_events(events: Sequence[int], backwards: bool = False) -> Iterator[tu
         yield code >> NODE_SHIFT, code & ACTION_MASK, time_ns, sequence
 
 
+class Marker:
+    """Puts marks where they are wanted; `wanted` holds codes of begins of nodes."""
+
+    def __init__(self, record: Callable[[], Mark | None], wanted: Collection[int]) -> None:
+        self._record = record
+        self.wanted = wanted
+        self.active = True  # not in steps whose operators are recorded
+
+    def record(self) -> Mark | None:
+        """A mark, or none."""
+        return self._record() if self.active else None
+
+
 class EventBuffer:
     """Collects events of the current step; one per recorder."""
 
-    def __init__(
-        self, device_clock: CudaClock | None = None, now: Callable[[], int] = perf_counter_ns
-    ) -> None:
+    def __init__(self, marker: Marker | None = None, now: Callable[[], int] | None = None) -> None:
         self.items: list[int] = []
-        self.handles: list[object] = []
+        self.handles: list[Mark | None] = []  # one per event, where a device has a clock
         self.processor: list[int] = []  # pairs of a code and the process's processor time, for rare events
-        self.device_clock = device_clock
-        self.now = now
+        self.marker = marker
+        self.now = now or perf_counter_ns
 
     def add_event(self, code: int) -> int:
         """Write one event and return its time; for rare events, not for the hot path."""
         time_ns = self.now()
         self.items.extend((code, time_ns, NO_SEQUENCE))
-        if self.device_clock is not None:
-            self.handles.append(self.device_clock.record())
+        if self.marker is not None:
+            self.handles.append(self.marker.record())
         self.processor.extend((code, process_time_ns()))
         return time_ns
 
@@ -72,9 +91,16 @@ class EventBuffer:
         """A node ends."""
         return self.add_event(number << NODE_SHIFT | EXIT)
 
-    def take_events(self) -> tuple[list[int], list[object]]:
-        """Hand over what was collected; the lists themselves stay, hooks hold on to them."""
-        items, handles = self.items[:], self.handles[:]
-        self.items.clear()
-        self.handles.clear()
-        return items, handles
+    def take_events(self, begin: int = 0, end: int | None = None) -> EventStretch:
+        """Hand over what was collected, or a part of it; the lists themselves stay, hooks hold on to them."""
+        end = len(self.items) if end is None else end
+        marked = slice(begin // WIDTH, end // WIDTH)
+        taken = EventStretch(self.items[begin:end], self.handles[marked])
+        del self.items[begin:end], self.handles[marked]
+        return taken
+
+    def put_events(self, stretch: EventStretch) -> None:
+        """Append events that came from another buffer, or from this one."""
+        self.items.extend(stretch.items)
+        if self.marker is not None:
+            self.handles.extend(stretch.handles or [None] * (len(stretch.items) // WIDTH))

@@ -122,9 +122,7 @@ class StepLayout:
         return SpanRows(table.drop(numbers[1:]), totals, selves, np.array(positive, np.intp))
 
 
-def make_span_frame(
-    layout: StepLayout, steps: Sequence[int], host: Matrix, device: Matrix | None
-) -> pl.DataFrame:
+def make_span_frame(layout: StepLayout, steps: Sequence[int], host: Matrix) -> pl.DataFrame:
     """Rows of table `spans` for steps with these figures."""
     rows = layout.spans
     again = np.tile(np.arange(rows.common.height, dtype=np.uint32), len(steps))
@@ -134,8 +132,8 @@ def make_span_frame(
             **rows.common[again].to_dict(),
             "total_ns": host[:, rows.totals].ravel(),
             "self_ns": host[:, rows.selves].ravel(),
-            "device_total_ns": None if device is None else device[:, rows.totals].ravel(),
-            "device_self_ns": None if device is None else device[:, rows.selves].ravel(),
+            "device_total_ns": None,
+            "device_self_ns": None,
         },
         schema_overrides={"device_total_ns": pl.Int64, "device_self_ns": pl.Int64},
     )
@@ -153,7 +151,6 @@ class KeptStep:
     epoch: int
     mode: str
     moments: Matrix
-    device_moments: Matrix | None = None
 
 
 class RepeatedSteps:
@@ -192,26 +189,20 @@ class RepeatedSteps:
         frames: list[tuple[str, pl.DataFrame]] = []
         odd: list[tuple[StepLayout, KeptStep]] = []
         kept, self._kept = self._kept, {}
-        for layout, all_steps in kept.values():
-            for on_device in (False, True):
-                steps = [step for step in all_steps if (step.device_moments is not None) is on_device]
-                if not steps:
-                    continue
-                host = layout.sum_figures(np.stack([step.moments for step in steps]))
-                # their rows are those of the layout, but that a node which took no time would have none
-                fits = np.asarray((host[:, layout.spans.positive] > 0).all(axis=1))
-                odd += [(layout, step) for step, good in zip(steps, fits.tolist(), strict=True) if not good]
-                steps = [step for step, good in zip(steps, fits.tolist(), strict=True) if good]
-                if not steps:
-                    continue
-                host = host[fits]
-                device = layout.sum_figures(np.stack(_device_moments(steps))) if on_device else None
-                frames.append(("steps", _make_step_frame(layout, steps, host, device)))
-                spanned = np.array([step.mode != WARMUP for step in steps])
-                if spanned.any() and layout.spans.common.height:
-                    numbers = [step.index for step in steps if step.mode != WARMUP]
-                    below = None if device is None else device[spanned]
-                    frames.append(("spans", make_span_frame(layout, numbers, host[spanned], below)))
+        for layout, steps in kept.values():
+            host = layout.sum_figures(np.stack([step.moments for step in steps]))
+            # their rows are those of the layout, but that a node which took no time would have none
+            fits = np.asarray((host[:, layout.spans.positive] > 0).all(axis=1))
+            odd += [(layout, step) for step, good in zip(steps, fits.tolist(), strict=True) if not good]
+            steps = [step for step, good in zip(steps, fits.tolist(), strict=True) if good]
+            if not steps:
+                continue
+            host = host[fits]
+            frames.append(("steps", _make_step_frame(layout, steps, host)))
+            spanned = np.array([step.mode != WARMUP for step in steps])
+            if spanned.any() and layout.spans.common.height:
+                numbers = [step.index for step in steps if step.mode != WARMUP]
+                frames.append(("spans", make_span_frame(layout, numbers, host[spanned])))
         return frames, odd
 
 
@@ -226,19 +217,9 @@ def join_events(layout: StepLayout, moments: Matrix) -> list[int]:
     return [number for pair in zip(layout.codes, inner, strict=True) for number in (*pair, NO_SEQUENCE)]
 
 
-def _device_moments(steps: Sequence[KeptStep]) -> list[Matrix]:
-    return [step.device_moments for step in steps if step.device_moments is not None]
-
-
-def _make_step_frame(
-    layout: StepLayout, steps: Sequence[KeptStep], host: Matrix, device: Matrix | None
-) -> pl.DataFrame:
+def _make_step_frame(layout: StepLayout, steps: Sequence[KeptStep], host: Matrix) -> pl.DataFrame:
     width = 1 + len(PHASES)
-
-    def join_figures(found: Matrix, moments: list[Matrix]) -> Matrix:
-        whole = np.array([step[-1] - step[0] for step in moments], np.int64)
-        return np.hstack([whole[:, None], found[:, layout.phases]]).ravel()
-
+    whole = np.array([step.moments[-1] - step.moments[0] for step in steps], np.int64)
     return pl.DataFrame(
         {
             "step": np.repeat(np.array([step.index for step in steps], np.int64), width),
@@ -246,8 +227,8 @@ def _make_step_frame(
             "mode": [step.mode for step in steps for _ in range(width)],
             "phase": ["step", *PHASES] * len(steps),
             "start_ns": np.repeat(np.array([step.moments[0] for step in steps], np.int64), width),
-            "wall_ns": join_figures(host, [step.moments for step in steps]),
-            "device_ns": None if device is None else join_figures(device, _device_moments(steps)),
+            "wall_ns": np.hstack([whole[:, None], host[:, layout.phases]]).ravel(),
+            "device_ns": None,
         },
         schema_overrides={"device_ns": pl.Int64},
     )

@@ -9,12 +9,13 @@ is its phase, but `recompute` for modules that run forward inside the backward p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detscope.record.steps.events import ACTION_MASK, ENTER, EXIT, NO_SEQUENCE, NODE_SHIFT, WIDTH
 from detscope.record.steps.nodes import NodeTable
 
+Way = tuple[tuple[int, ...], str | None]  # a node's ancestors, outermost first and itself last; its stage
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 
 
@@ -44,6 +45,7 @@ class StepAccount:
     outside: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # per phase: in no node
     slices: list[Slice] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    ways: Mapping[int, Way] = field(default_factory=dict)  # how nodes were reached forward
 
     @property
     def wall_ns(self) -> int:
@@ -64,9 +66,10 @@ def replay_events(
     end_ns: int,
     keep_slices: bool = False,
     times: Sequence[int] | None = None,
+    ways: Mapping[int, Way] | None = None,
 ) -> StepAccount:
-    """Account for one step. `times` replaces host times (one per event) by device times."""
-    return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices).run_events(events, times)
+    """Account for one step. `times` replaces those of the events; `ways` tells how nodes are reached."""
+    return _Replay(nodes, StepAccount(start_ns, end_ns), keep_slices, ways).run_events(events, times)
 
 
 def replay_codes(
@@ -84,13 +87,19 @@ def replay_codes(
 
 
 class _Replay:
-    def __init__(self, nodes: NodeTable, account: StepAccount, keep_slices: bool) -> None:
+    def __init__(
+        self,
+        nodes: NodeTable,
+        account: StepAccount,
+        keep_slices: bool,
+        ways: Mapping[int, Way] | None = None,
+    ) -> None:
         self.nodes = nodes.in_order
         self.account = account
         self.keep_slices = keep_slices
         self.stack: list[tuple[int, int, bool, _Owner]] = []  # node, start, is it a phase, who runs in it
         # how each node was reached in the forward pass of this step, for its backward time
-        self.way: dict[int, tuple[tuple[int, ...], str | None]] = {}
+        self.way: dict[int, Way] = dict(ways or {})
         self.closed: list[tuple[tuple[int, str], int, int]] | None = None  # calls one by one, if wanted
 
     def run_events(self, events: Sequence[int], times: Sequence[int] | None) -> StepAccount:
@@ -124,6 +133,7 @@ class _Replay:
             self.account.problems.append(f"{self.nodes[number].path} began and did not end")
             self._exit_node(number, end_ns)
         self._share_time(spent)
+        self.account.ways = self.way
         return self.account
 
     def _enter_node(self, number: int, time_ns: int) -> _Owner:

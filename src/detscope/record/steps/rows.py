@@ -21,38 +21,26 @@ from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
 Row = tuple[Any, ...]
 
 
-def make_step_rows(
-    step: int, epoch: int, mode: str, account: StepAccount, device: StepAccount | None
-) -> list[Row]:
+def make_step_rows(step: int, epoch: int, mode: str, account: StepAccount) -> list[Row]:
     """The whole step and each of its phases."""
-    host = {"step": account.wall_ns, **account.phases}
-    below = {"step": device.wall_ns, **device.phases} if device else None
+    spent = {"step": account.wall_ns, **account.phases}
     return [
-        (step, epoch, mode, phase, account.start_ns, host.get(phase, 0), below and below.get(phase, 0))
-        for phase in ("step", *PHASES)
+        (step, epoch, mode, phase, account.start_ns, spent.get(phase, 0), None) for phase in ("step", *PHASES)
     ]
 
 
-def make_span_rows(
-    step: int, nodes: NodeTable, account: StepAccount, device: StepAccount | None
-) -> list[Row]:
+def make_span_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
     """Modules, methods, functions, regions, stages, and what lies outside of all of them."""
     rows: list[Row] = []
     for key in sorted(set(account.total_ns) | set(account.self_ns)):
         number, direction = key
         about = (nodes[number].kind, nodes[number].path, direction, account.calls.get(key, 0))
-        host, below = (
-            (one.total_ns.get(key, 0), one.self_ns.get(key, 0)) if one else (None, None)
-            for one in (account, device)
-        )
-        rows.append((step, *about, *host, *below))
+        rows.append((step, *about, account.total_ns.get(key, 0), account.self_ns.get(key, 0), None, None))
     for (stage, direction), duration in sorted(account.stages.items()):
-        on_device = device.stages.get((stage, direction), 0) if device else None
-        rows.append((step, "stage", stage, direction, 1, duration, duration, on_device, on_device))
+        rows.append((step, "stage", stage, direction, 1, duration, duration, None, None))
     for phase in (FORWARD, BACKWARD):
         duration = account.outside.get(phase, 0)
-        on_device = device.outside.get(phase, 0) if device else None
-        rows.append((step, "outside", phase, phase, 1, duration, duration, on_device, on_device))
+        rows.append((step, "outside", phase, phase, 1, duration, duration, None, None))
     return rows
 
 
@@ -68,8 +56,16 @@ def make_loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
     return rows
 
 
-def make_timeline_rows(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
-    """Intervals for the trace: phases, stages and modules, nested as they ran."""
+def make_timeline_rows(step: int, nodes: NodeTable, account: StepAccount, clock: str = "") -> list[Row]:
+    """Intervals for the trace: phases, stages and modules, as they nest; `clock` begins names of tracks."""
+    rows = _make_host_timeline(step, nodes, account)
+    if not clock:
+        return rows
+    # marks of a device tell modules in turn: what is between them is not theirs
+    return [(one, f"{clock}{track}", *rest) for one, track, *rest in rows if track in ("phases", "stages")]
+
+
+def _make_host_timeline(step: int, nodes: NodeTable, account: StepAccount) -> list[Row]:
     slices = account.slices
     rows: list[Row] = [(step, "steps", f"step {step}", "", account.start_ns, account.wall_ns)]
     for phase, start_ns, end_ns in _join_slices((s, s.phase) for s in slices):

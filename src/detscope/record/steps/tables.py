@@ -1,4 +1,4 @@
-"""Rows of finished steps: accounts, operators, and device times that arrive late.
+"""Rows of finished steps: accounts and operators.
 
 Rows go to the writer, in order. The writer knows nothing of this: whoever wants rows on disk asks here
 (`flush_rows`, `close_tables`).
@@ -6,24 +6,22 @@ Rows go to the writer, in order. The writer knows nothing of this: whoever wants
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from detscope.record.content import BatchContent
-from detscope.record.device.clock import CudaClock
+from detscope.record.device.clock import Mark
 from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
-from detscope.record.operators.attribution import attribute_operators
-from detscope.record.operators.device_rows import StepSpan, make_device_tables
-from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
+from detscope.record.operators.attribution import StepSpan, attribute_operators, make_device_tables
+from detscope.record.operators.profiler import no_garbage_collection
 from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import PHASES, NodeTable
-from detscope.record.steps.replay import StepAccount, replay_events
+from detscope.record.steps.replay import StepAccount, Way, replay_events
 from detscope.record.steps.rows import (
     make_loader_rows,
     make_processor_rows,
@@ -33,6 +31,7 @@ from detscope.record.steps.rows import (
 )
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
+from detscope.traces.columns import TraceEvents
 
 _COUNTS = ("network_pixels", "padded_pixels", "proposals", "sampled_rois", "detections")
 _DATA = PHASES.index("data")
@@ -52,9 +51,12 @@ class OpenStep:
     first_of_epoch: bool = False
     timing: BatchTiming | None = None
     end_ns: int = 0
-    first_handle: Any = None
+    # on a device with a clock: when the batch was asked for and had come, those of events, the end
+    begin_marks: tuple[Mark | None, Mark | None] = (None, None)
+    end_mark: Mark | None = None
+    marked: frozenset[int] = frozenset()  # nodes whose borders have marks
     events: list[int] = field(default_factory=list)
-    handles: list[Any] = field(default_factory=list)
+    handles: list[Mark | None] = field(default_factory=list)
     processor: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     content: BatchContent = field(default_factory=BatchContent)
@@ -68,16 +70,19 @@ class OpenStep:
 
 
 class StepTables:
-    """Turns finished steps into rows; waits for device times without blocking the loop."""
+    """Turns finished steps into rows, on the host's clock."""
 
     def __init__(
-        self, writer: RunWriter, nodes: NodeTable, traced_steps: int, device_clock: CudaClock | None
+        self,
+        writer: RunWriter,
+        nodes: NodeTable,
+        traced_steps: int,
+        tell_ways: Callable[[Mapping[int, Way]], None] = lambda _ways: None,
     ) -> None:
         self._writer = writer
         self._nodes = nodes
         self._traced_left = traced_steps
-        self._device_clock = device_clock
-        self._waiting: deque[OpenStep] = deque()
+        self._tell_ways = tell_ways  # how nodes are reached, as far as that is new
         self._repeats = RepeatedSteps(nodes)
         self._operator_events: list[int] = []
         self.operator_spans: list[StepSpan] = []  # of the steps of the window of operators that is open
@@ -86,8 +91,8 @@ class StepTables:
         self._drawn_until_ns = 0  # end of the first operator step that the trace shows
         self._growth = GrowthWatch()
 
-    def add_step(self, step: OpenStep) -> None:
-        """Take a finished step; write it now, or when the device has caught up."""
+    def add_step(self, step: OpenStep) -> bool:
+        """Take a finished step; whether it is drawn into the trace."""
         with no_garbage_collection():
             if step.mode not in (RECORDED, BARE):
                 self._growth.start_again()
@@ -96,8 +101,7 @@ class StepTables:
             if step.mode == OPERATORS:
                 self._operator_events += step.events
                 self.operator_spans.append(StepSpan(step.index, step.start_ns, step.waited_ns, step.end_ns))
-            self._waiting.append(step)
-            self._write_ready()
+            return self._write_step(step)
 
     def flush_rows(self, wait: bool = True) -> None:
         """Have everything that is ready written to disk."""
@@ -106,40 +110,22 @@ class StepTables:
 
     def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
         """Give the writer what is still waiting."""
-        if self._waiting and self._device_clock is not None:
-            self._device_clock.wait_for_device()
-        self._write_ready(waited=True)
         self._write_repeated()
         self._writer.append_rows("telemetry", telemetry)
         self._writer.info["growth"] = self._growth.describe_growth()
 
-    def _write_ready(self, waited: bool = False) -> None:
-        clock = self._device_clock
-        while self._waiting:
-            step = self._waiting[0]
-            if clock is not None and step.handles and not waited and not clock.has_passed(step.handles[-1]):
-                return
-            self._write_step(self._waiting.popleft())
-
-    def _write_step(self, step: OpenStep) -> None:
+    def _write_step(self, step: OpenStep) -> bool:
         waiting = (_DATA_BEGINS, step.start_ns, NO_SEQUENCE, _DATA_ENDS, step.waited_ns, NO_SEQUENCE)
         events = [*waiting, *step.events]
         traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
-        device_times: list[int] | None = None  # of the events; waiting for the batch is none of them
-        clock, first = self._device_clock, step.first_handle
-        if clock is not None and first is not None and step.handles:
-            device_times = [0, 0, *(clock.elapsed_ns(first, handle) for handle in step.handles)]
-            clock.recycle_marks([first, *step.handles])
         layout = None if traced or step.mode == BARE else self._repeats.find_layout(events)
         if layout is not None:
             moments = moments_of(events, step.start_ns, step.end_ns)
-            on_device = None
-            if device_times is not None:
-                on_device = np.array([0, *device_times, device_times[-1]], np.int64)
-            self._repeats.keep_step(layout, KeptStep(step.index, step.epoch, step.mode, moments, on_device))
+            self._repeats.keep_step(layout, KeptStep(step.index, step.epoch, step.mode, moments))
         else:
             account = replay_events(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
-            self._write_account(step, account, events, device_times)
+            self._tell_ways(account.ways)
+            self._write_account(step, account)
             if traced:
                 self._traced_left -= 1
                 if step.mode == OPERATORS and not self._drawn_until_ns:
@@ -157,26 +143,18 @@ class StepTables:
         self._nodes_written = len(self._nodes)
         named = [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
         writer.append_rows("nodes", named)
+        return traced
 
-    def _write_account(
-        self,
-        step: OpenStep | KeptStep,
-        account: StepAccount,
-        events: list[int],
-        device_times: list[int] | None,
-    ) -> None:
+    def _write_account(self, step: OpenStep | KeptStep, account: StepAccount) -> None:
         about = (step.index, step.epoch, step.mode)
         if step.mode == BARE:
             lengths = {"step": account.wall_ns, "data": account.phases["data"]}
             rows = [(*about, name, account.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
             self._writer.append_rows("steps", rows)
             return
-        device = None
-        if device_times is not None:
-            device = replay_events(events, self._nodes, 0, device_times[-1], times=device_times)
-        self._writer.append_rows("steps", make_step_rows(*about, account, device))
+        self._writer.append_rows("steps", make_step_rows(*about, account))
         if step.mode != WARMUP and account.self_ns:
-            self._writer.append_rows("spans", make_span_rows(step.index, self._nodes, account, device))
+            self._writer.append_rows("spans", make_span_rows(step.index, self._nodes, account))
 
     def _write_repeated(self) -> None:
         with no_garbage_collection():
@@ -184,19 +162,17 @@ class StepTables:
             for layout, step in odd:
                 events = join_events(layout, step.moments)
                 start_ns, *_, end_ns = step.moments.tolist()
-                times = None if step.device_moments is None else step.device_moments.tolist()[1:-1]
-                account = replay_events(events, self._nodes, start_ns, end_ns)
-                self._write_account(step, account, events, times)
+                self._write_account(step, replay_events(events, self._nodes, start_ns, end_ns))
             for table, frame in frames:
                 self._writer.append_frame(table, frame, sorted_by="step")
 
-    def add_operators(self, raw: OperatorEvents) -> None:
+    def add_operators(self, raw: TraceEvents) -> None:
         """Take the operators of a window that has just ended; windows that were cut in two are summed up."""
         spans = self.operator_spans
         with no_garbage_collection():
-            result = attribute_operators(raw, self._nodes, self._operator_events)
+            result = attribute_operators(raw, self._nodes, self._operator_events, spans)
             self._writer.append_frame("ops", result.operators)
-            frames = make_device_tables(raw, result, self._nodes, self._operator_events, spans)
+            frames = make_device_tables(result)
             for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
                 self._writer.append_frame(table, frame)
             if self._drawn_until_ns:

@@ -1,0 +1,229 @@
+"""Where the program is, and the truth that follows: what each step, phase and module took on the device.
+
+A border (of a phase, a module, a step) is a mark that costs nothing: the device comes to it at
+`max(free_at, host's now)` of the stream that is current. Between two borders lies the device's interval; the
+work that was launched between them is what it was busy with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from simulated.device import Machine, Work
+from simulated.tensors import find_device
+
+_sequence_number = torch._C._autograd._get_sequence_nr
+
+
+class Label(NamedTuple):
+    """Where something was launched."""
+
+    step: int = -1
+    phase: str = "other"
+    module: str | None = None  # path in the model; None: outside of it
+    direction: str = "forward"
+
+
+@dataclass(frozen=True)
+class Border:
+    """The begin or the end of something, on both clocks."""
+
+    label: Label
+    kind: str  # step, phase, module
+    name: str
+    begins: bool
+    host_ns: int
+    device_ns: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The truth of something: its interval on the device, the work in it, and the host's time."""
+
+    wall_ns: int = 0
+    busy_ns: int = 0
+    host_ns: int = 0
+
+    @property
+    def idle_ns(self) -> int:
+        return self.wall_ns - self.busy_ns
+
+
+class Labels:
+    """Follows the program: steps and phases as the test says them, modules by hooks of torch's."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        machine.find_label = self.find_label
+        self.step = -1
+        self.device: int | None = None  # of the model; None: the current one
+        self.phases: list[str] = []
+        self.modules: list[str] = []
+        self.borders: list[Border] = []
+        self._names: dict[int, str] = {}  # of modules and parameters, by id
+        self._makers: dict[tuple[int, int], str | None] = {}  # of autograd nodes, by thread and number
+        self._engines: list[tuple[int, int]] = []  # thread that entered each open backward; modules open then
+        self._node_module: str | None = None
+
+    def watch_model(self, model: nn.Module, prefix: str = "") -> nn.Module:
+        """Know the names of its modules and parameters, and where it lives."""
+        self.device = next((find_device(one) for one in model.parameters()), None)
+        for path, module in model.named_modules(prefix=prefix):
+            self._names[id(module)] = path
+        for path, parameter in model.named_parameters(prefix=prefix):
+            self._names[id(parameter)] = path.rpartition(".")[0]
+        return model
+
+    @contextmanager
+    def follow_modules(self) -> Iterator[None]:
+        """Hear of every call of a module that is known."""
+
+        def enter(module: nn.Module, _args: Any) -> None:
+            path = self._names.get(id(module))
+            if path is not None:
+                self.modules.append(path)
+                self._add_border("module", path, True)
+
+        def leave(module: nn.Module, _args: Any, _output: Any) -> None:
+            path = self._names.get(id(module))
+            if path is not None and path in self.modules:
+                while self.modules.pop() != path:
+                    continue
+                self._add_border("module", path, False)
+
+        handles = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def find_label(self) -> Label:
+        phase = self.phases[-1] if self.phases else "other"
+        if not self._engines:
+            return Label(self.step, phase, self.modules[-1] if self.modules else None)
+        recomputes = len(self.modules) > self._engines[-1][1]
+        module, direction = (self.modules[-1], "recompute") if recomputes else (self._node_module, "backward")
+        return Label(self.step, phase, module, direction)
+
+    def _add_border(self, kind: str, name: str, begins: bool) -> None:
+        stream = self._machine.find_stream(self.device)
+        now_ns = self._machine.clock.now()
+        device_ns = max(stream.free_at, now_ns)
+        self.borders.append(Border(self.find_label(), kind, name, begins, now_ns, device_ns, stream.number))
+
+    def begin_step(self) -> None:
+        """A batch is asked for."""
+        if self.step >= 0:
+            self._add_border("step", "step", False)
+        self.step += 1
+        self._add_border("step", "step", True)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What follows is this phase of the step."""
+        self.phases.append(name)
+        self._add_border("phase", name, True)
+        try:
+            yield
+        finally:
+            self._add_border("phase", name, False)
+            self.phases.pop()
+
+    # ---- autograd
+
+    @contextmanager
+    def inside_engine(self, caller: int) -> Iterator[None]:
+        """The engine runs; nodes were made by the thread that called it."""
+        self._engines.append((caller, len(self.modules)))
+        try:
+            yield
+        finally:
+            self._engines.pop()
+            self._node_module = None
+
+    def follow_operator(self) -> None:
+        """An operator is dispatched: forward its node has the last number, backward one is under way."""
+        node = torch._C._current_autograd_node()
+        if node is None or not self._engines:
+            self._makers[self._machine.thread, _sequence_number() - 1] = (
+                self.modules[-1] if self.modules else None
+            )
+        elif hasattr(node, "variable"):  # gradients are accumulated: by whom the parameter is
+            self._node_module = self._names.get(id(node.variable))
+        else:
+            self._node_module = self._makers.get((self._engines[-1][0], node._sequence_nr()))
+
+
+class Truth:
+    """What was planted, by step."""
+
+    def __init__(self, machine: Machine, labels: Labels) -> None:
+        self._machine = machine
+        self._labels = labels
+
+    def list_work(self, step: int, stream: int | None = 0) -> list[Work]:
+        """Work that was launched in a step, on a stream or (None) on all of them."""
+        return [
+            work
+            for work in self._machine.log
+            if work.label.step == step and (stream is None or work.stream == stream)
+        ]
+
+    def _find_spans(self, step: int, kind: str, name: str) -> Iterator[tuple[Border, Border]]:
+        begun: list[Border] = []
+        for border in self._labels.borders:
+            if border.label.step == step and (border.kind, border.name) == (kind, name):
+                if border.begins:
+                    begun.append(border)
+                elif begun:
+                    yield begun.pop(), border
+
+    def _measure(self, spans: list[tuple[Border, Border]], busy_ns: int) -> Stretch:
+        wall_ns = sum(end.device_ns - begin.device_ns for begin, end in spans)
+        return Stretch(wall_ns, busy_ns, sum(end.host_ns - begin.host_ns for begin, end in spans))
+
+    def find_step(self, step: int, stream: int = 0) -> Stretch:
+        """From asking for its batch to asking for the next one."""
+        work = self.list_work(step, stream)
+        busy_ns = sum(one.end_ns - one.start_ns for one in work)
+        return self._measure(list(self._find_spans(step, "step", "step")), busy_ns)
+
+    def find_phase(self, step: int, name: str, stream: int = 0) -> Stretch:
+        """A phase; on another stream than the model's only its work counts."""
+        work = [one for one in self.list_work(step, stream) if one.label.phase == name]
+        busy_ns = sum(one.end_ns - one.start_ns for one in work)
+        spans = [pair for pair in self._find_spans(step, "phase", name) if pair[0].stream == stream]
+        return self._measure(spans, busy_ns)
+
+    def find_data_wait(self, step: int) -> int:
+        """How long the device stood idle while the host waited for the batch: the exposed wait."""
+        return self.find_phase(step, "data").wall_ns
+
+    def find_module(self, step: int, path: str, direction: str = "forward") -> Stretch:
+        """A module with what it calls; backward there are no borders, only work."""
+        work = [one for one in self.list_work(step) if self._lies_in(one, path, direction)]
+        busy_ns = sum(one.end_ns - one.start_ns for one in work)
+        spans = list(self._find_spans(step, "module", path)) if direction == "forward" else []
+        return self._measure(spans, busy_ns)
+
+    @staticmethod
+    def _lies_in(work: Work, path: str, direction: str) -> bool:
+        module = work.label.module
+        below = module is not None and (path in ("", module) or module.startswith(f"{path}."))
+        return below and work.label.direction == direction
+
+    def find_stage(self, step: int, paths: tuple[str, ...], direction: str = "forward") -> int:
+        """Work of a stage that consists of these modules."""
+        return sum(self.find_module(step, path, direction).busy_ns for path in paths)
