@@ -1,13 +1,16 @@
 # Two commands do everything: `make demo` shows the tool, `make test` tests it.
 # Both bring their own environment into .venv and reuse it the next time.
 
-VENV ?= .venv
+# TORCH=2.6.0 asks for another torch than constraints.txt names: it gets an environment of its own.
+TORCH ?=
+VENV ?= .venv$(if $(TORCH),-torch-$(TORCH))
+CONSTRAINTS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 BIN := $(VENV)/bin
 PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick test-slow test-busy lint docs bench bench-predict lock install install-dev browser clean
+.PHONY: help demo test quick test-slow test-busy test-torch lint docs bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
@@ -15,6 +18,7 @@ help:
 	@echo 'make quick   the part of the tests that needs neither torch nor other processes: under two minutes'
 	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
+	@echo 'make test-torch TORCH=2.6.0   quick tests and those that use torch, with that torch in .venv-torch-2.6.0'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make docs    the documentation as a site, into site/'
 	@echo 'make bench   what recording costs, side by side, as ratios'
@@ -30,15 +34,22 @@ test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # figures from tables, readers of files, settings and stored runs
+QUICK := tests/accuracy tests/analyze tests/config tests/ingest tests/recorded tests/runs $(wildcard tests/test_*.py)
 quick: install-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' \
-		tests/accuracy tests/analyze tests/config tests/ingest tests/recorded tests/runs tests/test_*.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' $(QUICK)
 
 test-slow: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 test-busy: install-dev
 	$(BIN)/python -m bench.busy_suite --times $(or $(TIMES),20)
+
+# what cannot be had of an old torch is skipped, and the reason says of which
+WITH_TORCH := tests/record tests/zoo tests/loops tests/machine \
+	$(addprefix tests/e2e/,test_train_command.py test_run_command.py test_run_examples.py)
+test-torch: $(if $(TORCH),install-dev)
+	@[ -n '$(TORCH)' ] || { echo 'error: which torch? hint: make test-torch TORCH=2.6.0' >&2; exit 2; }
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' $(QUICK) $(WITH_TORCH)
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -79,9 +90,18 @@ endef
 # operators load only beside the torch build they were made for. Hashes are checked by uv. It compiles
 # what it installs, as pip does: else every process compiles torch anew where Python may not write bytecode.
 UV_INSTALL = $(SETTINGS_OF_PIP); $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python \
-	--constraints constraints.txt --build-constraints constraints.txt
+	--constraints $(CONSTRAINTS) --build-constraints constraints.txt
 
-$(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
+# Left out for another torch: what only follows from its version. torchvision follows too, for each
+# of its releases asks for one torch.
+ifneq ($(TORCH),)
+$(CONSTRAINTS): $(VENV)/.uv constraints.txt
+	@awk '/^[^ ]/ {keep = !/^(torch|torchvision|triton|sympy|(nvidia|cuda)-[a-z0-9-]+)==/ || /^nvidia-ml-py==/} keep' \
+		constraints.txt > $@
+	@echo 'torch==$(TORCH)' >> $@
+endif
+
+$(VENV)/.installed: $(VENV)/.uv pyproject.toml $(CONSTRAINTS)
 	@echo 'installing detscope (the first time this fetches about 3 GB: torch with CUDA)'
 	@$(UV_INSTALL) --editable '.[torch,predict,pictures,tensorboard]'
 	@touch $@
@@ -125,5 +145,5 @@ lock: $(VENV)/.uv
 	@grep -c '==' constraints.txt | sed 's/$$/ packages pinned in constraints.txt/'
 
 clean:
-	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,6 +18,7 @@ from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.loading import collate_batch
 from detscope.data.registry import open_dataset
 from detscope.loops.train import TrainHooks, TrainPlan, train_model
+from detscope.machine.accelerator import Accelerator
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import OperatorWindow
@@ -161,7 +162,7 @@ def main() -> None:
     """Print the table."""
     print("\nRecording a training step, as ratios (median of rounds, 95 % interval)")
     print(f"one module's pair of hooks: {hook_pair_us():.2f} us (aim 6)")
-    window = OperatorWindow(cuda=False)  # the profiler's first start initialises it
+    window = OperatorWindow(Accelerator("cpu"))  # the profiler's first start initialises it
     window.start()
     window.stop()
     for name in MODELS:

@@ -14,20 +14,21 @@ MAY_IMPORT = {
     "runs": BELOW_ALL,
     "machine": BELOW_ALL,
     "zoo": BELOW_ALL | {"config"},
-    "data": BELOW_ALL | {"config"},
+    "data": BELOW_ALL | {"config", "machine"},
     "loops": BELOW_ALL | {"config", "machine", "zoo", "data"},
-    "record": BELOW_ALL | {"runs", "machine", "zoo"},
+    "traces": BELOW_ALL | {"runs", "zoo"},
+    "record": BELOW_ALL | {"runs", "machine", "zoo", "traces"},
     "analyze": BELOW_ALL | {"runs"},
     "report": BELOW_ALL | {"runs", "analyze"},
-    "ingest": BELOW_ALL | {"runs", "machine", "zoo"},
+    "ingest": BELOW_ALL | {"runs", "machine", "zoo", "traces"},
     "accuracy": BELOW_ALL,
     "predict": BELOW_ALL | {"config", "runs", "machine", "zoo", "analyze"},
     "sweep": BELOW_ALL | {"config", "runs", "machine", "zoo"},
     "sessions": BELOW_ALL
     | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"}
-    | {"ingest", "accuracy", "predict", "sweep"},
+    | {"ingest", "accuracy", "predict", "sweep", "traces"},
 }
-WITHOUT_TORCH = ("config", "runs", "analyze", "report", "ingest", "accuracy", "cli")
+WITHOUT_TORCH = ("config", "runs", "traces", "analyze", "report", "ingest", "accuracy", "cli")
 WITHOUT_TORCH += tuple(f"{name}.py" for name in sorted(BELOW_ALL))
 
 

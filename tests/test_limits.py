@@ -49,7 +49,7 @@ from detscope.machine.sqlite_watch import QueryWatch
 connection = sqlite3.connect(":memory:")
 watch = QueryWatch(connection, "a file")
 threading.Timer(0.3, print, ["begun"], {"flush": True}).start()  # by then the query is under way
-with watch.waiting():
+with watch.watch_query():
     connection.execute(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     )

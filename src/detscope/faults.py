@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded
 from detscope.extras import missing_extra
@@ -36,6 +38,19 @@ _NO_SHARED_MEMORY = (
     "unable to allocate shared memory",
     "unable to resize file </torch_",
     "unable to mmap",
+)
+_HOST_MEMORY = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "MemoryError",
+)
+# the allocator's own words, the driver's, and those of CUDA's libraries for their workspaces
+_DEVICE_MEMORY = re.compile(
+    r"(?:CUDA|HIP|XPU|MPS backend)(?: error:)? out of memory"
+    r"|(?:cuda|hip)Error(?:MemoryAllocation|OutOfMemory)"
+    r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|MIOPEN)_(?:STATUS_)?ALLOC_FAILED"
 )
 _LOADER_HINT = (
     "--set training.num_workers=0 loads without workers; they may need more memory, or a larger /dev/shm"
@@ -92,7 +107,7 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
     lost = _lost_worker(error)
     if lost is not None:
         return lost
-    if _memory_ran_out(error):
+    if find_exhausted_memory(error) is not None:
         return MachineError(
             f"out of memory: {one_line(error_text(error))}",
             "use a smaller batch or smaller images, or free memory",
@@ -221,7 +236,16 @@ def _list_causes(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-def _memory_ran_out(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in error_text(error)
+def find_exhausted_memory(error: BaseException) -> Literal["host", "device"] | None:
+    """Which memory an error says ran out; None where it does not say so."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "host"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for this
+        return "device"
+    if not isinstance(error, RuntimeError | OSError):
+        return None
+    text = error_text(error)
+    if _DEVICE_MEMORY.search(text):
+        return "device"
+    # a loader worker's error arrives as text inside another of the same kind
+    return "host" if any(sign in text for sign in _HOST_MEMORY) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from detscope.analyze.advice import advise_on_time
@@ -116,6 +117,63 @@ def test_channels_last_where_convolutions_dominate() -> None:
     assert "channels_last" not in advised(
         summary(modules=[module("Conv2d", 60.0)]), {"training": {"channels_last": True}}
     )
+
+
+def on_device(**idle_ms: float) -> dict[str, Any]:
+    """A run of 100 ms on a device's clock, of which phases stood idle for so long."""
+    phases = [
+        {
+            "name": name,
+            "ms": 100 * share,
+            "share": share,
+            "idle_ms": idle_ms.get(name, 0.0),
+            "clock": "device",
+        }
+        for name, share in CALM.items()
+    ]
+    clocks = {"clock": "device", "device_step_ms": 100.0}
+    given = made_figure(RunSummary, {"phases": phases, "clocks": clocks})
+    return {"phases": given.phases, "clocks": given.clocks, "device": "xpu:0"}
+
+
+def test_half_precision_saves_work_and_not_the_time_in_which_a_device_stands_idle() -> None:
+    idle = on_device(forward=45.0, backward=50.0)
+    busy = msgspec.structs.replace(summary(), **on_device())
+    found = advised(busy)["precision"]
+    assert found.gain_share == pytest.approx(0.6 * 0.95 * (1 - 1 / 1.8))
+    assert "precision" not in advised(msgspec.structs.replace(summary(), **idle))
+
+
+@pytest.mark.parametrize(("capability", "advises"), [((7, 5), False), ((8, 0), True), ((12, 0), True)])
+def test_bf16_is_advised_where_the_device_has_arithmetic_for_it(capability, advises) -> None:
+    given = summary(device="cuda:0", accelerator={"name": "a GPU", "capability": capability})
+    found = advised(given)
+    assert ("precision" in found) == advises
+    assert "capability" not in (found["precision"].evidence if advises else "")
+    unknown = advised(summary(device="cuda:0"))["precision"]
+    assert "a CUDA device needs capability 8 or newer" in unknown.evidence
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu:1", "mps"])
+def test_pinned_memory_on_any_accelerator(device) -> None:
+    given = summary(device=device, phases={"transfer": 0.2})
+    assert "pinned_memory" in advised(given, {"training": {"pin_memory": False}})
+
+
+def test_an_imported_file_without_a_device_is_no_accelerator() -> None:
+    given = summary(verb="import", device="a processor", device_use={"why": "no device events were recorded"})
+    assert "precision" not in advised(given)
+
+
+def test_compiling_saves_python_only_while_the_device_waits_for_it() -> None:
+    operators = [{"name": "aten::conv2d", "self_ms": 5.0, "phase": "forward"}]
+    told = on_device(forward=40.0)
+    told["phases"] = [msgspec.structs.replace(phase, host_ms=45.0) for phase in told["phases"]]
+    waits = msgspec.structs.replace(summary(operators=operators), **told)
+    assert advised(waits)["compiled"].gain_share == pytest.approx(0.4 / 2)
+    works = on_device(forward=0.0)
+    works["phases"] = [msgspec.structs.replace(phase, host_ms=45.0) for phase in works["phases"]]
+    assert "compiled" not in advised(msgspec.structs.replace(summary(operators=operators), **works))
 
 
 def test_half_precision_on_cuda() -> None:

@@ -158,6 +158,8 @@ def test_fragmentation_is_reserved_less_allocated_with_the_largest_free_blocks(t
     blocks = [row | {"device": "cuda:0"} for row in (*state(), *a_step(0))]
     levels = [(660_000, 0, "cuda:0", "reserved", 20_000), (900_000, 0, "cuda:0", "reserved", 20_000)]
     levels += [(900_000, 0, "cuda:0", "largest_free", size) for size in (10, 9000)]
+    levels += [(660_000, 0, "cuda:0", "fragmented", 7), (900_000, 0, "cuda:0", "fragmented", 3000)]
+    levels += [(660_000, 0, "cuda:0", "beside", 400_000), (900_000, 0, "cuda:0", "beside", 450_000)]
     run = write_run(tmp_path, blocks, steps=1, info={"device": "cuda:0"}, tables={"memory_levels": levels})
     found = memory_figures(run)["levels"]
     assert found["reserved_bytes"] == 20_000
@@ -165,8 +167,15 @@ def test_fragmentation_is_reserved_less_allocated_with_the_largest_free_blocks(t
         "bytes": 20_000 - 2100,
         "reserved_bytes": 20_000,
         "allocated_bytes": 2100,
+        "fragmented_bytes": 3000,
         "largest_free_bytes": [9000, 10],
     }
+    assert (found["context_bytes"], found["beside_bytes"]) == (400_000, 450_000)
+
+
+def test_the_drivers_context_of_a_cpu_cannot_be_told(tmp_path):
+    found = memory_figures(made_run(tmp_path))["levels"]
+    assert (found["context_bytes"], found["context_why"]) == (None, "a CPU has none")
 
 
 def test_the_slope_per_image_is_what_images_brought_over_the_batch(tmp_path):

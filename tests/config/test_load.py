@@ -189,7 +189,10 @@ def test_a_wrong_value_in_the_file_is_reported_even_where_a_flag_overrides_it() 
         ("[training]\nlearning_rate = 0\n", "expected more than 0"),
         ("[training]\nlearning_rate = '0.1'\n", 'expected a number, got "0.1"'),
         ("[training]\nchannels_last = 1\n", "expected true or false, got 1"),
-        ("[training]\ndevice = 'gpu'\n", 'expected "auto", "cpu", "cuda" or "cuda:0", got "gpu"'),
+        (
+            "[training]\ndevice = 'gpu'\n",
+            'expected "auto", "cpu", "cuda", "cuda:0", "xpu" or "mps", got "gpu"',
+        ),
         ("[training]\ndevice = 0\n", "expected a text in quotes, got 0"),
         ("[training.device]\nname = 'cpu'\n", "expected a text in quotes, got a table"),
         ("[record]\nmodules = 'leafs'\n", 'expected "all", "leaf", "none" or a depth such as "2"'),

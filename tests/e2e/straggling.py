@@ -7,6 +7,9 @@ launcher of one's own, which gives every process its number and a file to meet a
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
+import sys
 import time
 
 import torch
@@ -78,6 +81,8 @@ def train(rank: int, options: argparse.Namespace) -> None:
         optimizer.step()
     print(f"{dist.get_rank()} {total.hex()}\n", end="", flush=True)
     dist.destroy_process_group()
+    # gloo's threads outlive the group, and may take a process down that ends (pytorch issue 190489)
+    atexit.register(lambda: (sys.stdout.flush(), os._exit(0)))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto_maker import AUTOGRAD, MAIN, STREAM, event, launch, read_events, training_step
 
-from detscope.ingest.kineto.nesting import NOBODY, NestedIntervals, find_by_key, make_axis, self_times
+from detscope.traces.nesting import NOBODY, NestedIntervals, find_by_key, make_axis, self_times
 
 
 @st.composite

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from detscope.machine.limits import host_memory_ran_out, least_addresses_left_bytes
+from detscope.errors import MachineError
+from detscope.faults import classify_fault
+from detscope.machine.limits import explain_exhausted_memory, least_addresses_left_bytes
+from detscope.record.memory.failures import find_out_of_memory
+from detscope.sweep.outcome import classify_exception
 
 # Every child asks oneDNN for kernels it has not made yet, with hardly any address space left. Which of them
 # find room, say that there was none, or do not say why is the processor's business; so the words of the last
@@ -65,5 +69,61 @@ def test_the_same_words_in_a_process_without_a_limit_are_an_error_like_any_other
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert least_addresses_left_bytes() is None
-    assert host_memory_ran_out("could not create a primitive") is None
-    assert host_memory_ran_out("can't allocate memory: you tried to allocate 96 bytes") is not None
+    assert explain_exhausted_memory(RuntimeError("could not create a primitive")) is None
+    plain = RuntimeError("can't allocate memory: you tried to allocate 96 bytes")
+    assert explain_exhausted_memory(plain) == ("host", str(plain))
+
+
+DEVICE_WORDS = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB",
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "HIP out of memory. Tried to allocate 2.00 GiB.",
+    "XPU out of memory. Tried to allocate 2.00 GiB.",
+    "MPS backend out of memory (MPS allocated: 9.05 GB, other allocations: 1.2 MB, max allowed: 9.07 GB)",
+)
+
+
+@pytest.mark.parametrize("words", DEVICE_WORDS)
+def test_whatever_words_a_devices_library_has_for_it_running_out_is_the_same_everywhere(words):
+    error = RuntimeError(words)
+    found = find_out_of_memory(error, "cuda:1")
+    assert found is not None
+    assert (found.status, found.device) == ("oom_device", "cuda:1")
+    assert classify_exception(error).kind == "oom_device"
+    fault = classify_fault(error)
+    assert isinstance(fault, MachineError) and fault.message.startswith("out of memory")
+
+
+@pytest.mark.parametrize("library", ["CUBLAS", "CUDNN"])
+@pytest.mark.parametrize(("free", "kind"), [(30 << 20, "oom_device"), (4 << 30, "error")])
+def test_a_library_that_cannot_start_ran_out_of_memory_only_where_none_was_left(
+    library, free, kind, monkeypatch
+):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: int(str(device) in ("1", "cuda:1")))
+    for name in ("memory_allocated", "max_memory_allocated", "max_memory_reserved"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 0)
+    left = {"cuda:0": 1, "cuda:1": free}  # the other device is full, and nobody's
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (left[str(device)], 8 << 30))
+    found = classify_exception(RuntimeError(f"CUDA error: {library}_STATUS_NOT_INITIALIZED when calling x"))
+    assert found.kind == kind
+    if kind == "oom_device":
+        assert "the device had 31 MB left" in found.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        ValueError("CUDA out of memory"),
+    ],
+)
+def test_other_errors_of_a_device_are_errors(error):
+    assert find_out_of_memory(error, "cuda:0") is None
+    assert classify_exception(error).kind == "error"

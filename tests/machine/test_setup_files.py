@@ -99,6 +99,38 @@ def test_make_installs_once_and_again_only_after_a_change(repository: Path) -> N
     assert log.read_text().count("uv pip install") == first.count("uv pip install") + 1
 
 
+def test_another_torch_has_an_environment_of_its_own_without_what_the_newest_one_pins(
+    repository: Path,
+) -> None:
+    for name in ("python", "pip", "uv"):
+        program(repository / ".venv-torch-2.6.0/bin", name, f'echo {name} "$@" >> {repository / "log"}')
+    assert make(repository, "test-torch", "TORCH=2.6.0", path=os.environ["PATH"]).returncode == 0
+    assert not (repository / ".venv").exists()
+    done = (repository / "log").read_text()
+    assert "--constraints .venv-torch-2.6.0/constraints.txt" in done
+    assert "tests/runs" in done and "tests/record" in done
+    kept = (repository / ".venv-torch-2.6.0/constraints.txt").read_text()
+    names = re.findall(r"^([\w.-]+)==", kept, re.MULTILINE)
+    assert "torch==2.6.0" in kept.splitlines()
+    assert {"numpy", "nvidia-ml-py", "torch-pruning", "timm"} <= set(names)
+    assert not {"torchvision", "triton", "sympy", "nvidia-cublas", "cuda-toolkit"} & set(names)
+    assert kept.count("--hash") > len(names) - 1
+
+
+def test_a_torch_that_is_not_named_is_asked_for(repository: Path) -> None:
+    done = make(repository, "test-torch", path=os.environ["PATH"])
+    assert done.returncode != 0
+    assert "hint: make test-torch TORCH=2.6.0" in done.stderr
+
+
+def test_continuous_integration_tests_the_oldest_torch_that_may_be_installed() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    oldest = re.findall(r'"torch>=([\d.]+)"', project)
+    jobs = (ROOT / ".github/workflows/test.yml").read_text(encoding="utf-8")
+    assert len(oldest) == 1
+    assert f'torch: ["{oldest[0]}.0",' in jobs
+
+
 def test_continuous_integration_runs_make_test() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)

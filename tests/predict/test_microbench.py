@@ -14,6 +14,7 @@ import pytest
 from detscope.errors import MachineError, UsageError
 from detscope.predict.device.model import fit_device
 from detscope.predict.layers.calls import LayerCall, classify_call
+from detscope.predict.layers.graph import LayerGraph
 from detscope.predict.layers.kinds import (
     ADAM,
     ARITHMETIC,
@@ -32,8 +33,16 @@ from detscope.predict.layers.kinds import (
     SORTING,
     STEP,
 )
-from detscope.predict.layers.times import read_layer_times
-from detscope.predict.microbench.calls import LayerBench, make_call, make_clock, make_inputs
+from detscope.predict.layers.model import LayerModel, fit_layers
+from detscope.predict.layers.times import LayerTime, read_layer_times, write_layer_times
+from detscope.predict.microbench.calls import (
+    LaunchClock,
+    LayerBench,
+    QueuedClock,
+    make_call,
+    make_clock,
+    make_inputs,
+)
 from detscope.predict.microbench.design import (
     DETECTION,
     LayerLimits,
@@ -43,7 +52,9 @@ from detscope.predict.microbench.design import (
     draw_views,
 )
 from detscope.predict.microbench.run import MachineDrift, measure_layer, measure_layers
+from detscope.predict.samples import StepCase
 from detscope.sessions.fit.fitting import run_microbench
+from queued_device import QueuedDevice
 
 DETECTION_KINDS = BESIDE | {ROI_ALIGN, GROUP_NORM, NEAREST, BILINEAR}
 DETECTION_KINDS |= {ARITHMETIC, REDUCTION, INDEX, SORTING, LOSS}
@@ -278,3 +289,48 @@ def test_operators_of_detectors_run_at_whatever_sizes_are_drawn(draw: Callable[[
         trial = draw(Random(seed))
         for stage in trial.stages:
             assert measure_layer(bench, trial, stage) > 0
+
+
+@pytest.mark.parametrize("kernel_ns", [3_000, 700_000])
+def test_a_devices_layer_takes_what_its_kernels_take_and_its_launch_is_timed_apart(
+    kernel_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host needs 40 us for a call: far longer than a small kernel, which must not inherit that."""
+    launch_ns = 40_000
+    device = QueuedDevice()
+    monkeypatch.setattr("detscope.predict.microbench.calls.time", device)
+    kernels, launches = QueuedClock(device, lambda s: device.compute(0, round(s * 1e9))), LaunchClock(device)
+    for clock, expected_ns in ((kernels, kernel_ns), (launches, launch_ns)):
+        for _ in range(3):  # after the first the clock knows for how long the device must be busy
+            clock.reset()
+            for _ in range(100):
+                device.compute(5_000, 2_000)  # its inputs are made
+                clock.start()
+                device.compute(launch_ns, kernel_ns)
+                clock.stop()
+            found_ms = clock.total_ms()
+        assert found_ms == pytest.approx(100 * expected_ns / 1e6)
+
+
+def test_layers_of_a_device_keep_both_times_and_a_step_is_the_slower_of_both(tmp_path: Path) -> None:
+    trials = [trial for some in islice(draw_rounds(0, TINY), 2) for trial in some]
+    rows = [
+        LayerTime(trial.operation, trial.batch, stage, 0.002, host_ms=0.05)
+        for trial in trials
+        for stage in trial.stages
+    ]
+    write_layer_times(tmp_path / "times.csv", rows)
+    assert [row.host_ms for row in read_layer_times(tmp_path / "times.csv")] == [0.05] * len(rows)
+    older = (tmp_path / "times.csv").read_text().splitlines()
+    (tmp_path / "older.csv").write_text("\n".join(line.rpartition(",")[0] for line in older))
+    assert {row.host_ms for row in read_layer_times(tmp_path / "older.csv")} == {None}
+    model = LayerModel(fit_layers(rows))
+    alone = LayerModel(fit_layers(read_layer_times(tmp_path / "older.csv")))
+    graph = LayerGraph(
+        "one", (next(trial.operation for trial in trials if trial.operation.kind == CONVOLUTION),)
+    )
+    case = StepCase(graph, 2)
+    device_ms, host_ms = (float(part[0]) for part in model.split_parts([case]))
+    assert host_ms > 10 * device_ms > 0
+    assert model.predict([case])[0] == host_ms
+    assert alone.predict([case])[0] == pytest.approx(device_ms)

@@ -119,3 +119,18 @@ def test_without_a_device_model_memory_is_simulated_alone(measured: Path) -> Non
     said = " ".join(run("predict", "layers.json:one_0", "--memory-limit", "1KiB").stdout.split())
     assert "cannot tell latency: no device model" in said
     assert "does not fit" in said
+
+
+def test_without_a_fitted_device_context_and_cublas_are_parts_of_their_own_with_their_assumption(
+    measured: Path,
+) -> None:
+    row = json.loads(run("predict", "layers.json:one_0", "--batch-sizes", "4", "--json").stdout)["rows"][0]
+    parts = {part["name"]: part["bytes"] for part in row["beside"]}
+    assert parts == {"driver context": 500_000_000, "cuBLAS workspace": 8_519_680}
+    assert row["device_bytes"] == row["reserved_bytes"] + sum(parts.values())
+    assert [text for text in row["assumed"] if "driver context of 500 MB" in text]
+    assert [text for text in row["assumed"] if "cuBLAS workspace of 8.5 MB" in text]
+    run("fit", "measured.csv", "--method", "physical", "--out", "d.model")
+    asked = ("predict", "layers.json:one_0", "--batch-sizes", "4", "--device-model", "d.model", "--json")
+    fitted = json.loads(run(*asked).stdout)["rows"][0]
+    assert fitted["beside"] == [] and fitted["process_bytes"] > 0  # measured, nothing is assumed

@@ -10,23 +10,27 @@ import pytest
 import torch
 from torch import nn
 
+from detscope.machine.accelerator import Accelerator
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.attribution import NOBODY, attribute_operators, find_owners
-from detscope.record.operators.profiler import OperatorEvents, OperatorWindow
+from detscope.record.operators.events import read_profiler_events
+from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
+from detscope.traces.columns import TraceEvents
+from profiler_events import ProfilerEvent
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
+ENGINE = 2  # the thread of the autograd engine, on a device
 
 
-def events_of(*rows: tuple) -> OperatorEvents:
-    """Events from rows of (name, start, duration, sequence, correlation, on_device)."""
-    filled = [(*row, *(-1, 0, False)[len(row) - 3 :]) for row in rows]
-    names, starts, durations, sequences, correlations, on_device = (
-        list(column) for column in zip(*filled, strict=True)
-    )
-    return OperatorEvents(names, starts, durations, [1] * len(rows), sequences, on_device, correlations)
+def operator(name: str, start: int, wall: int, sequence: int = -1, **more: int) -> ProfilerEvent:
+    return ProfilerEvent("cpu_op", name, start, wall, sequence=sequence, **{"own": start + 1, **more})
+
+
+def events_of(*events: ProfilerEvent, device: bool = False) -> TraceEvents:
+    return read_profiler_events(events, device, shapes=False)
 
 
 @pytest.fixture
@@ -60,15 +64,48 @@ def test_every_sequence_number_belongs_to_the_innermost_module_that_created_it(t
     assert paths == {9: None, 10: "", 11: "conv", 12: "conv", 13: "", 14: "head", 15: None}
 
 
-def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_follows_its_producer(table):
+def test_recomputed_modules_of_the_engines_thread_leave_the_numbers_of_forward_alone(table):
+    backward, conv = table.phase_node("backward").number, table.add_node("module", "conv").number
+    again = [
+        *(backward * 4, 70, -1),
+        *(conv * 4, 80, 3),
+        *(conv * 4 + 1, 90, 14),
+        *(backward * 4 + 1, 99, -1),
+    ]
+    plain, repeated = forward_events(table), forward_events(table) + again
+    assert find_owners(repeated, table) == find_owners(plain, table)
+
+
+def forward_operators(table: NodeTable) -> list[ProfilerEvent]:
+    """A convolution in one module, a product in another, an addition outside of both."""
+    conv, head = (table.add_node("module", path).number for path in ("conv", "head"))
+    return [
+        operator(f"detscope#{conv}", 0, 30),
+        operator("aten::convolution", 5, 20, 11),
+        operator(f"detscope#{head}", 40, 30),
+        operator("aten::addmm", 45, 20, 14),
+        operator("aten::add", 80, 5, 15),
+    ]
+
+
+def backward_operators(**where: int) -> list[ProfilerEvent]:
+    return [
+        operator(AUTOGRAD + "AddBackward0", 100, 5, 15, **where),
+        operator(AUTOGRAD + "AddmmBackward0", 110, 20, 14, **where),
+        operator("aten::mm", 112, 8, **where),
+        operator(AUTOGRAD + "torch::autograd::AccumulateGrad", 131, 4, **where),
+        operator(AUTOGRAD + "ConvolutionBackward0", 140, 50, 11, **where),
+    ]
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_follows_its_producer(
+    table, device
+):
     raw = events_of(
-        (AUTOGRAD + "AddBackward0", 100, 5, 15),
-        (AUTOGRAD + "AddmmBackward0", 110, 20, 14),
-        ("aten::mm", 112, 8),
-        (AUTOGRAD + "torch::autograd::AccumulateGrad", 131, 4),
-        (AUTOGRAD + "ConvolutionBackward0", 140, 50, 11),
+        *forward_operators(table), *backward_operators(thread=ENGINE, forward_thread=1), device=device
     )
-    result = attribute_operators(raw, table, forward_events(table))
+    result = attribute_operators(raw, table, [])
     rows = {(r["name"].removeprefix(AUTOGRAD), r["module"]): r for r in result.operators.to_dicts()}
     assert rows["AddmmBackward0", "head"]["self_ns"] == 12
     assert rows["aten::mm", "head"]["direction"] == "backward"
@@ -78,13 +115,34 @@ def test_backward_nodes_go_to_the_module_that_made_them_and_accumulate_grad_foll
     assert result.backward_in_modules_ns / result.backward_ns == pytest.approx(74 / 79)
 
 
+def test_equal_sequence_numbers_of_two_threads_are_two_nodes(table):
+    """Checkpointing on a device: the engine's thread runs a module again and counts from 0 on its own."""
+    conv = table.add_node("module", "conv").number
+    again = {"thread": ENGINE, "forward_thread": 1}
+    raw = events_of(
+        *forward_operators(table),
+        operator(AUTOGRAD + "CheckpointFunctionBackward", 100, 60, 15, **again),
+        operator(f"detscope#{conv}", 110, 20, thread=ENGINE),
+        operator("aten::convolution", 112, 15, 14, thread=ENGINE),  # as the head's, on the main thread
+        operator(AUTOGRAD + "ConvolutionBackward0", 140, 15, 14, thread=ENGINE, forward_thread=ENGINE),
+        operator(AUTOGRAD + "AddmmBackward0", 170, 20, 14, **again),
+    )
+    rows = attribute_operators(raw, table, []).operators.to_dicts()
+    found = {(r["name"].removeprefix(AUTOGRAD), r["direction"]): r for r in rows}
+    assert found["ConvolutionBackward0", "backward"]["module"] == "conv"
+    assert found["AddmmBackward0", "backward"]["module"] == "head"
+    assert found["aten::convolution", "recompute"]["module"] == "conv"
+    assert found["aten::convolution", "recompute"]["stage"] == "backbone"
+
+
 def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_counted(table):
     conv = table.add_node("module", "conv").number
     raw = events_of(
-        (f"detscope#{conv}", 0, 100),
-        ("aten::convolution", 10, 50, -1, 7),
-        ("implicit_gemm", 200, 400, -1, 7, True),
-        ("orphan", 700, 10, -1, 99, True),
+        operator(f"detscope#{conv}", 0, 100),
+        operator("aten::convolution", 10, 50, own=7),
+        ProfilerEvent("kernel", "implicit_gemm", 200, 400, own=40, linked=7, thread=13),
+        ProfilerEvent("kernel", "orphan", 700, 10, own=41, linked=99, thread=13),
+        device=True,
     )
     result = attribute_operators(raw, table, [])
     (row,) = result.operators.to_dicts()
@@ -94,13 +152,29 @@ def test_kernels_find_their_operator_through_the_correlation_id_and_orphans_are_
 
 
 def test_without_a_device_there_is_no_device_time_rather_than_zero(table):
-    raw = OperatorEvents(["aten::add"], [0], [10], [1], [-1])
+    raw = events_of(operator("aten::add", 0, 10))
     assert attribute_operators(raw, table, []).operators["device_ns"].to_list() == [None]
+
+
+def test_annotations_are_no_operators_and_phases_are_the_recorders(table):
+    transfer = table.phase_node("transfer").number
+    raw = events_of(
+        ProfilerEvent("user_annotation", "my label", 0, 100, own=1),
+        operator("aten::to", 10, 20),
+        operator("aten::item", 60, 20),
+    )
+    marks = [*(transfer * 4, 5, -1), *(transfer * 4 + 1, 40, -1)]
+    rows = attribute_operators(raw, table, marks).operators
+    assert dict(rows.select("name", "phase").iter_rows()) == {"aten::to": "transfer", "aten::item": "other"}
 
 
 def test_self_times_of_nested_operators_add_up_to_the_outermost(table):
     raw = events_of(
-        ("outer", 0, 100), ("middle", 10, 60), ("inner", 20, 30), ("inner", 55, 10), ("other", 100, 7)
+        operator("outer", 0, 100),
+        operator("middle", 10, 60),
+        operator("inner", 20, 30),
+        operator("inner", 55, 10),
+        operator("other", 100, 7),
     )
     rows = {row["name"]: row for row in attribute_operators(raw, table, []).operators.to_dicts()}
     assert {name: row["self_ns"] for name, row in rows.items()} == {
@@ -134,7 +208,7 @@ def test_real_operators_of_a_real_backward_pass_all_find_their_module():
     probes = ModelProbes(model, nodes, borders, "all", (), (), lambda *_: None, lambda *_: None)
     probes.attach_modules(modules=True)
     borders.record_functions = True
-    window = OperatorWindow(cuda=False)
+    window = OperatorWindow(Accelerator("cpu"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         window.start()

@@ -302,6 +302,7 @@ for batch in (1, 2, 4, 8):
     if child == 0:
         os.write(write, json.dumps(recorded_peak(batch, sys.argv[1])).encode())
         os._exit(0)
+    os.close(write)  # a child that fails says nothing, and nobody waits for it
     os.waitpid(child, 0)
     results.append(json.loads(os.read(read, 1000)))
 print(json.dumps(results))

@@ -11,12 +11,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from lagging import LaggingDevice
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import detscope
 from detscope.analyze.summary import summarize
 from detscope.errors import UsageError
+from detscope.machine.accelerator import KINDS
 from detscope.zoo.contract import Observer, Stage
 
 
@@ -260,44 +262,43 @@ def test_counts_come_from_observers_and_a_broken_observer_breaks_nothing(tmp_pat
     assert any("cannot tell counts of head" in note for note in run.info["notes"])
 
 
-class SteppingClock:
-    """A device that lags behind: marks become ready only when later ones were queued."""
-
-    def __init__(self) -> None:
-        self.queued: list[int] = []
-        self.waits = 0
-
-    def record(self) -> int:
-        self.queued.append(len(self.queued))
-        return self.queued[-1]
-
-    def has_passed(self, handle: int) -> bool:
-        return handle < len(self.queued) - 400
-
-    def elapsed_ns(self, first: int, last: int) -> int:
-        return (last - first) * 1000
-
-    def wait_for_device(self) -> None:
-        self.waits += 1
-
-    def recycle_marks(self, marks: list[int]) -> None:
-        pass
+def train_on_a_lagging_device(tmp_path, monkeypatch, **options):
+    device = LaggingDevice()
+    monkeypatch.setitem(KINDS, "cpu", lambda _name: device)
+    recorder, _ = train(tmp_path, **options)
+    return device, detscope.load_run(recorder.run)
 
 
 def test_device_times_are_read_late_in_order_and_without_waiting_inside_the_loop(tmp_path, monkeypatch):
-    clock = SteppingClock()
-    monkeypatch.setattr("detscope.record.step_recorder.device_clock_for", lambda device: clock)
-    recorder, _ = train(tmp_path, batches=30)
-    steps = detscope.load_run(recorder.run).table("steps")
-    whole = steps.filter((pl.col("phase") == "step") & (pl.col("mode") == "recorded"))
-    assert clock.waits == 1
-    assert whole["device_ns"].null_count() == 0
-    assert whole["step"].to_list() == sorted(whole["step"].to_list())
-    phases = steps.filter((pl.col("phase") != "step") & (pl.col("mode") == "recorded"))
+    device, run = train_on_a_lagging_device(tmp_path, monkeypatch, batches=30)
+    assert device.waits == 4  # three to let both clocks see one moment, one when the recording ends
+    steps, found = run.table("steps"), run.table("device_steps")
+    timed = steps.filter((pl.col("phase") == "step") & pl.col("mode").is_in(["recorded", "bare", "warmup"]))
+    whole = found.filter(pl.col("phase") == "step")
+    assert whole["step"].to_list() == timed["step"].to_list()
+    recorded = steps.filter(pl.col("mode") == "recorded")["step"].unique().to_list()
+    phases = found.filter((pl.col("phase") != "step") & pl.col("step").is_in(recorded))
     assert (
-        phases.group_by("step").agg(pl.col("device_ns").sum()).sort("step")["device_ns"].to_list()
-        == whole["device_ns"].to_list()
+        phases.group_by("step").agg(pl.col("wall_ns").sum()).sort("step")["wall_ns"].to_list()
+        == whole.filter(pl.col("step").is_in(recorded))["wall_ns"].to_list()
     )
+
+
+def test_marks_of_modules_take_turns_and_every_module_has_one(tmp_path, monkeypatch):
+    _, run = train_on_a_lagging_device(tmp_path, monkeypatch, batches=30)
+    modules = run.table("nodes").filter(pl.col("kind") == "module")["path"].to_list()
+    timed = run.table("device_spans").filter(pl.col("kind") == "module")["path"].unique().to_list()
+    assert sorted(timed) == sorted(modules)
+    assert run.info["device_clock"]["source"] == "marks"
+    assert run.info["device_clock"]["unmarked"] == []
+    assert run.info["device_clock"]["marks_per_step"] > 8
+
+
+def test_steps_whose_operators_are_recorded_have_no_marks(tmp_path, monkeypatch):
+    _, run = train_on_a_lagging_device(tmp_path, monkeypatch, batches=20, level="ops")
+    under_profiler = run.table("steps").filter(pl.col("mode") == "ops")["step"].unique().to_list()
+    assert under_profiler
+    assert not set(under_profiler) & set(run.table("device_steps")["step"].to_list())
 
 
 @pytest.mark.gpu
@@ -309,8 +310,7 @@ def test_on_cuda_device_times_come_from_events(tmp_path):
         for x in recorder.steps([torch.rand(2, 16).cuda()] * 12):
             model(x)["loss"].backward()
             optimizer.step()
-    steps = detscope.load_run(recorder.run).table("steps").filter(pl.col("mode") == "recorded")
-    assert steps["device_ns"].null_count() == 0
+    assert detscope.load_run(recorder.run).table("device_steps").filter(pl.col("wall_ns") > 0).height
 
 
 def test_wrong_options_are_said_at_once(tmp_path):

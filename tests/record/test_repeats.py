@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,11 +40,11 @@ def as_events(codes, gaps, start=1_000):
 
 @st.composite
 def sequences(draw, least_gap):
-    """Any codes in any order, well-formed or not, and times for three steps and their devices."""
+    """Any codes in any order, well-formed or not, and times for three steps."""
     codes = draw(st.lists(st.integers(0, 4 * len(NODES) - 1).filter(lambda code: code % 4 < 3), max_size=40))
     gap = st.integers(least_gap, 60)
     times = st.lists(gap, min_size=len(codes) + 1, max_size=len(codes) + 1)
-    return codes, [draw(times) for _ in range(3)], draw(st.none() | times)
+    return codes, [draw(times) for _ in range(3)]
 
 
 def calls_of(depth, draw_from):
@@ -80,10 +79,10 @@ def trainings(draw):
             write((draw(modules), []))
     codes += [backward + 1, optimizer, optimizer + 1]
     times = st.lists(st.integers(0, 60), min_size=len(codes) + 1, max_size=len(codes) + 1)
-    return codes, [draw(times) for _ in range(3)], draw(st.none() | times)
+    return codes, [draw(times) for _ in range(3)]
 
 
-def both_ways(codes, steps_gaps, device_gaps):
+def both_ways(codes, steps_gaps):
     """Rows of all steps by the general replay, and by a layout."""
     repeats = RepeatedSteps(NODES)
     general_steps, general_spans, events = [], [], []
@@ -91,22 +90,17 @@ def both_ways(codes, steps_gaps, device_gaps):
         events = as_events(codes, gaps[:-1])
         end = max([1_000, *events[1::3]]) + gaps[-1]
         account = replay_events(events, NODES, 1_000, end)
-        device, device_moments = None, None
-        if device_gaps is not None and codes:
-            times = as_events(codes, device_gaps[:-1], 0)[1::3]
-            device = replay_events(events, NODES, 0, times[-1], times=times)
-            device_moments = np.array([0, *times, times[-1]], np.int64)
-        general_steps += make_step_rows(index, 0, "recorded", account, device)
-        general_spans += make_span_rows(index, NODES, account, device) if account.self_ns else []
+        general_steps += make_step_rows(index, 0, "recorded", account)
+        general_spans += make_span_rows(index, NODES, account) if account.self_ns else []
         layout = repeats.find_layout(events) or repeats.find_layout(events)
         moments = moments_of(events, 1_000, end)
         assert join_events(layout, moments) == events
-        repeats.keep_step(layout, KeptStep(index, 0, "recorded", moments, device_moments))
+        repeats.keep_step(layout, KeptStep(index, 0, "recorded", moments))
     return general_steps, general_spans, repeats.take_frames()
 
 
-def assert_the_same(codes, steps_gaps, device_gaps):
-    general_steps, general_spans, (frames, odd) = both_ways(codes, steps_gaps, device_gaps)
+def assert_the_same(codes, steps_gaps):
+    general_steps, general_spans, (frames, odd) = both_ways(codes, steps_gaps)
     replayed = {step.index for _, step in odd}
     assert [row for table, frame in frames if table == "steps" for row in frame.iter_rows()] == [
         row for row in general_steps if row[0] not in replayed
@@ -132,8 +126,7 @@ def test_training_steps_give_the_rows_of_the_general_replay(found):
 @settings(max_examples=100, deadline=None)
 @given(sequences(least_gap=1))
 def test_where_every_interval_takes_time_no_step_has_to_be_replayed(found):
-    codes, steps_gaps, device_gaps = found
-    assert not assert_the_same(codes, steps_gaps, device_gaps)
+    assert not assert_the_same(*found)
 
 
 def test_the_first_appearance_of_a_sequence_has_no_layout():
@@ -165,7 +158,7 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
     other = [forward, head, head + 1, head, head + 1, forward + 1]
     kinds = [plain, other, plain, plain, other, [], plain, other]
     writer = RunWriter(tmp_path, "test", "model", {})
-    tables = StepTables(writer, NODES, 0, None)
+    tables = StepTables(writer, NODES, 0)
     expected_steps, expected_spans = [], []
     for index, codes in enumerate(kinds):
         step = opened(index, codes, gap=7 + index, mode="bare" if not codes else "recorded")
@@ -173,9 +166,9 @@ def test_a_run_has_the_rows_of_all_steps_in_their_order_however_they_were_kept(t
         data = NODES.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         account = replay_events(events, NODES, step.start_ns, step.end_ns)
-        rows = make_step_rows(index, 0, step.mode, account, None)
+        rows = make_step_rows(index, 0, step.mode, account)
         expected_steps += [rows[0], rows[1]] if not codes else rows
-        expected_spans += make_span_rows(index, NODES, account, None) if codes else []
+        expected_spans += make_span_rows(index, NODES, account) if codes else []
         if index == 4:
             tables.flush_rows()
     tables.close_tables([])
@@ -190,7 +183,7 @@ def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
     backward = NODES.phase_node("backward").number * 4
     codes = [forward, head, head + 1, forward + 1, backward, head + 2, backward + 1]
     writer = RunWriter(tmp_path, "test", "model", {})
-    tables = StepTables(writer, NODES, 0, None)
+    tables = StepTables(writer, NODES, 0)
     expected = []
     for index, gap in enumerate((5, 5, 5, 5)):
         step = opened(index, codes, gap)
@@ -198,7 +191,7 @@ def test_a_step_in_which_a_node_took_no_time_is_replayed(tmp_path):
             step.events[-2] = step.events[-5]
         tables.add_step(step)
         account = replay_events(step.events, NODES, step.start_ns, step.end_ns)
-        expected += make_span_rows(index, NODES, account, None)
+        expected += make_span_rows(index, NODES, account)
     tables.close_tables([])
     writer.close_run("ok")
     found = load_run(writer.folder).table("spans")

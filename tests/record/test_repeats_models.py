@@ -35,8 +35,8 @@ def test_rows_of_a_recording_are_those_of_the_general_replay(name, tmp_path, mon
         data = nodes.phase_node("data").number * 4
         events = [data, step.start_ns, -1, data + 1, step.waited_ns, -1, *step.events]
         account = replay_events(events, nodes, step.start_ns, step.end_ns)
-        expected_steps.extend(make_step_rows(step.index, step.epoch, step.mode, account, None))
-        expected_spans.extend(make_span_rows(step.index, nodes, account, None))
+        expected_steps.extend(make_step_rows(step.index, step.epoch, step.mode, account))
+        expected_spans.extend(make_span_rows(step.index, nodes, account))
         plain(tables, step)
         kept.append(sum(len(steps) for _, steps in tables._repeats._kept.values()))
 

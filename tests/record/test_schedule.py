@@ -54,3 +54,9 @@ def test_a_window_of_operators_can_end_before_its_time_and_nothing_else_changes(
     assert [index for index, mode in enumerate(modes) if mode == "ops"] == [6, 7]
     assert all(modes[index] == schedule.mode_of(index) for index in (*range(8), 10, 11))
     assert schedule.without_operators_from(50) == schedule
+
+
+def test_on_a_device_the_step_after_a_window_of_operators_counts_as_warm_up():
+    schedule = Schedule(warmup_steps=2, bare_every=0, operator_steps=2, settles=True)
+    modes = [schedule.mode_of(index) for index in range(8)]
+    assert modes == ["warmup", "warmup", "recorded", "ops", "ops", "warmup", "recorded", "recorded"]

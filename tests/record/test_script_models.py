@@ -174,3 +174,11 @@ def test_a_forward_that_is_called_directly_in_an_evaluation_is_said(listen: Any)
         for batch in batches(8):
             model.forward(batch)
     assert any("Net.forward was called directly" in note for note in heard.info["notes"])
+
+
+def test_copies_on_several_devices_and_shards_are_said_to_be_what_they_are(listen):
+    sharded = type("FSDPNet", (type("FSDPModule", (), {}), Net), {})
+    for model, words in ((nn.DataParallel(Net()), "DataParallel: copies"), (sharded(), "FSDP: parameters")):
+        with listen() as run:
+            train(model, batches(6), torch.optim.SGD(model.parameters(), lr=0.01))
+        assert any(note.startswith(words) for note in run.info["notes"])

@@ -59,7 +59,14 @@ SAMPLE: dict[str, Any] = {
         stage("other", 1.0, in_model_ms=0.5, in_loop_ms=0.5),
     ],
     "modules": [
-        {"path": "backbone.body", "type": "ResNet", "calls": 1.0, "total_ms": 12.0, "self_forward_ms": 11.0}
+        {
+            "path": "backbone.body",
+            "type": "ResNet",
+            "calls": 1.0,
+            "total_ms": 12.0,
+            "self_forward_ms": 11.0,
+            "self_backward_ms": 0.0,
+        }
     ],
     "outliers": [
         {

@@ -49,7 +49,15 @@ TRAINING: dict[str, Any] = {
         {"name": "backbone", "forward_ms": 60.0, "backward_ms": 90.0, "total_ms": 150.0, "share": 0.517},
         {"name": "backbone.fpn", "depth": 1, "forward_ms": 20.0, "backward_ms": 30.0, "total_ms": 50.0},
     ],
-    "modules": [{"path": "backbone.body", "type": "ResNet", "total_ms": 90.0, "self_forward_ms": 40.0}],
+    "modules": [
+        {
+            "path": "backbone.body",
+            "type": "ResNet",
+            "total_ms": 90.0,
+            "self_forward_ms": 40.0,
+            "self_backward_ms": 0.0,
+        }
+    ],
     "operators": [{"name": "aten::conv2d", "direction": "forward", "module": "backbone", "self_ms": 30.0}],
     "loader": {
         "wait_ms": 15.6,
@@ -142,7 +150,9 @@ def test_stages_are_a_tree_with_both_directions(shown) -> None:
 
 
 def module(path: str, total: float, own: float) -> ModuleFigures:
-    return made_figure(ModuleFigures, {"path": path, "total_ms": total, "self_forward_ms": own})
+    return made_figure(
+        ModuleFigures, {"path": path, "total_ms": total, "self_forward_ms": own, "self_backward_ms": 0.0}
+    )
 
 
 def test_modules_that_only_pass_time_on_to_their_children_are_left_out() -> None:
@@ -184,7 +194,7 @@ def test_the_next_command_depends_on_what_was_just_done(shown) -> None:
 
 def test_names_of_users_stay_text_and_cannot_steer_the_terminal(shown) -> None:
     stages = [{"name": HOSTILE, "total_ms": 1.0, "forward_ms": 1.0}]
-    modules = [{"path": HOSTILE, "total_ms": 1.0, "self_forward_ms": 1.0}]
+    modules = [{"path": HOSTILE, "total_ms": 1.0, "self_forward_ms": 1.0, "self_backward_ms": 0.0}]
     changes = {"notes": [HOSTILE], "verdict": HOSTILE, "stages": stages, "modules": modules}
     text = shown(changes, width=250, info={"model": {"name": HOSTILE, "family": HOSTILE}})
     assert "\x1b" not in text

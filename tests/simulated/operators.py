@@ -107,11 +107,26 @@ class DeviceMode(TorchDispatchMode):
         self._annotations: dict[int, list[HostSpan]] = {}  # of record_function, by thread
         self._node: Any = None  # autograd node under way
         self._node_span: HostSpan | None = None
+        self._numbers: dict[int, int] = {}  # by thread: the number of the autograd node that comes next
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._dispatch(func, args, kwargs or {})
+        finally:
+            self._numbers[self.machine.thread] = torch._C._autograd._get_sequence_nr()
+
+    def _find_number(self) -> int:
+        """As the dispatcher tells the profiler: the next node's number, before the operator makes that node.
+
+        Below autograd it is made already, so what was next after the operator before is asked for.
+        """
+        if not torch.is_grad_enabled():
+            return -1
+        return self._numbers.get(self.machine.thread, torch._C._autograd._get_sequence_nr())
+
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name
         if name.startswith("profiler::"):
             self._follow_annotation(name, args)
@@ -126,7 +141,8 @@ class DeviceMode(TorchDispatchMode):
         if here is None and journey is None:
             return func(*args, **kwargs)
         self.follow_node()
-        span = self.machine.begin_span("cpu_op", name, shapes=[list(one.shape) for one in inputs])
+        shapes = [list(one.shape) for one in inputs]
+        span = self.machine.begin_span("cpu_op", name, sequence=self._find_number(), shapes=shapes)
         try:
             return self._run_on_device(func, args, kwargs, inputs, here, journey)
         finally:

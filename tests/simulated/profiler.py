@@ -41,6 +41,7 @@ class _EventData:
     linked: int = 0
     thread: int = 0
     sequence: int = -1
+    forward_thread: int = 0  # of an autograd node: the thread that made it
     device: int = -1
     stream: int = -1
     shapes: list[list[int]] = field(default_factory=list)
@@ -69,6 +70,9 @@ class OlderKinetoEvent:
         return self._data.thread
 
     end_thread_id = start_thread_id
+
+    def fwd_thread_id(self) -> int:
+        return self._data.forward_thread
 
     def correlation_id(self) -> int:
         return self._data.correlation
@@ -152,8 +156,9 @@ class SimulatedProfile:
     def _list_events(self) -> Iterator[_EventData]:
         spans = [one for one in self._machine.spans if one.start_ns >= self._begin_ns]
         heard = {one.number for one in spans}
+        made_by = next((one.thread for one in spans if not one.name.startswith("autograd::engine")), 0)
         for span in spans:
-            about = (span.thread, span.sequence)
+            about = (span.thread, span.sequence, made_by if span.sequence >= 0 else 0)
             times = (span.start_ns, span.end_ns, span.number)
             yield _EventData(span.name, span.kind, *times, 0, *about, shapes=span.shapes)
         if not self._on_device:

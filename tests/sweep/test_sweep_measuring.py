@@ -16,6 +16,7 @@ import pytest
 from sweep_samples import write_plan
 from test_trial_endings import until
 
+from detscope.machine.accelerator import Accelerator
 from detscope.report.sweep_progress import SweepLines
 from detscope.sessions.sweep import SweepOptions, run_sweep
 from detscope.sweep import measure
@@ -135,7 +136,9 @@ def test_a_step_is_its_wait_for_data_and_its_parts(stage: str, monkeypatch: pyte
     network: Any = SimpleNamespace(module=module, infer=clock.takes(2), loss=clock.takes(3, loss))
     optimizer = SimpleNamespace(step=clock.takes(1), zero_grad=clock.takes(0.5))
     no_torch = SimpleNamespace(bfloat16=None, float16=None)
-    step = measure._TrialStep(no_torch, network, optimizer if stage == "training" else None, "cpu", "fp32")
+    step = measure._TrialStep(
+        no_torch, network, optimizer if stage == "training" else None, Accelerator("cpu"), "fp32"
+    )
     batches: Any = iter(clock.takes(4, SimpleNamespace(inputs=None)), None)
     found = measure._measure_latency(step, batches, MeasureRules(), 2)
     wanted = {"training": (3000, 13_500), "inference": (2000, 6000)}[stage]

@@ -158,6 +158,23 @@ def test_twelve_trials_on_two_labels_survive_the_death_of_a_node(cluster: Any, t
     assert run_sweep(plan, SweepOptions(on="ray", command=FAKE), SweepLines(quiet=True))["ran"] == 0
 
 
+def test_a_task_on_a_gpu_waits_for_one_and_sees_its_nodes_devices_by_their_own_numbers(cluster: Any) -> None:
+    import ray
+
+    cluster.add_node(num_cpus=1, num_gpus=2, resources={"big": 1}, wait=False, **small_node())
+    cluster.wait_for_nodes(timeout=PATIENCE_S)
+
+    def look() -> tuple[str | None, list[int]]:
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), ray.get_gpu_ids()
+
+    task = ray.remote(num_cpus=0)(look)
+    renumbered, _ = ray.get(task.options(resources={"big": 1}, num_gpus=1).remote(), timeout=PATIENCE_S)
+    assert renumbered in ("0", "1")  # cuda:1 would not be there
+    asked = ray_backend.choose_task_options("cuda:1")
+    visible, given = ray.get(task.options(resources={"big": 1}, **asked).remote(), timeout=PATIENCE_S)
+    assert (visible, len(given)) == (os.environ.get("CUDA_VISIBLE_DEVICES"), 1)
+
+
 def test_on_a_cluster_devices_need_labels(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text('[axes]\nnetwork = "a"\ndevice = "cpu"\n', encoding="utf-8")

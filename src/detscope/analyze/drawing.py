@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from detscope.analyze.device.times import read_marks
 from detscope.analyze.summary import RunSummary, summarize
 from detscope.runs.reader import Run
 
@@ -31,9 +32,19 @@ class ReportData:
         return whole.select("step", "mode", ms=pl.col("wall_ns") / 1e6)
 
     @cached_property
+    def device_steps(self) -> pl.DataFrame | None:
+        """The same by the device's clock, where its marks told it."""
+        marks = read_marks(self.run) if self.summary.clocks.clock == "device" else None
+        if marks is None:
+            return None
+        own = marks.steps.filter(pl.col("phase") == "step").select("step", ms=pl.col("wall_ns") / 1e6)
+        return self.steps.drop("ms").join(own, on="step")
+
+    @cached_property
     def content(self) -> pl.DataFrame:
-        """What was in every step, with its milliseconds."""
-        return self.run.table("content").join(self.steps, on="step")
+        """What was in every step, with its milliseconds: the host's step may hold work of the one before."""
+        steps = self.steps if self.device_steps is None else self.device_steps
+        return self.run.table("content").join(steps, on="step")
 
 
 def report_data(run: Run, just_ended: bool = False) -> ReportData:

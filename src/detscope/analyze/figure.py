@@ -6,7 +6,11 @@ definition; `detscope schema` takes it from there.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+Clock = Literal["host", "device"]  # whose time a figure is told in
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

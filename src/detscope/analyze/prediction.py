@@ -49,6 +49,8 @@ class PredictedStep(Figure, frozen=True, kw_only=True):
     images_per_s: float | None = None  # throughput
     allocated_bytes: float | None = None  # highest sum of live tensors, by CUDA's rounding
     reserved_bytes: float | None = None  # by CUDA's allocator
+    beside: tuple[PredictedBytes, ...] = ()  # what a process holds on a CUDA device besides, assumed
+    device_bytes: float | None = None  # reserved and beside
     categories: tuple[PredictedBytes, ...] = ()  # what the allocated peak is made of
     cpu_allocated_bytes: float | None = None  # the same on this CPU
     cpu_categories: tuple[PredictedBytes, ...] = ()  # what that peak is made of
@@ -235,7 +237,7 @@ def read_prediction(found: Mapping[str, Json]) -> Prediction:
 def _read_step(found: Json) -> dict[str, Json]:
     row = dict(_map_of(found))
     fits, _, why = str(row.get("fits") or "cannot tell").partition(": ")
-    parts = {key: _name_rows(row.get(key), "bytes") for key in ("categories", "cpu_categories")}
+    parts = {key: _name_rows(row.get(key), "bytes") for key in ("categories", "cpu_categories", "beside")}
     return {**row, **parts, "fits": fits, "fits_why": why or None}
 
 

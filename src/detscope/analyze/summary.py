@@ -22,13 +22,14 @@ from detscope.analyze.device.processor import (
     telemetry_figures,
 )
 from detscope.analyze.device.roofline import Roofline, count_costs
-from detscope.analyze.figure import Definition, Figure
+from detscope.analyze.figure import Clock, Definition, Figure
 from detscope.analyze.memory.account import memory_account, pass_memory
 from detscope.analyze.memory.figures import MemoryAccount, PassMemory
 from detscope.analyze.prediction import Prediction, read_predicted
 from detscope.analyze.ranks.figures import Ranks, read_ranks, tell_straggler
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.script import ScriptFigures, script_figures
+from detscope.analyze.step.clocks import Clocks, RunTimes, find_times
 from detscope.analyze.step.content import (
     ContentFigures,
     LossFigures,
@@ -49,15 +50,10 @@ from detscope.analyze.step.inference import (
     step_contents,
 )
 from detscope.analyze.step.loader import LoaderFigures, loader_figures
-from detscope.analyze.step.modules import (
-    ModuleFigures,
-    StageFigures,
-    backward_attributed,
-    module_figures,
-    stage_figures,
-)
+from detscope.analyze.step.modules import ModuleFigures, StageFigures
 from detscope.analyze.step.operators import OperatorFigures, operator_figures
 from detscope.analyze.step.overhead import OwnCost, measure_own_cost
+from detscope.analyze.step.parts import time_parts
 from detscope.analyze.step.steady import Steadiness
 from detscope.analyze.step.steps import (
     Outlier,
@@ -68,15 +64,14 @@ from detscope.analyze.step.steps import (
     choose_typical_steps,
     find_outliers,
     images_per_second,
-    phase_figures,
     step_figures,
     warmup_figures,
 )
 from detscope.analyze.verdict import training_verdict
-from detscope.runs.definitions import DEFINITIONS
+from detscope.runs.definitions import DEFINITIONS, DEVICE_DEFINITIONS
 from detscope.runs.reader import Run, load_run
 
-SUMMARY_SCHEMA = 2
+SUMMARY_SCHEMA = 3
 Facts = TypeVar("Facts", bound=Figure)
 
 
@@ -119,6 +114,13 @@ class DataFacts(Figure, frozen=True, kw_only=True):
     images: int | None = None  # how many
     classes: int | None = None  # how many
     split: str | None = None  # train, val, ...
+
+
+class AcceleratorFacts(Figure, frozen=True, kw_only=True):
+    """The device that the model ran on, where it is none of the processor's."""
+
+    name: str | None = None  # as its driver calls it
+    capability: str | None = None  # of a CUDA device: 8.6; of others their architecture
 
 
 class ResumedRun(Figure, frozen=True, kw_only=True):
@@ -181,6 +183,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     weights: WeightFacts | None
     data: DataFacts | None
     device: str | None  # as torch or the recorded file calls it
+    accelerator: AcceleratorFacts | None = None  # None on a CPU
     batch_size: int | None  # images per step
     precision: str | None  # fp32, bf16, ...
     level: str | None  # of recording: bare, phases, modules, ops
@@ -189,6 +192,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     outliers: list[Outlier]
     warmup: WarmupFigures
     images_per_s: float | None  # of all measured steps
+    clocks: Clocks
     phases: list[PhaseFigures]
     stages: list[StageFigures]
     modules: list[ModuleFigures]  # most expensive first
@@ -239,54 +243,61 @@ def summarize(run: Run | str | Path) -> RunSummary:
     opened = run if isinstance(run, Run) else load_run(run)
     info, tables = opened.info, opened.table
     infers = info.get("verb") == "infer"
-    steps, spans, content = tables("steps"), tables("spans"), tables("content")
+    steps, content = tables("steps"), tables("content")
     typical = choose_typical_steps(steps, find_slow_start=not infers)
-    phases = phase_figures(steps, typical)
+    hosts = tables("host_events", HOST_COLUMNS)
+    device_use, kernels = read_device_use(opened, hosts)
+    times = find_times(opened, typical, kernels)
+    ranks = read_ranks(opened, typical)
+    parts = time_parts(opened, typical, times, device_use, ranks)
+    phases, clock = parts.phases, times.clock
     phases_ms = {phase.name: phase.ms for phase in phases}
-    stages = stage_figures(spans, typical, phases_ms, info.get("stages", []))
-    modules = module_figures(spans, tables("nodes"), typical, phases_ms)
-    modules, roofline = count_costs(opened, modules, phases)
+    modules, roofline = count_costs(opened, parts.modules, phases, clock)
     step_ms = step_figures(steps, typical)
     per_step = images_per_step(content, typical.measured)
     workers = info.get("num_workers")
     loader = loader_figures(tables("loader"), typical, per_step, phases_ms.get("data", 0.0), workers)
+    if clock == "device":
+        waited = next((phase.host_ms for phase in phases if phase.name == "data"), None)
+        loader = msgspec.structs.replace(loader, host_wait_ms=waited)
     operators = info.get("operators") or {}
-    hosts = tables("host_events", HOST_COLUMNS)
     summary = RunSummary(
         run=str(opened.folder),
         verb=info.get("verb"),
         rerun=rerun_command(opened.folder, info),
         status=opened.status,
         reason=info.get("reason"),
-        verdict=training_verdict(step_ms, phases, stages, loader),
+        verdict=training_verdict(step_ms, phases, parts.stages, loader, parts.clocks),
         model=_read_facts(info.get("model"), ModelFacts),
         weights=_read_facts(info.get("weights"), WeightFacts),
         data=_read_facts(info.get("data"), DataFacts),
         device=info.get("device"),
+        accelerator=_read_facts((info.get("environment") or {}).get("accelerator"), AcceleratorFacts),
         batch_size=info.get("batch_size"),
         precision=info.get("precision"),
         level=info.get("level"),
         step_ms=step_ms,
         stability=typical.steadiness,
-        outliers=find_outliers(steps, content, typical),
+        outliers=find_outliers(steps, content, typical, times.told.steps if times.told is not None else None),
         warmup=warmup_figures(steps, typical),
         images_per_s=images_per_second(steps, content, typical),
+        clocks=parts.clocks,
         phases=phases,
-        stages=stages,
+        stages=parts.stages,
         modules=modules,
-        backward_attributed=operators.get("backward_attributed", backward_attributed(spans, typical)),
+        backward_attributed=operators.get("backward_attributed", parts.backward_attributed),
         backward_attributed_by="operators" if operators else "module borders",
         operators=operator_figures(tables("ops"), operators.get("steps", 1)),
         roofline=roofline,
         content=content_figures(content, typical.measured),
         loss=loss_figures(tables("losses")),
         loader=loader,
-        overhead_ratio=measure_own_cost(steps, content, tables("loader")),
+        overhead_ratio=measure_own_cost(steps, content, tables("loader"), device=times.marks),
         memory=memory_account(opened),
-        device_use=read_device_use(opened, hosts),
+        device_use=device_use,
         processor=processor_figures(tables("telemetry"), steps, info),
         telemetry=telemetry_figures(tables("telemetry")),
-        ranks=read_ranks(opened, typical),
+        ranks=ranks,
         imported=None,
         script=script_figures(info.get("script")),
         accuracy=training_accuracy(opened),
@@ -296,12 +307,12 @@ def summarize(run: Run | str | Path) -> RunSummary:
         predicted=read_predicted(opened),
         growth=_read_facts(info.get("growth"), MemoryGrowth),
         notes=_list_notes(info, typical.mode),
-        cannot_tell=_list_unknowns(info, steps, operators),
-        definitions=[Definition(name=name, text=text) for name, text in DEFINITIONS.items()],
+        cannot_tell=_list_unknowns(info, times, operators),
+        definitions=_list_definitions(clock),
         files=list_files(opened.folder),
     )
     if infers:
-        summary = _add_inference(summary, opened, typical)
+        summary = _add_inference(summary, opened, typical, times)
     elif summary.verb == "eval":
         summary = _add_evaluation(summary, opened)
     elif summary.verb == "import":
@@ -326,12 +337,12 @@ def _read_facts(told: Mapping[str, Any] | None, kind: type[Facts]) -> Facts | No
     return msgspec.convert(known, kind, strict=False)
 
 
-def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps) -> RunSummary:
+def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps, times: RunTimes) -> RunSummary:
     """What an inference has beside the figures of its steps, and in their place."""
     steps, content = run.table("steps"), run.table("content")
     images = run.table("images").sort("step", "position")
     on_device = run.info.get("device") != "cpu"
-    per_step = stage_times(steps, run.table("spans"), typical.measured, on_device)
+    per_step = stage_times(steps, run.table("spans"), typical.measured, on_device, times.told)
     measured = images.filter(pl.col("step").is_in(typical.measured))
     stages = inference_stages(summary.stages, summary.phases, summary.step_ms, per_step, on_device)
     return msgspec.structs.replace(
@@ -344,11 +355,13 @@ def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps) -> RunS
         first_image_ms=first_step_ms(steps),
         stages=stages,
         outliers=name_outliers(summary.outliers, images, content, typical),
-        cost_against_content=tuple(cost_against_content(per_step, step_contents(images, content))),
+        cost_against_content=tuple(
+            cost_against_content(per_step, step_contents(images, content), times.told is not None)
+        ),
         detections=count_detections(measured),
         pass_memory=pass_memory(run.info.get("memory")),
         skipped=msgspec.convert(run.info.get("skipped") or [], tuple[SkippedImage, ...]),
-        overhead_ratio=measure_own_cost(steps, content, alike=image_names(images)),
+        overhead_ratio=measure_own_cost(steps, content, alike=image_names(images), device=times.marks),
         loss=None,
         backward_attributed=None,
         backward_attributed_by=None,
@@ -422,10 +435,15 @@ def _list_notes(info: Mapping[str, Any], mode: str) -> list[str]:
     return notes
 
 
-def _list_unknowns(info: Mapping[str, Any], steps: pl.DataFrame, operators: Mapping[str, Any]) -> list[str]:
+def _list_definitions(clock: Clock) -> list[Definition]:
+    told = DEFINITIONS if clock == "host" else DEFINITIONS | DEVICE_DEFINITIONS
+    return [Definition(name=name, text=text) for name, text in told.items()]
+
+
+def _list_unknowns(info: Mapping[str, Any], times: RunTimes, operators: Mapping[str, Any]) -> list[str]:
     reasons = list(info.get("cannot_tell") or [])  # what readers of recorded files could not know
-    if steps["device_ns"].null_count() == steps.height and str(info.get("device", "")).startswith("cuda"):
-        reasons.append("device times: no device marks were recorded")
+    if times.why is not None:
+        reasons.append(f"device times: {times.why}; phases, stages and modules are the host's")
     gpus = info.get("environment", {}).get("gpus", {})
     if not gpus.get("devices") and gpus.get("reason"):
         reasons.append(f"GPU telemetry: {gpus['reason']}")

@@ -32,7 +32,7 @@ PassBatchSizeFlag = Annotated[
     str | None, typer.Option("--batch-size", metavar="N", help="Images per forward pass.")
 ]
 DeviceFlag = Annotated[
-    str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:0.")
+    str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda:0, xpu:0 or mps.")
 ]
 PrecisionFlag = Annotated[
     str | None, typer.Option("--precision", metavar="PRECISION", help="fp32, bf16 or fp16.")

@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 DeviceName = Annotated[
     str,
-    Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description='"auto", "cpu", "cuda" or "cuda:0"'),
+    Field(
+        pattern=r"^(auto|cpu|mps|(cuda|xpu)(:[0-9]+)?)$",
+        description='"auto", "cpu", "cuda", "cuda:0", "xpu" or "mps"',
+    ),
 ]
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -31,7 +34,9 @@ class TrainingSettings(SettingsSection):
     device: DeviceName = "auto"
     precision: Precision = "fp32"
     channels_last: bool = False
-    pin_memory: bool | None = Field(default=None, description="None: pinned when the device is CUDA")
+    pin_memory: bool | None = Field(
+        default=None, description="None: pinned where the device reads pinned memory"
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the loop; None: torch decides"
     )

@@ -31,6 +31,7 @@ import numpy.typing as npt
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.contract import DetectionDataset, Target
 from detscope.errors import MachineError, UsageError
+from detscope.machine.accelerator import find_accelerator
 
 if TYPE_CHECKING:
     import torch
@@ -427,7 +428,7 @@ def build_loader(
         num_workers=workers,
         prefetch_factor=(training.prefetch_factor or DEFAULT_PREFETCH_FACTOR) if workers else None,
         collate_fn=collate_batch,
-        pin_memory=device.startswith("cuda") and training.pin_memory is not False,
+        pin_memory=find_accelerator(device).pins_memory and training.pin_memory is not False,
         persistent_workers=workers > 0,
         worker_init_fn=_start_worker,
         generator=generator,
@@ -445,7 +446,7 @@ def _list_ineffective(
         yield "group_by_aspect has no effect: this data set does not tell the sizes of its images"
     if not training.num_workers and training.prefetch_factor is not None:
         yield f"prefetch_factor = {training.prefetch_factor} has no effect with num_workers = 0"
-    if training.pin_memory and not device.startswith("cuda"):
+    if training.pin_memory and not find_accelerator(device).pins_memory:
         yield f"pin_memory = true has no effect on device {device}"
     if training.num_workers > (cores := count_cores()):
         yield f"{training.num_workers} loader workers share {cores} cores"

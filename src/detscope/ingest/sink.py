@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from detscope.runs.writer import polars_schema
+from detscope.traces.tables import complete_columns
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,11 @@ class Sink:
 
     def add_rows(self, table: str, columns: pl.DataFrame | Mapping[str, Any]) -> None:
         """Add rows to a table of the schema; columns that are left out are null, `rank` is the file's."""
-        schema = polars_schema(table)
         frame = columns if isinstance(columns, pl.DataFrame) else pl.DataFrame(dict(columns), strict=False)
-        if unknown := set(frame.columns) - set(schema):
-            raise ValueError(f"table {table!r} has no column {', '.join(sorted(unknown))}")
-        if not frame.height:
-            return
-        self.rows[table] = self.rows.get(table, 0) + frame.height
-        complete = frame.select(
-            pl.col(name).cast(dtype, strict=False)
-            if name in frame.columns
-            else pl.lit(self.rank if name == "rank" else None, dtype=dtype).alias(name)
-            for name, dtype in schema.items()
-        )
-        self.write(table, complete)
+        complete = complete_columns(table, frame, self.rank)
+        if complete.height:
+            self.rows[table] = self.rows.get(table, 0) + complete.height
+            self.write(table, complete)
 
     def add_note(self, text: str) -> None:
         """Something the user should know about the file; said once."""

@@ -20,6 +20,7 @@ from torch import nn
 from detscope.errors import OwnCodeError
 from detscope.loops.infer import InferPlan, run_forward
 from detscope.loops.train import Batch
+from detscope.machine.accelerator import find_accelerator
 from detscope.zoo.outputs import DETECTIONS, find_forward, is_detection
 
 RunLengths = dict[str, Any]  # COCO's compressed form: {"size": [height, width], "counts": bytes}
@@ -136,7 +137,8 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Put back the mode of every module and all random states, whatever happens in between."""
     modes = [(module, module.training) for module in model.modules()]
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    devices = {str(parameter.device) for parameter in model.parameters()}
+    own = [(one, one.read_random_state()) for one in map(find_accelerator, sorted(devices))]
     try:
         yield
     finally:
@@ -145,5 +147,6 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
+        for device, state in own:
+            if state is not None:
+                device.restore_random_state(state)

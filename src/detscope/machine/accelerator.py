@@ -1,4 +1,4 @@
-"""The device a model computes on, by one small interface: CUDA, ROCm, XPU, MPS; a CPU is the null device.
+"""The device a model computes on: one small interface to CUDA, ROCm, XPU, MPS; a CPU is the null device.
 
 Whatever differs between torch's accelerators is asked here and nowhere else: marks in a stream's queue,
 waiting, capture, memory, what the profiler sees. What a device cannot do stands in `unknown` with the reason.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class Accelerator:
 
     has_clock = False  # whether it has time of its own that can be read
     activity: str | None = None  # the profiler's name for what runs on it
+    pins_memory = False  # whether copies from pinned memory go beside the host's work
+    collectives = "gloo"  # torch.distributed's backend between devices of this kind
 
     def __init__(self, name: str) -> None:
         self.name = name  # as torch writes it: "cpu", "cuda:1"
@@ -51,7 +54,13 @@ class Accelerator:
 
     def elapsed_ns(self, first: Any, last: Any) -> int:
         """Device time between two marks that it has passed."""
-        return round(float(first.elapsed_time(last)) * 1_000_000)
+        elapsed_ms: float = first.elapsed_time(last)
+        return round(elapsed_ms * 1e6)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is the CPU itself: calls are done when they return, its memory is the process's."""
+        return self.kind == "cpu"
 
     def is_capturing(self) -> bool:
         """Whether this thread's current stream is being captured into a graph: then nothing may be asked."""
@@ -73,6 +82,17 @@ class Accelerator:
 
     def forget_peaks(self) -> None:
         """Let the peaks of memory begin anew."""
+
+    def limit_memory(self, limit_bytes: int | None) -> bool:  # noqa: ARG002
+        """Let this process allocate so much on it and no more (None: all); False: it cannot be limited."""
+        return False
+
+    def read_random_state(self) -> Any:
+        """The state of the device's own generator; None of a CPU, whose generator is torch's."""
+        return None
+
+    def restore_random_state(self, state: Any) -> None:
+        """Put such a state back."""
 
 
 class QueuedAccelerator(Accelerator):
@@ -133,6 +153,21 @@ class QueuedAccelerator(Accelerator):
         if reset is not None:
             reset(self._device)
 
+    def limit_memory(self, limit_bytes: int | None) -> bool:
+        setter = getattr(self._module, "set_per_process_memory_fraction", None)
+        memory = self.read_memory()
+        total = None if memory is None else memory.total
+        if setter is None or total is None:
+            return False
+        setter(1.0 if limit_bytes is None else min(1.0, limit_bytes / total), self._device)
+        return True
+
+    def read_random_state(self) -> Any:
+        return self._module.get_rng_state(self._device)
+
+    def restore_random_state(self, state: Any) -> None:
+        self._module.set_rng_state(state, self._device)
+
 
 class RawStreamAccelerator(QueuedAccelerator):
     """CUDA, ROCm and XPU: the same, as cheaply as torch allows, for marks are put into every step.
@@ -141,6 +176,8 @@ class RawStreamAccelerator(QueuedAccelerator):
     class's: the Python one above it asks for the current stream again.
     """
 
+    pins_memory = True
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         torch, module = self._torch, self._module
@@ -148,7 +185,7 @@ class RawStreamAccelerator(QueuedAccelerator):
         base = getattr(torch._C, f"_{self.kind.capitalize()}EventBase", None)
         self._record: Callable[..., Any] = module.Event.record
         if base is not None and issubclass(module.Event, base):
-            self._record = base.record
+            self._record = getattr(base, "record", self._record)
         # asked by their names at every call: a profiler, or a test, may have put something else there
         self._raw_name = f"_{self.kind}_getCurrentRawStream"
         self._streams: dict[int, Any] = {}
@@ -172,6 +209,7 @@ class CudaAccelerator(RawStreamAccelerator):
     """CUDA, and ROCm, which torch gives the same names."""
 
     activity = "CUDA"
+    collectives = "nccl"  # ROCm's own has the same name
 
     def is_capturing(self) -> bool:
         return bool(self._module.is_current_stream_capturing())
@@ -181,6 +219,7 @@ class XpuAccelerator(RawStreamAccelerator):
     """Intel's devices."""
 
     activity = "XPU"
+    collectives = "xccl"
 
 
 class MpsAccelerator(QueuedAccelerator):
@@ -201,6 +240,19 @@ class MpsAccelerator(QueuedAccelerator):
         allocated = int(self._module.current_allocated_memory())
         return DeviceMemory(allocated, int(self._module.driver_allocated_memory()), total=total)
 
+    def limit_memory(self, limit_bytes: int | None) -> bool:
+        total = getattr(self._module, "recommended_max_memory", lambda: None)()
+        if total is None:
+            return False
+        self._module.set_per_process_memory_fraction(1.0 if limit_bytes is None else limit_bytes / total)
+        return True
+
+    def read_random_state(self) -> Any:
+        return self._module.get_rng_state()
+
+    def restore_random_state(self, state: Any) -> None:
+        self._module.set_rng_state(state)
+
 
 # by torch's word for the kind of device; tests put a simulated one here
 KINDS: dict[str, Callable[[str], Accelerator]] = {
@@ -216,8 +268,10 @@ def find_accelerator(device: str) -> Accelerator:
     kind = device.partition(":")[0]
     if kind in KINDS:
         return KINDS[kind](device)
-    torch = sys.modules.get("torch")
-    current = torch.accelerator.current_accelerator() if torch is not None else None
+    torch, current = sys.modules.get("torch"), None
+    if torch is not None:
+        with suppress(RuntimeError):  # torch 2.6 raises where it was built for none
+            current = torch.accelerator.current_accelerator()
     if current is not None and current.type == kind:
         return QueuedAccelerator(device)
     found = Accelerator(device)

@@ -1,4 +1,4 @@
-"""NVIDIA devices as the driver knows them, and the device a loop will use, or an error before any work."""
+"""The device a loop will use, or an error before any work; NVIDIA's devices as the driver knows them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import ModuleType
 from typing import Any
 
 from detscope.errors import MachineError, UsageError
+from detscope.machine.accelerator import find_accelerator
+from detscope.machine.meters import explain_nvml, open_nvml
 
-_CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
+DEVICE_NAME = re.compile(r"(?P<kind>cuda|xpu|mps)(?::(?P<index>\d{1,3}))?")
+_BRANDS = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}  # what torch calls a kind, and others do
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class GpuDevice:
     index: int
     name: str
     memory_total_bytes: int | None
+    capability: str | None = None  # of CUDA: "8.6"
 
 
 @dataclass(frozen=True)
@@ -36,19 +39,6 @@ class GpuList:
         return asdict(self) | {"devices": [asdict(device) for device in self.devices]}
 
 
-def open_nvml() -> tuple[ModuleType | None, str]:
-    """NVML's binding, initialised, or None and the reason; the caller shuts it down. Needs no torch."""
-    try:
-        import pynvml
-    except ImportError:
-        return None, "the Python package nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return None, _explain_nvml(pynvml, error)
-    return pynvml, ""
-
-
 def list_gpus() -> GpuList:
     """Every NVIDIA device of this machine."""
     nvml, reason = open_nvml()
@@ -61,61 +51,94 @@ def list_gpus() -> GpuList:
             total_bytes = None  # integrated devices share the system's memory and do not answer
             with suppress(nvml.NVMLError):
                 total_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-            devices.append(GpuDevice(index, str(nvml.nvmlDeviceGetName(handle)), total_bytes))
+            capability = None
+            with suppress(nvml.NVMLError):
+                capability = "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(handle))
+            devices.append(GpuDevice(index, str(nvml.nvmlDeviceGetName(handle)), total_bytes, capability))
         driver = str(nvml.nvmlSystemGetDriverVersion())
         return GpuList(tuple(devices), driver, "" if devices else "the driver reports no device")
     except nvml.NVMLError as error:
-        return GpuList(reason=_explain_nvml(nvml, error))
+        return GpuList(reason=explain_nvml(nvml, error))
     finally:
         nvml.nvmlShutdown()
 
 
-def _explain_nvml(nvml: ModuleType, error: Exception) -> str:
-    if getattr(error, "value", None) == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return "no NVIDIA driver library (libnvidia-ml.so.1) on this machine"
-    return f"NVML: {error}"
-
-
 def resolve_device(name: str) -> str:
-    """ "cpu" or "cuda:N" for "auto", "cpu", "cuda" or "cuda:N"; imports torch unless it is "cpu".
+    """ "cpu", "cuda:N", "xpu:N" or "mps" for a name, or for "auto"; imports torch unless it is "cpu".
 
-    A device that is asked for and absent raises MachineError; "auto" takes what there is.
+    A device that is asked for and absent raises MachineError; "auto" takes torch's accelerator where one is.
     """
     if name == "cpu":
         return name
     if name == "auto":
-        return "cuda:0" if _count_cuda()[0] else "cpu"
-    asked = _CUDA.fullmatch(name)
+        return _find_current()
+    asked = DEVICE_NAME.fullmatch(name)
     if asked is None:
-        raise UsageError(f"unknown device {name!r}", 'use "auto", "cpu", "cuda" or "cuda:0"')
-    index = int(asked.group(1) or 0)
-    count, reason = _count_cuda()
+        raise UsageError(f"unknown device {name!r}", 'use "auto", "cpu", "cuda", "cuda:0", "xpu" or "mps"')
+    kind, index = asked["kind"], int(asked["index"] or 0)
+    count, reason = count_devices(kind)
     if count == 0:
         raise MachineError(
             f'device "{name}" asked for, but {reason}', 'use device "cpu" or "auto"; see `detscope doctor`'
         )
     if index >= count:
+        hides = "; CUDA_VISIBLE_DEVICES hides devices" if kind == "cuda" else ""
+        has = f"{_BRANDS[kind]} has {count} device{'s' if count > 1 else ''} here"
         raise MachineError(
-            f'device "{name}" asked for, but CUDA has {count} device{"s" if count > 1 else ""} here',
-            f"use cuda:0{f' to cuda:{count - 1}' if count > 1 else ''}; CUDA_VISIBLE_DEVICES hides devices",
+            f'device "{name}" asked for, but {has}',
+            f"use {kind}:0{f' to {kind}:{count - 1}' if count > 1 else ''}{hides}",
         )
-    return f"cuda:{index}"
+    return kind if kind == "mps" else f"{kind}:{index}"
 
 
-def _count_cuda() -> tuple[int, str]:
-    """How many CUDA devices torch can use and, if none, why."""
+def take_device(name: str) -> str:
+    """The device of a name, made the current one of this thread: waits, profilers and pinning act on that."""
+    device = resolve_device(name)
+    find_accelerator(device).use()
+    return device
+
+
+def count_devices(kind: str) -> tuple[int, str]:
+    """How many devices of a kind ("cuda", "xpu", "mps") torch can use and, if none, why."""
     import torch
 
-    if torch.version.cuda is None:
-        return 0, f"this torch ({torch.__version__}) is built without CUDA"
+    brand, here = _BRANDS[kind], f"this torch ({torch.__version__})"
+    if kind == "mps":
+        if not torch.backends.mps.is_built():
+            return 0, f"{here} is built without {brand}"
+        return (1, "") if torch.backends.mps.is_available() else (0, f"there is no {brand} device")
+    builds = ("cuda", "hip") if kind == "cuda" else ("xpu",)  # ROCm's devices are called cuda
+    if all(getattr(torch.version, build, None) is None for build in builds):
+        return 0, f"{here} is built without {brand}"
+    if kind == "cuda" and torch.version.hip is not None:
+        brand = "ROCm"
+    module = getattr(torch, kind)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")  # torch warns here when the driver is too old for it
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = module.device_count() if module.is_available() else 0
     if count:
         return count, ""
     if heard:
-        return 0, f"CUDA cannot start: {str(heard[0].message).splitlines()[0]}"
+        return 0, f"{brand} cannot start: {str(heard[0].message).splitlines()[0]}"
+    if brand != "CUDA":
+        return 0, f"there is no {brand} device that torch can use"
     gpus = list_gpus()
     if not gpus.devices:
         return 0, f"there is no CUDA device ({gpus.reason})"
     return 0, f"torch {torch.__version__} cannot use the {gpus.devices[0].name} (driver {gpus.driver})"
+
+
+def _find_current() -> str:
+    """torch's accelerator, where it is one that is known here and has a device; else the CPU."""
+    import torch
+
+    current = None
+    with suppress(RuntimeError):  # torch 2.6 raises where it was built for none
+        current = torch.accelerator.current_accelerator()
+    if current is None or current.type not in _BRANDS or not count_devices(current.type)[0]:
+        return "cpu"
+    if current.type == "mps":
+        return "mps"
+    module = getattr(torch, current.type)
+    # the one the program has chosen; before it starts the driver, it has chosen none
+    return f"{current.type}:{module.current_device() if module.is_initialized() else 0}"

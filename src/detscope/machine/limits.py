@@ -9,8 +9,13 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import psutil
+
+from detscope.faults import error_text, find_exhausted_memory
+from detscope.machine.accelerator import find_accelerator
+from detscope.machine.meters import list_used_devices
 
 _CGROUP = Path("/sys/fs/cgroup")
 _SHARED_MEMORY = Path("/dev/shm")
@@ -20,15 +25,10 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _LARGEST = 2**62  # beyond it no machine and no system call
-_MEMORY_ERRORS = (
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "not enough memory",
-    "std::bad_alloc",
-    "MemoryError",
-)
 # oneDNN, which computes convolutions on a CPU, and the start of a thread say that they failed and not why
 _VAGUE_ERRORS = ("could not create a primitive", "could not execute a primitive", "can't start new thread")
+# cuBLAS and cuDNN, where there is no room for what they need at their start
+_VAGUE_DEVICE_ERRORS = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")
 _NOTHING_LEFT_BYTES = 256 << 20
 
 
@@ -80,16 +80,32 @@ def status_bytes(name: str) -> int | None:
     return None
 
 
-def host_memory_ran_out(text: str) -> str | None:
-    """The words of an error that came of it, with the evidence where they do not say so; None: it did not."""
-    if any(sign in text for sign in _MEMORY_ERRORS):
-        return text
-    if not any(sign in text for sign in _VAGUE_ERRORS):
+def explain_exhausted_memory(error: BaseException) -> tuple[Literal["host", "device"], str] | None:
+    """Which memory ran out and the words that say so, with evidence where they do not; None: it did not."""
+    which, text = find_exhausted_memory(error), error_text(error)
+    if which is not None:
+        return which, text
+    if not isinstance(error, RuntimeError | OSError):
         return None
-    room = least_addresses_left_bytes()
-    if room is None or room > _NOTHING_LEFT_BYTES:
+    if any(sign in text for sign in _VAGUE_ERRORS):
+        room = least_addresses_left_bytes()
+        if room is not None and room <= _NOTHING_LEFT_BYTES:
+            room_text = f"the process had come within {room / 1e6:.0f} MB of its limit of addresses"
+            return "host", f"{text} ({room_text})"
+    if any(sign in text for sign in _VAGUE_DEVICE_ERRORS):
+        room = least_device_memory_left_bytes()
+        if room is not None and room <= _NOTHING_LEFT_BYTES:
+            return "device", f"{text} (the device had {room / 1e6:.0f} MB left)"
+    return None
+
+
+def least_device_memory_left_bytes() -> int | None:
+    """Free bytes of the fullest device that this process uses; None where there is none, or it is broken."""
+    try:
+        free = (find_accelerator(name).read_memory() for name in list_used_devices())
+        return min((one.free for one in free if one is not None and one.free is not None), default=None)
+    except RuntimeError:  # after an error that stays, a device answers nothing
         return None
-    return f"{text} (the process had come within {room / 1e6:.0f} MB of its limit of addresses)"
 
 
 def least_addresses_left_bytes() -> int | None:

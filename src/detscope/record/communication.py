@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import GradBucket, ProcessGroup, Work
 from torch.nn.parallel import DistributedDataParallel
 
 from detscope import marks
+from detscope.machine.accelerator import Accelerator, find_accelerator
 from detscope.record.foreign import Patches
 from detscope.record.model.borders import tensors_in
 from detscope.record.model.calls import put_around
@@ -102,38 +103,40 @@ class HostInterval:
 
 
 class DeviceInterval(HostInterval):
-    """A collective on a CUDA device: marks in its queues, because the host runs ahead of it."""
+    """A collective on a device: marks in its queues, because the host runs ahead of it."""
 
-    def __init__(self, *about: Any) -> None:
+    def __init__(self, accelerator: Accelerator, *about: Any) -> None:
         super().__init__(*about)
-        self._begin, self._wait, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-        self._begin.record()
+        self._accelerator = accelerator
+        self._begin, self._wait, self._end = (accelerator.make_mark() for _ in range(3))
+        accelerator.put_mark(self._begin)
 
     def begin_waiting(self) -> None:
         """The device's queue waits for it from now on."""
         super().begin_waiting()
-        self._wait.record()
+        self._accelerator.put_mark(self._wait)
 
     def find_blocked(self) -> tuple[int, int]:
         """As the device's queue was blocked."""
-        first = self._wait if self._waits_ns else self._begin
-        after_ns = round(self._begin.elapsed_time(first) * 1e6)
-        return after_ns, round(first.elapsed_time(self._end) * 1e6)
+        first, elapsed_ns = self._wait if self._waits_ns else self._begin, self._accelerator.elapsed_ns
+        return elapsed_ns(self._begin, first), elapsed_ns(first, self._end)
 
     def finish(self) -> None:
         """Called on a stream that waits for the collective: the mark is passed when that is done."""
-        self._end.record()
+        self._accelerator.put_mark(self._end)
         self.is_over = True
 
     def is_ready(self) -> bool:
-        """Whether the device has passed both marks."""
-        return self.is_over and bool(self._end.query())
+        """Whether the device has passed all its marks."""
+        passed = self._accelerator.has_passed
+        marks = (self._begin, self._end, *([self._wait] if self._waits_ns else []))
+        return self.is_over and all(passed(mark) for mark in marks)
 
     def read_times(self, first: HostInterval) -> tuple[int, int]:
         """Begin and length; begins are placed by the host's time of the step's first collective."""
         assert isinstance(first, DeviceInterval)
-        after_ns = round(first._begin.elapsed_time(self._begin) * 1e6)
-        return first.start_ns + after_ns, round(self._begin.elapsed_time(self._end) * 1e6)
+        elapsed_ns = self._accelerator.elapsed_ns
+        return first.start_ns + elapsed_ns(first._begin, self._begin), elapsed_ns(self._begin, self._end)
 
 
 class CommunicationWatch:
@@ -290,13 +293,13 @@ class CommunicationWatch:
         if group is not None:
             number = self._numbers[group] = self._numbers.get(group, -1) + 1
         phase, tensors = self.phase_now(), list(tensors_in(arguments))
-        on_device = bool(tensors) and tensors[0].is_cuda
-        if phase is None or (on_device and torch.cuda.is_current_stream_capturing()):
+        accelerator = find_accelerator(str(tensors[0].device) if tensors else "cpu")
+        if phase is None or accelerator.is_capturing():
             return None, plain()
         size_bytes = max((tensor.nbytes for tensor in tensors), default=0)
         self._in_hook += 1
         end_aside = self.set_aside(phase)
-        noted = (DeviceInterval if on_device else HostInterval)(kind, number, size_bytes, phase, group)
+        noted = _make_interval(accelerator, kind, number, size_bytes, phase, group)
         self._current.append(noted)
         try:
             result = plain()
@@ -359,12 +362,12 @@ class CommunicationWatch:
     def _make_reduce_hook(self, wrapped: DistributedDataParallel) -> Callable[[Any, GradBucket], Any]:
         group = wrapped.process_group
         ranks = dist.get_world_size(group)
-        interval = DeviceInterval if next(wrapped.parameters()).is_cuda else HostInterval
+        accelerator = find_accelerator(str(next(wrapped.parameters()).device))
 
         def reduce_bucket(_state: Any, bucket: GradBucket) -> Any:
             gradients = bucket.buffer()
             gradients.mul_(1.0 / ranks)  # as without a hook, to the last bit
-            noted = interval(GRADIENTS, bucket.index(), gradients.nbytes)
+            noted = _make_interval(accelerator, GRADIENTS, bucket.index(), gradients.nbytes)
             self._current.append(noted)
             self._in_hook += 1
             try:
@@ -384,6 +387,10 @@ class CommunicationWatch:
 
         reduce_bucket.__annotations__.clear()  # torch compares them with types, and here they are texts
         return reduce_bucket
+
+
+def _make_interval(accelerator: Accelerator, *about: Any) -> HostInterval:
+    return DeviceInterval(accelerator, *about) if accelerator.has_clock else HostInterval(*about)
 
 
 def _find_carried(intervals: Sequence[HostInterval]) -> list[HostInterval]:

@@ -22,6 +22,7 @@ from detscope import marks
 from detscope.errors import UsageError
 from detscope.faults import error_text
 from detscope.machine.accelerator import find_accelerator
+from detscope.machine.describe import describe_accelerator
 from detscope.machine.facts import gather_facts
 from detscope.record.device.clock import DeviceClock, Mark
 from detscope.record.device.mark_plan import MarkPlan
@@ -58,7 +59,7 @@ from detscope.record.steps.events import (
     encode_event,
 )
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, WARMUP, Schedule
+from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, RECORDED, WARMUP, Schedule
 from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
@@ -126,7 +127,10 @@ class StepRecorder:
         self.borders = BorderWriter(self.buffer, self._plan.wants_backward)
         self._open_spans = OpenSpans(self.buffer.close_spans, self.borders.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
-        self.schedule = Schedule(warmup_steps, bare_every, operators, memory_steps=blocks, seed=seed)
+        settles = not self.accelerator.is_host
+        self.schedule = Schedule(
+            warmup_steps, bare_every, operators, memory_steps=blocks, settles=settles, seed=seed
+        )
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         self.optimizers: WeakObjects[torch.optim.Optimizer] = WeakObjects(given)
         self._phases = self.make_phases(model)
@@ -137,7 +141,7 @@ class StepRecorder:
         self.notes: list[str] = []
         which = "none" if level == "phases" else modules
         self.probes = self.make_probes(model, which, stages, observers)
-        self.window = OperatorWindow(self._device.startswith("cuda"), spans=self._open_spans)
+        self.window = OperatorWindow(self.accelerator, spans=self._open_spans)
         self._traced_steps = traced_steps
         self.attached = ""
         self.begun = False  # whether there is a run folder: making one may fail
@@ -181,9 +185,11 @@ class StepRecorder:
             self._clock.set_anchor()
             about = (self.accelerator, self._clock, self._plan)
             self.device_tables = DeviceTables(self.writer, self.nodes, *about)
-        if self.accelerator.kind != "cpu":
+        if not self.accelerator.is_host:
             self.writer.info["device_clock"] = describe_clock(self.accelerator, self._clock)
-        self.telemetry = Telemetry(self._telemetry_hz) if self._telemetry_hz > 0 else None
+            self.writer.info["environment"]["accelerator"] = describe_accelerator(self.accelerator)
+        device = None if self.accelerator.is_host else self._device
+        self.telemetry = Telemetry(self._telemetry_hz, device=device) if self._telemetry_hz > 0 else None
         if self.telemetry:
             self.telemetry.start()
         self._listening = marks.listening(self)
@@ -310,7 +316,8 @@ class StepRecorder:
         if self._clock is None or self.buffer.marker is None:
             return
         self.buffer.marker.active = mode not in (OPERATORS, MEMORY)
-        self._marked = self._plan.plan_step(self._clock.mark_cost_ns, self.attached == "modules")
+        modules, counts = self.attached == "modules", mode == RECORDED
+        self._marked = self._plan.plan_step(self._clock.mark_cost_ns, modules, counts)
 
     def mark_device(self) -> Mark | None:
         """A mark in the queue of the device, at a border of the step; None where there is no such clock."""

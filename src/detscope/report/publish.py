@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from detscope.report.drawing import Picture
 
 _RECORDED_HERE = ("train", "infer", "run", "record")
+_OF_SCRIPTS = ("run", "record")
 _SECTIONS = {"train": "training", "infer": "inference"}
 
 
 def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> RunSummary:
     """Make every view of a run that has just been closed; gives its figures."""
-    from detscope.analyze.drawing import report_data
     from detscope.report.memory_csv import write_memory_csv
     from detscope.runs.reader import load_run
 
@@ -36,15 +36,16 @@ def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> RunSummary:
         save_pictures(folder / "pictures", pictures)
     if verb in _RECORDED_HERE and run.table("memory").height:
         write_memory_csv(run)
-    data = report_data(run)
     if own.get("tensorboard"):
+        from detscope.analyze.drawing import report_data
         from detscope.report.render.tensorboard import write_tensorboard
 
-        write_tensorboard(data, pictures)
-    return publish_page(folder)
+        write_tensorboard(report_data(run), pictures)
+    # a script that has ended is not kept waiting for a library of pictures: `detscope report` makes them
+    return publish_page(folder, charts=verb not in _OF_SCRIPTS)
 
 
-def publish_page(folder: Path) -> RunSummary:
+def publish_page(folder: Path, charts: bool = True) -> RunSummary:
     """Write report.html and the pictures of its charts anew from what the run says now; gives its figures."""
     from detscope.analyze.drawing import report_data
     from detscope.report.files import report_html
@@ -55,6 +56,6 @@ def publish_page(folder: Path) -> RunSummary:
 
     data = report_data(load_run(folder))
     write_text(folder / "report.html", report_html(data))
-    if has_matplotlib():
+    if charts and has_matplotlib():
         write_chart_files(make_sections(data)[0], folder / "pictures")
     return data.summary

@@ -14,7 +14,7 @@ from detscope.analyze.step.columns import highest, lowest
 from detscope.runs.atomic import write_bytes
 from detscope.runs.reader import Run
 
-TRACKS = ("steps", "phases", "stages", "modules", "operators", "kernels")
+TRACKS = ("steps", "phases", "stages", "modules", "operators", "kernels", "device phases", "device stages")
 COLLECTIVES_THREAD = 50
 WORKER_THREADS_FROM = 100
 
@@ -47,7 +47,8 @@ def _process(run: Run, rank: int | None) -> Iterator[str]:
     order = {"sort_index": process}
     yield _line({"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": order})
     for index, track in enumerate(TRACKS):
-        yield from _thread_name(index + 1, track, process)
+        if run.info.get("device_clock") or not track.startswith("device"):
+            yield from _thread_name(index + 1, track, process)
 
 
 def _ranks(run: Run, origin: int, last: int) -> Iterator[str]:

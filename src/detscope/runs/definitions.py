@@ -21,7 +21,6 @@ DEFINITIONS = {
     " module's, scaled as the backward phase; AccumulateGrad follows the node that produced the gradient",
     "backward_attributed": "share of backward time that belongs to modules; at level ops: time inside"
     " autograd nodes whose sequence number a module created, over the time in all autograd nodes",
-    "device_ms": "time between marks in the device's queue (CUDA events), idle gaps included",
     "overhead_ratio": "time of a step of this run, the recorder's work between steps included, over that of"
     " a step without a recorder: bare steps, in which nothing of it is awake. Recorded over bare (data wait"
     " left out) is the median over bare steps, each against its recorded neighbours; interval by bootstrap."
@@ -43,4 +42,22 @@ DEFINITIONS = {
     "memory of the pass": "bytes that torch allocated and freed during a forward pass, above what was there"
     " at its beginning; decoding is not part of it",
     "padding_share": "share of the pixels in the network's input batch that are padding",
+}
+
+# of runs whose device has a clock of its own; where these differ from the above, these hold
+DEVICE_DEFINITIONS = {
+    "clock": "device: phases, stages and modules are in the device's own time; host_ms is the host's time of"
+    " the same. The step, its speed and its latency are wall time, whatever the clock",
+    "phases on the device": "from mark to mark in the device's queue, or kernels and copies by the phase that"
+    " launched them; they add up to the device's median step. data: the device stood idle while the host"
+    " waited for a batch, and nothing else",
+    "idle_ms": "of a phase, stage or module: the device had nothing to do. By kernels exact: it belongs to"
+    " whose work ended it. By marks at most: from when the device came to a mark until the host had queued"
+    " the next",
+    "module times by marks": "modules are marked in turn: share of the phase in the steps of their turn,"
+    " times the phase; one that takes less than its mark is named, and its time is in its caller's own",
+    "host_ahead_ms": "how much later than the host the device came to the end of a step",
+    "bound": "device-bound: the device works 80 % of its step or more; else the largest loss of 15 % or more:"
+    " input-bound (the device waits for data), host-bound (for work of the host), communication-bound"
+    " (exchange that nothing hides); mixed: none is so large, or it cannot be proved",
 }

@@ -65,12 +65,20 @@ class GpusInfo(TypedDict, total=False):
     reason: str | None
 
 
+class AcceleratorInfo(TypedDict, total=False):
+    """The device that the model ran on."""
+
+    name: str | None
+    capability: str | None
+
+
 class EnvironmentInfo(TypedDict, total=False):
     """Facts about the machine."""
 
     packages: dict[str, str | None] | None
     cpu: ProcessorInfo | None
     gpus: GpusInfo
+    accelerator: AcceleratorInfo | None
     threads: dict[str, Count | None] | None
 
 
@@ -80,6 +88,17 @@ class OperatorsInfo(TypedDict, total=False):
     steps: Annotated[int, Meta(ge=1, le=LARGEST)] | None
     backward_attributed: Number | None
     kernels_unlinked: Count | None
+
+
+class DeviceClockInfo(TypedDict, total=False):
+    """Marks in the device's queue, or why there are none."""
+
+    source: str | None
+    marks_per_step: Number | None
+    mark_cost_ns: Number | None
+    below_mark: Texts | None
+    unmarked: Texts | None
+    why: str | None
 
 
 class PeakInfo(TypedDict):
@@ -365,6 +384,7 @@ class RunInfo(TypedDict, total=False):
     settings: dict[str, dict[str, Any] | None] | None
     recipe: dict[str, Any] | None
     environment: EnvironmentInfo
+    device_clock: DeviceClockInfo | None
     operators: OperatorsInfo | None
     costs: CostsInfo | None
     memory: MemoryInfo | None

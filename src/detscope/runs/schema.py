@@ -176,7 +176,7 @@ TABLES: dict[str, dict[str, str]] = {
         "time_ns": "Int64",
         "step": "Int64",
         "device": "String",
-        "level": "String",  # reserved, process, process_peak, worker <pid>, largest_free
+        "level": "String",  # reserved, fragmented, largest_free, beside, process, process_peak, worker <pid>
         "bytes": "Int64",
     },
     # files recorded elsewhere that tell changes and not blocks

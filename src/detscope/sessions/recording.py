@@ -118,6 +118,7 @@ def add_costs(
     images: int,
     modules: str,
     device: str,
+    precision: str,
 ) -> None:
     """FLOPs and bytes of one pass and this machine's peak, added to a run that is already safe on disk.
 
@@ -146,7 +147,7 @@ def add_costs(
                 for c in costs
                 if c.bytes or c.flops
             ]
-            told = {"images": images, "peak": machine_peak(device, torch.get_num_threads())}
+            told = {"images": images, "peak": machine_peak(device, torch.get_num_threads(), precision)}
         except Exception as error:  # whatever a model does with an unusual mode, its times are already safe
             told = {"why": f"counting failed: {describe_error(error)}"}
         else:

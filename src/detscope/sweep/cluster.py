@@ -27,6 +27,25 @@ _TICK_S = 0.25
 _GRACE_S = 30.0
 
 
+# Ray hides devices from tasks that ask for none and renumbers them for others; a trial names its own.
+_ALL_DEVICES = {
+    "env_vars": {
+        f"RAY_EXPERIMENTAL_NOSET_{name}": "1"
+        for name in (
+            "CUDA_VISIBLE_DEVICES",
+            "HIP_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES",
+            "ONEAPI_DEVICE_SELECTOR",
+        )
+    }
+}
+
+
+def choose_task_options(device: str) -> dict[str, Any]:
+    """What a task on this device asks of Ray besides its label: one GPU, and to see all of its node's."""
+    return {} if device == "cpu" else {"num_gpus": 1, "runtime_env": _ALL_DEVICES}
+
+
 class RayMachines:
     """A cluster: every label of the plan is a resource of at least one of its nodes."""
 
@@ -53,16 +72,27 @@ class RayMachines:
         self._overdue: list[tuple[Any, Mapping[str, Any]]] = []
         self._lock = threading.Lock()
         self._gone: set[str] = set()
-        self.facts: Mapping[str, Mapping[str, Any]] = {label: self._facts_of(label) for label in labels}
+        on_device = {one.machine_label for one in plan.trials if split_device(one.device)[1] != "cpu"}
+        self.facts: Mapping[str, Mapping[str, Any]] = {
+            label: self._facts_of(label, label in on_device) for label in labels
+        }
+        seen = sorted(label for label in on_device if self.facts[label].get("gpus"))
+        if seen and not self._ray.cluster_resources().get("GPU"):
+            raise MachineError(
+                f"{', '.join(seen)} has GPUs, but the cluster offers none",
+                "start its node with: ray start --address=HEAD --num-gpus 1",
+            )
 
-    def _facts_of(self, label: str) -> dict[str, Any]:
+    def _facts_of(self, label: str, on_device: bool) -> dict[str, Any]:
         if label not in self._ray.cluster_resources():
             raise MachineError(
                 f"the cluster has no node with the label {label!r}",
                 f"start it with: ray start --address=HEAD --resources '{{\"{label}\": 1}}'",
             )
         task = self._ray.remote(num_cpus=0, max_retries=LOST_RETRIES)(read_environment)
-        found: dict[str, Any] = self._ray.get(task.options(resources={label: 0.001}).remote())
+        seeing = {"runtime_env": _ALL_DEVICES} if on_device else {}
+        asked = task.options(resources={label: 0.001}, **seeing)
+        found: dict[str, Any] = self._ray.get(asked.remote())
         return found
 
     def make_runner(self, device: str) -> TrialRunner:
@@ -82,7 +112,7 @@ class RayMachines:
 
     def run_task(self, label: str, request: Mapping[str, Any], stop: threading.Event) -> Outcome:
         """Queue a trial for a node of that label; what became of it. `SweepStoppedError` ends it."""
-        task = self._task.options(resources={label: 1})
+        task = self._task.options(resources={label: 1}, **choose_task_options(str(request["device"])))
         reference = task.remote(dict(request), asdict(self._limits), list(self._command))
         began = time.monotonic()
         unseen_since: float | None = None

@@ -13,6 +13,7 @@ from detscope.errors import InputError
 from detscope.machine.devices import list_gpus
 from detscope.machine.facts import cpu_model, package_version, torch_cuda_version
 from detscope.machine.limits import usable_cores
+from detscope.machine.probe import list_torch_devices
 
 _PACKAGES = ("torch", "torchvision", "timm", "effdet", "numpy")
 
@@ -49,18 +50,22 @@ def make_identity(
 
 
 def read_environment() -> dict[str, Any]:
-    """What a figure depends on besides its configuration; nothing here needs torch."""
+    """What a figure depends on besides its configuration; torch is asked in a process of its own.
+
+    Devices are those that torch sees, which CUDA_VISIBLE_DEVICES may have chosen among the driver's.
+    """
     import platform
 
-    gpus = list_gpus()
+    seen = list_torch_devices()
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": cpu_model(),
         "cores": usable_cores(),
         "threads_asked": os.environ.get("OMP_NUM_THREADS"),
-        "gpus": [gpu.name for gpu in gpus.devices],
-        "driver": gpus.driver,
+        "accelerator": seen.kind if seen.devices else None,
+        "gpus": [one.name for one in seen.devices],
+        "driver": list_gpus().driver,
         "cuda": torch_cuda_version(),
         "packages": {name: package_version(name) for name in _PACKAGES},
     }

@@ -17,7 +17,8 @@ def limit_memory(limit_bytes: int | None) -> None:
     """Let this process grow by so many bytes and no more; None lifts the limit.
 
     Counted from what is mapped now, so that torch's own libraries are not part of it; only the soft
-    limit moves, so that a process that is used again can be given another one.
+    limit moves, so that a process that is used again can be given another one. Not for a process that
+    computes on a GPU: its driver maps all of host and device into one address space.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if limit_bytes is None:

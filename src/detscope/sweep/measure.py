@@ -13,6 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from detscope.machine.accelerator import Accelerator, find_accelerator
 from detscope.machine.limits import status_bytes
 from detscope.sweep.limits import forget_resident_peak, limit_memory
 from detscope.sweep.settings import MeasureRules
@@ -218,26 +219,31 @@ class StepTimes:
 
 def measure_trial(request: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one trial, as columns of the store."""
+    from detscope.machine.devices import take_device
+
     new_peak = forget_resident_peak()
     before = status_bytes("VmRSS")
-    limit_memory(request.get("memory_bytes"))
+    accelerator = find_accelerator(take_device(request["device"]))
+    limit: Callable[[int | None], object] = limit_memory if accelerator.is_host else accelerator.limit_memory
+    limit(request.get("memory_bytes"))
     try:
-        return _measure_network(request, before, new_peak)
+        return _measure_network(request, accelerator, before, new_peak)
     finally:
-        limit_memory(None)
+        limit(None)
 
 
-def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: bool) -> dict[str, Any]:
+def _measure_network(
+    request: Mapping[str, Any], accelerator: Accelerator, before: int | None, new_peak: bool
+) -> dict[str, Any]:
     import random
 
     import numpy as np
     import torch
 
-    from detscope.machine.devices import resolve_device
     from detscope.zoo.networks import load_network
 
     values, rules = request["values"], MeasureRules(**request["measure"])
-    device = resolve_device(request["device"])
+    device = accelerator.name
     seed = int(values["seed"]) + int(request["repetition"])
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -252,7 +258,7 @@ def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: b
         trained = [parameter for parameter in network.module.parameters() if parameter.requires_grad]
         sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
         optimizer = (sgd if values["optimizer"] == "sgd" else torch.optim.AdamW)(trained, lr=_RATE)
-    step = _TrialStep(torch, network, optimizer, device, values["precision"])
+    step = _TrialStep(torch, network, optimizer, accelerator, values["precision"])
     with _open_batches(network, values, seed, device) as batches:
         found: dict[str, Any] = {
             "parameters": network.parameters,
@@ -261,8 +267,7 @@ def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: b
             "torch_threads": torch.get_num_threads(),
             "images": values["batch_size"],
         }
-        if device.startswith("cuda"):
-            torch.cuda.reset_peak_memory_stats(device)
+        accelerator.forget_peaks()
         for _ in range(max(1, rules.warmup_steps)):
             step.run_step(next(batches), StepTimes())
         if "latency" in values["variables"]:
@@ -270,19 +275,21 @@ def _measure_network(request: Mapping[str, Any], before: int | None, new_peak: b
         if "memory" in values["variables"]:
             found["process_bytes"] = status_bytes("VmHWM") if new_peak else None
             found["process_base_bytes"] = before
-            found |= _measure_memory(torch, step, next(batches), device)
+            found |= _measure_memory(step, next(batches), accelerator)
     return found
 
 
 class _TrialStep:
     """One step of the stage that is measured; the optimizer is None where it is inference."""
 
-    def __init__(self, torch: Any, network: Network, optimizer: Any, device: str, precision: str) -> None:
-        self._torch, self.network, self.optimizer, self._device = torch, network, optimizer, device
+    def __init__(
+        self, torch: Any, network: Network, optimizer: Any, accelerator: Accelerator, precision: str
+    ) -> None:
+        self.network, self.optimizer, self._accelerator = network, optimizer, accelerator
         kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._precision: Callable[[], Any] = nullcontext
         if kind is not None:
-            self._precision = partial(torch.autocast, device.split(":")[0], kind)
+            self._precision = partial(torch.autocast, accelerator.kind, kind)
         network.module.train(optimizer is not None)
 
     def run_step(self, batch: Batch, times: StepTimes, began: float | None = None) -> None:
@@ -307,8 +314,7 @@ class _TrialStep:
         times.step.append(done - (start if began is None else began))
 
     def _read_clock(self) -> float:
-        if self._device.startswith("cuda"):
-            self._torch.cuda.synchronize(self._device)
+        self._accelerator.wait()
         return time.perf_counter()
 
 
@@ -343,13 +349,14 @@ def _measure_latency(
     return found | (list_figures(kept.backward, "backward") if kept.backward else {})
 
 
-def _measure_memory(torch: Any, step: _TrialStep, batch: Batch, device: str) -> dict[str, Any]:
-    if device.startswith("cuda"):
-        free, total = torch.cuda.mem_get_info(device)
+def _measure_memory(step: _TrialStep, batch: Batch, accelerator: Accelerator) -> dict[str, Any]:
+    memory = accelerator.read_memory()
+    if memory is not None:
+        known = memory.total is not None and memory.free is not None
         return {
-            "allocated_bytes": torch.cuda.max_memory_allocated(device),
-            "reserved_bytes": torch.cuda.max_memory_reserved(device),
-            "device_used_bytes": total - free,
+            "allocated_bytes": memory.peak_allocated,
+            "reserved_bytes": memory.peak_reserved,
+            "device_used_bytes": (memory.total or 0) - (memory.free or 0) if known else None,
         }
     held = count_held_bytes(step.network.module, step.optimizer, batch)
     above = measure_allocated_peak(lambda: step.run_step(batch, StepTimes()))

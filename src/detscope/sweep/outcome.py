@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detscope.faults import error_text, find_lost_workers, find_user_frame
-from detscope.machine.limits import host_memory_ran_out
+from detscope.machine.limits import explain_exhausted_memory
 
 # crashed (SIGSEGV), exited (3), error (ValueError: ...), skipped (out of memory at batch 8)
 KINDS = ("ok", "oom_host", "oom_device", "timeout", "crashed", "exited", "error", "skipped")
@@ -81,14 +81,9 @@ def classify_exception(error: BaseException) -> Outcome:
     if frame is not None:
         words = f"{frame}: {words}"
     for link in chain:
-        if isinstance(link, MemoryError):
-            return Outcome("oom_host", "", shorten_text(error_text(link)))
-        if _device_memory_ran_out(link):
-            return Outcome("oom_device", "", shorten_text(error_text(link)))
-        from_system = isinstance(link, RuntimeError | OSError)
-        words_of_host = host_memory_ran_out(error_text(link)) if from_system else None
-        if words_of_host is not None:
-            return Outcome("oom_host", "", shorten_text(words_of_host))
+        exhausted = explain_exhausted_memory(link)
+        if exhausted is not None:
+            return Outcome(f"oom_{exhausted[0]}", "", shorten_text(exhausted[1]))
     for link in chain:
         said = error_text(link)
         if gone := find_lost_workers(link):
@@ -97,14 +92,6 @@ def classify_exception(error: BaseException) -> Outcome:
             continue
         return Outcome("error", shorten_text(f"lost a loader worker: {said}"), words, luck=True)
     return Outcome("error", words[:_DETAIL_LENGTH], words)
-
-
-def _device_memory_ran_out(error: BaseException) -> bool:
-    text = error_text(error)
-    if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError") and "out of memory" in text:
-        return True
-    said = "CUDA out of memory" in text or "CUDA error: out of memory" in text
-    return said and isinstance(error, RuntimeError | OSError)
 
 
 def find_innermost_calls(dump: str) -> str:

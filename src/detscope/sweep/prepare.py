@@ -112,21 +112,22 @@ def _prepare_trial(
 
 
 def resolve_plan_device(device: str, facts: Facts) -> str:
-    """ "cpu" or "cuda:N" for what a plan names, on a machine of these facts."""
+    """ "cpu", "cuda:N", "xpu:N" or "mps" for what a plan names, on a machine of these facts."""
     if device == "auto":
-        return "cuda:0" if facts.get("gpus") and facts.get("cuda") else "cpu"
-    return "cuda:0" if device == "cuda" else device
+        device = facts.get("accelerator") or "cpu"
+    return f"{device}:0" if device in ("cuda", "xpu") else device
 
 
 def explain_refusal(trial: Trial, device: str, facts: Facts, base: str = "") -> str:
     """Why a configuration cannot run there, or ""; `base`: the model that a network folder was cut from."""
     values = trial.values
-    if device.startswith("cuda"):
-        count = len(facts.get("gpus") or ())
-        if not facts.get("cuda"):
-            return f"{device}: this torch is built without CUDA"
-        if int(device.partition(":")[2]) >= count:
-            return f"{device}: the machine has {count or 'no'} CUDA device{'' if count == 1 else 's'}"
+    if device != "cpu":
+        kind, _, index = device.partition(":")
+        count = len(facts.get("gpus") or ()) if kind == facts.get("accelerator") else 0
+        if int(index or 0) >= count:
+            return (
+                f"{device}: torch sees {count or 'no'} {kind.upper()} device{'' if count == 1 else 's'} there"
+            )
     if values["prefetch_factor"] is not None and not values["num_workers"]:
         return "prefetch_factor: with num_workers = 0 nothing is loaded ahead"
     card = _find_card(base or trial.network) if values["stage"] == "training" else None

@@ -11,7 +11,9 @@ from detscope.machine.limits import parse_size
 
 STAGES = ("training", "inference")
 # a label names a machine of a cluster: "jetson/cuda:0"
-_DEVICE = re.compile(r"(?:(?P<label>[A-Za-z][\w.-]{0,62})/)?(?P<device>auto|cpu|cuda(?::[0-9]{1,3})?)")
+_DEVICE = re.compile(
+    r"(?:(?P<label>[A-Za-z][\w.-]{0,62})/)?(?P<device>auto|cpu|mps|(?:cuda|xpu)(?::[0-9]{1,3})?)"
+)
 _LARGEST = 2**31 - 1
 
 

@@ -14,6 +14,8 @@ from detscope.analyze.memory.blocks import ledger_of, windows_of
 from detscope.analyze.memory.figures import MemoryAccount
 from detscope.analyze.memory.replay import peak_of, replay_of
 from detscope.analyze.rerun import MADE_BY_SETTINGS, rerun_command
+from detscope.analyze.step.clocks import read_times
+from detscope.analyze.step.steps import choose_typical_steps
 from detscope.parts import parts_of
 from detscope.runs.reader import Run
 
@@ -55,6 +57,16 @@ def advise_on_memory(run: Run, account: MemoryAccount) -> list[Advice]:
     return sorted(found, key=lambda advice: -(advice.saves_bytes or 0))
 
 
+def _spans_on_clock(run: Run) -> pl.DataFrame:
+    """`spans`, of stages and modules the device's time where it has a clock."""
+    spans = run.table("spans")
+    device = read_times(run, choose_typical_steps(run.table("steps"))).told
+    if device is None:
+        return spans
+    own = device.spans.with_columns(total_ns=pl.col("wall_ns"), self_ns=pl.col("wall_ns"))
+    return own.select(column for column in spans.columns if column in own.columns)
+
+
 def _replay_case(run: Run, account: MemoryAccount) -> MemoryCase | None:
     """The step of the peak; of half a step no replay can tell anything."""
     blocks = run.table("memory")
@@ -71,7 +83,7 @@ def _replay_case(run: Run, account: MemoryAccount) -> MemoryCase | None:
         peak_bytes=peak_of(replay),
         peak_ns=int(ledger.time_ns[event]),
         nodes=run.table("nodes").unique(["kind", "path"], maintain_order=True),
-        spans=run.table("spans"),
+        spans=_spans_on_clock(run),
         training=dict((run.info.get("settings") or {}).get("training") or {}),
         info=run.info,
         slope=account.slope,

@@ -15,6 +15,7 @@ from detscope.analyze.figure import Figure
 from detscope.analyze.memory.figures import MemorySlope
 from detscope.analyze.memory.replay import Booleans, Replay, peak_of
 from detscope.analyze.rerun import MADE_BY_SETTINGS
+from detscope.analyze.step.clocks import is_accelerator
 from detscope.analyze.step.modules import ModuleFigures
 
 if TYPE_CHECKING:
@@ -93,14 +94,26 @@ class Case:
         return self.summary.verb not in ("infer", "eval")
 
     @property
-    def on_cuda(self) -> bool:
-        """Whether the model ran on a CUDA device."""
-        return self.summary.device_use is not None or str(self.summary.device or "").startswith("cuda")
+    def on_accelerator(self) -> bool:
+        """Whether the model ran on a device with a queue of its own: CUDA, ROCm, XPU, MPS, ..."""
+        use = self.summary.device_use
+        if self.summary.clocks.clock == "device" or (use is not None and use.utilisation is not None):
+            return True
+        return self.summary.verb != "import" and is_accelerator(self.summary.device)
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """Share of each phase."""
+        """Share of each phase; on a device's clock, of its step."""
         return {phase.name: phase.share for phase in self.summary.phases}
+
+    def busy_share(self, *phases: str) -> float:
+        """Share of the step in which work of these phases ran: where the device stood idle, none did."""
+        shares = 0.0
+        for phase in self.summary.phases:
+            if phase.name in phases:
+                idle = (phase.idle_ms or 0.0) / phase.ms if phase.ms else 0.0
+                shares += phase.share * max(0.0, 1 - idle)
+        return shares
 
     def read_setting(self, dotted: str, default: Any = None) -> Any:
         """A setting of the run."""
@@ -122,7 +135,8 @@ class Case:
 
     def self_share(self, modules: Sequence[ModuleFigures]) -> float:
         """Share of the step in these modules' own time."""
-        return sum(row.self_ms for row in modules) / self.step_ms if self.step_ms else 0.0
+        whole = self.summary.clocks.device_step_ms or self.step_ms
+        return sum(row.self_ms or 0.0 for row in modules) / whole if whole else 0.0
 
     def operator_share(self, *words: str) -> float | None:
         """Share of operator time in operators whose name holds one of these words; None without operators."""

@@ -20,7 +20,7 @@ from detscope.analyze.compare.change import (
 )
 from detscope.analyze.compare.gate import Gate, GateResult, judge_gate
 from detscope.analyze.compare.series import RunSeries, match_modules, read_series, same_content
-from detscope.analyze.figure import Figure
+from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.summary import summarize
 from detscope.runs.reader import Run
 from detscope.runs.standard_json import Json
@@ -46,10 +46,13 @@ class RunComparison(Figure, frozen=True, kw_only=True):
     settings: list[SettingChange]  # what differs in how both were made
     notes: list[str]  # what is to be known when reading the figures
     paired: bool  # whether steps with the same images were compared with each other
+    clock: Clock = "host"  # of phases, stages and modules, the same of both runs
     step: NamedChange  # the median step, ms
     phases: list[NamedChange]  # ms per step
     stages: list[NamedChange]  # ms per step
-    modules: list[ModuleChange]  # own time in ms per step; real changes first, then by size
+    modules: list[
+        ModuleChange
+    ]  # ms per step: own, on a device's clock with what they call; real changes first
     images_per_s: NamedChange | None  # None where one of the runs has none
     memory: list[NamedChange]  # bytes: the peak and its categories
     accuracy: list[NamedChange]  # AP and AP50
@@ -103,14 +106,20 @@ def compare_runs(base: Run, others: Sequence[Run], gates: Sequence[Gate] = ()) -
 
 def _compare_pair(base: Run, first: RunSeries, first_totals: RunTotals, other: Run) -> RunComparison:
     second, second_totals = read_series(other), _read_totals(other)
+    notes = []
+    if first.clock != second.clock:
+        lacks = base if first.clock == "host" else other
+        first, second = read_series(base, "host"), read_series(other, "host")
+        notes.append(f"{lacks.folder.name} has no device's clock: phases, stages and modules are the host's")
     alike = same_content(first, second)
     step = name_change("step", compare_steps(first.step, second.step, same_content=alike))
     modules = _compare_modules(first, second, alike)
     return RunComparison(
         run=str(other.folder),
         settings=_find_differences(base, other),
-        notes=_list_notes(base, other, alike),
+        notes=notes + _list_notes(base, other, alike),
         paired=step.paired,
+        clock=first.clock,
         step=step,
         phases=_compare_named(first.phases, second.phases, alike),
         stages=_compare_named(first.stages, second.stages, alike),
@@ -122,7 +131,7 @@ def _compare_pair(base: Run, first: RunSeries, first_totals: RunTotals, other: R
             for row in _compare_all(first_totals.accuracy, second_totals.accuracy, ("better", "worse"))
             if row.before is not None and row.after is not None
         ],
-        verdict=_write_verdict(step, modules),
+        verdict=_write_verdict(step, modules, first.clock),
     )
 
 
@@ -236,12 +245,13 @@ def _list_notes(base: Run, other: Run, alike: bool) -> list[str]:
     return notes
 
 
-def _write_verdict(step: Change, modules: Sequence[ModuleChange]) -> str:
+def _write_verdict(step: Change, modules: Sequence[ModuleChange], clock: Clock) -> str:
     if step.difference is None or step.relative is None or step.relative_ci95 is None:
         return step.verdict_text
     low, high = step.relative_ci95
     sentence = f"{step.verdict}: the step changed by {step.relative:+.1%} [{low:+.1%}, {high:+.1%}]"
     top = modules[0] if modules else None
     if top is not None and step.is_seen and top.verdict in ("slower", "faster"):
-        sentence += f"; most in {top.path} ({top.difference or 0.0:+.2f} ms of its own time)"
+        whose = "its own time" if clock == "host" else "the device's time"
+        sentence += f"; most in {top.path} ({top.difference or 0.0:+.2f} ms of {whose})"
     return sentence

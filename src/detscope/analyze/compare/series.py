@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from detscope.analyze.figure import Clock
+from detscope.analyze.step.clocks import RunTimes, read_times
 from detscope.analyze.step.modules import DIRECTIONS, OUTSIDE, ROOT
 from detscope.analyze.step.series import step_points
 from detscope.analyze.step.steps import PHASES, choose_typical_steps
@@ -21,31 +23,34 @@ class RunSeries:
     step: PerStep
     phases: dict[str, PerStep]
     stages: dict[str, PerStep]
-    modules: dict[str, PerStep]  # self time, forward and backward together
+    modules: dict[str, PerStep]  # forward and backward: own time; on a device's clock with what they call
+    clock: Clock = "host"  # of phases, stages and modules
     types: dict[str, tuple[str, int]] = field(default_factory=dict)  # module -> type, parameters
     content: dict[int, str] = field(default_factory=dict)  # step -> which images
 
 
-def read_series(run: Run) -> RunSeries:
-    """Read the series of a run; the measured steps only."""
+def read_series(run: Run, clock: Clock = "device") -> RunSeries:
+    """Read the series of a run, the measured steps only; on the device's clock where it has one."""
     steps = run.table("steps")
-    measured = set(choose_typical_steps(steps, find_slow_start=run.info.get("verb") != "infer").measured)
-    chosen = steps.filter(pl.col("step").is_in(list(measured)))
-    by_phase = {
-        str(name): _per_step(part, "wall_ns")
-        for (name,), part in chosen.group_by("phase", maintain_order=True)
-    }
+    typical = choose_typical_steps(steps, find_slow_start=run.info.get("verb") != "infer")
+    times = read_times(run, typical) if clock == "device" else RunTimes()
+    measured, device = set(typical.measured), times.told
+    by_phase = _split_phases(steps, measured)
+    phases = by_phase if device is None else _split_phases(device.steps, measured)
     stages: dict[str, PerStep] = {}
-    for point in step_points(run):
+    for point in step_points(run, times):
         if point.group == "stages_ms" and point.step in measured:
             stages.setdefault(point.name, {})[point.step] = point.value
     nodes = run.table("nodes").filter(pl.col("kind") == "module")
     content = run.table("content").filter(pl.col("step").is_in(list(measured)))
     return RunSeries(
         step=by_phase.get("step", {}),
-        phases={name: by_phase[name] for name in PHASES if name in by_phase},
+        phases={name: phases[name] for name in PHASES if name in phases},
         stages=stages,
-        modules=_module_times(run.table("spans"), measured),
+        modules=_module_times(run.table("spans"), measured)
+        if device is None
+        else _module_times(device.spans.with_columns(self_ns=pl.col("wall_ns")), measured),
+        clock=times.clock,
         types={
             row["path"] or ROOT: (row["type"] or "", row["parameters"] or 0)
             for row in nodes.select("path", "type", "parameters").to_dicts()
@@ -54,6 +59,12 @@ def read_series(run: Run) -> RunSeries:
             step: ids for step, ids in content.select("step", "image_ids").iter_rows() if ids is not None
         },
     )
+
+
+def _split_phases(steps: pl.DataFrame, measured: set[int]) -> dict[str, PerStep]:
+    chosen = steps.filter(pl.col("step").is_in(list(measured)))
+    grouped = chosen.group_by("phase", maintain_order=True)
+    return {str(name): _per_step(part, "wall_ns") for (name,), part in grouped}
 
 
 def _per_step(part: pl.DataFrame, column: str) -> PerStep:

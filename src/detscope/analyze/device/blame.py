@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 
 from detscope.analyze.device.host import BlockingCalls, find_places, name_call
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
+from detscope.analyze.device.intervals import measure_overlap
 from detscope.analyze.device.kernels import shorten_name
 from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.device.utilisation import divide_safely
@@ -35,6 +37,18 @@ class IdleBlame(Figure, frozen=True, kw_only=True):
     gaps: int  # stretches of idle time
     calls: int  # that caused them
     host_wait_ns: int | None  # how long the host waited in it
+
+
+class HostWait(Figure, frozen=True, kw_only=True):
+    """A call in one place in which the host waited until the device was done."""
+
+    call: str  # as people write it: item, nonzero, to("cpu"), synchronize
+    runtime: str  # the runtime's call
+    module: str | None  # path of the module
+    line: str | None  # of code
+    calls: int  # in all
+    wait_ns: int  # in all
+    ms: float  # per step where there are steps, else in all
 
 
 @dataclass(frozen=True)
@@ -80,10 +94,18 @@ def _add_synchronisations(
     numbers, which = np.unique(pieces.call[chosen], return_inverse=True)
     idle = np.bincount(which, weights=rest[chosen]).astype(np.int64)
     counts = np.bincount(which)
-    rows = calls.rows[numbers.tolist()]
-    for row, place, idle_ns, gap_count in zip(
-        rows.iter_rows(named=True), find_places(line.host, rows), idle.tolist(), counts.tolist(), strict=True
-    ):
+    named = _name_culprits(line, calls.rows[numbers.tolist()])
+    for (culprit, wait_ns), idle_ns, gap_count in zip(named, idle.tolist(), counts.tolist(), strict=True):
+        account = found[culprit]
+        account.idle_ns += idle_ns
+        account.gaps += gap_count
+        account.calls += 1
+        account.host_wait_ns += wait_ns
+
+
+def _name_culprits(line: DeviceTimeline, rows: pl.DataFrame) -> Iterator[tuple[Culprit, int]]:
+    """Each call that waited as people write it, with the place it was made in, and how long it took."""
+    for row, place in zip(rows.iter_rows(named=True), find_places(line.host, rows), strict=True):
         # the last copy of the thread only counts if the same operator made it
         copied = row["copy_ns"] is not None and row["copy_ns"] >= (place.operator_ns or row["start_ns"])
         culprit = Culprit(
@@ -95,11 +117,29 @@ def _add_synchronisations(
             place.annotation,
             place.stack,
         )
-        account = found[culprit]
-        account.idle_ns += idle_ns
-        account.gaps += gap_count
-        account.calls += 1
-        account.host_wait_ns += row["wall_ns"]
+        yield culprit, row["wall_ns"]
+
+
+def sum_host_waits(line: DeviceTimeline, calls: BlockingCalls, steps: int) -> tuple[HostWait, ...]:
+    """Calls of one host that waited for its device inside of the window, the longest first."""
+    inside = measure_overlap(line.window, calls.starts, calls.ends) > 0
+    found: Accounts = defaultdict(_Account)
+    for culprit, wait_ns in _name_culprits(line, calls.rows.filter(pl.Series(inside))):
+        found[culprit].calls += 1
+        found[culprit].host_wait_ns += wait_ns
+    ranked = sorted(found.items(), key=lambda item: (-item[1].host_wait_ns, item[0].call))
+    return tuple(
+        HostWait(
+            call=culprit.call,
+            runtime=culprit.runtime or "",
+            module=culprit.module,
+            line=culprit.stack,
+            calls=account.calls,
+            wait_ns=account.host_wait_ns,
+            ms=account.host_wait_ns / 1e6 / (steps or 1),
+        )
+        for culprit, account in ranked[:MOST_ROWS]
+    )
 
 
 def _add_loader(found: Accounts, line: DeviceTimeline, pieces: IdlePieces) -> None:

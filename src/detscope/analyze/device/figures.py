@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import msgspec
 import polars as pl
 
-from detscope.analyze.device.blame import IdleBlame, blame_idle, rank_blame
+from detscope.analyze.device.blame import HostWait, IdleBlame, blame_idle, rank_blame, sum_host_waits
 from detscope.analyze.device.cores import CoreUse, core_figures
 from detscope.analyze.device.honesty import DeviceHonesty, count_flaws
-from detscope.analyze.device.host import find_blocking_calls
+from detscope.analyze.device.host import BlockingCalls, find_blocking_calls
 from detscope.analyze.device.idle import CauseTimes, IdlePieces, IdleTime, find_idle_pieces, idle_figures
 from detscope.analyze.device.kernels import (
     DeviceEstimate,
@@ -36,6 +37,7 @@ from detscope.analyze.device.parts import (
     part_figures,
 )
 from detscope.analyze.device.timeline import DeviceTimeline, build_timelines
+from detscope.analyze.device.times import DeviceTimes, measure_kernels
 from detscope.analyze.device.transfers import (
     Copies,
     DeviceCommunication,
@@ -94,6 +96,7 @@ class DeviceUse(Figure, frozen=True, kw_only=True):
     tensor_cores_by_name: DeviceEstimate | None = None
     idle: IdleTime | None = None
     blame: tuple[IdleBlame, ...] = ()  # the most costly first
+    host_waits: tuple[HostWait, ...] = ()  # of the first rank, the longest first
     copies: Copies | None = None
     communication: DeviceCommunication | None = None
     straggler: DeviceStraggler | None = None  # None of one rank
@@ -108,22 +111,40 @@ class DeviceUse(Figure, frozen=True, kw_only=True):
     verdict: DeviceVerdict | None = None
 
 
+@dataclass(frozen=True)
+class DeviceLines:
+    """What every device did and when it stood idle; what its rank's host waited in."""
+
+    lines: list[DeviceTimeline]
+    calls: dict[int, BlockingCalls]  # by rank
+    pieces: list[IdlePieces]  # of each line
+
+
+def find_lines(
+    device_events: pl.DataFrame, host_events: pl.DataFrame, steps: pl.DataFrame | None = None
+) -> DeviceLines:
+    """Devices with events, in the order of ranks."""
+    lines = [line for line in build_timelines(device_events, host_events, steps) if line.events.height]
+    calls = {line.rank: find_blocking_calls(line.host, _events_of_rank(lines, line.rank)) for line in lines}
+    return DeviceLines(lines, calls, [find_idle_pieces(line, calls[line.rank]) for line in lines])
+
+
 def device_figures(
     device_events: pl.DataFrame,
     host_events: pl.DataFrame,
     kernel_metrics: pl.DataFrame,
     steps: pl.DataFrame | None = None,
     dropped: Mapping[str, int] | None = None,
+    found: DeviceLines | None = None,
 ) -> DeviceUse | None:
     """Everything about the device; None where a run has none of these tables."""
-    lines = [line for line in build_timelines(device_events, host_events, steps) if line.events.height]
+    found = found or find_lines(device_events, host_events, steps)
+    lines, calls, pieces = found.lines, found.calls, found.pieces
     if not lines:
         if not kernel_metrics.height:
             return None
         why = "no time line: counters of single kernels only"
         return DeviceUse(why=why, cores=core_figures(kernel_metrics, None))
-    calls = {line.rank: find_blocking_calls(line.host, _events_of_rank(lines, line.rank)) for line in lines}
-    pieces = [find_idle_pieces(line, calls[line.rank]) for line in lines]
     count = max(len(line.steps) for line in lines)
     uses = [measure_use(line) for line in lines]
     use = sum_uses(uses, all(line.has_steps for line in lines))
@@ -143,6 +164,7 @@ def device_figures(
         tensor_cores_by_name=estimate_tensor_share(kernels),
         idle=idle,
         blame=blame,
+        host_waits=sum_host_waits(lines[0], calls[lines[0].rank], len(lines[0].steps)),
         copies=copies,
         communication=communication,
         straggler=find_device_straggler(lines),
@@ -183,14 +205,47 @@ def _figures_of_one(
     )
 
 
-def read_device_use(run: Run, hosts: pl.DataFrame) -> DeviceUse | None:
-    """Device use of a run; None where nobody can expect it, because nothing was recorded of a device.
+def read_device_use(run: Run, hosts: pl.DataFrame) -> tuple[DeviceUse | None, DeviceTimes | None]:
+    """Device use of a run and its steps by kernels; None where nothing was recorded of a device.
 
     A function of its own: the device's events are many, and nothing after this needs them.
     """
-    events, metrics = run.table("device_events", DEVICE_COLUMNS), run.table("kernel_metrics")
-    found = device_figures(events, hosts, metrics, run.table("steps"), _sum_dropped(run.info))
-    return DeviceUse(why=NO_DEVICE) if found is None and run.info.get("verb") == "import" else found
+    events, metrics, steps = (
+        run.table("device_events", DEVICE_COLUMNS),
+        run.table("kernel_metrics"),
+        run.table("steps"),
+    )
+    lines = find_lines(events, hosts, steps)
+    found = device_figures(events, hosts, metrics, steps, _sum_dropped(run.info), lines)
+    if found is None and run.info.get("verb") == "import":
+        found = DeviceUse(why=NO_DEVICE)
+    return found, _time_by_kernels(run, lines)
+
+
+def read_kernel_times(run: Run) -> DeviceTimes | None:
+    """Steps of a run by kernels, without the figures of device use."""
+    events = run.table("device_events", DEVICE_COLUMNS)
+    if not events.height:
+        return None
+    return _time_by_kernels(
+        run, find_lines(events, run.table("host_events", HOST_COLUMNS), run.table("steps"))
+    )
+
+
+def _time_by_kernels(run: Run, found: DeviceLines) -> DeviceTimes | None:
+    """Of the first rank the device that did most: `steps` and `spans` are this rank's too."""
+    if not found.lines:
+        return None
+    first = [number for number, line in enumerate(found.lines) if line.rank == found.lines[0].rank]
+    busiest = max(first, key=lambda number: found.lines[number].busy.length_ns)
+    nodes = run.table("nodes", ("kind", "path"))
+    kinds = {path: kind for kind, path in nodes.iter_rows() if kind != "module"}
+    kinds |= dict.fromkeys(nodes.filter(pl.col("kind") == "module")["path"].to_list(), "module")
+    seen = run.table("device_spans", ("kind", "path", "parent")).filter(pl.col("kind") != "stage")
+    callers = dict(
+        seen.unique("path", keep="first", maintain_order=True).select("path", "parent").iter_rows()
+    )
+    return measure_kernels(found.lines[busiest], found.pieces[busiest], kinds, callers)
 
 
 def _sum_dropped(info: Mapping[str, Any]) -> Mapping[str, int]:

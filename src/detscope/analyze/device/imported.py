@@ -10,6 +10,7 @@ import polars as pl
 from detscope.analyze.device.cores import CoreUse
 from detscope.analyze.device.figures import DeviceUse
 from detscope.analyze.device.processor import ThreadUse, thread_figures
+from detscope.analyze.device.verdict import say_bound
 from detscope.analyze.figure import Figure
 from detscope.analyze.memory.figures import MemoryAccount
 from detscope.analyze.stats import percent
@@ -74,7 +75,7 @@ def judge_import(use: DeviceUse, memory: MemoryAccount | None, measured: int) ->
     """The verdict on files recorded elsewhere, and what they cannot tell."""
     unknown = [f"device use: {use.why}"] if use.why else []
     if use.verdict is not None:
-        return use.verdict.sentence, unknown
+        return say_bound(use.verdict), unknown
     if use.cores is not None:
         return _judge_counters(use.cores), unknown
     if memory is not None:  # a file about memory is not asked how busy the device was

@@ -13,6 +13,20 @@ from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import total
 
 SOURCE = "step"  # of the telemetry rows that hold a step's processor time
+RUNNING_TOTALS = ("energy_joules", "read_bytes", "write_bytes")
+MASK = "throttle_reasons"
+# as NVML counts them; an idle GPU and a clock that was set are no throttling, and yet the reason for a clock
+THROTTLE_REASONS = {
+    0x1: "idle",
+    0x2: "clocks set by an application",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "clocks held equal to other GPUs",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+    0x100: "clocks set for a display",
+}
 PREFIX = "processor_ns "  # of their metric, followed by the phase; "step" is the whole
 
 
@@ -69,8 +83,9 @@ class TelemetryFigures(Figure, frozen=True, kw_only=True):
     source: str  # process, core:0, gpu:0, ...
     metric: str  # what was sampled
     unit: str | None  # of its values
-    mean: float | None  # over all samples
-    max: float | None  # the highest sample
+    mean: float | None  # over all samples; None of a running total
+    max: float | None  # the highest sample; None of a running total and of a reason for throttling
+    total: float | None = None  # of a running total: from the first sample to the last
     n: int  # samples
 
 
@@ -149,9 +164,20 @@ def thread_figures(host: pl.DataFrame, most: int = 16) -> tuple[ThreadUse, ...]:
 
 
 def telemetry_figures(telemetry: pl.DataFrame) -> tuple[TelemetryFigures, ...]:
-    """Mean and maximum of every metric."""
+    """Mean and maximum of every metric; of running totals what came to them, of masks each bit's share."""
     sampled = telemetry.filter(pl.col("source") != SOURCE)  # a step's own figures are shown elsewhere
-    grouped = sampled.group_by("source", "metric", "unit").agg(
-        pl.col("value").mean().alias("mean"), pl.col("value").max().alias("max"), pl.len().alias("n")
-    )
-    return tuple(TelemetryFigures(**row) for row in grouped.sort("source", "metric").to_dicts())
+    grows, mask = pl.col("metric").is_in(RUNNING_TOTALS), pl.col("metric") == MASK
+    keys, value = ("source", "metric", "unit"), pl.col("value")
+    plain = sampled.filter(~grows & ~mask).group_by(keys)
+    rows = plain.agg(value.mean().alias("mean"), value.max().alias("max"), pl.len().alias("n")).to_dicts()
+    totals = sampled.filter(grows).sort("time_ns").group_by(keys)
+    found = totals.agg((value.last() - value.first()).alias("total"), pl.len().alias("n"))
+    rows += [{**row, "mean": None, "max": None} for row in found.to_dicts()]
+    for (source,), part in sampled.filter(mask).group_by("source"):
+        values = part["value"].cast(pl.Int64).to_list()
+        for bit, reason in THROTTLE_REASONS.items():
+            if on := sum(bool(one & bit) for one in values):
+                share = {"unit": "%", "mean": 100 * on / len(values), "max": None, "n": len(values)}
+                rows.append({"source": source, "metric": f"throttled: {reason}", **share})
+    ordered = sorted(rows, key=lambda row: (row["source"], row["metric"]))
+    return tuple(TelemetryFigures(**row) for row in ordered)

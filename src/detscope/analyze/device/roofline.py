@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 import polars as pl
 
-from detscope.analyze.figure import Figure
+from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.step.modules import ROOT, ModuleFigures
 from detscope.analyze.step.steps import PhaseFigures
 from detscope.runs.reader import Run
@@ -43,6 +43,7 @@ class Roofline(Figure, frozen=True, kw_only=True):
     images: int | None = None  # in the step that was counted
     flops_forward: int | None = None  # of a step
     flops_backward: int | None = None  # of a step
+    clock: Clock = "host"  # whose time the figures are over
     gflops_per_s: float | None = None  # over the phases that were counted
     share_of_peak: float | None = None  # of the arithmetic that the machine can do
     peak_flops_per_s: float | None = None  # measured on this machine
@@ -55,12 +56,12 @@ class Roofline(Figure, frozen=True, kw_only=True):
 
 
 def count_costs(
-    run: Run, modules: Sequence[ModuleFigures], phases: Sequence[PhaseFigures]
+    run: Run, modules: Sequence[ModuleFigures], phases: Sequence[PhaseFigures], clock: Clock = "host"
 ) -> tuple[list[ModuleFigures], Roofline]:
     """Modules with their FLOPs, and where they lie below the machine's roof."""
     costs, told = run.table("costs"), run.info.get("costs") or {}
     if not costs.height:
-        return list(modules), Roofline(why=told.get("why") or "FLOPs were not counted")
+        return list(modules), Roofline(clock=clock, why=told.get("why") or "FLOPs were not counted")
     by_path: dict[str, dict[str, int]] = {}
     for row in costs.filter(pl.col("kind") == "module").iter_rows(named=True):
         own = by_path.setdefault(row["path"] or ROOT, {})
@@ -84,6 +85,7 @@ def count_costs(
     )
     speed = sum(value or 0 for value in done.values()) / busy_ms * 1e3 if busy_ms else None
     roofline = Roofline(
+        clock=clock,
         images=told.get("images"),
         flops_forward=done["forward"],
         flops_backward=done["backward"],
@@ -104,7 +106,7 @@ def _place_module(
 ) -> RooflinePoint | None:
     flops, moved = found.get(f"self_flops_{direction}"), found.get(f"self_bytes_{direction}")
     ms = module.self_forward_ms if direction == "forward" else module.self_backward_ms
-    if not flops or not moved or ms < LEAST_MS:
+    if not flops or not moved or ms is None or ms < LEAST_MS:
         return None
     speed, intensity = flops / ms * 1e3, flops / moved
     roof = min(peak["peak_flops_per_s"], intensity * peak["bandwidth_bytes_per_s"]) if peak else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 from detscope.analyze.device.blame import IdleBlame
 from detscope.analyze.device.idle import IdleTime
 from detscope.analyze.device.kernels import Launches
@@ -10,6 +13,19 @@ from detscope.analyze.device.utilisation import Utilisation
 from detscope.analyze.figure import Figure
 from detscope.analyze.stats import percent
 
+Bound = Literal["device-bound", "host-bound", "input-bound", "communication-bound", "mixed"]
+# the loss that limits a device, in the words of a step; what nobody knows has none
+_WORDS: dict[str, Bound] = {
+    "data": "input-bound",
+    "synchronisation": "host-bound",
+    "host": "host-bound",
+    "communication": "communication-bound",
+    "copies": "device-bound",
+    "queued": "device-bound",  # the host was in time: the device waited for itself or for others
+    "short gaps": "device-bound",
+    "compute": "device-bound",
+    "mixed": "mixed",
+}
 WORTH_NAMING = 0.15  # of the window: a smaller loss does not make a run "bound" by it
 BUSY = 0.8
 POOR_USE = 0.5
@@ -36,6 +52,7 @@ class DeviceVerdict(Figure, frozen=True, kw_only=True):
     """What limits the device."""
 
     bound: str  # the name of the loss, or compute, or mixed
+    word: Bound | None  # the same in the words of a step; None: it cannot be told
     sentence: str  # for people
     evidence: tuple[str, ...]  # figures that it rests on
     losses: tuple[DeviceLoss, ...]  # the largest first; with compute and overlaps they make the window up
@@ -72,7 +89,25 @@ def judge_device(
         if efficiency is not None and efficiency < POOR_USE * busy:
             filled = percent(efficiency)
             sentence += f", but they fill only {filled} of its processors (estimated): kernels are small"
-    return DeviceVerdict(bound=bound, sentence=sentence, evidence=evidence, losses=losses)
+    return DeviceVerdict(
+        bound=bound, word=_WORDS.get(bound), sentence=sentence, evidence=evidence, losses=losses
+    )
+
+
+def choose_bound(losses: Mapping[Bound, float], busy: float) -> Bound:
+    """The largest loss, if it is worth naming and the device does not work nearly all of the time."""
+    largest = max(losses, key=lambda name: losses[name])
+    if busy >= BUSY:
+        return "device-bound"
+    return largest if losses[largest] >= WORTH_NAMING else "mixed"
+
+
+def say_bound(verdict: DeviceVerdict) -> str:
+    """The sentence with the word of a step in front of it."""
+    if verdict.word is None:
+        return verdict.sentence
+    name, bound, rest = verdict.sentence.partition("-bound: ")
+    return f"{verdict.word}: {rest if bound and ' ' not in name else verdict.sentence}"
 
 
 def _rank_losses(idle: IdleTime, copies_ns: int, communication_ns: int) -> tuple[DeviceLoss, ...]:

@@ -23,7 +23,11 @@ def account_of_changes(changes: pl.DataFrame) -> MemoryAccount:
     categories = categories_at(own, moment)
     peak = int(level[moment])
     levels = MemoryLevels(
-        allocated_bytes=peak, reserved_why=NOT_TOLD, fragmentation_why=NOT_TOLD, process_why=NOT_TOLD
+        allocated_bytes=peak,
+        reserved_why=NOT_TOLD,
+        fragmentation_why=NOT_TOLD,
+        context_why=NOT_TOLD,
+        process_why=NOT_TOLD,
     )
     return MemoryAccount(
         what=f"bytes of live tensors on {device}, from a file of changes",

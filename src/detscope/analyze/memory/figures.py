@@ -93,6 +93,7 @@ class Fragmentation(Figure, frozen=True, kw_only=True):
     bytes: int  # reserved and not allocated
     reserved_bytes: int  # at that moment
     allocated_bytes: int  # at that moment
+    fragmented_bytes: int | None = None  # of these, free between blocks in use: nobody else can have them
     largest_free_bytes: tuple[int, ...]  # the largest free blocks
 
 
@@ -111,6 +112,9 @@ class MemoryLevels(Figure, frozen=True, kw_only=True):
     reserved_why: str | None = None  # why it is not known
     fragmentation: Fragmentation | None = None
     fragmentation_why: str | None = None  # why it is not known
+    context_bytes: int | None = None  # used on the device and not reserved when recording began
+    beside_bytes: int | None = None  # the same at most: context, libraries, other processes
+    context_why: str | None = None  # why it is not known
     process_bytes: int | None = None  # resident, or the device's account of the process
     process_why: str | None = None  # why it is not known
     process_growth_bytes: int | None = None  # above what it held when recording began

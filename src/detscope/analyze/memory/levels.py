@@ -10,6 +10,7 @@ from detscope.analyze.memory.figures import Fragmentation, MemoryLevels, WorkerM
 from detscope.analyze.step.columns import highest
 
 NO_CACHE = "CPU has no caching allocator"
+NO_CONTEXT = "a CPU has none"
 NOT_READ = "it was not read during the run"
 MOST_FREE_BLOCKS = 5
 
@@ -17,10 +18,9 @@ MOST_FREE_BLOCKS = 5
 def memory_levels(levels: pl.DataFrame, ledger: Ledger, windows: list[Window], device: str) -> MemoryLevels:
     """Highest allocated, reserved and process bytes, each by its own name; fragmentation."""
     inside = ledger.level[windows[0].first : windows[-1].last] if windows else ledger.level
-    reserved, gap = None, None
-    if device != "cpu":
-        of_device = levels.filter(pl.col("device") == device)
-        reserved, gap = _highest_of(of_device, "reserved"), _find_fragmentation(of_device, ledger)
+    of_device = levels.filter((pl.col("device") == device) & (device != "cpu"))
+    reserved, gap = _highest_of(of_device, "reserved"), _find_fragmentation(of_device, ledger)
+    beside = of_device.filter(pl.col("level") == "beside").sort("time_ns")["bytes"]
     process = _highest_of(levels, "process_peak")  # what the system itself remembers as the highest
     process = _highest_of(levels, "process") if process is None else process
     rise = levels.filter(pl.col("level") == "process").sort("time_ns")["bytes"]
@@ -35,6 +35,9 @@ def memory_levels(levels: pl.DataFrame, ledger: Ledger, windows: list[Window], d
         reserved_why=unknown if reserved is None else None,
         fragmentation=gap,
         fragmentation_why=unknown if gap is None else None,
+        context_bytes=int(beside[0]) if len(beside) else None,
+        beside_bytes=highest(beside) if len(beside) else None,
+        context_why=None if len(beside) else NO_CONTEXT if device == "cpu" else NOT_READ,
         process_bytes=process,
         process_why=NOT_READ if process is None else None,
         process_growth_bytes=highest(rise) - int(rise[0]) if len(rise) > 1 else None,
@@ -57,11 +60,12 @@ def _find_fragmentation(levels: pl.DataFrame, ledger: Ledger) -> Fragmentation |
     gap = reserved["bytes"].to_numpy() - allocated
     worst = int(np.argmax(gap))
     moment = reserved["time_ns"][worst]
-    free = levels.filter((pl.col("level") == "largest_free") & (pl.col("time_ns") == moment))
-    largest = sorted((int(size) for size in free["bytes"].to_list()), reverse=True)
+    then = levels.filter(pl.col("time_ns") == moment)
+    largest = sorted(then.filter(pl.col("level") == "largest_free")["bytes"].to_list(), reverse=True)
     return Fragmentation(
         bytes=int(gap[worst]),
         reserved_bytes=int(reserved["bytes"][worst]),
         allocated_bytes=int(allocated[worst]),
+        fragmented_bytes=_highest_of(then, "fragmented"),
         largest_free_bytes=tuple(largest[:MOST_FREE_BLOCKS]),
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
-from detscope.analyze.figure import Figure
+from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.stats import Interval
 
 LEAST_IMAGES = 3
@@ -19,6 +20,7 @@ MEASURES = {
     "pixels": (1_000_000, "ms per megapixel"),
 }
 _NOT_STAGES = ("other", "forward")
+_OF_HOST = ("decode", "whole")
 
 
 class ContentCost(Figure, frozen=True, kw_only=True):
@@ -31,13 +33,16 @@ class ContentCost(Figure, frozen=True, kw_only=True):
     r2: float | None  # the share of the variation that it explains
     n: int  # steps
     unit: str = ""  # of the slope
+    clock: Clock = "host"  # whose time grows
     why: str | None = None  # why there is none
 
 
 def cost_against_content(
-    per_step: Mapping[int, Mapping[str, float]], contents: Mapping[int, Mapping[str, float | None]]
+    per_step: Mapping[int, Mapping[str, float]],
+    contents: Mapping[int, Mapping[str, float | None]],
+    on_device: bool = False,
 ) -> list[ContentCost]:
-    """One row per stage and measure."""
+    """One row per stage and measure; decoding and the whole are the host's, whatever the stages are."""
     with_stages = {
         step: times for step, times in per_step.items() if len(times) > len(_NOT_STAGES) + 2
     } or per_step
@@ -52,7 +57,10 @@ def cost_against_content(
                 for step, times in with_stages.items()
                 if (value := contents.get(step, {}).get(measure)) is not None
             ]
-            result.append(fit_cost(pairs, per, measure, name, unit))
+            cost = fit_cost(pairs, per, measure, name, unit)
+            if on_device and name not in _OF_HOST:
+                cost = msgspec.structs.replace(cost, clock="device")
+            result.append(cost)
     return result
 
 

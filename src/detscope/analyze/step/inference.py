@@ -7,6 +7,7 @@ from collections import defaultdict
 import msgspec
 import polars as pl
 
+from detscope.analyze.device.times import DeviceTimes
 from detscope.analyze.figure import Figure
 from detscope.analyze.stats import percent
 from detscope.analyze.step.columns import mean, median
@@ -26,8 +27,19 @@ class DetectionCounts(Figure, frozen=True, kw_only=True):
     most: int | None = None  # in one image
 
 
-def stage_times(steps: pl.DataFrame, spans: pl.DataFrame, measured: list[int], on_device: bool) -> PerStep:
-    """Time of every stage, parts included, in every measured step; without spans, phases alone."""
+def stage_times(
+    steps: pl.DataFrame,
+    spans: pl.DataFrame,
+    measured: list[int],
+    on_device: bool,
+    device: DeviceTimes | None = None,
+) -> PerStep:
+    """Time of every stage, parts included, in every measured step; without spans, phases alone.
+
+    With the device's clock decoding and the whole stay the host's; what lies in none of them is `other`.
+    """
+    if device is not None:
+        return _stage_times_on_device(steps, measured, device)
     times: PerStep = defaultdict(lambda: defaultdict(float))
     chosen = steps.filter(pl.col("step").is_in(measured))
     for step, phase, wall_ns in chosen.select("step", "phase", "wall_ns").iter_rows():
@@ -47,6 +59,31 @@ def stage_times(steps: pl.DataFrame, spans: pl.DataFrame, measured: list[int], o
     return times
 
 
+def _stage_times_on_device(steps: pl.DataFrame, measured: list[int], device: DeviceTimes) -> PerStep:
+    numbers = device.steps_among(measured)
+    on_host = steps.filter(pl.col("step").is_in(numbers) & pl.col("phase").is_in(["data", "step"]))
+    own = device.steps.filter(pl.col("step").is_in(numbers) & pl.col("phase").is_in([TRANSFER, FORWARD]))
+    times: PerStep = defaultdict(lambda: defaultdict(float))
+    for frame in (on_host, own):
+        for step, phase, wall_ns in frame.select("step", "phase", "wall_ns").iter_rows():
+            times[step][{"data": DECODE, "step": "whole"}.get(phase, phase)] += wall_ns / 1e6
+    inside = device.spans.filter(
+        (pl.col("kind") == "stage") & pl.col("step").is_in(numbers) & (pl.col("direction") == FORWARD)
+    )
+    within: dict[int, float] = defaultdict(float)  # of forward, in a stage
+    for step, path, wall_ns in (
+        inside.filter(pl.col("path") != "").select("step", "path", "wall_ns").iter_rows()
+    ):
+        within[step] += wall_ns / 1e6
+        parts = path.split(".")
+        for depth in range(len(parts)):
+            times[step][".".join(parts[: depth + 1])] += wall_ns / 1e6
+    for step, found in times.items():
+        known = found[DECODE] + found[TRANSFER] + (within.get(step) or found[FORWARD])
+        found[OTHER] = max(0.0, found["whole"] - known)
+    return times
+
+
 def inference_stages(
     stages: list[StageFigures],
     phases: list[PhaseFigures],
@@ -54,19 +91,27 @@ def inference_stages(
     per_step: PerStep,
     on_device: bool,
 ) -> list[StageFigures]:
-    """Decode, the detector's stages, other: their times add up to the median latency."""
+    """Decode, the detector's stages, other: their times add up to the median latency.
+
+    On a device's clock decoding is the host's time, and what the device did meanwhile is not counted twice.
+    """
     if not phases:
         return []
     times = {phase.name: phase.ms for phase in phases}
     latency = step_ms.p50 or 0.0
+    beside = {row.name: (row.host_ms, row.idle_ms) for row in phases if row.name in (TRANSFER, FORWARD)}
+    beside |= {row.name: (row.host_ms, row.idle_ms) for row in stages}
+    by_device = phases[0].clock == "device"
     model = [(row.name, row.depth, row.total_ms, row.self_ms) for row in stages if row.name != REST]
     rest = sum(row.total_ms for row in stages if row.name == REST)
     if not model:  # recorded without modules
         forward = times.get("forward", 0.0)
         model, rest = [(FORWARD, 0, forward, forward)], 0.0
-    data, transfer = times.get("data", 0.0), times.get("transfer", 0.0)
+    waited, transfer = next(phase for phase in phases if phase.name == "data"), times.get("transfer", 0.0)
+    data = waited.ms if waited.host_ms is None else waited.host_ms
     named = [(DECODE, 0, data, data), *([(TRANSFER, 0, transfer, transfer)] if on_device else []), *model]
     other = latency - sum(ms for _, depth, ms, _ in named if depth == 0)
+    other = max(0.0, other) if by_device else other
     with_stages = [own for own in per_step.values() if any(name in own for name, *_ in model)]
     found = []
     for name, depth, ms, self_ms in [*named, (OTHER, 0, other, other)]:
@@ -85,6 +130,9 @@ def inference_stages(
                 p95=detail.p95,
                 p95_why=detail.p95_why,
                 n=detail.n,
+                clock="device" if by_device and name not in (DECODE, OTHER) else "host",
+                host_ms=beside.get(name, (None, None))[0],
+                idle_ms=beside.get(name, (None, None))[1],
                 in_model_ms=rest if name == OTHER else None,
                 in_loop_ms=max(0.0, other - rest) if name == OTHER else None,
             )

@@ -26,7 +26,8 @@ class WorkerFigures(Figure, frozen=True, kw_only=True):
 class LoaderFigures(Figure, frozen=True, kw_only=True):
     """What the loop waited for, and whether workers keep up."""
 
-    wait_ms: float  # per step
+    wait_ms: float  # per step; on a device's clock, that the device stood idle meanwhile
+    host_wait_ms: float | None = None  # of the host alone, where wait_ms is the device's
     demand_images_per_s: float | None  # what the loop would take if it never waited
     capacity_images_per_s: float | None = None  # what workers make if they never wait
     num_workers: int | None = None  # 0: the loop loads by itself

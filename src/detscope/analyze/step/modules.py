@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from detscope.analyze.figure import Figure
+from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.stats import Interval
 from detscope.analyze.step.columns import total
 from detscope.analyze.step.steps import TypicalSteps
@@ -18,7 +19,10 @@ DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backwa
 
 
 class ModuleFigures(Figure, frozen=True, kw_only=True):
-    """A module, method, function or region in the typical step; self times add up to their phase."""
+    """A module, method, function or region in the typical step; self times add up to their phase.
+
+    On a device's clock a time that could not be told is None, and lies in the self time of what calls it.
+    """
 
     path: str  # dotted, below the model
     kind: str  # module, method, function, region or outside
@@ -26,13 +30,16 @@ class ModuleFigures(Figure, frozen=True, kw_only=True):
     stage: str | None  # that it belongs to
     parameters: int  # numbers that are trained or fixed
     calls: float  # per step, forward
-    forward_ms: float  # of the typical step
-    backward_ms: float  # of the typical step
-    self_forward_ms: float  # without the modules below it
-    self_backward_ms: float  # without the modules below it
-    recompute_ms: float  # of backward: running forward again under checkpointing
-    total_ms: float  # forward and backward
-    share: float  # of the step
+    forward_ms: float | None  # of the typical step
+    backward_ms: float | None  # of the typical step
+    self_forward_ms: float | None  # without the modules below it
+    self_backward_ms: float | None  # without the modules below it
+    recompute_ms: float | None  # of backward: running forward again under checkpointing
+    total_ms: float | None  # forward and backward
+    share: float | None  # of the step
+    host_ms: float | None = None  # total on the host's clock, where the others are on the device's
+    idle_ms: float | None = None  # of total_ms, the device stood idle: at most, where marks tell it
+    why: str | None = None  # why the device's clock does not tell its time
     memory_bytes: int | None = None  # alive at the peak
     flops_forward: int | None = None  # of a step
     flops_backward: int | None = None  # of a step
@@ -42,8 +49,10 @@ class ModuleFigures(Figure, frozen=True, kw_only=True):
     self_flops_recompute: int | None = None  # without the modules below it
 
     @property
-    def self_ms(self) -> float:
+    def self_ms(self) -> float | None:
         """Its own time, forward and backward."""
+        if self.self_forward_ms is None or self.self_backward_ms is None:
+            return None
         return self.self_forward_ms + self.self_backward_ms
 
 
@@ -57,6 +66,9 @@ class StageFigures(Figure, frozen=True, kw_only=True):
     total_ms: float  # forward and backward
     self_ms: float  # without its parts
     share: float  # of the step
+    host_ms: float | None = None  # total on the host's clock, where the others are on the device's
+    idle_ms: float | None = None  # of total_ms, the device stood idle: at most, where marks tell it
+    clock: Clock = "host"  # of the other times
     p50: float | None = None  # median of its own durations; of an inference
     ci95: Interval | None = None  # 95 % interval of p50
     p95: float | None = None  # of its own durations
@@ -122,7 +134,12 @@ def module_figures(
                 share=whole_ms / step_ms if step_ms else 0.0,
             )
         )
-    return sorted(rows, key=lambda row: -row.total_ms)
+    return sort_modules(rows)
+
+
+def sort_modules(rows: Iterable[ModuleFigures]) -> list[ModuleFigures]:
+    """Most expensive first; those without a time last, by what the host says."""
+    return sorted(rows, key=lambda row: (row.total_ms is None, -(row.total_ms or row.host_ms or 0.0)))
 
 
 def stage_figures(
@@ -142,11 +159,17 @@ def stage_figures(
     for item in outside.to_dicts():
         phase = DIRECTIONS[item["direction"]]
         own[REST][phase] += item["self_ns"] * scales[phase]
+    return arrange_stages(own, typical.p50_ms or 0.0, order)
+
+
+def arrange_stages(
+    own: Mapping[str, Mapping[str, float]], step_ms: float, order: list[str]
+) -> list[StageFigures]:
+    """Stages by their own time in each direction as a tree: parents hold their parts."""
     names = set(own)
     for name in list(own):  # a parent without time of its own is still a row
         parts = name.split(".") if name != REST else [name]
         names |= {".".join(parts[: depth + 1]) for depth in range(len(parts))}
-    step_ms = typical.p50_ms or 0.0
     rows = []
     for name in sorted(names, key=lambda n: (n == REST, n)):
         below = [part for part in own if part == name or part.startswith(f"{name}.")]

@@ -10,7 +10,8 @@ from statistics import fmean
 import numpy as np
 import polars as pl
 
-from detscope.analyze.figure import Figure
+from detscope.analyze.device.times import DeviceTimes
+from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.stats import Interval, bootstrap_interval
 
 LEAST_BARE = 5  # one or two bare steps give any number: 0.0008 and 2.37 were seen
@@ -24,6 +25,7 @@ class OwnCost(Figure, frozen=True, kw_only=True):
     n: int  # bare steps with recorded ones beside them
     recorded_over_bare: float | None = None  # of the steps alone, in the median
     between_steps_ms: float | None = None  # the recorder's own work between steps
+    clock: Clock = "host"  # by whose time steps are compared
     why: str | None = None  # why it is not known
 
 
@@ -43,14 +45,20 @@ def measure_own_cost(
     between: pl.DataFrame | None = None,
     loader: pl.DataFrame | None = None,
     alike: Mapping[int, tuple[str, ...] | int] | None = None,
+    device: DeviceTimes | None = None,
 ) -> OwnCost:
     """What a step of this run took over what it would have taken without a recorder.
 
     Recorded over bare step time comes from neighbours, so that drift cancels; with `alike` (what was in each
     step) from the nearest step with the same content. `between` (the table `content`) has the recorder's work
     between steps, `loader` the waiting for workers: what we take while they lag behind costs nothing.
+    `device` has the same steps on the device's clock, which then counts: what a recorded step leaves in the
+    queue is not paid by the bare one after it, and what the host does while the device works costs nothing.
     """
     found = _measured(steps, between, loader)
+    clock: Clock = "host" if device is None else "device"
+    if device is not None:
+        found = _measure_on_device(steps, found, device)
     bare = [number for number, step in found.items() if step.bare]
     recorded = [number for number, step in found.items() if not step.bare]
     ratios = []
@@ -60,7 +68,7 @@ def measure_own_cost(
             ratios.append(fmean(found[n].work_ns for n in beside) / found[number].work_ns)
     if len(ratios) < LEAST_BARE:
         why = f"needs {LEAST_BARE} bare steps with recorded ones beside them, this run has {len(ratios)}"
-        return OwnCost(value=None, ci95=None, n=len(ratios), why=why)
+        return OwnCost(value=None, ci95=None, n=len(ratios), why=why, clock=clock)
     values = np.asarray(ratios)
     interval = bootstrap_interval(values, lambda sample: float(np.median(sample)))
     assert interval is not None
@@ -83,6 +91,7 @@ def measure_own_cost(
         n=len(ratios),
         recorded_over_bare=float(np.median(values)),
         between_steps_ms=pause_ns / 1e6,
+        clock=clock,
     )
 
 
@@ -113,6 +122,37 @@ def _measured(
         for number, one in times.items()
         if "step" in one
     }
+
+
+def _measure_on_device(
+    steps: pl.DataFrame, found: Mapping[int, _Step], device: DeviceTimes
+) -> dict[int, _Step]:
+    """The same steps by the device's time; of bare ones it only knows when they began and ended.
+
+    The device waited for a batch from when it had come to the step until the batch arrived at the host; the
+    recorder's work between steps cost what of it the device stood idle.
+    """
+    begun = dict(steps.filter(pl.col("phase") == "step").select("step", "start_ns").iter_rows())
+    whole = device.steps.filter(pl.col("phase") == "step").sort("step")
+    times = {
+        step: (start, wall) for step, start, wall in whole.select("step", "start_ns", "wall_ns").iter_rows()
+    }
+    result = {}
+    for number, step in found.items():
+        if number not in times:
+            continue
+        start_ns, wall_ns = times[number]
+        wait_ns = min(max(0.0, begun[number] + step.wait_ns - start_ns), step.wait_ns)
+        before = times.get(number - 1)
+        gap_ns = max(0.0, start_ns - sum(before)) if before is not None else 0.0
+        result[number] = _Step(
+            step.bare,
+            wall_ns - wait_ns,
+            wait_ns,
+            min(step.pause_ns, gap_ns),
+            min(step.absorbed_ns, wait_ns),
+        )
+    return result
 
 
 def _by_step(table: pl.DataFrame, value: pl.Expr) -> dict[int, float]:

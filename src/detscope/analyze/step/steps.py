@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
-from detscope.analyze.figure import Figure
+from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.stats import Interval, median_interval, percentile_or_why, robust_spread
-from detscope.analyze.step.columns import mean, median, total
+from detscope.analyze.step.columns import median, total
 from detscope.analyze.step.steady import Steadiness, judge_steadiness, outlier_indices, warmup_length
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
@@ -35,15 +36,17 @@ class StepFigures(TimeFigures, frozen=True, kw_only=True):
 
 
 class PhaseFigures(Figure, frozen=True, kw_only=True):
-    """A phase of the typical step; phases add up to the median step."""
+    """A phase of the typical step; phases add up to the median step of their clock."""
 
     name: str  # data, transfer, forward, backward, optimizer, other
     ms: float  # its share times the median step
     share: float  # of the typical steps' time
-    device_ms: float | None = None  # mean time of the device's own clock
+    host_ms: float | None = None  # on the host's clock, where ms is on the device's
+    idle_ms: float | None = None  # of ms, the device stood idle: at most, where marks tell it
     p50: float | None = None  # median of its own durations
     ci95: Interval | None = None  # 95 % interval of p50
     n: int = 0  # steps
+    clock: Clock = "host"  # of ms, share, p50
 
 
 class Outlier(Figure, frozen=True, kw_only=True):
@@ -54,6 +57,9 @@ class Outlier(Figure, frozen=True, kw_only=True):
     times_median: float | None  # how many times as long
     phase: str  # the one that grew most
     growth_ms: float  # of that phase, over its median
+    clock: Clock = "host"  # of phase and growth_ms
+    host_phase: str | None = None  # the one that grew most on the host, where the clock is the device's
+    host_growth_ms: float | None = None  # of that one
     first_of_epoch: bool  # with the start of the loader
     boxes: int | None  # annotated where it trained, found where it inferred
     file: str | None = None  # of an inference: the images in it
@@ -143,18 +149,21 @@ def images_per_second(steps: pl.DataFrame, content: pl.DataFrame, typical: Typic
 
 def phase_figures(steps: pl.DataFrame, typical: TypicalSteps) -> list[PhaseFigures]:
     """Phases of a typical step: share of the time, times the median step, so that they add up to it."""
-    wall = sum(_durations_of(steps, "step", typical.steps))
+    return share_phases(steps, typical.steps, typical.p50_ms or 0.0)
+
+
+def share_phases(steps: pl.DataFrame, numbers: list[int], step_ms: float) -> list[PhaseFigures]:
+    """Phases of these steps by their shares, so that they add up to `step_ms`."""
+    wall = sum(_durations_of(steps, "step", numbers))
     found = []
-    for phase in PHASES if typical.steps else ():
-        durations = _durations_of(steps, phase, typical.steps)
+    for phase in PHASES if numbers else ():
+        durations = _durations_of(steps, phase, numbers)
         share = sum(durations) / wall if wall else 0.0
-        device = steps.filter((pl.col("phase") == phase) & pl.col("step").is_in(typical.steps))["device_ns"]
         found.append(
             PhaseFigures(
                 name=phase,
-                ms=share * (typical.p50_ms or 0.0),
+                ms=share * step_ms,
                 share=share,
-                device_ms=(mean(device) or 0.0) / 1e6 if device.null_count() < len(device) else None,
                 p50=median(durations),
                 ci95=median_interval(durations),
                 n=len(durations),
@@ -163,23 +172,33 @@ def phase_figures(steps: pl.DataFrame, typical: TypicalSteps) -> list[PhaseFigur
     return found
 
 
-def find_outliers(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> list[Outlier]:
-    """Steps far above the median, with the phase that grew most and what was in them."""
+def find_outliers(
+    steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps, device: pl.DataFrame | None = None
+) -> list[Outlier]:
+    """Steps far above the median, with the phase that grew most and what was in them.
+
+    `device` has the phases on the device's clock; what grew on the host is then said beside it.
+    """
     middle = typical.p50_ms or 0.0
-    usual = {phase: median(_durations_of(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
-    times: dict[int, dict[str, float]] = {number: {} for number in typical.outliers}
-    slow = steps.filter(pl.col("step").is_in(typical.outliers))
-    for number, phase, wall_ns in slow.select("step", "phase", "wall_ns").iter_rows():
-        times[number][phase] = times[number].get(phase, 0.0) + wall_ns / 1e6
+    whole = steps.filter((pl.col("phase") == "step") & pl.col("step").is_in(typical.outliers))
+    durations = {step: ns / 1e6 for step, ns in whole.select("step", "wall_ns").iter_rows()}
+    growth_on = {"host": _find_growth(steps, typical)}
+    if device is not None:
+        growth_on["device"] = _find_growth(device, typical)
     contents = {row["step"]: row for row in content.filter(pl.col("step").is_in(typical.outliers)).to_dicts()}
     found = []
     for number in typical.outliers:
-        duration = times[number]["step"]
-        growth = {phase: times[number].get(phase, 0.0) - usual[phase] for phase in PHASES}
-        phase = max(growth, key=lambda name: growth[name])
+        duration = durations[number]
+        clock: Clock = "device" if number in growth_on.get("device", {}) else "host"
+        phase, growth_ms = growth_on[clock].get(number, ("other", 0.0))
         inside = contents.get(number, {})
         first, boxes = bool(inside.get("first_of_epoch")), inside.get("boxes")
-        why = f"{phase} took {growth[phase]:.1f} ms more than usual"
+        why = f"{phase} took {growth_ms:.1f} ms more than usual"
+        beside: dict[str, Any] = {}
+        if clock == "device":
+            on_host, more_ms = growth_on["host"].get(number, ("other", 0.0))
+            why += f" on the device, {on_host} {more_ms:.1f} ms more on the host"
+            beside = {"clock": clock, "host_phase": on_host, "host_growth_ms": more_ms}
         why += "; first step of a pass" if first else ""
         why += f"; {boxes} boxes" if boxes is not None else ""
         found.append(
@@ -188,13 +207,26 @@ def find_outliers(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSt
                 ms=duration,
                 times_median=duration / middle if middle else None,
                 phase=phase,
-                growth_ms=growth[phase],
+                growth_ms=growth_ms,
                 first_of_epoch=first,
                 boxes=boxes,
                 why=why,
+                **beside,
             )
         )
     return found
+
+
+def _find_growth(steps: pl.DataFrame, typical: TypicalSteps) -> dict[int, tuple[str, float]]:
+    """Of every outlier the phase that grew most over its median, and by how many ms."""
+    usual = {phase: median(_durations_of(steps, phase, typical.steps)) or 0.0 for phase in PHASES}
+    slow = steps.filter(pl.col("step").is_in(typical.outliers) & pl.col("phase").is_in(PHASES))
+    times: dict[int, dict[str, float]] = {}
+    for number, phase, wall_ns in slow.select("step", "phase", "wall_ns").iter_rows():
+        own = times.setdefault(number, dict.fromkeys(PHASES, 0.0))
+        own[phase] += wall_ns / 1e6
+    growth = {number: {phase: own[phase] - usual[phase] for phase in PHASES} for number, own in times.items()}
+    return {number: max(own.items(), key=lambda item: item[1]) for number, own in growth.items()}
 
 
 def warmup_figures(steps: pl.DataFrame, typical: TypicalSteps) -> WarmupFigures:

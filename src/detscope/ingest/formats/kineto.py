@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from detscope.errors import InputError
 from detscope.ingest.files import RecordedFile
-from detscope.ingest.kineto.attribution import TraceAttribution, attribute_events
 from detscope.ingest.kineto.events import (
     CounterEvent,
     TraceText,
@@ -22,20 +22,20 @@ from detscope.ingest.kineto.events import (
     has_events,
     read_batches,
 )
-from detscope.ingest.kineto.naming import DEVICE_ROLES, has_home
-from detscope.ingest.kineto.tables import (
+from detscope.ingest.kineto.trace import EventCollector, sort_events
+from detscope.ingest.sink import Format, Sink
+from detscope.limits import LIMITS, raise_hint, read_limit
+from detscope.traces.attribution import TraceAttribution, attribute_events
+from detscope.traces.columns import TraceEvents
+from detscope.traces.naming import has_home, scrub_homes
+from detscope.traces.tables import (
     make_device_frame,
     make_host_frames,
     make_node_frame,
     make_operator_frame,
     make_span_frame,
     make_step_frame,
-    write_counters,
-    write_memory,
 )
-from detscope.ingest.kineto.trace import EventCollector, sort_events
-from detscope.ingest.sink import Format, Sink
-from detscope.limits import LIMITS, raise_hint, read_limit
 
 _PRIVATE_KEY = re.compile(
     r"env(iron(ment)?)?$|_env(_|$)|token|secret|passw(or)?d|api_?key|credential|cookie|"
@@ -152,6 +152,10 @@ def read_trace(path: Path, sink: Sink) -> None:
         )
         sink.info["private_keys"] = [key[:60] for key in keys[:100]]
     sink.add_count("unreadable bytes skipped", text.skipped_bytes)
+    for category, count in collector.unknown.items():
+        sink.add_count(f"events of category {category} not understood", count)
+    if collector.unknown_on_device:
+        sink.info["not_understood"] = dict(collector.unknown_on_device)
     if text.cut:
         sink.add_note("the file ends before its events do: what was read until there is shown")
     if text.stopped:
@@ -179,15 +183,49 @@ def read_trace(path: Path, sink: Sink) -> None:
     sink.add_rows("spans", make_span_frame(found))
     sink.add_rows("nodes", make_node_frame(found))
     sink.add_rows("ops", make_operator_frame(found))
-    write_counters(sink, counters)
-    write_memory(sink, trace, offset)
+    _write_counters(sink, counters)
+    _write_memory(sink, trace, offset)
     _note_missing(sink, found, bool(counters))
+
+
+def _write_counters(sink: Sink, counters: list[CounterEvent]) -> None:
+    """Counters of kernels, in order of time, as Nsight Compute's are kept."""
+    ordered = sorted(counters, key=lambda event: event.ts or 0.0)
+    rows = [
+        (index, scrub_homes(event.name or ""), metric, float(value))
+        for index, event in enumerate(ordered)
+        for metric, value in (event.args or {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    schema = {"kernel": pl.Int64, "name": pl.String, "metric": pl.String, "value": pl.Float64}
+    sink.add_rows("kernel_metrics", pl.DataFrame(rows, schema=schema, orient="row"))
+
+
+def _write_memory(sink: Sink, trace: TraceEvents, offset_ns: int) -> None:
+    """Allocations of a profile with memory: changes, and what the allocator reserved."""
+    memory = trace.memory.take_rows(np.argsort(trace.memory.start_ns, kind="stable"))
+    number = pl.Series(np.maximum(memory.get_extra("device_id"), 0)).cast(pl.String)
+    frame = pl.DataFrame(
+        {
+            "time_ns": memory.start_ns + offset_ns,
+            "delta_bytes": memory.get_extra("memory_bytes"),
+            "bytes": memory.get_extra("reserved"),
+            "on_cpu": memory.get_extra("device_type") == 0,
+        }
+    ).with_columns(
+        device=pl.when("on_cpu").then(pl.lit("cpu")).otherwise(pl.lit("cuda:") + number),
+        category=pl.lit("unknown"),
+        level=pl.lit("reserved"),
+    )
+    sink.add_rows("memory_changes", frame.select("time_ns", "device", "category", "delta_bytes"))
+    reserved = frame.filter((pl.col("bytes") >= 0) & ~pl.col("on_cpu"))
+    sink.add_rows("memory_levels", reserved.select("time_ns", "device", "level", "bytes"))
 
 
 def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> None:
     """Counts, and what this file cannot tell."""
     trace, steps, stages = found.trace, found.steps, found.stages
-    work = trace.device.get_extra("kind") != DEVICE_ROLES.index("sync")
+    work = trace.is_work
     unlinked = int((work & (found.launch_call < 0)).sum())
     sink.add_count("device events without a launch record", unlinked)
     lost = work & (found.launch_call >= 0) & (found.launch_operator < 0)
@@ -203,14 +241,12 @@ def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> No
         "kernels_unlinked": unlinked,
         "backward_attributed": None,
     }
-    # the share of the autograd engine's time that belongs to modules; None where there is neither
-    top = found.is_top_backward
-    walls = trace.operators.wall_ns[top]
-    if found.modules.made_of and not found.has_own_backward and walls.sum():
-        share = walls[found.module[top] >= 0].sum() / walls.sum()
-        sink.info["backward_attributed"] = float(share)
+    whole_ns, in_modules_ns = found.backward_times
+    if found.modules.made_of and not found.modules.has_backward and whole_ns:
+        sink.info["backward_attributed"] = in_modules_ns / whole_ns
     if steps.made_of and not steps.made_of.startswith(("ProfilerStep", "steps of")):
-        sink.add_note(f"no step marks: steps are made from {steps.made_of}")
+        remark = f"; {steps.remark}" if steps.remark else ""
+        sink.add_note(f"no step marks: steps are made from {steps.made_of}{remark}")
     if not len(steps):
         sink.cannot_tell("step times: the file has no step marks, no optimizer and no loader")
     if has_counters and not len(trace.device):

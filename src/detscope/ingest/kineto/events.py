@@ -179,6 +179,7 @@ class Arguments(msgspec.Struct, gc=False):
     blocks_per_sm: float = msgspec.field(default=math.nan, name="blocks per SM")
     occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
     sequence: int = msgspec.field(default=-1, name="Sequence number")
+    forward: int = msgspec.field(default=-1, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
     stack: str = msgspec.field(default="", name="Call stack")
     memory_bytes: int = msgspec.field(default=0, name="Bytes")

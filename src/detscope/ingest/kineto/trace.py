@@ -1,32 +1,35 @@
-"""The events of a trace by role, as columns: numbers in arrays, every name once."""
+"""The events of a trace file, sorted by role into columns."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detscope.ingest.kineto import naming
 from detscope.ingest.kineto.events import NO_ARGUMENTS, AnyEvent, Arguments, ExactEvent
-from detscope.ingest.kineto.naming import MEMORY_EVENT, ROLES
-from detscope.ingest.kineto.nesting import NestedIntervals, ThreadAxis, make_axis
+from detscope.traces import naming
+from detscope.traces.columns import (
+    EventColumns,
+    TraceEvents,
+    ValueNumbers,
+    check_names,
+    gather_events,
+    join_columns,
+)
+from detscope.traces.nesting import Numbers
 
-Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 NO_TIME = np.iinfo(np.int64).min
 _LARGEST = 1 << 62
 _LARGEST_US = 4e15  # beyond it nanoseconds do not fit
 
 # what is kept of the arguments, by role
 _ON_DEVICE = ("correlation", "external", "device", "stream")
-_OF_OPERATOR = ("external", "sequence", "shapes", "stack")
+_OF_OPERATOR = ("external", "sequence", "forward", "shapes", "stack")
 _EXTRAS = {
     "kernel": (*_ON_DEVICE, "bytes", "blocks_per_sm", "occupancy"),
     "copy": (*_ON_DEVICE, "bytes"),
@@ -41,66 +44,8 @@ _EXTRAS = {
 }
 
 _OWN_ROLES = ("own step", "own phase", "own stage", "own module", "own loader")
-
-
-class ValueNumbers(dict[Any, int]):
-    """Numbers for values, in the order in which they are first seen."""
-
-    def __missing__(self, value: Any) -> int:
-        self[value] = number = len(self)
-        return number
-
-
-@dataclass
-class EventColumns:
-    """All events of one role."""
-
-    start_ns: Numbers
-    wall_ns: Numbers
-    name: NDArray[np.int32]
-    thread: NDArray[np.int32]
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def end_ns(self) -> Numbers:
-        """When each ended."""
-        return self.start_ns + self.wall_ns
-
-    def take_rows(self, which: Any) -> EventColumns:
-        """Some of the events."""
-        extra = {name: values[which] for name, values in self.extra.items()}
-        return EventColumns(
-            self.start_ns[which], self.wall_ns[which], self.name[which], self.thread[which], extra
-        )
-
-    def get_extra(self, name: str) -> Any:
-        """A column of arguments; of integers, -1 where the file has none."""
-        return self.extra[name] if name in self.extra else np.full(len(self), -1, np.int64)
-
-    def drop_extra(self) -> EventColumns:
-        """The events without their arguments."""
-        return EventColumns(self.start_ns, self.wall_ns, self.name, self.thread)
-
-
-def join_columns(*parts: EventColumns) -> EventColumns:
-    """Events of several roles; a column that one of them lacks is -1 there."""
-    parts = tuple(part for part in parts if len(part))
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        empty, narrow = np.empty(0, np.int64), np.empty(0, np.int32)
-        return EventColumns(empty, empty, narrow, narrow)
-    extras = {name for part in parts for name in part.extra}
-    return EventColumns(
-        np.concatenate([part.start_ns for part in parts]),
-        np.concatenate([part.wall_ns for part in parts]),
-        np.concatenate([part.name for part in parts]),
-        np.concatenate([part.thread for part in parts]),
-        {name: np.concatenate([part.get_extra(name) for part in parts]) for name in extras},
-    )
+_MOST_CATEGORIES = 20  # that are told apart, of those nobody knows
+_MOST_FORWARD_THREADS = 64
 
 
 class EventCollector:
@@ -111,6 +56,8 @@ class EventCollector:
         self.shapes, self.stacks = ValueNumbers({b"": 0}), ValueNumbers({"": 0})
         self.events = 0
         self.kept = 0  # of them: what memory is taken for
+        self.unknown: Counter[str] = Counter()  # events with a duration, by a category that is not known
+        self.unknown_on_device: Counter[str] = Counter()  # of them: those that name a device or a stream
         self.batch_has_counters = False  # they are read again, with all their arguments
         self.batch_is_plain = False  # nothing but what the profiler writes by itself, with known keys
         self._count = count
@@ -141,10 +88,23 @@ class EventCollector:
                 self._pair_marks(events)
             elif role == "no phase":
                 self._count("events without ph dropped", len(events))
-            elif role not in ("ignored", "counters"):
+            elif role == "ignored":
+                self._count_unknown(events)
+            elif role != "counters":
                 self._append_events(role, events)
         self.batch_has_counters = "counters" in found
         self.batch_is_plain = not {"ignored", "annotation", "mark"} & set(found)
+
+    def _count_unknown(self, events: Sequence[AnyEvent]) -> None:
+        for event in events:
+            if event.ph != "X" or not event.cat or event.cat.lower() in naming.SILENT_CATEGORIES:
+                continue
+            name = naming.scrub_homes(event.cat[:40])
+            if name not in self.unknown and len(self.unknown) >= _MOST_CATEGORIES:
+                name = "others"
+            self.unknown[name] += 1
+            if event.args is not None and (event.args.device >= 0 or event.args.stream != -1):
+                self.unknown_on_device[name] += 1
 
     def _pair_marks(self, events: Sequence[AnyEvent]) -> None:
         """Begin and end marks: paired per thread, in the order of the file."""
@@ -234,8 +194,8 @@ def _find_role(event: AnyEvent) -> str:
     if event.ph == "X":
         if event.cat is None:  # traces before torch 1.5 have processes instead of categories
             return "kernel" if event.pid == "CUDA functions" else "bare"
-        return ROLES.get(event.cat) or ROLES.get(event.cat.lower(), "ignored")
-    if event.ph in ("i", "I") and event.name == MEMORY_EVENT:
+        return naming.ROLES.get(event.cat) or naming.ROLES.get(event.cat.lower(), "ignored")
+    if event.ph in ("i", "I") and event.name == naming.MEMORY_EVENT:
         return "memory"
     if event.ph in ("B", "E"):
         return "mark"
@@ -284,89 +244,50 @@ def find_time_ns(event: AnyEvent) -> int | None:
     return math.floor(value) * 1000 + round((value - math.floor(value)) * 1e3)
 
 
-@dataclass(frozen=True)
-class TraceEvents:
-    """One file's events by what they are. Names and threads are numbers into the lists."""
-
-    names: list[str]
-    threads: list[tuple[Any, Any]]
-    shapes: list[bytes]
-    stacks: list[str]
-    device: EventColumns  # extra column "kind": index into naming.DEVICE_ROLES
-    device_annotations: EventColumns
-    runtime: EventColumns
-    operators: EventColumns
-    annotations: EventColumns
-    python: EventColumns
-    memory: EventColumns
-    own: dict[str, EventColumns]
-    axis: ThreadAxis
-
-    def check_names(self, columns: EventColumns, test: Callable[[str], object]) -> Flags:
-        """For each event: whether the test holds for its name; each name is tested once."""
-        return check_names(self.names, columns, test)
-
-    def map_names(self, columns: EventColumns, function: Callable[[str], Any]) -> list[Any]:
-        """The function's value for the name of each event; each name is asked once."""
-        values = {code: function(self.names[code]) for code in np.unique(columns.name).tolist()}
-        return [values[code] for code in columns.name.tolist()]
-
-    def nest_events(self, columns: EventColumns) -> NestedIntervals:
-        """The events as intervals that nest on their threads."""
-        return NestedIntervals(self.axis, columns.thread, columns.start_ns, columns.wall_ns)
-
-
-def check_names(names: list[str], columns: EventColumns, test: Callable[[str], object]) -> Flags:
-    """For each event: whether the test holds for its name."""
-    used = np.unique(columns.name)
-    answers = np.zeros(len(names), bool)
-    answers[used] = [bool(test(names[code])) for code in used.tolist()]
-    return answers[columns.name]
-
-
 def sort_events(collector: EventCollector) -> TraceEvents:
     """All events of a file by what they are."""
     columns = collector.finish_columns()
     names = [naming.scrub_homes(name) for name in collector.names]
     own = {role: columns.pop(role) for role in _OWN_ROLES if role in columns}
-
-    def take_role(role: str) -> EventColumns:
-        return columns.pop(role, None) or join_columns()
-
-    operators, marks = _split_marks(names, take_role("operator"))
-    bare, more_marks = _split_bare(names, take_role("bare"))
+    operators, marks = _split_marks(names, columns.pop("operator", join_columns()))
+    bare, more_marks = _split_bare(names, columns.pop("bare", join_columns()))
     operators = join_columns(operators, bare)
     if own:  # detscope's own trace has a track per kind; all of it but the workers ran on one thread
         for part in (*(part for role, part in own.items() if role != "own loader"), operators, marks):
             part.thread[:] = 0
-    annotations = join_columns(take_role("annotation"), marks, more_marks)
-    runtime, python = take_role("runtime"), take_role("python")
-    parts = []
-    for index, role in enumerate(naming.DEVICE_ROLES):
-        part = take_role(role)
-        part.extra["kind"] = np.full(len(part), index, np.int8)
-        if role != "kernel":
-            nothing = np.full(len(part), np.nan, np.float32)
-            part.extra |= {"blocks_per_sm": nothing, "occupancy": nothing}
-        parts.append(part)
-    device = join_columns(*parts)
-    hosts = (runtime, operators, annotations, python, *own.values())
-    timed = join_columns(*[part.drop_extra() for part in hosts])
-    return TraceEvents(
-        names=names,
-        threads=list(collector.threads),
-        shapes=list(collector.shapes),
-        stacks=list(collector.stacks),
-        device=device.take_rows(np.argsort(device.start_ns, kind="stable")),
-        device_annotations=take_role("device annotation"),
-        runtime=runtime,
-        operators=operators,
-        annotations=annotations,
-        python=python,
-        memory=take_role("memory"),
-        own=own,
-        axis=make_axis(timed.start_ns, timed.end_ns, len(collector.threads)),
-    )
+    if "forward" in operators.extra:
+        operators.extra["forward"] = _match_forward_threads(names, operators)
+    columns["operator"] = operators
+    annotations = columns.pop("annotation", join_columns())
+    columns["annotation"] = join_columns(annotations, marks, more_marks)
+    shapes = [_write_shapes(text) for text in collector.shapes]
+    return gather_events(columns, names, list(collector.threads), shapes, list(collector.stacks), own)
+
+
+def _match_forward_threads(names: list[str], operators: EventColumns) -> Numbers:
+    """For each autograd node the thread that made it.
+
+    The profiler numbers forward threads in its own way. A number stands for the thread on which most of the
+    sequence numbers that its nodes have were handed out.
+    """
+    sequence, given = operators.get_extra("sequence"), operators.extra["forward"]
+    nodes = check_names(names, operators, naming.BACKWARD_OPERATOR.search) & (sequence >= 0) & (given > 0)
+    made = np.flatnonzero(~nodes & (sequence >= 0))
+    found = np.full(len(operators), -1, np.int64)
+    threads = np.unique(given[nodes])
+    for number in threads.tolist() if len(threads) <= _MOST_FORWARD_THREADS else ():
+        own = nodes & (given == number)
+        votes = np.bincount(operators.thread[made[np.isin(sequence[made], sequence[own])]], minlength=1)
+        if votes.any():
+            found[own] = np.argmax(votes)
+    return found
+
+
+def _write_shapes(text: bytes) -> str:
+    """[[2, 3, 8], [], [4]] -> 2x3x8, 4"""
+    inner = text.decode("ascii", "replace").replace(" ", "").replace("\n", "")
+    shapes = [part.strip("[],") for part in inner.split("],")]
+    return ", ".join(shape.replace(",", "x") for shape in shapes if shape)[:200]
 
 
 def _split_marks(names: list[str], operators: EventColumns) -> tuple[EventColumns, EventColumns]:

@@ -213,7 +213,11 @@ def _scale_model(
     by_name = {name: common * own for name, own in zip(names, classes, strict=True)}
     if isinstance(old, LayerModel):
         known = {name: old.factor_of(name) for name in {_COMMON, *by_name, *old.scales}}
-        return replace(old, scales={name: value * by_name.get(name, common) for name, value in known.items()})
+        scales = {name: value * by_name.get(name, common) for name, value in known.items()}
+        timed = {
+            name: replace(one, host_ms=one.host_ms * common * host) for name, one in old.table.classes.items()
+        }
+        return replace(old, table=replace(old.table, classes=timed), scales=scales)
     return replace(
         old,
         device_ms=tuple(value * by_name[name] for name, value in zip(names, old.device_ms, strict=True)),

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from statistics import median
 
 import numpy as np
 
@@ -61,6 +62,7 @@ class ClassTimes:
     residual: LayerResidual | None
     rows: int
     left_out_error: float | None  # median; None: too few rows to tell
+    host_ms: float = 0.0  # of a device's host per call, which hardly depends on its size; 0 on a processor
 
     def apply_roofline(self, terms: Array) -> Array:
         """Without the correction."""
@@ -119,6 +121,10 @@ class LayerTable:
             )
         return names, found
 
+    def time_host(self, calls: Sequence[LayerCall]) -> float:
+        """Milliseconds in which a device's host queues all of these."""
+        return sum(call.count * self.classes[self.find_class(call)].host_ms for call in calls)
+
     def list_unseen_kinds(self, graph: LayerGraph) -> tuple[str, ...]:
         """Kinds of a network's operations that were never measured."""
         calls = self.list_case_calls(StepCase(graph, 1))
@@ -166,13 +172,15 @@ def _fit_class(rows: Sequence[LayerTime], name: str) -> ClassTimes:
     truth = np.array([row.steady_ms for row in rows])
     terms = _collect_terms(calls, name)
     coefficients = _fit_relative(terms, truth)
-    found = ClassTimes(tuple(coefficients.tolist()), None, len(rows), None)
+    launches = [row.host_ms for row in rows if row.host_ms is not None]
+    host_ms = median(launches) if launches else 0.0
+    found = ClassTimes(tuple(coefficients.tolist()), None, len(rows), None, host_ms)
     if name in _ROOFLINE_ALONE or len(rows) < _ROWS_FOR_RESIDUAL:
         return found
     residual, left_out = fit_layer_residual(
         _collect_features(calls, name), np.log(truth / found.apply_roofline(terms))
     )
-    return ClassTimes(found.term_ms, residual, len(rows), float(np.median(np.abs(left_out))))
+    return replace(found, residual=residual, left_out_error=float(np.median(np.abs(left_out))))
 
 
 def _fit_relative(terms: Array, truth: Array) -> Array:
@@ -212,12 +220,14 @@ class LayerModel:
         return next((self.scales[one] for one in list_stand_ins(name) if one in self.scales), common)
 
     def predict(self, cases: Sequence[StepCase]) -> Array:
-        """Milliseconds of each case."""
-        return np.array([sum(self.sum_by_class(case).values()) for case in cases])
+        """Milliseconds of each case: of the device, or of its host where that is slower."""
+        return np.maximum(*self.split_parts(cases))
 
     def split_parts(self, cases: Sequence[StepCase]) -> tuple[Array, Array]:
-        """The device's and the host's milliseconds; the host's are in every layer's own."""
-        return self.predict(cases), np.zeros(len(cases))
+        """The device's and the host's milliseconds; a processor's are in every layer's own."""
+        device = [sum(self.sum_by_class(case).values()) for case in cases]
+        host = [self.table.time_host(self.table.list_case_calls(case)) for case in cases]
+        return np.array(device), np.array(host)
 
     def share_by_class(self, case: StepCase) -> dict[str, float]:
         """Milliseconds of every class that the model knows; what runs forward alone is in its class."""

@@ -25,20 +25,25 @@ LAYER_STAGES = (TRAINING, FIRST, INFERENCE, UPDATE)
 
 COLUMNS = (
     "kind", "stage", "batch", "input_shapes", "output_shape", "in_place", "parameters", "kernel", "stride",
-    "padding", "dilation", "groups", "ms", "drift",
+    "padding", "dilation", "groups", "ms", "drift", "host_ms",
 )  # fmt: skip
+_OLDER_COLUMNS = COLUMNS[:-1]
 _HINT = "make it again: detscope fit --microbench"
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One layer at a batch size; `drift` is how slow the machine was then, against its usual speed."""
+    """One layer at a batch size; `drift` is how slow the machine was then, against its usual speed.
+
+    `host_ms`: of a device's host, to queue the layer; None: the layer ran on a processor.
+    """
 
     operation: Operation
     batch: int
     stage: str
     ms: float
     drift: float = 1.0
+    host_ms: float | None = None
 
     @property
     def steady_ms(self) -> float:
@@ -61,7 +66,7 @@ def read_layer_times(path: Path) -> list[LayerTime]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error!s:.100}", _HINT) from error
-    if not lines or tuple(lines[0].split(",")) != COLUMNS:
+    if not lines or tuple(lines[0].split(",")) not in (COLUMNS, _OLDER_COLUMNS):
         raise InputError(f"{path} holds no times of layers", _HINT)
     found = []
     for number, cells in enumerate(csv.DictReader(lines), 2):
@@ -99,6 +104,7 @@ def _to_cells(row: LayerTime) -> list[str]:
         *window,
         f"{row.ms:.6g}",
         f"{row.drift:.4f}",
+        "" if row.host_ms is None else f"{row.host_ms:.6g}",
     ]
 
 
@@ -127,7 +133,10 @@ def _from_cells(cells: Mapping[str, str]) -> LayerTime:
     ms, drift, batch = float(cells["ms"]), float(cells["drift"]), int(cells["batch"])
     if not (0 < ms < float("inf") and 0 < drift < float("inf") and batch > 0):
         raise ValueError("a time, drift or batch that is not above zero")
-    return LayerTime(operation, batch, cells["stage"], ms, drift)
+    host_ms = float(cells["host_ms"]) if cells.get("host_ms") else None
+    if host_ms is not None and not 0 <= host_ms < float("inf"):
+        raise ValueError("a host's time that is below zero")
+    return LayerTime(operation, batch, cells["stage"], ms, drift, host_ms)
 
 
 def _shape_text(shape: Shape) -> str:

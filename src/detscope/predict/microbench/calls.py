@@ -5,11 +5,14 @@ What no gradient flows to (boxes, indices, truths) is made beforehand.
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detscope.machine.accelerator import Accelerator, find_accelerator
+from detscope.machine.peak import time_work
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Shape
 from detscope.predict.microbench.design import LayerTrial
@@ -24,6 +27,8 @@ _MOST_TENSORS = 64
 _GROUP = 8  # channels
 _TRUTHS = 5  # boxes that an image's anchors are compared with
 _CELLS = 8  # pixels to one cell of a map
+_BUSY_SIDE = 2048
+_FIRST_BUSY_NS, _LONGEST_BUSY_NS = 2_000_000, 30_000_000
 
 
 class Clock:
@@ -49,39 +54,73 @@ class Clock:
         return self._total_ns / 1e6
 
 
-class CudaEventClock(Clock):
-    """Events on the current stream: a call's kernels, and the wait for the host where that is slower."""
+class QueuedClock(Clock):
+    """A call's kernels alone: the device is kept busy while calls are queued, and its own clock tells.
 
-    def __init__(self, device: str) -> None:
-        import torch
+    Calls that wait for the device cannot be queued: theirs is the time until they return.
+    """
 
-        self._torch, self._device = torch, device
+    def __init__(self, accelerator: Accelerator, keep_busy: Callable[[float], None]) -> None:
+        super().__init__()
+        self._device, self._keep_busy = accelerator, keep_busy
         self._pairs: list[tuple[Any, Any]] = []
+        self._busy_ns = _FIRST_BUSY_NS  # for how long it is kept busy
 
     def reset(self) -> None:
-        """Forget what was added up, and begin with an idle device."""
-        self._torch.cuda.synchronize(self._device)
+        """Forget what was added up, and give the device something to do meanwhile."""
+        self._device.wait()
         self._pairs = []
+        self._keep_busy(self._busy_ns / 1e9)
+        self._began_ns = time.perf_counter_ns()
 
     def start(self) -> None:
         """A call begins."""
-        first, last = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record(self._torch.cuda.current_stream(self._device))
-        self._pairs.append((first, last))
+        self._pairs.append((self._device.make_mark(), self._device.make_mark()))
+        self._device.put_mark(self._pairs[-1][0])
 
     def stop(self) -> None:
-        """Its kernels are queued; the second event comes after them."""
-        self._pairs[-1][1].record(self._torch.cuda.current_stream(self._device))
+        """Its kernels are queued; the second mark comes after them."""
+        self._device.put_mark(self._pairs[-1][1])
 
     def total_ms(self) -> float:
         """All calls since `reset`, in ms."""
-        self._torch.cuda.synchronize(self._device)
-        return float(sum(first.elapsed_time(last) for first, last in self._pairs))
+        took_ns = time.perf_counter_ns() - self._began_ns
+        self._busy_ns = max(self._busy_ns, min(2 * took_ns, _LONGEST_BUSY_NS))  # enough for the next time
+        self._device.wait()
+        return sum(self._device.elapsed_ns(first, last) for first, last in self._pairs) / 1e6
+
+
+class LaunchClock(Clock):
+    """The host's time of a call on a device: until it is queued."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        super().__init__()
+        self._device = accelerator
+
+    def reset(self) -> None:
+        """Forget what was added up, and begin with an empty queue, which takes launches at once."""
+        self._device.wait()
+        super().reset()
 
 
 def make_clock(device: str) -> Clock:
     """The clock of a device: cpu, cuda or cuda:1."""
-    return CudaEventClock(device) if device.startswith("cuda") else Clock()
+    accelerator = find_accelerator(device)
+    return Clock() if accelerator.is_host else QueuedClock(accelerator, make_busy_work(accelerator))
+
+
+def make_busy_work(accelerator: Accelerator) -> Callable[[float], None]:
+    """A function that queues work for so many seconds: products, which take the same time everywhere."""
+    import torch
+
+    one = torch.rand(_BUSY_SIDE, _BUSY_SIDE, device=accelerator.name)
+    each_s = time_work(accelerator, lambda: torch.mm(one, one))
+
+    def keep_busy(seconds: float) -> None:
+        for _ in range(math.ceil(seconds / each_s)):
+            torch.mm(one, one)
+
+    return keep_busy
 
 
 class LayerBench:

@@ -3,9 +3,10 @@
 In a real step a layer's input was just written (warm), its output goes to memory that nobody has touched, and
 by the time of the backward pass what forward kept has left the caches. So several copies of a layer run
 forward one after the other, all outputs alive, and then backward in reverse; time is taken around each call
-alone. A step starts the backward pass once and not for every layer, so an empty one is timed beside them and
-taken off. The machine's speed drifts: two reference layers are measured every few seconds, and every row says
-how slow the machine was at its time.
+alone. On a device that is the time of its kernels, measured while it is kept busy, and the host's time to
+queue them is measured apart. A step starts the backward pass once and not for every layer, so an empty one is
+timed beside them and taken off. The machine's speed drifts: two reference layers are measured every few
+seconds, and every row says how slow the machine was at its time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from detscope.machine.accelerator import find_accelerator
 from detscope.predict.layers import kinds
 from detscope.predict.layers.graph import Convolution, Operation
 from detscope.predict.layers.times import INFERENCE, TRAINING, UPDATE, LayerTime
 from detscope.predict.microbench.calls import (
     Clock,
+    LaunchClock,
     LayerBench,
     make_call,
     make_clock,
@@ -122,9 +125,12 @@ def measure_layers(
     """Measure layers, round after round, until the time is over; the last round may stay unfinished."""
     import torch
 
-    bench = LayerBench(torch, device, make_clock(device))
+    accelerator = find_accelerator(device)
+    bench, launches = LayerBench(torch, device, make_clock(device)), None
+    if not accelerator.is_host:
+        launches = LayerBench(torch, device, LaunchClock(accelerator))
     if limits is None:
-        limits = CUDA_LIMITS if device.startswith("cuda") else CPU_LIMITS
+        limits = CPU_LIMITS if accelerator.is_host else CUDA_LIMITS
     began = time.perf_counter()
     reference = ReferenceLayers(bench)
     found: list[tuple[float, LayerTime]] = []
@@ -140,7 +146,9 @@ def measure_layers(
         reference.measure_if_due(_REFERENCE_EVERY_S)
         for stage in trial.stages:
             ms = measure_layer(bench, trial, stage)
-            found.append((time.perf_counter(), LayerTime(trial.operation, trial.batch, stage, ms)))
+            host_ms = None if launches is None else measure_layer(launches, trial, stage)
+            row = LayerTime(trial.operation, trial.batch, stage, ms, host_ms=host_ms)
+            found.append((time.perf_counter(), row))
     reference.measure_if_due(0.0)
     drift = reference.collect_drift()
     rows = [

@@ -32,6 +32,8 @@ class MarkPlan:
         self._marks_of: Counter[int] = Counter()  # that a node's borders would take in a step
         self.ways: dict[int, Way] = {}  # how a node was reached last
         self._walls_ns: list[int] = []
+        self._always: list[float] = []  # marks of recent steps beside those of modules in their turn
+        self._turn_marks = 0
         # by node: its stage, and those around it whose turn it is; a change of these is marked backward
         self._places: dict[int, Place] = {}
         self._place: Place | None = None
@@ -80,10 +82,10 @@ class MarkPlan:
             if number not in self._callers and taken_ns < cost_ns and self._nodes[number].stage is None:
                 self.below[number] = taken_ns
 
-    def plan_step(self, cost_ns: int, modules: bool) -> frozenset[int]:
-        """Choose whose turn it is in the coming step; all nodes that get marks."""
+    def plan_step(self, cost_ns: int, modules: bool, turns: bool = True) -> frozenset[int]:
+        """Choose whose turn it is in the coming step, if it counts; all nodes that get marks."""
         staged = [node.number for node in self._nodes if node.stage is not None] if modules else []
-        turn = frozenset(self._choose_turn(cost_ns, staged)) if modules else frozenset()
+        turn = frozenset(self._choose_turn(cost_ns, staged)) if modules and turns else frozenset()
         self._place, self._places = None, self._find_places(turn) if modules else {}
         marked = turn.union(staged)
         self.wanted.clear()
@@ -100,23 +102,29 @@ class MarkPlan:
         return found
 
     def _choose_turn(self, cost_ns: int, staged: Iterable[int]) -> Iterable[int]:
-        waiting = [number for number in self._order if number not in self.below]
-        if not waiting or not self._walls_ns:
+        if not self._order or not self._walls_ns:
             return []
-        # of a stage, entering and leaving it forward, and about as many changes backward
-        always = sum(self._marks_of[number] for number in staged) + 16
-        left = LARGEST_SHARE * median(self._walls_ns) / max(1, cost_ns) - always
-        left = max(_LEAST_MARKS, left)
-        # each stretch of modules that is marked backward has one mark more, where the next one begins
+        # before it was seen: of a stage its borders and about as many changes backward; phases
+        always = max(self._always) if self._always else sum(self._marks_of[one] for one in staged) + 24
+        left = max(_LEAST_MARKS, LARGEST_SHARE * median(self._walls_ns) / max(1, cost_ns) - always)
         chosen: list[int] = []
-        for place in range(len(waiting)):
-            number = waiting[(self._next + place) % len(waiting)]
-            left -= max(2, self._marks_of[number])
-            if left < 1 and chosen:
+        begun, self._turn_marks = self._next, 0
+        for place in range(len(self._order)):
+            at = (begun + place) % len(self._order)
+            number = self._order[at]
+            if number in self.below:
+                continue
+            marks = max(2, self._marks_of[number])
+            if self._turn_marks + marks > left and chosen:
                 break
             chosen.append(number)
-        self._next = (self._next + len(chosen)) % len(waiting)
+            self._turn_marks += marks
+            self._next = (at + 1) % len(self._order)
         return chosen
+
+    def learn_marks(self, count: int) -> None:
+        """How many marks the step took: what its turn does not explain comes in every step."""
+        self._always = [*self._always[1 - _RECENT_STEPS :], max(0.0, count - self._turn_marks)]
 
     def list_unmeasured(self) -> list[str]:
         """Paths of modules that ran and never had a time of the device's."""

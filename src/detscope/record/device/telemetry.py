@@ -1,4 +1,4 @@
-"""Telemetry: twice a second, what the process, its loader workers, the system and the GPUs do.
+"""Telemetry: twice a second, what the process, its loader workers, the system and its own device do.
 
 `cpu_percent` counts one busy core as 100, except for `system`, where 100 is all cores. `read_bytes`
 and `write_bytes` are running totals. Workers are all child processes; pages they share with the
@@ -11,12 +11,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import psutil
 
-from detscope.machine.devices import open_nvml
+from detscope.machine.meters import NOT_STARTED, DeviceMeter, list_used_devices, open_meter
 
 
 class Reading(NamedTuple):
@@ -28,36 +27,6 @@ class Reading(NamedTuple):
     unit: str
 
 
-# name, unit, how it is read
-_NvmlMetric = tuple[str, str, Callable[[ModuleType, Any], float]]
-
-
-def _call_either(nvml: ModuleType, names: tuple[str, str], *args: Any) -> float:
-    """Drivers differ in which of two names of a call they have."""
-    try:
-        return float(getattr(nvml, names[0])(*args))
-    except nvml.NVMLError_FunctionNotFound:
-        return float(getattr(nvml, names[1])(*args))
-
-
-_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")  # newer drivers: the versioned call
-# the second was its name before driver 535
-_THROTTLING = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-_METRICS: tuple[_NvmlMetric, ...] = (
-    ("utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
-    ("memory_utilization_percent", "%", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory),
-    ("memory_used_bytes", "bytes", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
-    ("sm_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
-    ("memory_clock_mhz", "MHz", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
-    ("power_watts", "W", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000.0),
-    ("temperature_celsius", "°C", lambda n, h: _call_either(n, _TEMPERATURE, h, n.NVML_TEMPERATURE_GPU)),
-    ("throttle_reasons", "bits", lambda n, h: _call_either(n, _THROTTLING, h)),
-    ("energy_joules", "J", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000.0),
-)
-
-
-# errors after which a device answers nothing any more
-_GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 _CHILDREN_EVERY_NS = 2_000_000_000  # listing children reads every process of the machine
 _MAX_ROWS = 500_000  # rows nobody drains must not eat the memory that is being measured
 
@@ -181,69 +150,54 @@ class SystemSource(Source):
         return readings
 
 
-class NvmlSampler(Source):
-    """Reads every device on each call; without a device it reads nothing and `notes` says why.
+class DeviceSampler(Source):
+    """Reads the devices that this process uses, under torch's names; where it cannot, `notes` says why.
 
-    `gpu:N` counts as the driver does, which CUDA_VISIBLE_DEVICES may renumber for CUDA. Energy is
-    the device's running total. What a device does not support is noted once and not asked again.
+    Energy is a device's running total. A device is looked for once the program has started its driver.
     """
 
     name = "gpu"
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
         super().__init__()
-        self._devices: dict[int, tuple[Any, list[_NvmlMetric]]] = {}  # handles, and what they support
-        self._nvml, reason = open_nvml()
-        if self._nvml is None:
-            self.notes["gpu"] = reason
-            return
-        try:
-            count = self._nvml.nvmlDeviceGetCount()
-        except self._nvml.NVMLError as error:
-            self.notes["gpu"] = f"NVML: {error}"
-            return
-        if count == 0:
-            self.notes["gpu"] = "the driver reports no device"
-        for index in range(count):
-            try:
-                self._devices[index] = self._nvml.nvmlDeviceGetHandleByIndex(index), list(_METRICS)
-            except self._nvml.NVMLError as error:
-                self.notes[f"gpu:{index}"] = f"NVML: {error}"
+        self._wanted = device  # None: wherever this process has memory
+        self._meters: dict[str, DeviceMeter] = {}
+        self._looking = True
+        self._open_meters()
 
     def read_values(self) -> list[Reading]:
         """One reading per device and metric."""
-        nvml = self._nvml
-        readings: list[Reading] = []
-        if nvml is None:
-            return readings
-        for index, (handle, metrics) in list(self._devices.items()):
-            for metric in list(metrics):
-                name, unit, read = metric
-                try:
-                    value = float(read(nvml, handle))
-                except nvml.NVMLError as error:
-                    gone = {getattr(nvml, f"NVML_ERROR_{fault}") for fault in _GONE}
-                    if getattr(error, "value", None) in gone:
-                        self.notes[f"gpu:{index}"] = f"no more readings: {error}"
-                        del self._devices[index]
-                        break
-                    self.notes[f"gpu:{index} {name}"] = str(error)
-                    metrics.remove(metric)
-                else:
-                    readings.append(Reading(f"gpu:{index}", name, value, unit))
+        if self._looking:
+            self._open_meters()
+        readings = []
+        for name, meter in self._meters.items():
+            readings += [Reading(name, *value) for value in meter.read_values()]
+            self.notes |= {f"{name} {metric}".strip(): why for metric, why in meter.notes.items()}
         return readings
 
+    def _open_meters(self) -> None:
+        wanted = list_used_devices() if self._wanted is None else [self._wanted]
+        for device in wanted:
+            meter, reason = (None, "") if device == "cpu" else open_meter(device)
+            if reason == NOT_STARTED:
+                return
+            self._looking = False
+            if meter is not None:
+                self._meters[device] = meter
+            elif reason:
+                self.notes[device] = reason
+
     def close(self) -> None:
-        """Give the driver's session back; reading afterwards gives nothing."""
-        if self._nvml is not None:
-            self._nvml.nvmlShutdown()
-            self._nvml = None
+        """Give the driver's sessions back; reading afterwards gives nothing."""
+        self._looking = False
+        for meter in self._meters.values():
+            meter.close()
 
 
-def default_sources() -> list[Source]:
-    """This process, its children, the machine, and its NVIDIA devices."""
+def default_sources(device: str | None = None) -> list[Source]:
+    """This process, its children, the machine, and the device it computes on; None: those it uses."""
     here = psutil.Process()
-    return [ProcessSource(here, "process"), WorkersSource(here), SystemSource(), NvmlSampler()]
+    return [ProcessSource(here, "process"), WorkersSource(here), SystemSource(), DeviceSampler(device)]
 
 
 def until_next_sample_s(now_s: float, period_s: float, shortest_s: float) -> float:
@@ -257,8 +211,11 @@ def until_next_sample_s(now_s: float, period_s: float, shortest_s: float) -> flo
 class Telemetry:
     """A thread that samples `hz` times a second between `start` and `stop`; 0 switches it off."""
 
-    def __init__(self, hz: float = 2.0, sources: Sequence[Source] | None = None) -> None:
+    def __init__(
+        self, hz: float = 2.0, sources: Sequence[Source] | None = None, device: str | None = None
+    ) -> None:
         self._period_s = 1.0 / hz if hz > 0 else None
+        self._device = device
         self._given = sources
         self._sources: list[Source] = []
         self._failed: dict[str, str] = {}
@@ -274,7 +231,7 @@ class Telemetry:
         """Begin to sample; sources are opened here, so that their notes are there at once."""
         if self._period_s is None or self._thread is not None:
             return
-        self._sources = list(default_sources() if self._given is None else self._given)
+        self._sources = list(default_sources(self._device) if self._given is None else self._given)
         self._end.clear()
         self._thread = threading.Thread(target=self._run_thread, name="detscope-telemetry", daemon=True)
         self._thread.start()

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from torch.profiler import record_function
 
+from detscope.machine.accelerator import find_accelerator
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import make_session, no_garbage_collection
@@ -72,7 +73,7 @@ def measure_allocations(
     probes.attach_modules(modules=True)
     borders.record_functions = True
     try:
-        with make_session(device.startswith("cuda"), profile_memory=True) as session:
+        with make_session(find_accelerator(device).activity, profile_memory=True) as session:
             for one_pass in passes:
                 with record_function(PASS_NAME):
                     one_pass()
@@ -84,7 +85,8 @@ def measure_allocations(
 
 
 def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSums:
-    wanted = "CUDA" if device.startswith("cuda") else "CPU"
+    kind = find_accelerator(device).kind.upper()
+    wanted = {kind, "HIP"} if kind == "CUDA" else {kind}  # ROCm's may be called either
     host = [event for event in events if event.name() == MEMORY or event.device_type().name == "CPU"]
     found = _PassSums()
     open_spans: list[tuple[int, str]] = []  # end, name; outermost first
@@ -103,7 +105,7 @@ def _sum_events(events: Sequence[Any], nodes: NodeTable, device: str) -> _PassSu
         if name != MEMORY:
             if event.start_thread_id() == thread:
                 open_spans.append((event.end_ns(), name))
-        elif event.device_type().name == wanted:
+        elif event.device_type().name in wanted:
             size = event.nbytes()
             live += size
             owners = stage, module, operator = _find_owners([name for _, name in open_spans], nodes)
@@ -139,6 +141,9 @@ def _make_figures(found: _PassSums, device: str) -> dict[str, Any]:
     what, count = WHAT.format(device=device), found.count
     if not count:
         return {"what": what, "passes": 0, "peak_bytes": None, "why": "no pass ran"}
+    if not found.whole.allocated and device != "cpu":
+        why = f"torch's profiler saw no allocation on {device}"
+        return {"what": what, "passes": count, "peak_bytes": None, "why": why}
     largest = sorted(found.single, key=lambda item: -item[0])[:LARGEST]
     modules = sorted(found.modules.items(), key=lambda item: -item[1].allocated)[:LARGEST]
     return {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from detscope.faults import error_text
-from detscope.machine.limits import host_memory_ran_out
+from detscope.machine.limits import explain_exhausted_memory
 from detscope.record.steps.events import ENTER, MARK, decode_events
 from detscope.record.steps.nodes import NodeTable
 
@@ -33,31 +31,15 @@ def find_out_of_memory(error: BaseException | None, device: str) -> MemoryFailur
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        found = _read_error(error)
+        found = explain_exhausted_memory(error)
         if found is not None:
-            status, text = found
-            where = device if status == "oom_device" else "cpu"
+            which, text = found
+            where = device if which == "device" else "cpu"
             lines = (line for line in text.splitlines() if read_requested_bytes(line) is not None)
             message = next(lines, text)[:_MESSAGE_LENGTH]
-            return MemoryFailure(status, where, read_requested_bytes(text), message)
+            return MemoryFailure(f"oom_{which}", where, read_requested_bytes(text), message)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
-
-
-def _read_error(error: BaseException) -> tuple[str, str] | None:
-    """Which memory ran out and the words that say so."""
-    text = error_text(error)
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return "oom_host", text
-    if not isinstance(error, RuntimeError):
-        return None
-    import torch
-
-    if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in text:
-        return "oom_device", text
-    # a loader worker's error arrives as text inside another of the same kind
-    words = host_memory_ran_out(text)
-    return ("oom_host", words) if words is not None else None
 
 
 def read_requested_bytes(message: str) -> int | None:

@@ -9,6 +9,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Any
 
+from detscope.machine.device_memory import may_hold, round_block
 from detscope.record.memory.live import INPUTS, HeldTensor, format_dtype, format_shape
 from detscope.record.memory.trace import NO_OPERATOR, NOWHERE, Change, MemoryTrace, OperatorContext
 from detscope.record.model.borders import SeenTensor
@@ -17,6 +18,8 @@ from detscope.record.steps.nodes import NodeTable
 
 ACTIVATIONS, TEMPORARY, WORKSPACE, UNKNOWN = "activations", "temporary", "workspace", "unknown"
 ALLOCATED_BEFORE = -1  # as a step
+# operators that cuBLAS computes
+PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_addmm"))
 # of things at one moment: a phase ends before another begins
 _END, _BEGIN, _HOLDERS, _SEEN, _GONE = range(5)
 
@@ -40,6 +43,7 @@ class MemoryBlock:
     name: str | None = None
     shape: str | None = None
     dtype: str | None = None
+    seen_bytes: int = 0  # of the largest tensor that was seen in it
 
 
 Row = tuple[Any, ...]
@@ -71,10 +75,14 @@ class MemoryLedger:
     """Blocks that are alive, and rows of those that were."""
 
     def __init__(
-        self, nodes: NodeTable, block_bytes: Callable[[HeldTensor], int] = lambda held: held.bytes
+        self,
+        nodes: NodeTable,
+        block_bytes: Callable[[HeldTensor], int] = lambda held: held.bytes,
+        library_bytes: int | None = None,
     ) -> None:
         self._nodes = nodes
         self._block_bytes = block_bytes
+        self._library_bytes = library_bytes  # of a workspace that cuBLAS keeps; None: there is no cuBLAS
         self.live: dict[int, MemoryBlock] = {}
         self.rows: list[Row] = []
         self.unknown_frees = self.unknown_free_bytes = self.unseen_frees = 0
@@ -89,7 +97,7 @@ class MemoryLedger:
         # by module, operator, direction and bytes: what was seen of blocks like that in any step
         self._portrait: dict[tuple[int, str | None, str | None, int], tuple[str, str]] = {}
         # by module and bytes: what passed its border
-        self._shapes: dict[tuple[int, int], tuple[str, str]] = {}
+        self._shapes: dict[int, dict[int, tuple[str, str]]] = {}
 
     def add_step(self, trace: MemoryTrace, observed: StepObservations) -> None:
         """Account for one step."""
@@ -132,10 +140,13 @@ class MemoryLedger:
             self.identify_blocks(item, time_ns, self._open_phase)
         elif what == _SEEN:
             size = item.shape.numel() * item.dtype.itemsize
-            texts = self._shapes[item.owner, size] = format_shape(item.shape), format_dtype(item.dtype)
+            texts = format_shape(item.shape), format_dtype(item.dtype)
+            self._shapes.setdefault(item.owner, {})[size] = texts
             block = self.live.get(item.address)
-            if block is not None and block.name is None and block.bytes == size:
-                block.shape, block.dtype = texts
+            if block is None or block.name is not None or block.seen_bytes > size:
+                return
+            if block.bytes == size or (block.device != "cpu" and may_hold(block.bytes, size)):
+                (block.shape, block.dtype), block.seen_bytes = texts, size
         else:
             time_ns, block = self._next_time(time_ns), self.live.get(item)
             if block is not None and not block.reported:
@@ -229,6 +240,10 @@ class MemoryLedger:
         """By when and where a block was made and let go; `last_step`: recording ended before that."""
         if block.category is not None:
             return block.category
+        is_product = (block.place.operator or "").startswith(PRODUCTS)
+        if is_product and block.bytes == self._library_bytes and block.device != "cpu":
+            block.name = "cuBLAS"
+            return WORKSPACE
         if block.step == ALLOCATED_BEFORE:
             return UNKNOWN
         same_step = self._step == block.step
@@ -262,12 +277,19 @@ class MemoryLedger:
         if block.shape is not None:
             self._portrait[alike] = (block.shape, block.dtype or "")
             return
-        found = self._shapes.get((owner, block.bytes)) or self._portrait.get(alike)
+        found = self._find_border_shape(block) or self._portrait.get(alike)
         if found is None and "max_pool" in (operator or ""):  # where each maximum was
-            half = self._shapes.get((owner, block.bytes // 2), ("", ""))
-            found = (half[0], "int64") if half[1] == "float32" else None
+            half = self._find_border_shape(block, times=2)
+            found = (half[0], "int64") if half is not None and half[1] == "float32" else None
         if found is not None:
             block.shape, block.dtype = found
+
+    def _find_border_shape(self, block: MemoryBlock, times: int = 1) -> tuple[str, str] | None:
+        """What passed the border of the block's module and has its size, where `times` as large."""
+        passed = self._shapes.get(block.place.owner, {})
+        if block.device == "cpu":
+            return passed.get(block.bytes // times)
+        return next((passed[size] for size in passed if round_block(times * size) == block.bytes), None)
 
     def _close_block(self, block: MemoryBlock, time_ns: int, phase: str, run: int = NO_OPERATOR) -> None:
         del self.live[block.address]

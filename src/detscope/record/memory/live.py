@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from detscope.machine.accelerator import find_accelerator
+from detscope.machine.device_memory import round_block
 from detscope.record.foreign import WeakObjects
 from detscope.record.model.borders import attributes_of, items_of
 
@@ -52,11 +54,14 @@ def describe_tensor(tensor: torch.Tensor, category: str, name: str) -> HeldTenso
     if not address or not size:
         return None
     on_host = tensor.device.type == "cpu"
-    outside = on_host and (
-        not storage.resizable() or storage.is_shared() or (torch.cuda.is_initialized() and tensor.is_pinned())
-    )
+    outside = on_host and (not storage.resizable() or storage.is_shared() or _is_pinned(tensor))
     shape, dtype = format_shape(tensor.shape), format_dtype(tensor.dtype)
     return HeldTensor(address, size, str(tensor.device), category, name, shape, dtype, outside)
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    """Asked only once a device's driver runs: asking would start it."""
+    return (torch.cuda.is_initialized() or torch.xpu.is_initialized()) and tensor.is_pinned()
 
 
 def describe_inputs(batch: Any) -> list[tuple[torch.Tensor, HeldTensor]]:
@@ -169,12 +174,29 @@ def read_levels(step: int, workers: Iterable[int], device: str) -> list[Level]:
         if resident is not None:  # else it has ended
             found.append((f"worker {worker}", resident))
     rows: list[Level] = [(time_ns, step, "cpu", level, size) for level, size in found]
-    if device.startswith("cuda"):
-        blocks = _list_blocks(device)
-        free = sorted((block["size"] for block in blocks if block["state"] == "inactive"), reverse=True)
-        rows.append((time_ns, step, device, "reserved", torch.cuda.memory_reserved(device)))
-        rows += [(time_ns, step, device, "largest_free", size) for size in free[:LARGEST_FREE]]
-    return rows
+    return rows + [(time_ns, step, device, level, size) for level, size in _read_device_levels(device)]
+
+
+def _read_device_levels(device: str) -> Iterator[tuple[str, int]]:
+    """What the allocator reserved, what of it is free and where, and what else is used on the device."""
+    memory = find_accelerator(device).read_memory()
+    if memory is None or memory.reserved is None:
+        return
+    yield "reserved", memory.reserved
+    if memory.free is not None and memory.total is not None:
+        # the driver's context, libraries, and whoever else computes there
+        yield "beside", max(0, memory.total - memory.free - memory.reserved)
+    segments = _list_segments(device)
+    if segments is None:
+        return
+    free = [[block["size"] for block in blocks if block["state"] == "inactive"] for blocks in segments]
+    # between blocks in use: it can neither be given back nor serve a larger request
+    yield (
+        "fragmented",
+        sum(sum(own) for own, blocks in zip(free, segments, strict=True) if len(own) < len(blocks)),
+    )
+    for size in sorted((size for own in free for size in own), reverse=True)[:LARGEST_FREE]:
+        yield "largest_free", size
 
 
 def read_process_levels(pid: str) -> dict[str, int]:
@@ -193,23 +215,21 @@ def read_process_levels(pid: str) -> dict[str, int]:
     return levels
 
 
-def _list_blocks(device: str) -> list[dict[str, Any]]:
-    """What the caching allocator has, blocks in use and free ones."""
-    index = torch.device(device).index
-    wanted = torch.cuda.current_device() if index is None else index
-    return [
-        {"address": block.get("address"), **block}
-        for segment in torch.cuda.memory_snapshot()
-        if segment["device"] == wanted
-        for block in segment["blocks"]
-    ]
+def _list_segments(device: str) -> list[list[dict[str, Any]]] | None:
+    """What the caching allocator has: segments of blocks, in use and free; None where it does not tell."""
+    accelerator = find_accelerator(device)
+    snapshot = getattr(getattr(torch, accelerator.kind, None), "memory_snapshot", None)
+    if snapshot is None:
+        return None
+    return [segment["blocks"] for segment in snapshot() if segment["device"] == accelerator.index]
 
 
 def find_block_sizes(device: str) -> Callable[[HeldTensor], int]:
-    """How many bytes a tensor's block takes: on CUDA more than its storage, for sizes are rounded up."""
-    if not device.startswith("cuda"):
+    """How many bytes a tensor's block takes: on a device more than its storage, for sizes are rounded up."""
+    if find_accelerator(device).is_host:
         return lambda held: held.bytes
-    sizes = {block["address"]: int(block["size"]) for block in _list_blocks(device)}
+    blocks = (block for segment in _list_segments(device) or () for block in segment)
+    sizes = {block.get("address"): int(block["size"]) for block in blocks}
     return lambda held: (
-        sizes.get(held.address, -(-held.bytes // 512) * 512) if held.device != "cpu" else held.bytes
+        held.bytes if held.device == "cpu" else sizes.get(held.address, round_block(held.bytes))
     )

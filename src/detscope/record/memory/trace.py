@@ -66,7 +66,7 @@ class MemoryTrace:
     last_operator: tuple[int, OperatorContext] | None = None  # begin and place of the one that began last
 
 
-def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: bool) -> MemoryTrace:
+def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, on_host: bool) -> MemoryTrace:
     """Walk over the tree, outer before inner; this loop sees every operator and is kept lean."""
     trace = MemoryTrace()
     walk = _TraceWalk(trace, nodes, owners)
@@ -77,7 +77,7 @@ def read_trace(roots: Sequence[Any], nodes: NodeTable, owners: Ownership, cuda: 
         name = event.name  # the cheapest thing to ask for
         if name == MEMORY:
             extra = event.extra_fields
-            device = str(extra.device) if cuda else "cpu"
+            device = "cpu" if on_host else str(extra.device)
             changes.append((event.start_time_ns, extra.ptr, extra.alloc_size, device, place))
             continue
         if place.run == NO_OPERATOR:  # else inside an operator, where only memory is of interest
@@ -233,9 +233,7 @@ class MemorySession:
     def start(self, shapes: bool) -> None:
         """Begin to listen; shapes of operators' inputs cost as much as all the rest."""
         config = _ExperimentalConfig(disable_external_correlation=True)  # no stacks and no link to kernels
-        self._profile = make_session(
-            cuda=False, profile_memory=True, record_shapes=shapes, experimental_config=config
-        )
+        self._profile = make_session(profile_memory=True, record_shapes=shapes, experimental_config=config)
         with self._spans.close_for_a_moment():
             self._profile.start()
         self._buffer.spanning = True

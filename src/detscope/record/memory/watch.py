@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from detscope.machine.accelerator import find_accelerator
+from detscope.machine.device_memory import count_cublas_workspace
 from detscope.record.foreign import WeakObjects
 from detscope.record.memory.ledger import MemoryLedger, Row, StepObservations, TensorHolders
 from detscope.record.memory.live import (
@@ -91,6 +93,7 @@ class MemoryWatch:
         self._nodes = nodes
         self._borders = borders
         self._device = device
+        self._accelerator = find_accelerator(device)
         self._session = MemorySession(buffer, borders, spans)
         self._reserve: mmap.mmap | None = None
         start_table_threads()
@@ -122,7 +125,8 @@ class MemoryWatch:
             if self._ledger is None:
                 for node in self._nodes:
                     self._borders.find_mark(node.number)  # made now: their few bytes are not part of a step
-                self._ledger = MemoryLedger(self._nodes, find_block_sizes(self._device))
+                library = count_cublas_workspace() if self._accelerator.kind == "cuda" else None
+                self._ledger = MemoryLedger(self._nodes, find_block_sizes(self._device), library)
                 self._ledger.first_step = step
                 self._ledger.identify_blocks(everything, perf_counter_ns(), "other")
             else:
@@ -271,10 +275,10 @@ class MemoryWatch:
         self, recorded: SessionResult, events: Sequence[int], observed: StepObservations
     ) -> tuple[MemoryTrace, MemoryLedger]:
         assert self._ledger is not None  # made when the session began
-        cuda = self._device.startswith("cuda")
         with no_garbage_collection():
             owners = find_owners(events, self._nodes)
-            trace = read_trace(recorded.results.experimental_event_tree(), self._nodes, owners, cuda)
+            tree = recorded.results.experimental_event_tree()
+            trace = read_trace(tree, self._nodes, owners, self._accelerator.is_host)
             known = [mark for mark in recorded.clock if mark[1] in trace.marks]
             _, mark, before_ns = min(known, default=(0, 0, 0))  # the quickest is believed
             offset_ns = observed.offset_ns = trace.marks.get(mark, 0) - before_ns

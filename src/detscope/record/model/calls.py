@@ -129,7 +129,10 @@ def _make_around(plain: Callable[..., Any], target: CallTarget, calls: CallState
 
 
 # the way to ask has changed with torch's versions; without any, tracers keep the plain call all the same
-_fx_traces: Callable[[], bool] = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", lambda: False)
+_tracing = torch.fx._symbolic_trace
+_fx_traces: Callable[[], bool] = getattr(
+    _tracing, "_get_is_fx_tracing", lambda: bool(getattr(_tracing, "_is_fx_tracing_flag", False))
+)
 
 
 # handles the call of a module that no recorded call encloses: the plain call, the one that records what

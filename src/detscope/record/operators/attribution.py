@@ -1,29 +1,40 @@
-"""Operators to modules, in both directions. Pure: events in, tables out.
+"""Operators, kernels and copies of a window of steps to modules, phases and steps, as rows of tables.
 
-Forward: module spans stand in the same event stream and thread, so nesting decides. Backward: every
-autograd node carries the sequence number of the forward operation that made it, and each module knows
-the range of numbers it created. `AccumulateGrad` has none: the engine runs it right after the node
-that produced the gradient, and it belongs to the same module.
+The recorder knows its own modules, phases and steps; all else is found as in a file (`traces/`). Forward:
+module spans stand in the same event stream and thread, so nesting decides. Backward: every autograd node has
+the sequence number of the forward operation that made it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import polars as pl
 
-from detscope.record.operators.profiler import AUTOGRAD, OperatorEvents
+from detscope.record.operators.events import CLOCK_PREFIX, CLOCK_ROLE, SPAN_ROLE
 from detscope.record.steps.events import ENTER, EXIT, SPAN_PREFIX, decode_events
 from detscope.record.steps.nodes import NodeTable
+from detscope.runs.writer import polars_schema
+from detscope.traces.attribution import RecordedParts, TraceAttribution, attribute_events
+from detscope.traces.columns import EventColumns, TraceEvents, join_columns
+from detscope.traces.nesting import NOBODY as NOBODY
+from detscope.traces.places import ModuleIntervals, make_intervals, walk_down
+from detscope.traces.steps import PHASES, TracePhases, TraceSteps
+from detscope.traces.tables import (
+    complete_columns,
+    make_device_frame,
+    make_host_frames,
+    make_operator_frame,
+    make_texts,
+)
 
+AUTOGRAD = "autograd::engine::evaluate_function: "
 OPTIMIZER = "Optimizer."
-NOBODY = -1
+LOADER = "DataLoader.__next__"
 OPERATOR, SPAN, NODE, ACCUMULATE, OPTIMIZER_STEP = range(5)
-Context = tuple[int, str, str, str]  # owner, stage, phase, direction
 
 
 @dataclass(frozen=True)
@@ -40,14 +51,23 @@ class Ownership:
 
 
 def find_owners(events: Sequence[int], nodes: NodeTable) -> Ownership:
-    """Change points from the events of one or more steps, in order."""
+    """Change points from the events of one or more steps, in order.
+
+    Every thread counts for itself. Numbers that fall back while backward runs are those of the engine's
+    thread, which runs a module again; they say nothing about the nodes of the thread that ran forward.
+    """
     stack: list[tuple[int, str]] = []
     points: dict[int, tuple[int, str]] = {}
+    highest, in_backward = -1, 0
     for number, what, _, sequence in decode_events(events):
-        if sequence < 0 or what not in (ENTER, EXIT):
+        node = nodes[number]
+        if node.kind == "phase" and node.path == "backward":
+            in_backward += (what == ENTER) - (what == EXIT)
+        if sequence < 0 or what not in (ENTER, EXIT) or (in_backward > 0 and sequence < highest):
             continue
+        highest = sequence
         if what == ENTER:
-            stage = nodes[number].stage_within(stack[-1][1] if stack else None) or ""
+            stage = node.stage_within(stack[-1][1] if stack else None) or ""
             stack.append((number, stage))
         else:
             while stack and stack.pop()[0] != number:
@@ -55,119 +75,6 @@ def find_owners(events: Sequence[int], nodes: NodeTable) -> Ownership:
         points[sequence] = stack[-1] if stack else (NOBODY, "")
     ordered = sorted(points.items())
     return Ownership(tuple(sequence for sequence, _ in ordered), tuple(owner for _, owner in ordered))
-
-
-@dataclass
-class Attribution:
-    """The result for a window of steps."""
-
-    operators: pl.DataFrame  # the run's `ops` table
-    host: pl.DataFrame  # name, start_ns, wall_ns of every operator, in the recorder's clock
-    device: pl.DataFrame  # the same of every kernel and copy
-    backward_ns: int
-    backward_in_modules_ns: int
-    kernels_unlinked: int
-    offset_ns: int = 0  # the profiler's clock less the recorder's
-    context_of: list[int] = field(default_factory=list)  # by event: index into contexts, -1: not an operator
-    contexts: list[Context] = field(default_factory=list)
-
-
-def attribute_operators(raw: OperatorEvents, nodes: NodeTable, events: Sequence[int]) -> Attribution:
-    """Give every operator of the window a module, a stage, a phase and a direction."""
-    starts, durations = np.asarray(raw.starts_ns), np.asarray(raw.durations_ns)
-    on_device = np.zeros(len(raw), bool) if raw.on_device is None else np.asarray(raw.on_device)
-    waits = np.zeros(len(raw), bool) if raw.device is None else np.asarray(raw.device.kinds) == "sync"
-    order = np.lexsort((-durations, starts, np.asarray(raw.threads)))
-    order = order[~(on_device | waits)[order]]
-    sweep = _EventSweep(raw, nodes, find_owners(events, nodes))
-    sweep.run_events(order.tolist())
-    offset_ns = _find_clock_offset(raw, sweep.span_indices, events)
-    table = _make_operator_table(raw, sweep, nodes, on_device)
-    return Attribution(
-        table.drop("index"),
-        _make_intervals(raw, table["index"].explode().to_numpy(), starts - offset_ns, durations),
-        _make_intervals(raw, np.flatnonzero(on_device), starts - offset_ns, durations),
-        sweep.backward_ns,
-        sweep.backward_in_modules_ns,
-        sweep.kernels_unlinked,
-        offset_ns,
-        sweep.context_of,
-        sweep.contexts,
-    )
-
-
-class _EventSweep:
-    """One pass over the host events of all threads, outer before inner."""
-
-    def __init__(self, raw: OperatorEvents, nodes: NodeTable, owners: Ownership) -> None:
-        self.raw = raw
-        self.nodes = nodes
-        self.owners = owners
-        self.contexts: list[Context] = [(NOBODY, "", "other", "forward")]
-        self._numbers: dict[Context, int] = {self.contexts[0]: 0}
-        self.context_of = [-1] * len(raw)  # -1: not an operator
-        self.below_ns = [0] * len(raw)  # time of operators directly below
-        self.span_indices: list[int] = []
-        self.backward_ns = self.backward_in_modules_ns = self.kernels_unlinked = 0
-
-    def run_events(self, order: list[int]) -> None:
-        """Walk over the events; this loop sees every operator and is kept lean."""
-        raw, context_of, below_ns = self.raw, self.context_of, self.below_ns
-        names, starts, durations, threads = raw.names, raw.starts_ns, raw.durations_ns, raw.threads
-        kinds = {name: classify_name(name) for name in set(names)}
-        ends: list[int] = []
-        contexts: list[int] = []
-        operators: list[int] = []  # the innermost operator; -1 where there is none
-        thread, last_owner = None, (NOBODY, "")
-        for index in order:
-            start = starts[index]
-            if threads[index] != thread:
-                thread, last_owner = threads[index], (NOBODY, "")
-                ends, contexts, operators = [], [], []
-            while ends and ends[-1] <= start:
-                ends.pop()
-                contexts.pop()
-                operators.pop()
-            context = contexts[-1] if ends else 0
-            above = operators[-1] if ends else -1
-            kind = kinds[names[index]]
-            duration = durations[index]
-            if kind != OPERATOR:
-                context, last_owner = self._enter_special(index, kind, context, last_owner)
-            ends.append(start + duration)
-            contexts.append(context)
-            if kind == SPAN:
-                operators.append(above)
-                continue
-            operators.append(index)
-            context_of[index] = context
-            if above >= 0:
-                below_ns[above] += duration
-
-    def _enter_special(
-        self, index: int, kind: int, context: int, last_owner: tuple[int, str]
-    ) -> tuple[int, tuple[int, str]]:
-        """The context inside a module span, an autograd node or an optimizer step."""
-        owner, stage, phase, direction = self.contexts[context]
-        if kind == SPAN:
-            self.span_indices.append(index)
-            node = self.nodes[int(self.raw.names[index][len(SPAN_PREFIX) :])]
-            inside = ("backward", "recompute") if phase == "backward" else ("forward", "forward")
-            entered: Context = (node.number, node.stage_within(stage) or "", *inside)
-        elif kind == OPTIMIZER_STEP:
-            entered = (owner, stage, "optimizer", direction)
-        else:
-            sequence = self.raw.sequences[index]
-            if kind == NODE and sequence >= 0:
-                last_owner = self.owners.owner_at(sequence)
-            self.backward_ns += self.raw.durations_ns[index]
-            if last_owner[0] != NOBODY:
-                self.backward_in_modules_ns += self.raw.durations_ns[index]
-            entered = (*last_owner, "backward", "backward")
-        number = self._numbers.setdefault(entered, len(self.contexts))
-        if number == len(self.contexts):
-            self.contexts.append(entered)
-        return number, last_owner
 
 
 def classify_name(name: str) -> int:
@@ -179,88 +86,112 @@ def classify_name(name: str) -> int:
     return OPTIMIZER_STEP if name.startswith(OPTIMIZER) else OPERATOR
 
 
-def _make_operator_table(
-    raw: OperatorEvents, sweep: _EventSweep, nodes: NodeTable, on_device: np.typing.NDArray[np.bool_]
-) -> pl.DataFrame:
-    """Operators of one name, place and shape as one row; `index` lists which events they were."""
-    # kernel time by the host event that launched it; kernels without one are counted
-    device_ns, kernels = [0] * len(raw), [0] * len(raw)
-    if raw.correlations is not None:
-        launched_by = {
-            raw.correlations[index]: index for index, context in enumerate(sweep.context_of) if context >= 0
-        }
-        for index in np.flatnonzero(on_device).tolist():
-            launcher = launched_by.get(raw.correlations[index])
-            if launcher is None:
-                sweep.kernels_unlinked += 1
-            else:
-                device_ns[launcher] += raw.durations_ns[index]
-                kernels[launcher] += 1
-    frame = pl.DataFrame(
-        {
-            "name": raw.names,
-            "context": sweep.context_of,
-            "shapes": [raw.shapes.get(index, "") for index in range(len(raw))],
-            "total_ns": raw.durations_ns,
-            "below_ns": sweep.below_ns,
-            "device_ns": device_ns,
-            "kernels": kernels,
-        }
-    ).with_row_index()
-    grouped = (
-        frame.filter(pl.col("context") >= 0)
-        .group_by("name", "context", "shapes", maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("total_ns").sum(),
-            (pl.col("total_ns") - pl.col("below_ns")).sum().alias("self_ns"),
-            pl.col("device_ns").sum(),
-            pl.col("kernels").sum(),
-            pl.col("index"),
-        )
+@dataclass(frozen=True)
+class StepSpan:
+    """One step of the operator window, in the recorder's clock."""
+
+    index: int
+    start_ns: int
+    waited_ns: int  # when its batch had arrived
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The result for a window of steps."""
+
+    operators: pl.DataFrame  # the run's `ops` table
+    host: pl.DataFrame  # name, start_ns, wall_ns of every operator, in the recorder's clock
+    device: pl.DataFrame  # the same of every kernel and copy
+    backward_ns: int
+    backward_in_modules_ns: int
+    kernels_unlinked: int
+    found: TraceAttribution
+
+
+def attribute_operators(
+    raw: TraceEvents, nodes: NodeTable, events: Sequence[int], steps: Sequence[StepSpan] = ()
+) -> Attribution:
+    """Give every operator of the steps (without any: of the window) a module, stage, phase and direction."""
+    spans, offset_ns = raw.own.get(SPAN_ROLE) or join_columns(), _find_clock_offset(raw)
+    first = spans.thread[np.argsort(spans.start_ns, kind="stable")[:1]].tolist()
+    numbers, starts, waited, ends = np.array([astuple(step) for step in steps], np.int64).reshape(-1, 4).T
+    starts, waited, ends = starts + offset_ns, waited + offset_ns, ends + offset_ns
+    loader = np.full(len(steps), len(raw.names), np.int32)
+    waits = EventColumns(starts, waited - starts, loader, np.full(len(steps), NOBODY, np.int32))
+    own = {**raw.own, "own loader": waits.take_rows(waited > starts)}
+    raw = replace(raw, names=[*raw.names, LOADER], own=own)
+    parts = RecordedParts(
+        *_find_places(raw, spans, nodes),
+        _find_phases(events, nodes, offset_ns),
+        TraceSteps(numbers, starts, ends, [f"step {step.index}" for step in steps], "recorded steps"),
+        next(iter(first), None),
     )
-    places = pl.DataFrame(
-        [
-            (number, None if owner == NOBODY else nodes[owner].path, stage, phase, direction)
-            for number, (owner, stage, phase, direction) in enumerate(sweep.contexts)
-        ],
-        schema={"context": pl.Int64, **dict.fromkeys(("module", "stage", "phase", "direction"), pl.String)},
-        orient="row",
-    )
-    device = pl.col("device_ns") if raw.on_device is not None else pl.lit(None, pl.Int64).alias("device_ns")
-    return grouped.join(places, on="context", how="left").select(
-        *("name", "module", "stage", "phase", "direction", "shapes", "count", "total_ns", "self_ns"),
-        device,
-        "kernels",
-        "index",
+    found = attribute_events(raw, -offset_ns, parts)
+    work = raw.is_work
+    return Attribution(
+        complete_columns("ops", make_operator_frame(found), 0),
+        _list_intervals(raw, raw.operators, offset_ns),
+        _list_intervals(raw, raw.device.take_rows(work), offset_ns),
+        *found.backward_times,
+        int((work & (found.launch_operator < 0)).sum()),
+        found,
     )
 
 
-def _make_intervals(
-    raw: OperatorEvents,
-    indices: np.typing.NDArray[np.integer],
-    starts: np.typing.NDArray[np.int64],
-    durations: np.typing.NDArray[np.int64],
-) -> pl.DataFrame:
-    chosen = np.sort(indices)
-    return pl.DataFrame(
-        {
-            "name": pl.Series(raw.names, dtype=pl.String).gather(chosen),
-            "start_ns": starts[chosen],
-            "wall_ns": durations[chosen],
-        },
-        schema={"name": pl.String, "start_ns": pl.Int64, "wall_ns": pl.Int64},
-    )
+def make_device_tables(result: Attribution, rank: int = 0) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+    """The tables `device_events` and `host_events` of a window; None where no device was recorded."""
+    found = result.found
+    if not len(found.trace.device) and not len(found.trace.runtime):
+        return None
+    host = [pl.DataFrame(schema=polars_schema("host_events"))]
+    host += [complete_columns("host_events", frame, rank) for frame in make_host_frames(found)]
+    return complete_columns("device_events", make_device_frame(found), rank), pl.concat(host)
 
 
-def _find_clock_offset(raw: OperatorEvents, spans: list[int], events: Sequence[int]) -> int:
-    """The profiler's clock less ours, from the module spans that both wrote."""
-    ours = [
-        time_ns for _, what, time_ns, sequence in decode_events(events) if what == ENTER and sequence >= 0
-    ]
-    theirs = sorted(raw.starts_ns[index] for index in spans)
-    if not ours or not theirs:
+def _find_places(
+    raw: TraceEvents, spans: EventColumns, nodes: NodeTable
+) -> tuple[ModuleIntervals, ModuleIntervals]:
+    """Modules and stages, by the spans that the recorder wrote into the profile."""
+    known = [nodes[number] for number in raw.map_names(spans, lambda name: int(name[len(SPAN_PREFIX) :]))]
+    types = {node.path: node.type_name for node in known}
+    modules = make_intervals(raw, spans, [node.path for node in known], types, "recorded modules")
+    stages: dict[int, str | None] = {}
+    for index, parent in walk_down(modules.nest):
+        stages[index] = known[index].stage_within(stages.get(parent))
+    staged = [index for index, node in enumerate(known) if node.stage is not None]
+    paths = [stages[index] or "" for index in staged]
+    return modules, make_intervals(raw, spans.take_rows(staged), paths, {}, "recorded stages")
+
+
+def _find_phases(events: Sequence[int], nodes: NodeTable, offset_ns: int) -> TracePhases | None:
+    """Stretches of one phase each, in the profiler's clock; None where none was marked."""
+    rows: list[tuple[int, int, int]] = []
+    under_way: list[int] = []
+    since_ns = 0
+    for number, what, time_ns, _ in decode_events(events):
+        if nodes[number].kind != "phase" or what not in (ENTER, EXIT):
+            continue
+        phase = PHASES.index(nodes[number].path)
+        if under_way and time_ns > since_ns:
+            rows.append((since_ns + offset_ns, time_ns + offset_ns, under_way[-1]))
+        if what == ENTER:
+            under_way.append(phase)
+        elif phase in under_way:
+            del under_way[len(under_way) - 1 - under_way[::-1].index(phase) :]
+        since_ns = time_ns
+    return TracePhases(*np.array(rows, np.int64).T) if rows else None
+
+
+def _list_intervals(raw: TraceEvents, columns: EventColumns, offset_ns: int) -> pl.DataFrame:
+    names = make_texts(raw.names, columns.name)
+    return pl.DataFrame({"name": names, "start_ns": columns.start_ns - offset_ns, "wall_ns": columns.wall_ns})
+
+
+def _find_clock_offset(raw: TraceEvents) -> int:
+    """The profiler's clock less ours, by moments that both have seen; the one held up least tells."""
+    moments = raw.own.get(CLOCK_ROLE)
+    if moments is None:
         return 0
-    if len(ours) != len(theirs):
-        return theirs[0] - ours[0]
-    return int(median(b - a for a, b in zip(ours, theirs, strict=True)))
+    ours = raw.map_names(moments, lambda name: int(name[len(CLOCK_PREFIX) :]))
+    return int((moments.start_ns - np.array(ours, np.int64)).min())

@@ -33,6 +33,14 @@ NEW_MODULES = (
 NO_MODULE = (
     "cannot tell forward from other: no module was called from Python (compiled code, or plain functions)"
 )
+_REPLICAS = (
+    "DataParallel: copies of the model run in threads of their own, one per device: their modules cannot be"
+    " told apart, and times of a device are the first one's"
+)
+_SHARDS = (
+    "FSDP: parameters are gathered and gradients scattered beside the model's own stream: a module's time"
+    " holds its waiting for them"
+)
 NO_STEP = "no step was seen: the script ended before it had called a model and gone on"
 OWN_PROFILER = (
     "the script has a profiler of its own, and only one can run at a time: operators and memory by blocks are"
@@ -66,6 +74,13 @@ def find_exit_code(error: BaseException | None) -> int:
     if not isinstance(error, SystemExit):
         return int(error is not None)
     return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
+def note_wrappers(outermost: Any, wrappers: Sequence[str]) -> list[str]:
+    """What is to be known of a model that is wrapped to run on several devices."""
+    kinds = {kind.__name__ for kind in type(outermost).__mro__} | set(wrappers)
+    notes = [_REPLICAS] if "DataParallel" in kinds else []
+    return notes + ([_SHARDS] if kinds & {"FullyShardedDataParallel", "FSDPModule"} else [])
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from detscope.record.script.closing import (
     find_outcome,
     note_other,
     note_parts,
+    note_wrappers,
     read_step_figures,
     write_empty_run,
 )
@@ -380,6 +381,8 @@ class ScriptRecording:
             recorder.note(text)
         if compiled:
             recorder.record_phases_only(COMPILED)
+        for text in note_wrappers(outermost, self.model.wrappers if self.model else ()):
+            recorder.note(text)
         self._sampler.start()
         return recorder
 

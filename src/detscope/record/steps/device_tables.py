@@ -81,6 +81,8 @@ class DeviceTables:
             self._waiting.append(WaitingStep(step.index, step.mode, events, step.marked, traced))
         if step.mode == RECORDED:
             self._marks.append(len({id(event.mark.event) for event in events}))
+            if step.marked:
+                self._plan.learn_marks(self._marks[-1])
             self._walls_ns.append(step.end_ns - step.start_ns)
         self.write_ready()
 
@@ -141,9 +143,10 @@ class DeviceTables:
             writer.append_rows("device_steps", rows)
             if number or step.mode == BARE:
                 continue
-            if step.mode != WARMUP:
-                spans = make_device_span_rows(step.index, self._nodes, account, step.marked, ways)
-                writer.append_rows("device_spans", spans)
+            if step.mode == WARMUP:
+                continue
+            spans = make_device_span_rows(step.index, self._nodes, account, step.marked, ways)
+            writer.append_rows("device_spans", spans)
             if step.traced:
                 drawn = make_timeline_rows(step.index, self._nodes, account.wall, "device ")
                 writer.append_rows("timeline", drawn)

@@ -18,6 +18,7 @@ class Schedule:
     modules_dense: int = 256  # recorded steps with all modules; later ones are thinned
     modules_thinned_to: int = 8  # ... to one in this many
     memory_steps: int = 0  # right after the warm-up: recorded block by block, their times are not shown
+    settles: bool = False  # a device whose queue the window has emptied: the step after it is like the first
     seed: int = 0  # of the places of bare steps; ranks of one training share it
 
     def mode_of(self, index: int) -> str:
@@ -30,6 +31,8 @@ class Schedule:
             return MEMORY
         if self.operators_after <= measured < self.operators_after + self.operator_steps:
             return OPERATORS
+        if self.settles and self.operator_steps and measured == self.operators_after + self.operator_steps:
+            return WARMUP
         if self.bare_every <= 1:
             return RECORDED
         # of each group of `bare_every` steps one is bare, drawn: what recurs (workers, logging) never falls

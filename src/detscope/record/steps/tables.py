@@ -16,9 +16,8 @@ from detscope.record.content import BatchContent
 from detscope.record.device.clock import Mark
 from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
-from detscope.record.operators.attribution import attribute_operators
-from detscope.record.operators.device_rows import StepSpan, make_device_tables
-from detscope.record.operators.profiler import OperatorEvents, no_garbage_collection
+from detscope.record.operators.attribution import StepSpan, attribute_operators, make_device_tables
+from detscope.record.operators.profiler import no_garbage_collection
 from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import PHASES, NodeTable
@@ -32,6 +31,7 @@ from detscope.record.steps.rows import (
 )
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
+from detscope.traces.columns import TraceEvents
 
 _COUNTS = ("network_pixels", "padded_pixels", "proposals", "sampled_rois", "detections")
 _DATA = PHASES.index("data")
@@ -166,13 +166,13 @@ class StepTables:
             for table, frame in frames:
                 self._writer.append_frame(table, frame, sorted_by="step")
 
-    def add_operators(self, raw: OperatorEvents) -> None:
+    def add_operators(self, raw: TraceEvents) -> None:
         """Take the operators of a window that has just ended; windows that were cut in two are summed up."""
         spans = self.operator_spans
         with no_garbage_collection():
-            result = attribute_operators(raw, self._nodes, self._operator_events)
+            result = attribute_operators(raw, self._nodes, self._operator_events, spans)
             self._writer.append_frame("ops", result.operators)
-            frames = make_device_tables(raw, result, self._nodes, self._operator_events, spans)
+            frames = make_device_tables(result)
             for table, frame in zip(("device_events", "host_events"), frames or (), strict=False):
                 self._writer.append_frame(table, frame)
             if self._drawn_until_ns:

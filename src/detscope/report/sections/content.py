@@ -49,7 +49,7 @@ def section(data: ReportData) -> Section | Absent:
             choices.append((name, [_scatter_of(pairs[:MOST_POINTS], name)]))
     if not choices:
         return Absent("Cost against content", "what was in the steps is not known")
-    axes = Axis(), Axis("ms", lowest=0)
+    axes = Axis(), Axis("ms" if data.device_steps is None else "ms on the device", lowest=0)
     blocks: list[Block] = [
         Facts(list(_content_facts(data.summary.content)), full=False),
         Chart(

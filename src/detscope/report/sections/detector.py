@@ -24,6 +24,12 @@ from detscope.report.model import (
 )
 from detscope.report.sections import SectionPart
 
+_DEFINITION = (
+    "Stages from image to boxes; a stage holds its parts. Forward is wall time inside the stage, backward"
+    " the time the autograd engine spends on what the stage made."
+)
+_ON_DEVICE = "Both are the device's time, with what it stood idle in them; the host's is beside it."
+
 
 def section(data: ReportData) -> Section | Absent:
     """Stages in the order of the model."""
@@ -40,8 +46,7 @@ def section(data: ReportData) -> Section | Absent:
         "detector",
         "The detector",
         _headline(top),
-        "Stages from image to boxes; a stage holds its parts. Forward is wall time inside the stage, backward"
-        " the time the autograd engine spends on what the stage made.",
+        _DEFINITION if all(stage.clock == "host" for stage in stages) else f"{_DEFINITION} {_ON_DEVICE}",
         blocks,
     )
 
@@ -100,6 +105,9 @@ def _stages_table(stages: Sequence[StageFigures]) -> Table:
     if any(stage.backward_ms for stage in stages):
         columns += [Column("forward ms", "ms"), Column("backward ms", "ms")]
         rows = [[*row, stage.forward_ms, stage.backward_ms] for row, stage in zip(rows, stages, strict=True)]
+    if any(stage.host_ms is not None for stage in stages):
+        columns += [Column("idle ms", "ms", brief=False), Column("host ms", "ms")]
+        rows = [[*row, stage.idle_ms, stage.host_ms] for row, stage in zip(rows, stages, strict=True)]
     if any(stage.n for stage in stages):
         known = any(stage.p95 is not None for stage in stages)
         columns += [Column("median ms", "ms"), Column("p95 ms", "ms", brief=known)]

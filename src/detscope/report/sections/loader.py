@@ -65,14 +65,19 @@ def _loader_facts(loader: LoaderFigures) -> Iterator[Fact]:
     yield Fact("loader", f"can deliver {can}; the loop could take {could}")
     received = loader.receive_ms
     part = f", {with_unit(received, 'ms')} of it to receive what was made" if received is not None else ""
-    yield Fact("", f"the loop waited {with_unit(loader.wait_ms, 'ms')} per step for data{part}")
+    if loader.host_wait_ms is None:
+        yield Fact("", f"the loop waited {with_unit(loader.wait_ms, 'ms')} per step for data{part}")
+    else:
+        hosts = f"the host waited {with_unit(loader.host_wait_ms, 'ms')} per step for data"
+        yield Fact("", f"{hosts}, the device {with_unit(loader.wait_ms, 'ms')}{part}")
 
 
 def _headline(loader: LoaderFigures) -> str:
     capacity, demand = loader.capacity_images_per_s, loader.demand_images_per_s
     wait = with_unit(loader.wait_ms, "ms")
     if capacity is None or demand is None:
-        return f"The loop waits {wait} per step for data"
+        who = "loop" if loader.host_wait_ms is None else "device"
+        return f"The {who} waits {wait} per step for data"
     if loader.num_workers == 0:
         return f"The loop loads its own data: {wait} of every step"
     keeps = "keep up" if capacity >= demand else "do not keep up"

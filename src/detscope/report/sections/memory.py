@@ -218,6 +218,17 @@ def _level_facts(account: MemoryAccount) -> Iterator[Fact]:
         free = ", ".join(with_unit(size, "bytes") for size in gap.largest_free_bytes)
         tail = f"; largest free blocks {free}" if free else ""
         yield Fact("", f"{with_unit(gap.bytes, 'bytes')} reserved and not allocated{tail}")
+        if gap.fragmented_bytes is not None:
+            yield Fact(
+                "", f"{with_unit(gap.fragmented_bytes, 'bytes')} of these fragmented: between blocks in use"
+            )
+    if levels.context_bytes is not None:
+        most = f", {with_unit(levels.beside_bytes, 'bytes')} at most"
+        yield Fact(
+            "context",
+            f"{with_unit(levels.context_bytes, 'bytes')} at the start{most}: driver, libraries,"
+            " and other processes on the device",
+        )
     rise = levels.process_growth_bytes
     rose = f", {with_unit(rise, 'bytes')} above its begin" if rise is not None else ""
     yield Fact("process", _level_text(levels.process_bytes, levels.process_why) + rose)

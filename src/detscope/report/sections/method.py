@@ -35,7 +35,10 @@ def _headline(cost: OwnCost) -> str:
     if cost.value is None:
         return f"What recording costs is not known: {cost.why}"
     ends = interval(cost.ci95)
-    return f"Steps take {number(cost.value, 3)} times as long as without a recorder, 95 % interval {ends}"
+    whose = " by the device's clock" if cost.clock == "device" else ""
+    return (
+        f"Steps take {number(cost.value, 3)} times as long as without a recorder{whose}, 95 % interval {ends}"
+    )
 
 
 def _run_facts(data: ReportData) -> Iterator[tuple[str, str]]:
@@ -56,6 +59,13 @@ def _flatten_facts(name: str, value: Fact) -> Iterator[tuple[str, str]]:
         yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def _tell_most(row: TelemetryFigures) -> str:
+    """The highest sample; of a running total what came to it."""
+    if row.total is not None:
+        return f"{with_unit(row.total, row.unit or '')} in all"
+    return "" if row.max is None else with_unit(row.max, row.unit or "")
+
+
 def _telemetry_tables(telemetry: Sequence[TelemetryFigures]) -> Iterator[Table]:
     """What the machine did meanwhile; cores and workers one by one are left to the page."""
     single = [row for row in telemetry if row.source.startswith(("core:", "worker:"))]
@@ -70,8 +80,8 @@ def _telemetry_tables(telemetry: Sequence[TelemetryFigures]) -> Iterator[Table]:
             [
                 row.source,
                 row.metric.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
-                with_unit(row.mean, row.unit or ""),
-                with_unit(row.max, row.unit or ""),
+                with_unit(row.mean, row.unit or "") if row.total is None else "",
+                _tell_most(row),
                 row.n,
             ]
             for row in chosen

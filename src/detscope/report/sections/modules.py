@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from detscope.analyze.drawing import ReportData, tree_of
+from detscope.analyze.step.clocks import Clocks
 from detscope.analyze.step.modules import OUTSIDE, ROOT, ModuleFigures
 from detscope.report.colours import PALETTE, paler
-from detscope.report.figures import percent, with_unit
+from detscope.report.figures import number, percent, with_unit
 from detscope.report.model import BRIEF_ROWS, Absent, Chart, Column, Kind, Section, Table, Tree, Value
 from detscope.report.sections import SectionPart
 
+_DEFINITION = (
+    "Self time is a module's own, without the modules below it; self times add up to the forward and the"
+    " backward phase. Click a block to zoom in, the bar above to zoom out."
+)
 # An ancestor whose own code takes less than this share of its time only repeats its children.
 USEFUL_SELF_SHARE = 0.05
 Measure = Callable[[ModuleFigures], float | None]
@@ -33,6 +38,9 @@ COLUMNS: tuple[tuple[str, Kind, bool, Callable[[ModuleFigures], Value]], ...] = 
     ("self backward ms", "ms", False, lambda row: row.self_backward_ms),
     ("total ms", "ms", True, lambda row: row.total_ms),
     ("share of the step", "share", True, lambda row: row.share),
+    ("idle ms", "ms", False, lambda row: row.idle_ms),
+    ("host ms", "ms", True, lambda row: row.host_ms),
+    ("remark", "sentence", False, lambda row: row.why),
     ("parameters", "count", False, lambda row: row.parameters),
     ("memory at peak", "bytes", False, lambda row: row.memory_bytes),
     ("FLOPs forward", "number", False, lambda row: row.flops_forward),
@@ -49,18 +57,37 @@ def section(data: ReportData) -> Section | Absent:
         "modules",
         "Modules",
         _headline(modules),
-        "Self time is a module's own, without the modules below it; self times add up to the forward and the"
-        " backward phase. Click a block to zoom in, the bar above to zoom out.",
+        _DEFINITION if data.summary.clocks.clock == "host" else _tell_marks(data.summary.clocks),
         [_icicle_of(modules), _full_table(modules), _brief_table(modules)],
     )
+
+
+def _tell_marks(clocks: Clocks) -> str:
+    """What the times are, and which modules have none."""
+    text = f"Times are the device's, by its {clocks.source}. {_DEFINITION}"
+    without = [
+        f"{len(paths)} {words}"
+        for paths, words in (
+            (clocks.below_mark, "take less than a mark"),
+            (clocks.unmarked, "had no turn yet"),
+        )
+        if paths and clocks.source == "marks"
+    ]
+    if without:
+        text += f" Without a time of their own: {', '.join(without)}; it is in their caller's."
+    if clocks.modules_over_ms:
+        text += f" By marks in turn own times are {number(clocks.modules_over_ms)} ms more than their phases."
+    return text
 
 
 def _headline(modules: Sequence[ModuleFigures]) -> str:
     leaves = [row for row in modules if row.path not in (ROOT, OUTSIDE)]
     if not leaves:
         return "One module"
-    top = max(leaves, key=lambda row: row.self_ms)
-    whole = sum(row.self_ms for row in modules) or 1.0
+    top = max(leaves, key=lambda row: row.self_ms or 0.0)
+    if top.self_ms is None:
+        return "The device's clock has no time of a module yet"
+    whole = sum(row.self_ms or 0.0 for row in modules) or 1.0
     return (
         f"{top.path} takes {with_unit(top.self_ms, 'ms')}, {percent(top.self_ms / whole)} of the model's time"
     )
@@ -117,7 +144,7 @@ def _full_table(modules: Sequence[ModuleFigures]) -> Table:
 def _brief_table(modules: Sequence[ModuleFigures]) -> Table:
     """Those that cost most by themselves: ancestors that only repeat their children are left out."""
     chosen = top_modules(modules)
-    brief = [one for one in COLUMNS if one[2]]
+    brief = [one for one in COLUMNS if one[2] and any(one[3](row) is not None for row in modules)]
     if not any(row.backward_ms for row in chosen):
         brief = [one for one in brief if not one[0].startswith(("forward", "backward"))]
     columns = [Column("module", "code"), *(Column(title, kind) for title, kind, _, _ in brief)]
@@ -132,7 +159,7 @@ def top_modules(modules: Sequence[ModuleFigures], most: int = BRIEF_ROWS) -> lis
     useful = [
         row
         for row in modules
-        if row.path != ROOT and row.total_ms > 0 and row.self_ms >= USEFUL_SELF_SHARE * row.total_ms
+        if row.path != ROOT and row.total_ms and (row.self_ms or 0.0) >= USEFUL_SELF_SHARE * row.total_ms
     ]
     return useful[:most]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
 from detscope.analyze.drawing import ReportData, binned_steps, thinned
-from detscope.analyze.step.steps import Outlier
+from detscope.analyze.step.steps import Outlier, PhaseFigures
+from detscope.analyze.summary import RunSummary
 from detscope.report.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
 from detscope.report.figures import CANNOT_TELL, interval, number, percent, with_unit
 from detscope.report.model import (
@@ -26,6 +27,15 @@ from detscope.report.model import (
 from detscope.report.sections import SectionPart
 
 MOST_OUTLIERS, BRIEF_OUTLIERS = 50, 5
+_WHO = ("host", "device")
+_DEFINITION = (
+    "Wall time from asking for a batch to asking for the next. Each phase is its share of the typical"
+    " steps times the median step, so that phases add up to it; `other` is what lies in none."
+)
+_TWO_CLOCKS = (
+    "The device has a clock of its own: its phases add up to its step, work and idle time; `data` is the time"
+    " in which it stood idle while the host waited for a batch."
+)
 _MODES = (
     ("warmup", "warm-up", GREY, "cross"),
     ("recorded", "recorded", BLUE, "circle"),
@@ -41,34 +51,11 @@ def section(data: ReportData) -> Section | Absent:
     if not phases or whole is None:
         return Absent("A step", "no complete step was recorded")
     largest = max(phases, key=lambda phase: phase.ms)
-    bar = one_bar(
-        [(phase.name, phase.ms, PHASE_COLOURS.get(phase.name, GREY)) for phase in phases if phase.ms]
-    )
-    rows = [[phase.name, phase.ms, phase.share, phase.p50, phase.n, phase.device_ms] for phase in phases]
+    on_device = summary.clocks.clock == "device"
     blocks: list[Block] = [
         Facts(list(_time_facts(data)), full=False),
-        Chart(
-            "phases",
-            f"The phases of a step add up to {with_unit(whole, 'ms')}",
-            bar,
-            Axis("ms"),
-            Axis(hidden=True),
-            height=150,
-        ),
-        Table(
-            "phases-table",
-            "Phases of a step",
-            [
-                Column("Phase"),
-                Column("ms", "ms"),
-                Column("share", "share", bar=True),
-                Column("median ms", "ms", brief=False),
-                Column("n", "count", brief=False),
-                Column("device ms", "ms", brief=False),
-            ],
-            [*rows, ["step", whole, 1.0, whole, summary.step_ms.n, None]],
-            brief_rows=len(rows) + 1 if summary.verb != "infer" else 0,
-        ),
+        _clocks_chart(phases, whole) if on_device else _phases_chart(phases, whole),
+        _clocks_table(summary) if on_device else _phases_table(summary, whole),
         _steps_chart(data),
         _steps_table(data),
     ]
@@ -88,14 +75,66 @@ def section(data: ReportData) -> Section | Absent:
                 brief_rows=BRIEF_OUTLIERS,
             )
         )
-    return Section(
-        "step",
-        "A step",
-        f"{largest.name.capitalize()} takes {percent(largest.share)} of {with_unit(whole, 'ms')}",
-        "Wall time from asking for a batch to asking for the next. Each phase is its share of the typical"
-        " steps times the median step, so that phases add up to it; `other` is what lies in none.",
-        blocks,
+    told_ms, definition = whole, _DEFINITION
+    if on_device and summary.clocks.device_step_ms is not None:
+        told_ms, definition = summary.clocks.device_step_ms, f"{_DEFINITION} {_TWO_CLOCKS}"
+    of = f"the device's {with_unit(told_ms, 'ms')}" if on_device else with_unit(told_ms, "ms")
+    title = f"{largest.name.capitalize()} takes {percent(largest.share)} of {of}"
+    return Section("step", "A step", title, definition, blocks)
+
+
+def _phases_chart(phases: Sequence[PhaseFigures], whole: float) -> Chart:
+    bar = one_bar(
+        [(phase.name, phase.ms, PHASE_COLOURS.get(phase.name, GREY)) for phase in phases if phase.ms]
     )
+    label = f"The phases of a step add up to {with_unit(whole, 'ms')}"
+    return Chart("phases", label, bar, Axis("ms"), Axis(hidden=True), height=150)
+
+
+def _clocks_chart(phases: Sequence[PhaseFigures], whole: float) -> Chart:
+    """One bar for the host and one for the device: the same phases on two clocks."""
+    lines = []
+    for phase in phases:
+        times = [phase.host_ms or 0.0, phase.ms]
+        if any(times):
+            idle = f", {number(phase.idle_ms)} ms of it idle" if phase.idle_ms else ""
+            details = [f"{phase.name} on the {who}: {ms:.3f} ms" for who, ms in zip(_WHO, times, strict=True)]
+            details[1] += idle
+            colour = PHASE_COLOURS.get(phase.name, GREY)
+            texts = [phase.name if ms > 0.06 * whole else "" for ms in times]
+            lines.append(Series(phase.name, times, _WHO, colour, "bars", texts=texts, details=details))
+    label = "The phases of a step on the host's clock and on the device's"
+    return Chart("phases", label, lines, Axis("ms"), Axis(scale="names", falling=True), height=220)
+
+
+def _phases_table(summary: RunSummary, whole: float) -> Table:
+    rows = [[phase.name, phase.ms, phase.share, phase.p50, phase.n] for phase in summary.phases]
+    columns = [Column("Phase"), Column("ms", "ms"), Column("share", "share", bar=True)]
+    columns += [Column("median ms", "ms", brief=False), Column("n", "count", brief=False)]
+    return Table(
+        "phases-table",
+        "Phases of a step",
+        columns,
+        [*rows, ["step", whole, 1.0, whole, summary.step_ms.n]],
+        brief_rows=len(rows) + 1 if summary.verb != "infer" else 0,
+    )
+
+
+def _clocks_table(summary: RunSummary) -> Table:
+    """The device's time first, the host's beside it; both add up to their step."""
+    clocks, step = summary.clocks, summary.step_ms
+    most = "at most idle ms" if any(cause.at_most for cause in clocks.idle) else "idle ms"
+    columns = [Column("Phase"), Column("device ms", "ms"), Column("share", "share", bar=True)]
+    columns += [Column(most, "ms"), Column("host ms", "ms")]
+    columns += [Column("median ms", "ms", brief=False), Column("n", "count", brief=False)]
+    rows: list[list[Value]] = [
+        [phase.name, phase.ms, phase.share, phase.idle_ms, phase.host_ms, phase.p50, phase.n]
+        for phase in summary.phases
+    ]
+    own_ms = clocks.device_step_ms
+    rows.append(["step", own_ms, 1.0, clocks.idle_ms, step.p50, own_ms, clocks.n])
+    brief = len(rows) if summary.verb != "infer" else 0
+    return Table("phases-table", "Phases of a step, device and host", columns, rows, brief_rows=brief)
 
 
 def _why_slow(row: Outlier) -> str:
@@ -132,6 +171,7 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
     if cost.value is not None and cost.ci95 is not None:
         ends95 = f"[{number(cost.ci95.low, 3)}, {number(cost.ci95.high, 3)}]"
         ratio = f"{number(cost.value, 3)} x a step without a recorder"
+        ratio += " by the device's clock" if cost.clock == "device" else ""
         yield Fact("own cost", f"{ratio}, 95 % interval {ends95}, n {cost.n}")
     elif not recorded_elsewhere:
         yield Fact("own cost", f"{CANNOT_TELL}: {cost.why}")

@@ -80,6 +80,9 @@ def _cards(data: ReportData) -> Iterator[Card]:
     use = summary.device_use
     if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
         yield Card("Device busy with kernels", percent(use.utilisation.kernels))
+    elif summary.clocks.busy_share is not None:
+        least = "at least " if any(cause.at_most for cause in summary.clocks.idle) else ""
+        yield Card("Device busy", f"{least}{percent(summary.clocks.busy_share)}", summary.clocks.bound or "")
     steady, cost = summary.stability, summary.overhead_ratio.value
     detail = steady.reason + (f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else "")
     yield Card("Trust", steady.verdict, detail, _TONES.get(steady.verdict, ""))

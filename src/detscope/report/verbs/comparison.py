@@ -15,6 +15,7 @@ from detscope.report.render.page import render_page
 
 MOST_BARS = 20
 _BRIEF_MODULES = 12
+_OWN, _WHOLE = "self time", "time on the device with what they call"
 _TONES: dict[str, Tone] = {
     **dict.fromkeys(("slower", "more", "worse"), "bad"),
     **dict.fromkeys(("faster", "less", "better"), "good"),
@@ -37,6 +38,8 @@ def comparison_sections(result: ComparisonResult) -> list[Section]:
 def _run_section(number: int, base: str, one: RunComparison) -> Section:
     facts = [Fact("base", base), Fact("with", one.run)]
     facts += [Fact("note", text, "warn") for text in one.notes]
+    if one.clock == "device":
+        facts.append(Fact("clock", "phases, stages and modules are the device's, the step is wall time"))
     facts += [_gate_fact(gate) for gate in one.gates]
     if not one.settings:
         facts.append(Fact("differs", "settings and environment: equal"))
@@ -46,13 +49,14 @@ def _run_section(number: int, base: str, one: RunComparison) -> Section:
         body = [[row.key, str(row.before), str(row.after)] for row in one.settings]
         title = "Settings and environment"
         blocks.append(Table(f"differs-{number}", title, columns, body, brief_rows=len(body)))
+    on, own = (" on the device", _WHOLE) if one.clock == "device" else ("", _OWN)
     if one.told_modules:
-        blocks.append(_module_bars(number, one.told_modules[:MOST_BARS]))
+        blocks.append(_module_bars(number, one.told_modules[:MOST_BARS], own))
     speed = [one.images_per_s] if one.images_per_s else []
     parts: list[tuple[str, Sequence[NamedChange | ModuleChange], Kind]] = [
-        ("Step and phases, ms", [one.step, *one.phases], "ms"),
-        ("Stages, ms", one.stages, "ms"),
-        ("Modules, self time in ms", one.modules, "ms"),
+        (f"Step and phases{on}, ms", [one.step, *one.phases], "ms"),
+        (f"Stages{on}, ms", one.stages, "ms"),
+        (f"Modules, {own} in ms", one.modules, "ms"),
         ("Throughput", speed, "number"),
         ("Memory", one.memory, "bytes"),
         ("Accuracy", one.accuracy, "score"),
@@ -93,7 +97,7 @@ def _change_table(
     return Table(name, title, columns, body, searchable=searchable, tones=tones, brief_rows=brief_rows)
 
 
-def _module_bars(number: int, rows: Sequence[ModuleChange]) -> Chart:
+def _module_bars(number: int, rows: Sequence[ModuleChange], own: str) -> Chart:
     ordered = list(reversed(rows))
     values = [row.difference or 0.0 for row in ordered]
     series = Series(
@@ -104,6 +108,6 @@ def _module_bars(number: int, rows: Sequence[ModuleChange]) -> Chart:
         "bars",
         details=[f"{row.path}: {value:+.3f} ms" for row, value in zip(ordered, values, strict=True)],
     )
-    axis = Axis("change of self time, ms per step")
+    axis = Axis(f"change of {own}, ms per step")
     height = 90 + 24 * len(rows)
     return Chart(f"bars-{number}", "Modules whose time changed", [series], axis, height=height, legend="none")

@@ -68,11 +68,11 @@ def _evaluate_file(settings: Settings, file: Path, progress: Progress, notes: Se
 
 
 def _evaluate_model(settings: Settings, progress: Progress, notes: Sequence[str]) -> Path:
-    from detscope.machine.devices import resolve_device
+    from detscope.machine.devices import take_device
     from detscope.zoo.registry import get_card
 
     training = settings.training
-    device = resolve_device(training.device)
+    device = take_device(training.device)
     card = get_card(settings.model.name)
     dataset = _open_split(settings, set(card.needs), progress)
     truth = _read_truth(dataset)

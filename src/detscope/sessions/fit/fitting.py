@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, UsageError
-from detscope.machine.devices import resolve_device
+from detscope.machine.devices import take_device
 from detscope.machine.facts import gather_facts
 from detscope.predict.device.file import load_model, save_model
 from detscope.predict.device.model import FEWEST, STAGES, DeviceModel, fit_device, transfer_device
@@ -203,7 +203,7 @@ def run_microbench(
         raise UsageError(f"--microbench-seconds {seconds:g}: no time to measure in", "180 is usual")
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads", "1 or more")
-    place = resolve_device(device)
+    place = take_device(device)
     with _use_threads(threads) as used:
         found = measure_layers(place, seconds, progress=progress)
     if not found.rows:

@@ -18,7 +18,7 @@ from detscope.data.images import (
 from detscope.data.registry import list_datasets
 from detscope.errors import InputError, UsageError
 from detscope.extras import require_package
-from detscope.machine.devices import resolve_device
+from detscope.machine.devices import take_device
 from detscope.record.steps.schedule import BARE, RECORDED, Schedule
 from detscope.sessions.recording import download_progress, open_data
 from detscope.zoo.contract import Stage
@@ -39,7 +39,7 @@ ODD_SIDE = 16
 
 def run_inference(settings: Settings, *, progress: Progress, notes: Sequence[str] = ()) -> Path:
     """Profile a detector on images; what cannot work is said before anything is downloaded or built."""
-    device = resolve_device(settings.inference.device)
+    device = take_device(settings.inference.device)
     if settings.inference.tensorboard:
         require_package("tensorboard")
     card = get_card(settings.model.name)

@@ -197,4 +197,5 @@ def _measure_passes(
             images=len(inputs[0]),
             modules=settings.record.modules,
             device=plan.device,
+            precision=plan.precision,
         )

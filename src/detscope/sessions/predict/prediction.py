@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.sweep.batch_search import MOST, largest_batch
 from detscope.errors import InputError, UsageError
+from detscope.machine.device_memory import CONTEXT_BYTES, count_cublas_workspace
 from detscope.machine.limits import parse_size
 from detscope.predict.answer import answer_questions, share_by_stage, simulate_row
 from detscope.predict.device.file import load_model
@@ -192,6 +193,8 @@ def _answer_all(asked: PredictionInput) -> dict[str, Any]:
     found = answer_questions(
         asked.graph, asked.batches, device, asked.limit_bytes, asked.simulate, asked.optimizer
     )
+    if device is None or "memory" not in device.targets:  # else it was measured what a process holds besides
+        _add_beside(found["rows"])
     for row in found["rows"]:
         row["images_per_s"] = row["batch"] / row["latency_ms"] * 1e3 if row["latency_ms"] else None
         row["needed_bytes"] = None  # what the process would hold if the device were large enough
@@ -222,6 +225,18 @@ def _answer_all(asked: PredictionInput) -> dict[str, Any]:
         told = StepCase(asked.graph, found["places_at_batch"], asked.optimizer)
         found["latency_by_stage"] = share_by_stage(device.targets["latency"], told)
     return found
+
+
+def _add_beside(rows: list[dict[str, Any]]) -> None:
+    """What a process holds on a CUDA device besides what its network reserves, part by part."""
+    context, workspace = CONTEXT_BYTES, count_cublas_workspace()
+    for row in rows:
+        row["beside"] = {"driver context": context, "cuBLAS workspace": workspace}
+        row["device_bytes"] = row["reserved_bytes"] + context + workspace
+        row["assumed"] += [
+            f"cuda: a driver context of {context / 1e6:.0f} MB beside it (0.2 to 0.8 GB by device, driver)",
+            f"cuda: a cuBLAS workspace of {workspace / 1e6:.1f} MB beside it (33.6 MB on Hopper and newer)",
+        ]
 
 
 def _find_borders(asked: PredictionInput, found: dict[str, Any]) -> dict[str, Any]:

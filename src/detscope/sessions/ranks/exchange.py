@@ -64,21 +64,19 @@ def rank_place(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
 
 
 def choose_device(asked: str, local_rank: int, local_ranks: int) -> str:
-    """The device of a rank: one CUDA device each, or the processors that all of them share."""
-    from detscope.machine.devices import resolve_device
+    """The device of a rank: one of the kind asked for each, or the processors that all of them share."""
+    from detscope.machine.devices import count_devices, resolve_device
 
-    found = resolve_device("cuda" if asked.startswith("cuda") else asked)
-    if found == "cpu":
-        return found
-    import torch
-
-    there = torch.cuda.device_count()
+    kind = resolve_device(asked.partition(":")[0]).partition(":")[0]
+    if kind == "cpu":
+        return kind
+    there, _ = count_devices(kind)
     if there < local_ranks:
         raise MachineError(
-            f"{local_ranks} ranks need a CUDA device each, this host has {there}",
+            f"{local_ranks} ranks need a {kind.upper()} device each, this host has {there}",
             f"use --ranks {there}, or --device cpu",
         )
-    return f"cuda:{local_rank}"
+    return f"{kind}:{local_rank}"
 
 
 def boot_identity() -> str | None:

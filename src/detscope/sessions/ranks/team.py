@@ -18,6 +18,7 @@ from detscope.analyze.summary import summarize
 from detscope.config.schema import Settings, TrainingSettings
 from detscope.errors import InputError
 from detscope.loops.train import Batch, to_device
+from detscope.machine.accelerator import find_accelerator
 from detscope.record.communication import CommunicationWatch
 from detscope.record.foreign import Patches
 from detscope.record.recorder import Recorder
@@ -82,10 +83,10 @@ class Team:
 
     def wrap_model(self, model: torch.nn.Module, training: TrainingSettings) -> torch.nn.Module:
         """The model as the loop calls it; from here on ranks draw different random numbers."""
-        on_device = self.device.startswith("cuda")
+        device = find_accelerator(self.device)
         wrapped = DistributedDataParallel(
             model,
-            device_ids=[torch.device(self.device).index] if on_device else None,
+            device_ids=None if device.is_host else [device.index],
             find_unused_parameters=training.find_unused_parameters,
         )
         self.watch.attach_to_wrapper(wrapped)
@@ -118,8 +119,7 @@ class Team:
         """Right after the last step: do all ranks have the same weights, and do these give the same loss?"""
         recorder.rest()
         self._patches.undo()
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
+        find_accelerator(self.device).wait()
         recorder.writer.append_rows("communication", self.watch.take_rest())
         found = compare_ranks(model, batch, self.device, seed)
         recorder.writer.info["agreement"] = found
@@ -146,17 +146,14 @@ class Team:
 
 
 def join_team(settings: Settings, place: RankPlace) -> Team:
-    """Become part of the job: gloo between processors, NCCL between CUDA devices."""
+    """Become part of the job: gloo between processors, NCCL or its like between devices."""
     training = settings.training
     device = choose_device(training.device, place.local_rank, place.local_ranks)
     if training.threads is None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // place.local_ranks))
-    on_device = device.startswith("cuda")
-    if on_device:
-        torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if on_device else "gloo", timeout=timedelta(seconds=training.rank_timeout_s)
-    )
+    accelerator = find_accelerator(device)
+    accelerator.use()
+    dist.init_process_group(accelerator.collectives, timeout=timedelta(seconds=training.rank_timeout_s))
     return Team(place, RankExchange.connect_store(place), device, CommunicationWatch(place.rank))
 
 
@@ -190,13 +187,16 @@ def _compute_loss(model: torch.nn.Module, batch: Batch, device: str, seed: int) 
     """The model is left as it was: buffers are put back, random numbers too."""
     kept = [buffer.clone() for buffer in model.buffers()]
     images, targets = to_device(batch, device)
-    devices = [device] if device.startswith("cuda") else []
-    with torch.no_grad(), torch.random.fork_rng(devices):
+    accelerator = find_accelerator(device)
+    state = accelerator.read_random_state()
+    with torch.no_grad(), torch.random.fork_rng([]):
         torch.manual_seed(seed)
         losses: dict[str, torch.Tensor] = model(images, targets)
         total = float(sum(losses.values(), torch.zeros((), device=device)))
         for buffer, before in zip(model.buffers(), kept, strict=True):
             buffer.copy_(before)
+    if state is not None:
+        accelerator.restore_random_state(state)
     return total
 
 

@@ -285,7 +285,8 @@ def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:
     step = summary.step_ms
     if phases and step.p50 is not None:
         words = ", ".join(f"{phase.name} {phase.ms:.1f}" for phase in phases)
-        lines.append(f"step {step.p50:.1f} ms (median of {step.n}): {words}")
+        whose = " on the device" if summary.clocks.clock == "device" else ""
+        lines.append(f"step {step.p50:.1f} ms (median of {step.n}){whose}: {words}")
     if summary.images_per_s is not None and step.mean is not None:
         speed = f"{summary.images_per_s:.1f} images/s"
         lines.append(f"speed {speed}, mean step {step.mean:.1f} ms, over all {step.mean_n} measured steps")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError, MachineError
 from detscope.faults import describe_error
+from detscope.machine.accelerator import Accelerator, find_accelerator
 from detscope.runs.atomic import fill_folder, write_atomically, write_text
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def restore_parts(checkpoint: Checkpoint, parts: TrainingParts) -> None:
             parts.scaler.load_state_dict(checkpoint.state["scaler"])
         if parts.average is not None:
             parts.average.restore_from(_select_under(tensors, "average"), checkpoint.state["average_updates"])
-        _restore_random(checkpoint.state["random"], _select_under(tensors, "random"))
+        kept = _select_under(tensors, "random")
+        _restore_random(checkpoint.state["random"], kept, _device_of(parts.model))
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
         raise InputError(
             f"checkpoint {checkpoint.folder} does not fit this training: {describe_error(error)}",
@@ -218,7 +220,7 @@ def _training_state(parts: TrainingParts) -> tuple[dict[str, torch.Tensor], dict
                 tensors[f"optimizer.{index}.{name}"] = value.detach().cpu().contiguous().clone()
             else:
                 plain.setdefault(str(index), {})[name] = value
-    random_state, random_tensors = _random_state()
+    random_state, random_tensors = _random_state(_device_of(parts.model))
     tensors |= {f"random.{name}": tensor for name, tensor in random_tensors.items()}
     average = parts.average
     if average is not None:
@@ -247,8 +249,12 @@ def _restore_optimizer(
         group["initial_lr"] = rate
 
 
-def _random_state() -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The states of every generator the loop may draw from: torch, CUDA, numpy, Python."""
+def _device_of(model: nn.Module) -> Accelerator:
+    return find_accelerator(str(next(model.parameters()).device))
+
+
+def _random_state(device: Accelerator) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The states of every generator the loop may draw from: torch, the device's, numpy, Python."""
     import numpy as np
     import torch
 
@@ -258,13 +264,16 @@ def _random_state() -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         "torch": torch.get_rng_state(),
         "numpy": torch.from_numpy(keys["state"]["key"].astype("int64")),
     }
-    if torch.cuda.is_available():
-        tensors |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    own = device.read_random_state()
+    if own is not None:
+        tensors[f"{device.kind}{device.index}"] = own
     numpy_rest = {"pos": keys["state"]["pos"], "has_gauss": keys["has_gauss"], "gauss": keys["gauss"]}
     return {"python": [version, list(words), gauss], "numpy": numpy_rest}, tensors
 
 
-def _restore_random(described: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+def _restore_random(
+    described: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], device: Accelerator
+) -> None:
     import numpy as np
     import torch
 
@@ -273,6 +282,8 @@ def _restore_random(described: Mapping[str, Any], tensors: Mapping[str, torch.Te
     rest, keys = described["numpy"], tensors["numpy"].numpy().astype("uint32")
     np.random.set_state(("MT19937", keys, rest["pos"], rest["has_gauss"], rest["gauss"]))
     torch.set_rng_state(tensors["torch"])
-    states = [tensors[key] for key in sorted(key for key in tensors if key.startswith("cuda"))]
-    if states and torch.cuda.is_available() and len(states) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(states)
+    # its own; or, where the training goes on upon another of the same kind, the only one that was kept
+    alike = sorted(key for key in tensors if key.startswith(device.kind))
+    wanted = f"{device.kind}{device.index}"
+    if wanted in alike or len(alike) == 1:
+        device.restore_random_state(tensors[wanted if wanted in alike else alike[0]])

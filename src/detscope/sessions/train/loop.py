@@ -88,6 +88,7 @@ def train_job(job: TrainingJob, progress: Progress) -> Path:
             images=len(batch[0]),
             modules=settings.record.modules,
             device=job.device,
+            precision=training.precision,
         )
     publish_run(recorder.run)
     return recorder.run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from detscope.config.schema import Settings
 from detscope.extras import require_package
-from detscope.machine.devices import resolve_device
+from detscope.machine.devices import take_device
 from detscope.sessions.recording import open_data
 from detscope.sessions.train.resume import EarlierRun, find_earlier
 from detscope.zoo.contract import ModelCard
@@ -60,7 +60,7 @@ def run_training(
     settings: Settings, *, progress: Progress, notes: Sequence[str] = (), team: Team | None = None
 ) -> Path:
     """Profile a training; what cannot work is said before anything is downloaded or built."""
-    device = team.device if team else resolve_device(settings.training.device)
+    device = team.device if team else take_device(settings.training.device)
     if settings.training.tensorboard:
         require_package("tensorboard")
     card = get_card(settings.model.name)

@@ -13,7 +13,7 @@ def advise(case: Case) -> Advice | None:
     if case.read_setting("training.channels_last") is not False or not case.is_training:
         return None
     convolutions = case.operator_share("conv")
-    work = case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
+    work = case.busy_share("forward", "backward")
     share = (
         convolutions * work
         if convolutions is not None

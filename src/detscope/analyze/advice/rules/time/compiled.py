@@ -11,10 +11,15 @@ def advise(case: Case) -> Advice | None:
     """What the forward pass spends outside of operators is Python."""
     operators = case.summary.operators
     inside_ms = sum(row.self_ms for row in operators if row.phase == "forward")
+    forward = case.summary.find_phase("forward")
     forward_ms = case.phases.get("forward", 0.0) * case.step_ms
+    if forward is not None and forward.host_ms is not None:  # Python is the host's, whatever the device does
+        forward_ms = forward.host_ms
     if not operators or not forward_ms or inside_ms >= forward_ms:
         return None
     share = (forward_ms - inside_ms) / case.step_ms
+    if forward is not None and forward.idle_ms is not None:  # and costs nothing while the device works
+        share = min(share, forward.share - case.busy_share("forward"))
     if share < LEAST_SHARE:
         return None
     return case.suggest_change(

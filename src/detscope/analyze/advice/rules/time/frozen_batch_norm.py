@@ -13,7 +13,7 @@ def advise(case: Case) -> Advice | None:
     share = case.self_share(norms)
     if share < LEAST_SHARE:
         return None
-    dearest = max(norms, key=lambda row: row.self_ms)
+    dearest = max(norms, key=lambda row: row.self_ms or 0.0)
     if case.is_training:
         what, gain = "freeze batch norm", share * 0.5
         how = "in the model: torchvision.ops.FrozenBatchNorm2d in the place of BatchNorm2d"

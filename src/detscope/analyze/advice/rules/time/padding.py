@@ -19,9 +19,7 @@ def advise(case: Case) -> Advice | None:
         or case.read_setting("data.group_by_aspect") is True
     ):
         return None
-    dense = case.stage_share("backbone", "fpn", "head") or 0.7 * (
-        case.phases.get("forward", 0.0) + case.phases.get("backward", 0.0)
-    )
+    dense = case.stage_share("backbone", "fpn", "head") or 0.7 * case.busy_share("forward", "backward")
     return case.suggest_change(
         "group images by aspect ratio",
         f"{padding:.0%} of the pixels in the network's input are padding; the layers that see whole images"

@@ -8,7 +8,7 @@ from detscope.analyze.advice.case import Advice, AdviceRule, Case
 def advise(case: Case) -> Advice | None:
     """Copies from pinned memory run beside the computation."""
     share = case.phases.get("transfer", 0.0)
-    if not case.on_cuda or case.read_setting("training.pin_memory") is not False:
+    if not case.on_accelerator or case.read_setting("training.pin_memory") is not False:
         return None
     return case.suggest_change(
         "pin the loader's memory",

@@ -1,39 +1,43 @@
-"""A trace's events, attributed, as rows of the tables of a run."""
+"""Events, attributed, as rows of the tables of a run."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from detscope.ingest.kineto import naming
-from detscope.ingest.kineto.attribution import (
-    BACKWARD,
-    DIRECTIONS,
-    FORWARD,
-    PHASES,
-    ModuleIntervals,
-    TraceAttribution,
-    TracePhases,
-    TraceSteps,
-)
-from detscope.ingest.kineto.events import CounterEvent
-from detscope.ingest.kineto.nesting import NOBODY, Numbers, self_times, take_values
-from detscope.ingest.kineto.trace import EventColumns, TraceEvents
-from detscope.ingest.sink import Sink
+from detscope.runs.writer import polars_schema
+from detscope.traces import naming
+from detscope.traces.attribution import TraceAttribution
+from detscope.traces.columns import EventColumns, Flags, TraceEvents
+from detscope.traces.nesting import NOBODY, Numbers, self_times, take_values
+from detscope.traces.places import DIRECTIONS, IN_BACKWARD, IN_RECOMPUTE, ModuleIntervals
+from detscope.traces.steps import BACKWARD, FORWARD, PHASES, TracePhases, TraceSteps
 
-# step, kind, path, direction -> calls, total, self, device total, device self
-Sums = dict[tuple[int, str, str, str], list[int]]
-_KEYS = ("step", "kind", "path", "direction")
+_KEYS = ["step", "kind", "path", "direction"]
 _FIGURES = ("calls", "total_ns", "self_ns", "device_total_ns", "device_self_ns")
-_TYPES = dict.fromkeys(_KEYS, pl.String) | dict.fromkeys(("step", *_FIGURES), pl.Int64)
+_TYPES = {"step": pl.Int64, **dict.fromkeys(_KEYS[1:], pl.String), **dict.fromkeys(_FIGURES, pl.Int64)}
 
+_NONE = np.empty(0, np.int64)
 _FEW = 1000  # below it, plain lists are faster than the tables library
+
+
+def complete_columns(table: str, frame: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """Rows of a table of the schema: what is missing is null, `rank` is the one given."""
+    schema = polars_schema(table)
+    if unknown := set(frame.columns) - set(schema):
+        raise ValueError(f"table {table!r} has no column {', '.join(sorted(unknown))}")
+    return frame.select(
+        pl.col(name).cast(dtype, strict=False)
+        if name in frame.columns
+        else pl.lit(rank if name == "rank" else None, dtype=dtype).alias(name)
+        for name, dtype in schema.items()
+    )
 
 
 def make_step_frame(found: TraceAttribution) -> pl.DataFrame:
@@ -70,124 +74,160 @@ def make_node_frame(found: TraceAttribution) -> pl.DataFrame:
 
 def make_span_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `spans`; self times of modules, stages' own code and the rest add up to the phase."""
-    sums: Sums = defaultdict(lambda: [0] * 5)
-    if len(found.modules) or len(found.stages):
-        _add_intervals(sums, found, found.modules, "module")
-        _add_intervals(sums, found, found.stages, "stage")
-        places = (
-            ("module", found.module, found.modules.paths),
-            ("stage", found.stage, found.stages.paths),
-        )
-        if not found.has_own_backward:  # then it is what the autograd engine ran for a module's nodes
-            operators, top = found.trace.operators, found.is_top_backward
-            step = found.steps.find_number(operators.start_ns[top])
-            for kind, codes, paths in places:
-                for number, path, total, calls in _sum_walls(step, codes[top], paths, operators.wall_ns[top]):
-                    entry = sums[number, kind, path, "backward"]
-                    entry[0], entry[2] = calls, entry[2] + total
-                    for above in _with_ancestors(path):
-                        sums[number, kind, above, "backward"][1] += total
-        # kernel time by the place that launched it
-        kernels = found.is_kernel
-        operator, walls = found.launch_operator[kernels], found.trace.device.wall_ns[kernels]
-        step = found.steps.find_number(found.launch_moments[kernels])
-        direction = take_values(found.direction, operator)
-        for kind, codes, paths in places:
-            here = take_values(codes, operator)
-            for which, name in enumerate(DIRECTIONS):
-                chosen = direction == which
-                for number, path, total, _ in _sum_walls(step[chosen], here[chosen], paths, walls[chosen]):
-                    sums[number, kind, path, name][4] += total
-                    for above in _with_ancestors(path):
-                        sums[number, kind, above, name][3] += total
-        _add_rest(sums, found)
-    rows = [(*key, *values) for key, values in sums.items()]
-    frame = pl.DataFrame(rows, schema={name: _TYPES[name] for name in (*_KEYS, *_FIGURES)}, orient="row")
+    if not len(found.modules) and not len(found.stages):
+        return pl.DataFrame(schema=_TYPES)
+    again = _find_run_again(found)
+    frames = []
+    device, device_walls = found.trace.is_work, found.trace.device.wall_ns
+    of_device = found.device_places
+    for kind, places, codes, device_codes in (
+        ("module", found.modules, found.module, of_device.module),
+        ("stage", found.stages, found.stage, of_device.stage),
+    ):
+        frames.append(_sum_intervals(found, kind, places, again))
+        # the backward pass of a module is what the autograd engine ran for its nodes
+        starts, here = found.trace.operators.start_ns[again.tops], codes[again.tops]
+        figures = {"calls": np.ones(len(here), np.int64), "self_ns": again.top_walls}
+        own = _sum_places(found, kind, starts, places.paths, here, IN_BACKWARD, figures)
+        frames += [own, _add_to_ancestors(own, "self_ns", "total_ns")]
+        # what runs on the device, by who queued it
+        moments, directions = found.launch_moments[device], of_device.direction[device]
+        times = {"device_self_ns": device_walls[device]}
+        own = _sum_places(found, kind, moments, places.paths, device_codes[device], directions, times)
+        frames += [own, _add_to_ancestors(own, "device_self_ns", "device_total_ns")]
+    spans = _sum_rows(frames)
+    spans = _sum_rows([spans, *_find_rest(found, spans, again)])
     if len(found.trace.device):
-        return frame
-    return frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in _FIGURES[3:])
+        return spans
+    return spans.with_columns(pl.lit(None, pl.Int64).alias(name) for name in _FIGURES[3:])
 
 
-def _add_intervals(sums: Sums, found: TraceAttribution, places: ModuleIntervals, kind: str) -> None:
-    intervals = places.intervals
-    frame = pl.DataFrame(
-        {
-            "step": found.steps.find_number(intervals.start_ns),
-            "path": make_texts(places.paths, places.path),
-            "backward": places.is_backward,
-            "total": intervals.wall_ns,
-            "self": self_times(intervals.wall_ns, places.parents),
-        }
-    ).filter(pl.col("step") >= 0)
-    grouped = frame.group_by("step", "path", "backward", maintain_order=True).agg(
-        pl.len().alias("calls"), pl.col("total").sum(), pl.col("self").sum()
+@dataclass(frozen=True)
+class _RunAgain:
+    """The engine's outermost operators, and modules that run forward again inside of them."""
+
+    tops: Numbers
+    top_walls: Numbers  # without what runs again inside
+    stage: Numbers  # of each interval of a module
+    outermost: Flags  # intervals of modules that run again, inside of no other such
+
+
+def _find_run_again(found: TraceAttribution) -> _RunAgain:
+    operators, places = found.trace.operators, found.modules if len(found.modules) else found.stages
+    stage = found.stages.find_path(places.intervals.thread, places.intervals.start_ns)
+    again = places.direction == IN_RECOMPUTE
+    outermost = again & (take_values(again, places.parents, 0) == 0)
+    if found.modules.has_backward:  # then it has intervals of its own, and the engine need not be asked
+        return _RunAgain(_NONE, _NONE, stage, np.zeros(len(places), bool))
+    tops = np.flatnonzero(found.is_top_backward)
+    inside = found.nest.find_among(tops, places.intervals.thread, places.intervals.start_ns)
+    stage = np.where(again & (stage == NOBODY), take_values(found.stage, inside), stage)
+    walls = operators.wall_ns.copy()
+    counted = outermost & (inside != NOBODY)
+    np.subtract.at(walls, inside[counted], places.intervals.wall_ns[counted])
+    return _RunAgain(tops, np.maximum(walls[tops], 0), stage, outermost)
+
+
+def _sum_intervals(
+    found: TraceAttribution, kind: str, places: ModuleIntervals, again: _RunAgain
+) -> pl.DataFrame:
+    """The intervals of modules or stages; of a stage, what runs again is what its modules run again."""
+    intervals, modules = places.intervals, found.modules
+    by_modules = kind == "stage" and again.outermost.any() and len(modules) > 0
+    chosen = places.direction != IN_RECOMPUTE if by_modules else np.ones(len(places), bool)
+    figures = {
+        "calls": np.ones(len(places), np.int64),
+        "total_ns": intervals.wall_ns,
+        "self_ns": self_times(intervals.wall_ns, places.parents),
+    }
+    figures = {name: values[chosen] for name, values in figures.items()}
+    starts, directions = intervals.start_ns[chosen], places.direction[chosen]
+    rows = _sum_places(found, kind, starts, places.paths, places.path[chosen], directions, figures)
+    if not by_modules:
+        return rows
+    outer, stage = modules.intervals.take_rows(again.outermost), again.stage[again.outermost]
+    figures = {"calls": np.ones(len(outer), np.int64), "self_ns": outer.wall_ns}
+    more = _sum_places(found, kind, outer.start_ns, places.paths, stage, IN_RECOMPUTE, figures)
+    return _sum_rows([rows, more, _add_to_ancestors(more, "self_ns", "total_ns")])
+
+
+def _sum_places(
+    found: TraceAttribution,
+    kind: str,
+    times_ns: Numbers,
+    paths: list[str],
+    codes: Numbers,
+    directions: Numbers | int,
+    figures: dict[str, Numbers],
+) -> pl.DataFrame:
+    """One row per step, path and direction; what lies in no step or has no path is left out."""
+    about = {"step": found.steps.find_number(times_ns), "code": codes}
+    about["direction"] = np.broadcast_to(np.asarray(directions, np.int64), len(codes))
+    frame = pl.DataFrame({**about, **figures}).filter((pl.col("step") >= 0) & (pl.col("code") >= 0))
+    summed = frame.group_by(list(about), maintain_order=True).agg(pl.col(list(figures)).sum())
+    return summed.select(
+        "step",
+        pl.lit(kind).alias("kind"),
+        make_texts(paths, summed["code"].to_numpy()).alias("path"),
+        make_texts(list(DIRECTIONS), summed["direction"].to_numpy()).alias("direction"),
+        *figures,
     )
-    for step, path, backward, calls, total, own in grouped.iter_rows():
-        sums[step, kind, path, "backward" if backward else "forward"][:3] = [calls, total, own]
 
 
-def _sum_walls(
-    step: Numbers, codes: Numbers, paths: list[str], walls: Numbers
-) -> Iterator[tuple[int, str, int, int]]:
-    """Step, path, time and number of what lies in a step and has a path."""
-    frame = pl.DataFrame({"step": step, "code": codes, "wall": walls})
-    known = frame.filter((pl.col("step") >= 0) & (pl.col("code") >= 0))
-    grouped = known.group_by("step", "code", maintain_order=True).agg(pl.col("wall").sum(), calls=pl.len())
-    for number, code, total, calls in grouped.iter_rows():
-        yield number, paths[code], total, calls
+def _sum_rows(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Rows of the same step, kind, path and direction as one; a figure that none of them has is 0."""
+    whole = pl.concat([pl.DataFrame(schema=_TYPES), *frames], how="diagonal_relaxed")
+    return whole.group_by(_KEYS, maintain_order=True).agg(pl.col(_FIGURES).sum())
 
 
-def _with_ancestors(path: str) -> list[str]:
-    """A path, what is above it, and the root."""
-    if not path:
-        return [path]
-    parts = path.split(".")
-    return ["", *(".".join(parts[: depth + 1]) for depth in range(len(parts)))]
+def _add_to_ancestors(rows: pl.DataFrame, own: str, whole: str) -> pl.DataFrame:
+    """A figure of each path as part of the whole of the path, of what is above it, and of the root."""
+    paths = rows["path"].unique().to_list()
+    parts = [path.split(".") if path else [] for path in paths]
+    chains = [["", *(".".join(one[: depth + 1]) for depth in range(len(one)))] for one in parts]
+    above = pl.DataFrame(
+        {"path": paths, "above": chains}, schema={"path": pl.String, "above": pl.List(pl.String)}
+    )
+    spread = rows.join(above.explode("above"), on="path", maintain_order="left")
+    return spread.select("step", "kind", pl.col("above").alias("path"), "direction", pl.col(own).alias(whole))
 
 
-def _add_rest(sums: Sums, found: TraceAttribution) -> None:
+def _find_rest(found: TraceAttribution, spans: pl.DataFrame, again: _RunAgain) -> Iterator[pl.DataFrame]:
     """What no module owns: a stage's own code as a region, modules without a stage, the rest of a phase."""
-    module_self = _sum_module_self(found)
-    spans: dict[tuple[int, str], list[tuple[str, str, int]]] = defaultdict(list)
-    for (step, kind, path, direction), values in sums.items():
-        spans[step, direction].append((kind, path, values[2]))
+    modules = found.modules
+    stages, own = ["", *found.stages.paths], self_times(modules.intervals.wall_ns, modules.parents)
+    stage = again.stage if len(modules) else _NONE
+    tops = again.tops[found.module[again.tops] >= 0]
+    top_walls = again.top_walls[found.module[again.tops] >= 0]
+    parts = (
+        (modules.intervals.start_ns, stage, modules.direction, own),
+        (found.trace.operators.start_ns[tops], found.stage[tops], IN_BACKWARD, top_walls),
+    )
+    inside = _sum_rows(
+        [
+            _sum_places(found, "stage", times, stages, codes + 1, directions, {"self_ns": walls})
+            for times, codes, directions, walls in parts
+        ]
+    ).select(*_KEYS, of_modules="self_ns")
+    yield inside.filter(pl.col("path") == "").select(*_KEYS, self_ns="of_modules")
+    of_stages = spans.filter(pl.col("kind") == "stage").join(inside, on=_KEYS, how="left")
+    rest = pl.col("self_ns") - pl.col("of_modules").fill_null(0)
+    regions = of_stages.select("step", pl.lit("region").alias("kind"), "path", "direction", self_ns=rest)
+    regions = regions.filter(pl.col("self_ns") > 0).with_columns(total_ns="self_ns")
+    yield regions
+    owned = pl.concat([spans.filter(pl.col("kind") == "module"), regions], how="diagonal_relaxed")
+    in_phase = pl.when(pl.col("direction") == "forward").then(FORWARD).otherwise(BACKWARD)
+    summed = owned.group_by("step", in_phase.alias("phase")).agg(pl.col("self_ns").sum())
+    known = {(step, phase): total for step, phase, total in summed.iter_rows()}
+    rows = []
     for step, start, end in _walk_steps(found):
         within = found.phases.sum_between(start, end)
         for direction, phase in (("forward", FORWARD), ("backward", BACKWARD)):
-            mine = spans.get((step, direction), [])
-            owned = sum(own for kind, _, own in mine if kind == "module")
-            for kind, path, own in mine:
-                rest = own - module_self.get((step, path, direction), 0)
-                if kind == "stage" and rest > 0:
-                    sums[step, "region", path, direction][1:3] = [rest, rest]
-                    owned += rest
-            if homeless := module_self.get((step, "", direction), 0):
-                sums[step, "stage", "", direction][2] += homeless
-            left = int(within[phase]) - owned
+            left = int(within[phase]) - known.get((step, phase), 0)
             if left > 0:
-                sums[step, "outside", "", direction][1:3] = [left, left]
-
-
-def _sum_module_self(found: TraceAttribution) -> dict[tuple[int, str, str], int]:
-    """Self time of modules by step, stage and direction; "" is no stage."""
-    modules, operators = found.modules, found.trace.operators
-    intervals = modules.intervals
-    own = self_times(intervals.wall_ns, modules.parents)
-    stage = found.stages.find_path(intervals.thread, intervals.start_ns)
-    parts = [
-        (direction, intervals.start_ns[chosen], stage[chosen], own[chosen])
-        for direction, chosen in (("forward", ~modules.is_backward), ("backward", modules.is_backward))
-    ]
-    if not found.has_own_backward:
-        top = found.is_top_backward & (found.module >= 0)
-        parts.append(("backward", operators.start_ns[top], found.stage[top], operators.wall_ns[top]))
-    sums: dict[tuple[int, str, str], int] = defaultdict(int)
-    names = ["", *found.stages.paths]
-    for direction, times_ns, codes, walls in parts:
-        step = found.steps.find_number(times_ns)
-        for number, path, total, _ in _sum_walls(step, codes + 1, names, walls):
-            sums[number, path, direction] += total
-    return sums
+                rows.append((step, "outside", "", direction, left, left))
+    schema = {name: _TYPES[name] for name in (*_KEYS, "total_ns", "self_ns")}
+    yield pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def make_texts(values: list[Any], codes: NDArray[np.integer]) -> pl.Series:
@@ -208,19 +248,9 @@ def _make_numbers(values: NDArray[np.generic]) -> pl.Series:
 
 def make_device_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `device_events`."""
-    trace, device = found.trace, found.trace.device
-    call, operator = found.launch_call, found.launch_operator
-    moment = found.launch_moments
+    trace, device, places = found.trace, found.trace.device, found.device_places
+    call, moment = found.launch_call, found.launch_moments
     launch_thread = take_values(trace.runtime.thread, call)
-    direction, phase = take_values(found.direction, operator), take_values(found.phase, operator)
-    module, stage = take_values(found.module, operator), take_values(found.stage, operator)
-    alone = (call != NOBODY) & (operator == NOBODY)  # launched outside of any operator: by time alone
-    if alone.any():
-        threads, times = launch_thread[alone], moment[alone]
-        phase[alone] = found.phases.find_phase(times)
-        module[alone] = found.modules.find_path(threads, times)
-        stage[alone] = found.stages.find_path(threads, times)
-        direction[alone] = np.where(phase[alone] == BACKWARD, 1, 0)
     copies = [naming.copy_direction(name) if name.startswith("Mem") else None for name in trace.names]
     is_copy = device.get_extra("kind") == naming.DEVICE_ROLES.index("copy")
     numbers = {name: device.get_extra(name) for name in ("device", "stream", "correlation", "bytes")}
@@ -230,18 +260,18 @@ def make_device_frame(found: TraceAttribution) -> pl.DataFrame:
     texts: dict[str, tuple[list[Any], NDArray[np.integer]]] = {
         "kind": (list(naming.DEVICE_ROLES), device.get_extra("kind")),
         "name": (trace.names, device.name),
-        "operator": (trace.names, take_values(trace.operators.name, operator)),
-        "module": (found.modules.paths, module),
-        "direction": (list(DIRECTIONS), direction),
-        "stage": (found.stages.paths, stage),
-        "phase": (list(PHASES), phase),
+        "operator": (trace.names, take_values(trace.operators.name, found.launch_operator)),
+        "module": (found.modules.paths, places.module),
+        "direction": (list(DIRECTIONS), places.direction),
+        "stage": (found.stages.paths, places.stage),
+        "phase": (list(PHASES), places.phase),
         "copy": (copies, np.where(is_copy, device.name, NOBODY)),
     }
     columns: dict[str, Any] = {
         "start_ns": device.start_ns + found.offset_ns,
         "wall_ns": device.wall_ns,
         "launch_ns": pl.Series(moment + found.offset_ns).set(pl.Series(call == NOBODY), None),
-        "communication": trace.check_names(device, naming.COMMUNICATION.search),
+        "communication": found.is_communication,
     }
     columns |= {name: _make_numbers(values) for name, values in numbers.items()}
     columns |= {name: make_texts(values, codes) for name, (values, codes) in texts.items()}
@@ -334,20 +364,17 @@ def _make_stretches(
 def make_operator_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `ops`: operators inside steps, or all where there are no steps."""
     trace, operators, device = found.trace, found.trace.operators, found.trace.device
-    kernels = found.is_kernel
+    linked = found.is_linked
     time, count = np.zeros(len(operators), np.int64), np.zeros(len(operators), np.int64)
-    np.add.at(time, found.launch_operator[kernels], device.wall_ns[kernels])
-    np.add.at(count, found.launch_operator[kernels], 1)
+    np.add.at(time, found.launch_operator[linked], device.wall_ns[linked])
+    np.add.at(count, found.launch_operator[linked], 1)
     texts: dict[str, tuple[list[Any], NDArray[np.integer]]] = {
         "name": (trace.names, operators.name),
         "module": (found.modules.paths, found.module),
         "stage": (found.stages.paths, found.stage),
         "phase": (list(PHASES), found.phase),
         "direction": (list(DIRECTIONS), found.direction),
-        "shapes": (
-            [_shape_text(text) for text in trace.shapes],
-            np.maximum(operators.get_extra("shapes"), 0),
-        ),
+        "shapes": (trace.shapes, np.maximum(operators.get_extra("shapes"), 0)),
     }
     frame = pl.DataFrame(
         {
@@ -363,48 +390,6 @@ def make_operator_frame(found: TraceAttribution) -> pl.DataFrame:
         pl.len().alias("count"), pl.col("total_ns", "self_ns", "device_ns", "kernels").sum()
     )
     named = grouped.with_columns(
-        make_texts(values, grouped[name].to_numpy()).fill_null("").alias(name)
-        for name, (values, _) in texts.items()
-    )
+        make_texts(values, grouped[name].to_numpy()).alias(name) for name, (values, _) in texts.items()
+    ).with_columns(pl.col("stage").fill_null(""))
     return named if len(device) else named.with_columns(pl.lit(None, pl.Int64).alias("device_ns"))
-
-
-def _shape_text(text: bytes) -> str:
-    """[[2, 3, 8], [], [4]] -> 2x3x8, 4"""
-    inner = text.decode("ascii", "replace").replace(" ", "").replace("\n", "")
-    shapes = [part.strip("[],") for part in inner.split("],")]
-    return ", ".join(shape.replace(",", "x") for shape in shapes if shape)[:200]
-
-
-def write_counters(sink: Sink, counters: list[CounterEvent]) -> None:
-    """Counters of kernels, in order of time, as Nsight Compute's are kept."""
-    ordered = sorted(counters, key=lambda event: event.ts or 0.0)
-    rows = [
-        (index, naming.scrub_homes(event.name or ""), metric, float(value))
-        for index, event in enumerate(ordered)
-        for metric, value in (event.args or {}).items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    schema = {"kernel": pl.Int64, "name": pl.String, "metric": pl.String, "value": pl.Float64}
-    sink.add_rows("kernel_metrics", pl.DataFrame(rows, schema=schema, orient="row"))
-
-
-def write_memory(sink: Sink, trace: TraceEvents, offset_ns: int) -> None:
-    """Allocations of a profile with memory: changes, and what the allocator reserved."""
-    memory = trace.memory.take_rows(np.argsort(trace.memory.start_ns, kind="stable"))
-    number = pl.Series(np.maximum(memory.get_extra("device_id"), 0)).cast(pl.String)
-    frame = pl.DataFrame(
-        {
-            "time_ns": memory.start_ns + offset_ns,
-            "delta_bytes": memory.get_extra("memory_bytes"),
-            "bytes": memory.get_extra("reserved"),
-            "on_cpu": memory.get_extra("device_type") == 0,
-        }
-    ).with_columns(
-        device=pl.when("on_cpu").then(pl.lit("cpu")).otherwise(pl.lit("cuda:") + number),
-        category=pl.lit("unknown"),
-        level=pl.lit("reserved"),
-    )
-    sink.add_rows("memory_changes", frame.select("time_ns", "device", "category", "delta_bytes"))
-    reserved = frame.filter((pl.col("bytes") >= 0) & ~pl.col("on_cpu"))
-    sink.add_rows("memory_levels", reserved.select("time_ns", "device", "level", "bytes"))

@@ -34,7 +34,11 @@ ROLES = {
     "kernels": "kernel",
     "loader": "own loader",
 }
+# events that are known and of no use here
+SILENT_CATEGORIES = {"trace", "overhead", "cpu_instant_event", "external_correlation", "cuda_event"}
+SILENT_CATEGORIES |= {"collective_comm", "gpu_pm_counter"}
 DEVICE_ROLES = ("kernel", "copy", "set", "sync")
+SYNCHRONISATION = re.compile(r"^(?:Stream|Event|Context|Device) Sync|^Stream Wait Event")
 MEMORY_EVENT = "[memory]"
 
 STEP_MARK = re.compile(r"^ProfilerStep\s*#?\s*(\d+)")
@@ -51,9 +55,12 @@ RECORD_ENTER = "profiler::_record_function_enter"
 RECORD_MARKS = re.compile(r"^profiler::_record_function_(enter|exit)")
 COMMUNICATION = re.compile(r"nccl(?!.*memset)|rccl|c10d::|AllReduce|all_reduce|AllGather|ReduceScatter", re.I)
 MODULE_EVENT = re.compile(r"^nn\.Module: (.+)$")
-_COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|DtoA|AtoD)", re.IGNORECASE)
+_COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|DtoA|AtoD|\b[HMD]2[HMD]\b)", re.IGNORECASE)
 _COPY_CASE = {name.lower(): name for name in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")}
 _COPY_CASE |= {"htoa": "HtoD", "atoh": "DtoH", "dtoa": "DtoD", "atod": "DtoD"}  # arrays live on the device
+# Intel's names: M is memory of the host
+_COPY_CASE |= {f"{host}2d": "HtoD" for host in "hm"} | {f"d2{host}": "DtoH" for host in "hm"}
+_COPY_CASE |= {f"{one}2{other}": "HtoH" for one in "hm" for other in "hm"} | {"d2d": "DtoD"}
 _MODULE_PART = re.compile(r"^(.*?)_([A-Z]\w*)$")
 _DIRECTION = re.compile(r"^(.*) \((backward|recompute)\)$")
 _BRACKETED = re.compile(r"\s*\([^)]*\)")
