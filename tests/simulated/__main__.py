@@ -38,8 +38,9 @@ def main() -> None:
         try:
             run_script(given.script, given.arguments, given.out, given.level)
         finally:
-            started = simulation.driver.started_by
-            print(f"driver started by: {started[-1] if started else 'nobody'}", file=sys.stderr)
+            lines = simulation.driver.started_by or ["nobody"]
+            inner = [line for line in lines if "/simulated/" not in line and "/torch/" not in line]
+            print(f"driver started by: {inner[-1]}", file=sys.stderr)
 
 
 if __name__ == "__main__":

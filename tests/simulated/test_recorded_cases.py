@@ -98,9 +98,6 @@ def test_kernels_have_the_modules_and_phases_that_launched_them(
     if case.device != "cuda:0":
         reason = "a session of the profiler waits for the current device, not for the model's"
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    if case.precision == "fp16":
-        reason = "a phase inside of itself ends it: what follows is in none"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     lines = compare_kernels(recordings(case, "ops"))
     assert len(lines) == 3 * 10
     assert not find_wrong(lines)
@@ -127,9 +124,6 @@ def test_a_replayed_graph_is_work_of_its_step(recordings: Recordings) -> None:
         assert other == pytest.approx(18_300_000, rel=0.02)
 
 
-@pytest.mark.xfail(
-    reason="without spans of modules nothing lays the profiler's clock on the recorder's", strict=True
-)
 def test_kernels_of_a_replayed_graph_belong_to_a_step(recordings: Recordings) -> None:
     recorded = recordings(CASES["graph capture"], "ops")
     events = read_table(recorded, "device_events")
