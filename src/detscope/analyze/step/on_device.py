@@ -121,6 +121,9 @@ def stages_on_device(
         for phase, (ms, idle_ms) in by_phase.items():
             own[path or REST][phase] += ms
             idle[path or REST] += idle_ms
+    for row in host:  # kernels tell of every stage, also that the device did nothing for it
+        if row.name == REST or told.source == "kernels":
+            own.setdefault(row.name, dict.fromkeys(WAYS, 0.0))
     for phase in WAYS:  # what no stage was told of
         whole = step.find_phase(phase).ms
         left = whole - sum(found[phase] for found in own.values())
