@@ -12,7 +12,7 @@ import polars as pl
 
 from detscope.analyze.device.blame import IdleBlame, blame_idle, rank_blame
 from detscope.analyze.device.cores import CoreUse, core_figures
-from detscope.analyze.device.honesty import DeviceHonesty, count_flaws
+from detscope.analyze.device.honesty import DeviceHonesty, count_flaws, explain_absence
 from detscope.analyze.device.host import find_blocking_calls
 from detscope.analyze.device.idle import CauseTimes, IdlePieces, IdleTime, find_idle_pieces, idle_figures
 from detscope.analyze.device.kernels import (
@@ -60,7 +60,6 @@ from detscope.runs.schema import TABLES
 # what no figure needs is not read
 DEVICE_COLUMNS = tuple(name for name in TABLES["device_events"] if name not in ("launch_thread", "step"))
 HOST_COLUMNS = tuple(name for name in TABLES["host_events"] if name != "sequence")
-NO_DEVICE = "no device events were recorded"
 
 
 class DeviceFigures(BusyTimes, frozen=True, kw_only=True):
@@ -126,7 +125,7 @@ def device_figures(
     pieces = [find_idle_pieces(line, calls[line.rank]) for line in lines]
     count = max(len(line.steps) for line in lines)
     uses = [measure_use(line) for line in lines]
-    use = sum_uses(uses, all(line.has_steps for line in lines))
+    use = sum_uses(uses, lines)
     accounts = [blame_idle(line, calls[line.rank], own) for line, own in zip(lines, pieces, strict=True)]
     blame = rank_blame(accounts, count, use.with_copies_window_ns)
     kernels = pl.concat([line.kernel_events for line in lines])
@@ -190,7 +189,9 @@ def read_device_use(run: Run, hosts: pl.DataFrame) -> DeviceUse | None:
     """
     events, metrics = run.table("device_events", DEVICE_COLUMNS), run.table("kernel_metrics")
     found = device_figures(events, hosts, metrics, run.table("steps"), _sum_dropped(run.info))
-    return DeviceUse(why=NO_DEVICE) if found is None and run.info.get("verb") == "import" else found
+    if found is not None or run.info.get("verb") != "import":
+        return found
+    return DeviceUse(why=explain_absence(run.info))
 
 
 def _sum_dropped(info: Mapping[str, Any]) -> Mapping[str, int]:
