@@ -293,7 +293,7 @@ def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
     trace, annotations, steps, phases = found.trace, found.trace.annotations, found.steps, found.phases
     loader = trace.check_names(annotations, naming.LOADER_MARK.search)
     plain = ~loader
-    for test in (naming.STEP_MARK.search, naming.stage_name, naming.module_path):
+    for test in (naming.STEP_MARK.search, naming.STEP_RANGE.search, naming.stage_name, naming.module_path):
         plain &= ~trace.check_names(annotations, test)
     operator_stack = np.full(len(trace.operators), NOBODY, np.int64)
     if len(trace.stacks) > 1 and "stack" in trace.operators.extra:
