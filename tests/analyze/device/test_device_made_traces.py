@@ -117,3 +117,19 @@ def test_a_file_without_a_device_says_that_it_cannot_tell(folder, tmp_path):
     summary = summarize(run)
     assert summary.device_use.utilisation is None
     assert "device use: no device events were recorded" in summary.cannot_tell
+
+
+def test_device_events_that_are_not_understood_are_not_called_absent(folder, tmp_path):
+    program = Simulation(Wishes(seed=5, steps=2)).run()
+    path = folder / "strange.json"
+    write_trace(program, path)
+    kernels = sum(event.kind == "kernel" for event in program.device)
+    text = path.read_text()
+    for known, strange in (("kernel", "npu_op"), ("gpu_memcpy", "npu_copy"), ("gpu_memset", "npu_copy")):
+        text = text.replace(f'"cat": "{known}"', f'"cat": "{strange}"')
+    path.write_text(text)
+    (run,) = run_import([path], tmp_path).runs
+    summary = summarize(run)
+    assert f"{kernels:,} events of category npu_op" in summary.device_use.why
+    assert summary.device_use.why.startswith("not understood: ")
+    assert any(f"{kernels:,} events of category npu_op not understood" in note for note in summary.notes)
