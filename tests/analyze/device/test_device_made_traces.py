@@ -103,7 +103,6 @@ def test_an_imported_file_becomes_a_run_whose_summary_is_plain_data(folder, tmp_
     json.dumps(msgspec.to_builtins(summary), allow_nan=False)
     assert summary.imported.steps == summary.device_use.steps == 3
     assert summary.verdict == say_bound(summary.device_use.verdict)
-    assert summary.device_use.verdict.sentence in summary.verdict
     assert summary.device_use.utilisation.kernels_ns == answers(program).kernels * TICK_NS
 
 
@@ -117,19 +116,3 @@ def test_a_file_without_a_device_says_that_it_cannot_tell(folder, tmp_path):
     summary = summarize(run)
     assert summary.device_use.utilisation is None
     assert "device use: no device events were recorded" in summary.cannot_tell
-
-
-def test_device_events_that_are_not_understood_are_not_called_absent(folder, tmp_path):
-    program = Simulation(Wishes(seed=5, steps=2)).run()
-    path = folder / "strange.json"
-    write_trace(program, path)
-    kernels = sum(event.kind == "kernel" for event in program.device)
-    text = path.read_text()
-    for known, strange in (("kernel", "npu_op"), ("gpu_memcpy", "npu_copy"), ("gpu_memset", "npu_copy")):
-        text = text.replace(f'"cat": "{known}"', f'"cat": "{strange}"')
-    path.write_text(text)
-    (run,) = run_import([path], tmp_path).runs
-    summary = summarize(run)
-    assert f"{kernels:,} events of category npu_op" in summary.device_use.why
-    assert summary.device_use.why.startswith("not understood: ")
-    assert any(f"{kernels:,} events of category npu_op not understood" in note for note in summary.notes)
