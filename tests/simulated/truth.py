@@ -157,9 +157,9 @@ class Labels:
         """An operator is dispatched: forward its node has the last number, backward one is under way."""
         node = torch._C._current_autograd_node()
         if node is None or not self._engines:
-            self._makers[self._machine.thread, _sequence_number() - 1] = (
-                self.modules[-1] if self.modules else None
-            )
+            # one that makes no node leaves the number of the node before
+            made = (self._machine.thread, _sequence_number() - 1)
+            self._makers.setdefault(made, self.modules[-1] if self.modules else None)
         elif hasattr(node, "variable"):  # gradients are accumulated: by whom the parameter is
             self._node_module = self._names.get(id(node.variable))
         else:
