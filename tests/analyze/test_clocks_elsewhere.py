@@ -92,7 +92,11 @@ def test_an_images_stages_are_the_devices_decoding_the_hosts_and_latency_is_wall
     assert stages["head"].total_ms == pytest.approx(5.0, rel=0.05)
     assert stages["transfer"].total_ms == pytest.approx(1.1, rel=0.15)
     assert {name: stage.clock for name, stage in stages.items() if stage.depth == 0} == {
-        "decode": "host", "transfer": "device", "backbone": "device", "head": "device", "other": "host"
+        "decode": "host",
+        "transfer": "device",
+        "backbone": "device",
+        "head": "device",
+        "other": "host",
     }
     assert sum(stage.total_ms for stage in summary.stages if stage.depth == 0) == pytest.approx(
         summary.latency_ms.p50

@@ -22,8 +22,6 @@ NEEDED = {
     "torch.UntypedStorage._new_shared",
     "torch._C",
     "torch._C.DisableTorchFunctionSubclass",
-    "torch._C._autograd.DeviceType",
-    "torch._C._autograd.DeviceType.CPU",
     "torch._C._autograd._get_sequence_nr",
     "torch._C._distributed_c10d.GradBucket",
     "torch._C._distributed_c10d.PrefixStore",
@@ -119,6 +117,7 @@ HELD_OPTIONAL = {
     "_skip_resize": "images are resized as ever, and the verb says so",
     "_workers": "a worker that died is not named",
     "_{}EventBase": "the public class's record, which costs more",
+    "_cuda_getCublasWorkspaceSize": "the size that torch documents for the device's capability",
     "_{}_getCurrentRawStream": "a build without that kind of device has no such device either",
 }
 # Python's own, and those of classes of ours that another file looks into.

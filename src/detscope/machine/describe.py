@@ -12,7 +12,7 @@ from typing import Any
 from detscope.machine.accelerator import Accelerator
 from detscope.machine.meters import open_meter
 
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
+_ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)(\d)[a-z]?")
 
 
 def describe_accelerator(accelerator: Accelerator) -> dict[str, Any] | None:
@@ -120,10 +120,13 @@ def runs_architecture(capability: str, built_for: Sequence[str]) -> bool:
     """
     major, minor = map(int, capability.split("."))
     for name in built_for:
-        match = _ARCHITECTURE.fullmatch(name)
-        if match is None:
-            continue
-        kind, own = match[1], (int(match[2]), int(match[3]))
-        if own <= (major, minor) and (kind == "compute" or own[0] == major):
+        own = parse_architecture(name)
+        if own is not None and own <= (major, minor) and (name.startswith("compute") or own[0] == major):
             return True
     return False
+
+
+def parse_architecture(name: str) -> tuple[int, int] | None:
+    """8, 6 of `sm_86`; None of what is no architecture of CUDA's."""
+    match = _ARCHITECTURE.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))

@@ -15,10 +15,12 @@ from detscope.machine.describe import runs_architecture
 
 # what a driver puts there: NVIDIA's, on boards and on Jetson; AMD's; Intel's and others'; Windows'
 _DRIVERS = ("nvidia*", "nvhost*", "nvmap", "nvgpu", "kfd", "dri", "dxg")
-_LIST = """
+_IMPORT = """
 import json, warnings
 warnings.simplefilter("ignore")
 import torch
+"""
+_LIST = """
 try:
     found = torch.accelerator.current_accelerator()
 except RuntimeError:
@@ -49,10 +51,11 @@ _PRINT = "\nprint(json.dumps(told))\n"
 _NMS = """
 import torchvision
 boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
-told["kept"] = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
+kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
 """
 # a product, a copy there and back, a wait: what the device computes is what the CPU computes
 _RUN = """
+told["kept"] = kept
 for index, one in enumerate(devices):
     device = kind if kind == "mps" else "%s:%d" % (kind, index)
     one["device"] = device
@@ -107,12 +110,12 @@ def list_torch_devices() -> TorchProbe:
     places = Path("/dev")
     if platform.system() == "Linux" and not any(place for name in _DRIVERS for place in places.glob(name)):
         return TorchProbe()
-    return ask_torch(_LIST)
+    return ask_torch(_IMPORT + _LIST)
 
 
 def try_torch(timeout_s: float = 300.0) -> TorchProbe:
     """torch together with torchvision, and something computed on every device."""
-    return ask_torch(_LIST + _NMS + _RUN, timeout_s)
+    return ask_torch(_IMPORT + _NMS + _LIST + _RUN, timeout_s)
 
 
 def ask_torch(code: str, timeout_s: float = 300.0) -> TorchProbe:
