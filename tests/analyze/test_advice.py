@@ -144,7 +144,7 @@ def test_half_precision_saves_work_and_not_the_time_in_which_a_device_stands_idl
     assert "precision" not in advised(msgspec.structs.replace(summary(), **idle))
 
 
-@pytest.mark.parametrize(("capability", "advises"), [((7, 5), False), ((8, 0), True), ((12, 0), True)])
+@pytest.mark.parametrize(("capability", "advises"), [("7.5", False), ("8.0", True), ("12.0", True)])
 def test_bf16_is_advised_where_the_device_has_arithmetic_for_it(capability, advises) -> None:
     given = summary(device="cuda:0", accelerator={"name": "a GPU", "capability": capability})
     found = advised(given)

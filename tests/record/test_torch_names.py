@@ -22,8 +22,6 @@ NEEDED = {
     "torch.UntypedStorage._new_shared",
     "torch._C",
     "torch._C.DisableTorchFunctionSubclass",
-    "torch._C._autograd.DeviceType",
-    "torch._C._autograd.DeviceType.CPU",
     "torch._C._autograd._get_sequence_nr",
     "torch._C._distributed_c10d.GradBucket",
     "torch._C._distributed_c10d.PrefixStore",

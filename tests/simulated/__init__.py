@@ -133,7 +133,7 @@ def simulate(
         def put(owner: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(owner, name, value, create=True))
 
-        stack.callback(made.engine.shutdown)
+        stack.callback(made.engine.worker.end)
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifts)
         torch._C._set_only_lift_cpu_tensors(True)  # else torch.tensor(..., device=) asks C++ for the device
         install_surface(made.machine, made.driver, put)

@@ -8,7 +8,9 @@ thread's own.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -19,12 +21,43 @@ from simulated.tensors import find_device
 from simulated.truth import Labels
 
 
+class DeviceThread:
+    """Does what it is given while others wait; a program that ends does not wait for it."""
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Do it there; raises what it raises."""
+        if self._thread is None or not self._thread.is_alive():  # a forked child has none
+            self._thread = threading.Thread(target=self._run_thread, daemon=True)
+            self._thread.start()
+        done: Future[Any] = Future()
+        self._given.put((work, done))
+        return done.result()
+
+    def _run_thread(self) -> None:
+        while (given := self._given.get()) is not None:
+            work, done = given
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+            del given, work, done  # what they hold is the program's
+
+    def end(self) -> None:
+        if self._thread is not None:
+            self._given.put(None)
+            self._thread.join()
+
+
 class DeviceEngine:
     """In the place of `Variable._execution_engine`."""
 
     def __init__(self, plain: Any, machine: Machine, labels: Labels, mode: DeviceMode) -> None:
         self._plain, self._machine, self._labels, self._mode = plain, machine, labels, mode
-        self._worker = ThreadPoolExecutor(1, "simulated_autograd")
+        self.worker = DeviceThread()
         self._thread: int | None = None
         self.threads: set[int] = set()  # in which it ran
 
@@ -55,7 +88,4 @@ class DeviceEngine:
                 self._thread = None
 
         with self._labels.phase("backward"):
-            return self._worker.submit(run).result()
-
-    def shutdown(self) -> None:
-        self._worker.shutdown()
+            return self.worker.run(run)

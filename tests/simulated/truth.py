@@ -70,6 +70,8 @@ class Labels:
         self.borders: list[Border] = []
         self._names: dict[int, str] = {}  # of modules and parameters, by id
         self._makers: dict[tuple[int, int], str | None] = {}  # of autograd nodes, by thread and number
+        # by thread: the number of the node that comes next; in a new thread that is the first
+        self._following: dict[int, int] = {machine.thread: _sequence_number()}
         self._engines: list[tuple[int, int]] = []  # thread that entered each open backward; modules open then
         self._node_module: str | None = None
 
@@ -154,12 +156,14 @@ class Labels:
             self._node_module = None
 
     def follow_operator(self) -> None:
-        """An operator is dispatched: forward its node has the last number, backward one is under way."""
+        """An operator is dispatched: forward its nodes have the last numbers, backward one is under way."""
         node = torch._C._current_autograd_node()
         if node is None or not self._engines:
-            self._makers[self._machine.thread, _sequence_number() - 1] = (
-                self.modules[-1] if self.modules else None
-            )
+            # an operator makes none, one, or (in place) several nodes
+            thread, following = self._machine.thread, _sequence_number()
+            for number in range(self._following.get(thread, 0), following):
+                self._makers[thread, number] = self.modules[-1] if self.modules else None
+            self._following[thread] = following
         elif hasattr(node, "variable"):  # gradients are accumulated: by whom the parameter is
             self._node_module = self._names.get(id(node.variable))
         else:
@@ -190,22 +194,33 @@ class Truth:
                 elif begun:
                     yield begun.pop(), border
 
-    def _measure(self, spans: list[tuple[Border, Border]], busy_ns: int) -> Stretch:
-        wall_ns = sum(end.device_ns - begin.device_ns for begin, end in spans)
-        return Stretch(wall_ns, busy_ns, sum(end.host_ns - begin.host_ns for begin, end in spans))
+    def _measure(self, spans: list[tuple[Border, Border]]) -> Stretch:
+        """The device is busy while any of its streams works: one may wait for another."""
+        wall_ns = busy_ns = host_ns = 0
+        work = sorted((one.start_ns, one.end_ns) for one in self._machine.log)
+        for begin, end in spans:
+            wall_ns += end.device_ns - begin.device_ns
+            host_ns += end.host_ns - begin.host_ns
+            covered_ns = begin.device_ns
+            for start_ns, end_ns in work:
+                last_ns = min(end_ns, end.device_ns)
+                busy_ns += max(0, last_ns - max(start_ns, covered_ns))
+                covered_ns = max(covered_ns, last_ns)
+        return Stretch(wall_ns, busy_ns, host_ns)
 
-    def find_step(self, step: int, stream: int = 0) -> Stretch:
+    def find_step(self, step: int) -> Stretch:
         """From asking for its batch to asking for the next one."""
-        work = self.list_work(step, stream)
-        busy_ns = sum(one.end_ns - one.start_ns for one in work)
-        return self._measure(list(self._find_spans(step, "step", "step")), busy_ns)
+        return self._measure(list(self._find_spans(step, "step", "step")))
 
     def find_phase(self, step: int, name: str, stream: int = 0) -> Stretch:
-        """A phase; on another stream than the model's only its work counts."""
+        """A phase, as far as it ran on this stream."""
+        spans = self._find_spans(step, "phase", name)
+        return self._measure([pair for pair in spans if pair[0].stream == stream])
+
+    def find_phase_work(self, step: int, name: str, stream: int = 0) -> int:
+        """What a phase launched on a stream."""
         work = [one for one in self.list_work(step, stream) if one.label.phase == name]
-        busy_ns = sum(one.end_ns - one.start_ns for one in work)
-        spans = [pair for pair in self._find_spans(step, "phase", name) if pair[0].stream == stream]
-        return self._measure(spans, busy_ns)
+        return sum(one.end_ns - one.start_ns for one in work)
 
     def find_data_wait(self, step: int) -> int:
         """How long the device stood idle while the host waited for the batch: the exposed wait."""
@@ -214,16 +229,12 @@ class Truth:
     def find_module(self, step: int, path: str, direction: str = "forward") -> Stretch:
         """A module with what it calls; backward there are no borders, only work."""
         work = [one for one in self.list_work(step) if self._lies_in(one, path, direction)]
-        busy_ns = sum(one.end_ns - one.start_ns for one in work)
         spans = list(self._find_spans(step, "module", path)) if direction == "forward" else []
-        return self._measure(spans, busy_ns)
+        found = self._measure(spans)
+        return Stretch(found.wall_ns, sum(one.end_ns - one.start_ns for one in work), found.host_ns)
 
     @staticmethod
     def _lies_in(work: Work, path: str, direction: str) -> bool:
         module = work.label.module
         below = module is not None and (path in ("", module) or module.startswith(f"{path}."))
         return below and work.label.direction == direction
-
-    def find_stage(self, step: int, paths: tuple[str, ...], direction: str = "forward") -> int:
-        """Work of a stage that consists of these modules."""
-        return sum(self.find_module(step, path, direction).busy_ns for path in paths)

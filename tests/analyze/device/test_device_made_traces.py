@@ -16,6 +16,7 @@ from made_files import write_trace
 from made_program import TICK_NS, Program, Simulation, Wishes
 
 from detscope.analyze.device.figures import device_figures
+from detscope.analyze.device.verdict import say_bound
 from detscope.analyze.summary import summarize
 from detscope.ingest.formats.kineto import read_trace
 from detscope.ingest.sink import Sink
@@ -101,7 +102,7 @@ def test_an_imported_file_becomes_a_run_whose_summary_is_plain_data(folder, tmp_
     summary = summarize(run)
     json.dumps(msgspec.to_builtins(summary), allow_nan=False)
     assert summary.imported.steps == summary.device_use.steps == 3
-    assert summary.verdict == summary.device_use.verdict.sentence
+    assert summary.verdict == say_bound(summary.device_use.verdict)
     assert summary.device_use.utilisation.kernels_ns == answers(program).kernels * TICK_NS
 
 

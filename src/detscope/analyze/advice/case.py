@@ -97,7 +97,7 @@ class Case:
     def on_accelerator(self) -> bool:
         """Whether the model ran on a device with a queue of its own: CUDA, ROCm, XPU, MPS, ..."""
         use = self.summary.device_use
-        if self.summary.clocks.clock == "device" or (use is not None and use.utilisation is not None):
+        if self.summary.clocks.clock == "device" or (use is not None and use.why is None):
             return True
         return self.summary.verb != "import" and is_accelerator(self.summary.device)
 

@@ -24,6 +24,7 @@ from detscope.analyze.step.modules import (
 from detscope.analyze.step.steps import PHASES, PhaseFigures, TypicalSteps, share_phases
 
 NOT_MARKED = "not marked yet"
+NEGLIGIBLE = 1e-6  # of a phase: what sums of fractions leave
 WAYS = ("forward", "backward")
 
 
@@ -120,9 +121,14 @@ def stages_on_device(
         for phase, (ms, idle_ms) in by_phase.items():
             own[path or REST][phase] += ms
             idle[path or REST] += idle_ms
+    for row in host:  # kernels tell of every stage, also that the device did nothing for it
+        if row.name == REST or told.source == "kernels":
+            own.setdefault(row.name, dict.fromkeys(WAYS, 0.0))
     for phase in WAYS:  # what no stage was told of
-        left = step.find_phase(phase).ms - sum(times[phase] for times in own.values())
-        own[REST][phase] += max(0.0, left)
+        whole = step.find_phase(phase).ms
+        left = whole - sum(found[phase] for found in own.values())
+        if left > NEGLIGIBLE * whole:
+            own[REST][phase] += left
     for name in idle:
         if name in busy and name != REST:
             idle[name] = refine_idle(sum(own[name].values()), idle[name], busy[name])
@@ -192,11 +198,12 @@ def modules_on_device(
             left = row[f"{phase}_ms"] - inner.get((path, phase), 0.0)
             row[f"self_{phase}_ms"] = max(0.0, left)
             more += max(0.0, -left)
-    rest = {phase: step.find_phase(phase).ms - outermost.get(phase, 0.0) for phase in WAYS}
-    more += sum(max(0.0, -left) for left in rest.values())
-    for phase, left in rest.items():
+    for phase in WAYS:
+        whole = step.find_phase(phase).ms
+        left = whole - outermost.get(phase, 0.0)
+        more += max(0.0, -left)
         for prefix in ("", "self_"):
-            own["outside", OUTSIDE][f"{prefix}{phase}_ms"] = max(0.0, left)
+            own["outside", OUTSIDE][f"{prefix}{phase}_ms"] = left if left > NEGLIGIBLE * whole else 0.0
     exact = told.source == "kernels"
     known = {(row.kind, "" if row.path == ROOT else row.path): row for row in host}
     rows = []
@@ -207,7 +214,7 @@ def modules_on_device(
         why = None if told_ms["total_ms"] is not None else reasons.get(path, NOT_MARKED)
         share = None if told_ms["total_ms"] is None else told_ms["total_ms"] / step.ms if step.ms else 0.0
         rows.append(msgspec.structs.replace(base, **told_ms, share=share, host_ms=on_host, why=why))
-    return sort_modules(rows), more
+    return sort_modules(rows), more if more > NEGLIGIBLE * step.ms else 0.0
 
 
 def _make_unseen(kind: str, path: str) -> ModuleFigures:

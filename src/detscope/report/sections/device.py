@@ -58,8 +58,11 @@ def section(data: ReportData) -> Section | Absent:
     if use is not None and use.utilisation is not None:
         kernels = percent(use.utilisation.kernels)
         limit = f"; {use.verdict.sentence}" if use.verdict is not None else ""
+        if data.summary.clocks.agreement:
+            limit = f" of the window of operators; the step is {data.summary.clocks.bound or 'not judged'}"
         definition = f"{use.utilisation.definition.kernels}. Copies are a figure of their own."
-        blocks = [*_clock_blocks(data.summary.clocks), *_use_blocks(use, use.utilisation), cores]
+        clocks = data.summary.clocks  # where both are told, the operators' window is not what is judged
+        blocks = [*_clock_blocks(clocks), *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
         return Section(
             "device", "Device use", f"Kernels run {kernels} of the time{limit}", definition, blocks
         )
@@ -81,7 +84,8 @@ def section(data: ReportData) -> Section | Absent:
             [*_clock_blocks(clocks), cores, *([chart] if chart else [])],
         )
     if processor is None and chart is None:
-        return Absent("Device use", (use.why if use is not None else None) or _NOT_RECORDED)
+        why = f"the device's own time: {clocks.why}" if clocks.why is not None else _NOT_RECORDED
+        return Absent("Device use", (use.why if use is not None else None) or why)
     title = "There was no GPU: cores are shown in its place"
     if clocks.why is not None:
         title = f"The device's own time cannot be told: {clocks.why}"
@@ -128,7 +132,7 @@ def _bound_words(clocks: Clocks, which: str) -> str:
 
 
 def _clock_facts(clocks: Clocks) -> Iterator[Fact]:
-    if clocks.bound is not None:
+    if clocks.bound is not None and (clocks.source == "marks" or clocks.agreement):  # else kernels say it
         yield Fact("limited by", f"{clocks.bound}: {', '.join(clocks.evidence)}", "strong")
     idle = ", ".join(
         f"{_CAUSES[cause.name][0]} {'at most ' if cause.at_most else ''}{with_unit(cause.ms, 'ms')}"
@@ -154,8 +158,8 @@ def _clock_facts(clocks: Clocks) -> Iterator[Fact]:
     if clocks.marks_per_step is not None and clocks.mark_us is not None:
         cost = f"{number(clocks.marks_per_step, 0)} a step at {number(clocks.mark_us)} us of the host each"
         share = f": {percent(clocks.marks_share)} of the step" if clocks.marks_share is not None else ""
-        without = f"; {len(clocks.below_mark)} modules take less than one" if clocks.below_mark else ""
-        without += f"; {len(clocks.unmarked)} had no turn yet" if clocks.unmarked else ""
+        without = f"; modules that take less: {len(clocks.below_mark)}" if clocks.below_mark else ""
+        without += f"; without a turn yet: {len(clocks.unmarked)}" if clocks.unmarked else ""
         yield Fact("marks", f"{cost}{share}{without}")
     apart = [abs(one.ratio - 1) for one in clocks.agreement if one.ratio is not None]
     if apart:
@@ -184,9 +188,9 @@ def _agreement_table(agreement: Sequence[ClockAgreement]) -> Table:
     return Table("clock-agreement", "Marks beside kernels, ms per step", columns, body)
 
 
-def _use_blocks(use: DeviceUse, busy: Utilisation) -> Iterator[Block]:
+def _use_blocks(use: DeviceUse, busy: Utilisation, judged: bool) -> Iterator[Block]:
     yield Facts(list(_busy_facts(busy)), full=False)
-    yield Facts(list(_use_facts(use)))
+    yield Facts(list(_use_facts(use, judged)))
     if use.idle is not None:
         yield _window_chart(busy, use.idle)
         yield _figures_table(use, busy, use.idle)
@@ -229,7 +233,7 @@ def _busy_facts(busy: Utilisation) -> Iterator[Fact]:
     yield Fact("device use", f"window: {busy.window}")
 
 
-def _use_facts(use: DeviceUse) -> Iterator[Fact]:
+def _use_facts(use: DeviceUse, judged: bool) -> Iterator[Fact]:
     """Estimates, what was decided from all figures, and what they leave out."""
     estimates = (("SM efficiency", use.sm_efficiency), ("occupancy", use.occupancy))
     yield Fact("estimated", "; ".join(_estimate_words(words, part) for words, part in estimates if part))
@@ -237,7 +241,7 @@ def _use_facts(use: DeviceUse) -> Iterator[Fact]:
     if tensor is not None and tensor.value is not None:
         named = "of kernel time in kernels named after tensor-core instructions"
         yield Fact("estimated", f"{percent(tensor.value)} {named}")
-    if use.verdict is not None:
+    if use.verdict is not None and judged:
         yield Fact("limited by", use.verdict.sentence, "strong")
         yield Fact("evidence", "; ".join(use.verdict.evidence))
     talk = use.communication

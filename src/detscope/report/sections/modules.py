@@ -68,8 +68,8 @@ def _tell_marks(clocks: Clocks) -> str:
     without = [
         f"{len(paths)} {words}"
         for paths, words in (
-            (clocks.below_mark, "take less than a mark"),
-            (clocks.unmarked, "had no turn yet"),
+            (clocks.below_mark, "below their mark"),
+            (clocks.unmarked, "not marked yet"),
         )
         if paths and clocks.source == "marks"
     ]
