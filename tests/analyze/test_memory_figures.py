@@ -154,7 +154,7 @@ def test_reserved_on_a_cpu_cannot_be_told_and_levels_are_never_mixed(tmp_path):
     assert found["workers"] == [{"pid": "77", "bytes": 1234}]
 
 
-def test_fragmentation_is_reserved_less_allocated_with_the_largest_free_blocks(tmp_path):
+def test_fragmentation_is_how_much_of_the_free_cached_memory_the_largest_free_block_is_not(tmp_path):
     blocks = [row | {"device": "cuda:0"} for row in (*state(), *a_step(0))]
     levels = [(660_000, 0, "cuda:0", "reserved", 20_000), (900_000, 0, "cuda:0", "reserved", 20_000)]
     levels += [(900_000, 0, "cuda:0", "largest_free", size) for size in (10, 9000)]
@@ -165,6 +165,7 @@ def test_fragmentation_is_reserved_less_allocated_with_the_largest_free_blocks(t
     assert found["reserved_bytes"] == 20_000
     assert found["fragmentation"] == {
         "bytes": 20_000 - 2100,
+        "share": pytest.approx(1 - 9000 / 17_900),
         "reserved_bytes": 20_000,
         "allocated_bytes": 2100,
         "fragmented_bytes": 3000,

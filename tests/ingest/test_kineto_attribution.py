@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto_maker import AUTOGRAD, MAIN, STREAM, event, launch, read_events, training_step
 
+from detscope.analyze.summary import summarize
+from detscope.sessions.importing import run_import
 from detscope.traces.nesting import NOBODY, NestedIntervals, find_by_key, make_axis, self_times
 
 
@@ -128,21 +132,69 @@ def test_self_times_of_modules_and_the_rest_add_up_to_forward_and_backward(step)
     assert rows["Linear_0", "backward"]["self_ns"] == 60_000  # its node and the gradient's accumulation
 
 
-def test_a_module_run_again_in_backward_is_recompute(tmp_path):
-    events = [
-        event("python_function", "nn.Module: Net_0", 0, 50),
-        event("cpu_op", "aten::checkpointed", 5, 10, sequence=4),
-        event(
-            "cpu_op", "autograd::engine::evaluate_function: CheckpointFunctionBackward", 100, 80, sequence=4
-        ),
-        event("python_function", "nn.Module: Net_0", 110, 30),
-        event("cpu_op", "aten::relu", 115, 10),
-        *launch(1, 117, 120, 5, name="again"),
-        event("cpu_op", "aten::threshold_backward", 150, 10),
-        *launch(2, 152, 155, 5, name="back"),
+def checkpointed() -> list[dict]:
+    """A net of two parts; the engine runs the first again on its own thread, and counts from 4 as well."""
+    engine, main, own = "autograd::engine::evaluate_function", {"Fwd_thread_id": 1}, {"Fwd_thread_id": 2}
+    return [
+        event("user_annotation", "ProfilerStep#1", 0, 300),
+        event("python_function", "nn.Module: Net_0", 0, 80),
+        event("python_function", "nn.Module: Block_0", 5, 30),
+        event("python_function", "nn.Module: Conv2d_0", 10, 20),
+        event("cpu_op", "CheckpointFunction", 12, 10, sequence=3, Fwd_thread_id=0),
+        event("python_function", "nn.Module: Linear_0", 40, 30),
+        event("cpu_op", "aten::linear", 45, 10, sequence=4, Fwd_thread_id=0),
+        event("cpu_op", f"{engine}: LinearBackward0", 100, 20, AUTOGRAD, sequence=4, **main),
+        event("cpu_op", f"{engine}: CheckpointFunctionBackward", 120, 100, AUTOGRAD, sequence=3, **main),
+        event("python_function", "nn.Module: Block_0", 125, 40, AUTOGRAD),
+        event("python_function", "nn.Module: Conv2d_0", 130, 30, AUTOGRAD),
+        event("cpu_op", "aten::conv2d", 135, 10, AUTOGRAD, sequence=4, Fwd_thread_id=0),
+        *launch(1, 137, 140, 5, AUTOGRAD, name="again"),
+        event("cpu_op", f"{engine}: ConvBackward0", 170, 30, AUTOGRAD, sequence=4, **own),
+        *launch(2, 175, 180, 5, AUTOGRAD, name="back"),
+    ]  # fmt: skip
+
+
+def test_a_module_run_again_in_backward_is_recompute_and_has_time_of_its_own(tmp_path):
+    found = read_events(tmp_path, checkpointed())
+    device = found.table("device_events").select("name", "direction", "module", "stage")
+    assert device.rows() == [
+        ("again", "recompute", "Block_0.Conv2d_0", "Block_0"),
+        ("back", "backward", "Block_0.Conv2d_0", "Block_0"),
     ]
-    device = read_events(tmp_path, events).table("device_events")
-    assert dict(device.select("name", "direction").iter_rows()) == {"again": "recompute", "back": "backward"}
+    spans = found.table("spans").filter(pl.col("kind") == "module")
+    rows = {(row["path"], row["direction"]): row for row in spans.iter_rows(named=True)}
+    assert rows["Block_0", "recompute"]["total_ns"] == 40_000
+    assert rows["Block_0.Conv2d_0", "recompute"]["self_ns"] == 30_000
+    assert rows["Block_0.Conv2d_0", "backward"]["self_ns"] == 60_000, "without what ran again in it"
+    assert rows["Linear_0", "backward"]["self_ns"] == 20_000
+    assert rows["", "recompute"]["total_ns"] == 40_000 and rows["", "recompute"]["self_ns"] == 0
+
+
+def test_what_runs_again_is_counted_once_in_the_backward_phase(tmp_path):
+    found = read_events(tmp_path, checkpointed())
+    phases = dict(found.table("steps").select("phase", "wall_ns").iter_rows())
+    spans = found.table("spans").filter(pl.col("direction") != "forward")
+    for kinds in (["module", "region", "outside"], ["stage", "outside"]):
+        assert spans.filter(pl.col("kind").is_in(kinds))["self_ns"].sum() == phases["backward"]
+
+
+def test_the_figures_of_an_imported_run_tell_how_long_modules_were_run_again(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": checkpointed()}))
+    (run,) = run_import([path], tmp_path).runs
+    modules = {module.path: module for module in summarize(run).modules}
+    assert modules["Block_0"].recompute_ms == pytest.approx(0.04)
+
+
+def test_kernels_of_collectives_belong_to_no_layer(tmp_path):
+    name = "ncclDevKernel_AllReduce_Sum_f32"
+    events = training_step() + launch(190, 1557.5, 1650, 80, AUTOGRAD, name)
+    found = read_events(tmp_path, events)
+    rows = {row["name"]: row for row in found.table("device_events").iter_rows(named=True)}
+    assert rows["accumulate"]["module"] == "Linear_0"
+    assert (rows[name]["module"], rows[name]["stage"], rows[name]["communication"]) == (None, None, True)
+    spans = found.table("spans").filter((pl.col("path") == "Linear_0") & (pl.col("direction") == "backward"))
+    assert set(spans["device_self_ns"]) == {65_000}
 
 
 def test_kernels_without_a_launch_record_stay_and_are_counted(tmp_path):
@@ -179,6 +231,25 @@ def test_without_step_marks_the_optimizer_makes_the_steps_and_then_the_loader(tm
     assert starts.to_list() == [1_000_000, 2_000_000]
     alone = read_events(tmp_path, launch(1, 1, 2, 3))
     assert any(text.startswith("step times") for text in alone.sink.unknown)
+
+
+def test_start_up_is_no_part_of_the_first_step_that_the_optimizer_ends(tmp_path):
+    unmarked = [
+        one
+        for number in (1, 2, 3)
+        for one in training_step(number * 1000.0, number)
+        if "ProfilerStep" not in one["name"]
+    ]
+    start_up = [event("cpu_op", "aten::normal_", 1, 500), *unmarked]
+    found = read_events(tmp_path, start_up)
+    steps = found.table("steps").filter(pl.col("phase") == "step")
+    assert steps["start_ns"].to_list() == [1_000_000, 1_900_000, 2_900_000]
+    assert any("the first begins where its batch was asked for" in note for note in found.sink.notes)
+    without_loader = [one for one in start_up if "DataLoader" not in one["name"]]
+    found = read_events(tmp_path, without_loader)
+    steps = found.table("steps").filter(pl.col("phase") == "step")
+    assert steps["start_ns"].to_list() == [1_900_000, 2_900_000]
+    assert any("start-up and in no step" in note for note in found.sink.notes)
 
 
 def test_a_call_at_the_rounded_end_of_its_operator_still_belongs_to_it(tmp_path):

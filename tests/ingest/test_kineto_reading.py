@@ -14,6 +14,8 @@ from kineto_maker import Read, event, launch, read, read_events, training_step
 from detscope.errors import DetscopeError, InputError
 from detscope.ingest.formats import find_format, kineto
 from detscope.ingest.kineto import events as kineto_stream
+from detscope.runs.reader import load_run
+from detscope.sessions.importing import run_import
 
 EVENTS = training_step() + training_step(2000.0, 2)
 KERNELS = 14  # and copies, of two steps
@@ -227,3 +229,14 @@ def test_what_is_private_is_named_by_key_and_kept_out(tmp_path):
     assert "somebody" not in everything
     assert "hf_verysecret" not in everything
     assert found.host("operator")["stack"].to_list() == ["train.py(12): step"]
+
+
+@pytest.mark.parametrize(("listed", "name"), [([0, 1], "first"), ([4, 5], "first, second"), ([], None)])
+def test_a_device_keeps_its_name_where_the_file_numbers_it_in_another_way(tmp_path, listed, name):
+    devices = [
+        {"id": number, "name": text} for number, text in zip(listed, ("first", "second"), strict=False)
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"deviceProperties": devices, "traceEvents": EVENTS}))
+    (run,) = run_import([path], tmp_path).runs
+    assert load_run(run).info["device"] == name

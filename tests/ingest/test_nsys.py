@@ -6,15 +6,13 @@ import sqlite3
 from pathlib import Path
 from time import process_time
 
-import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from detscope.errors import InputError
-from detscope.ingest.formats.nsys import RangeIndex, read_export, read_meaning, recognize_head
+from detscope.ingest.formats.nsys import read_export, read_meaning, recognize_head
 from detscope.ingest.sink import Sink
+from detscope.traces.naming import STEP_RANGE
 
 PROCESS = 700
 GLOBAL = PROCESS << 24
@@ -85,12 +83,12 @@ def test_kernels_are_linked_to_launch_operator_and_step(tmp_path: Path) -> None:
     kernels = tables["device_events"].filter(kind="kernel")
     assert kernels.select("name", "launch_ns", "launch_thread", "operator", "step").rows() == [
         ("gemm", 500, 701, "aten::addmm", 4),
-        ("ncclAllReduce", 800, 702, None, None),
+        ("ncclAllReduce", 800, 702, None, 4),  # another thread of the same step
         ("gemm", None, None, None, None),
     ]
     assert kernels["communication"].to_list() == [False, True, False]
     assert kernels["blocks_per_sm"].to_list() == [2.0, 1 / 80, 1 / 80]
-    assert sink.counts["kernel events without a launch record"] == 1
+    assert sink.counts["device events without a launch record"] == 1
     assert sink.counts["kernel events without usable times"] == 1
     assert sink.counts["ranges still open at the end of the recording"] == 1
 
@@ -110,6 +108,7 @@ def test_host_calls_lose_their_version_and_ranges_say_what_they_are(tmp_path: Pa
     named = host.filter(pl.col("kind") != "runtime").select("kind", "name", "sequence").rows()
     assert named == [
         ("step", "detscope:step 4", None),
+        ("phase", "forward", None),
         ("operator", "aten::addmm", 12),
         ("annotation", "gemm", None),
     ]
@@ -198,48 +197,34 @@ def test_it_opens_packed_read_only_and_with_odd_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
-        ("ProfilerStep#12", "step", "ProfilerStep#12"),
-        ("iteration 7", "step", "iteration 7"),
-        ("Step 90 to 100", "annotation", "Step 90 to 100"),
-        ("detscope:phase backward", "phase", "backward"),
+        ("ProfilerStep#12", "annotation", "ProfilerStep#12"),
+        ("detscope:phase backward", "own phase", "backward"),
         ("aten::add, op_id = 3", "operator", "aten::add"),
         ("AddmmBackward0, seq = 3, sizes = [[1]]", "operator", "AddmmBackward0"),
         ("forward", "annotation", "forward"),
     ],
 )
 def test_the_text_of_a_range_says_what_it_is(text: str, kind: str, name: str) -> None:
-    assert (read_meaning(text).kind, read_meaning(text).name) == (kind, name)
+    assert read_meaning(text)[:2] == (kind, name)
 
 
-def nested(chance: random.Random, start: int, end: int, found: list[tuple[int, int]]) -> None:
-    while end - start > 4 and chance.random() < 0.8:
-        low = chance.randrange(start, end - 2)
-        high = chance.randrange(low + 1, end)
-        found.append((low, high))
-        nested(chance, low + 1, high, found)
-        start = high + 1
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("iteration 7", "7"), ("detscope:step 4", "4"), ("Step 90 to 100", None), ("steps", None)],
+)
+def test_ranges_named_like_steps_are_steps(text: str, number: str | None) -> None:
+    found = STEP_RANGE.search(text)
+    assert (found.group(1) if found else None) == number
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(0, 10**6))
-def test_the_innermost_range_is_found_around_any_moment(seed: int) -> None:
-    chance = random.Random(seed)
-    ranges, by_thread = RangeIndex(), {}
-    for thread in (1, 2):
-        found: list[tuple[int, int]] = []
-        nested(chance, 0, 300, found)
-        by_thread[thread] = found
-        for number, (start, end) in enumerate(found):
-            ranges.add_range(thread, start, end, number)
-    moments = np.array([chance.randrange(-5, 305) for _ in range(60)])
-    threads = np.array([chance.choice((1, 2, 3)) for _ in range(60)])
-    for thread, moment, got in zip(threads, moments, ranges.find_around(threads, moments), strict=True):
-        around = [
-            (end - start, number)
-            for number, (start, end) in enumerate(by_thread.get(int(thread), []))
-            if start <= moment <= end
-        ]
-        assert got == (min(around)[1] if around else -1)
+def test_an_export_has_steps_and_operators_as_any_other_recording(tmp_path: Path) -> None:
+    tables, sink = rows_of(make(tmp_path / "a.sqlite"))
+    steps = tables["steps"].filter(phase="step").select("step", "start_ns", "wall_ns").rows()
+    assert steps == [(4, 100, 3050)]
+    assert tables["ops"].select("name", "count", "device_ns", "kernels").rows() == [
+        ("aten::addmm", 1, 2000, 1)
+    ]
+    assert sink.info["steps_by"] == "ranges that are named like steps"
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:

@@ -89,6 +89,8 @@ def test_history_and_what_is_alive_at_its_end_become_one_account(tmp_path: Path)
     assert tables["memory_levels"].filter(level="largest_free")["bytes"].to_list() == [3584]
     facts = sink.info["memory"][0]
     assert facts["history_peak_bytes"] == 1400
+    assert facts["free_cached_bytes"] == 3584
+    assert facts["fragmentation"] == 0.0, "one free block can serve all of it"
     assert facts["out_of_memory"] == [{"bytes": 10**9, "device_free_bytes": 5}]
     assert "recording began late: 1 frees of unknown blocks" in facts["verdict"]
 

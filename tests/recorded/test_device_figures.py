@@ -41,6 +41,8 @@ def test_the_published_utilisation_of_a_v100_training_comes_out(summary):
     assert round(device.occupancy.value, 4) == 0.4913
     assert device.utilisation.kernels_ns == 591_532 * US
     assert device.utilisation.window_ns == 1_065_553 * US
+    assert round(device.utilisation.tensorboard.kernels, 4) == 0.5551
+    assert device.utilisation.linked_ns == device.utilisation.kernels_ns, "all were launched in the window"
     assert 0.5551 < device.utilisation.with_copies < 0.57
     assert device.steps == found.imported.steps == 6
 
@@ -116,6 +118,7 @@ def test_events_of_a_job_with_six_streams_are_all_counted_linked_or_not(summary)
     device = summary("kineto/a100_6streams_unlinked.json.gz").device_use
     assert device.devices[0].streams == 6
     assert device.honesty.unlinked == 872
+    assert device.utilisation.linked < device.utilisation.kernels
     assert any("872" in remark for remark in device.honesty.remarks)
     assert len([row for row in device.copies.rows if row.direction != "set"]) == 4
 

@@ -88,7 +88,7 @@ def test_two_processes_on_two_devices_are_two_ranks(recorded: Path) -> None:
     tables, sink = rows_of(recorded / "traces/nsys/h100_2gpu_1s.sqlite")
     pairs = tables["device_events"].select("rank", "device").unique().sort("rank").rows()
     assert pairs == [(0, 0), (1, 1)]
-    assert sink.counts["kernel events without a launch record"] == 1810
+    assert sink.counts["device events without a launch record"] == 2276
     kernels = tables["device_events"].filter(kind="kernel")
     assert kernels["launch_ns"].null_count() == 1810
     assert kernels.filter(pl.col("launch_ns").is_not_null())["operator"].null_count() == 0

@@ -21,7 +21,6 @@ from simulated.networks import Chain
 
 MS = 1_000_000
 Level = Literal["phases", "modules", "ops"]
-STAGES = {name: (name,) for name in ("backbone", "neck", "head")}
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ CASES = {
     case.name: case
     for case in (
         Case("device-bound", "device-bound"),
-        Case("host-bound", "host-bound", module_ns=15_000, small_ns=5_000, host_ns=150_000),
+        Case("host-bound", "host-bound", module_ns=100_000, small_ns=40_000, host_ns=MS),
         Case("synchronisation in forward", "device-bound", check=True),
         Case("hidden data wait", "device-bound", wait_ns=12 * MS),
         Case("exposed data wait", "input-bound", wait_ns=40 * MS),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 import polars as pl
 
+from detscope.analyze.step.modules import ROOT
+from detscope.analyze.step.steps import choose_typical_steps
+from detscope.runs.reader import load_run
 from simulated import Stretch
-from simulated.cases import STAGES, Recorded
+from simulated.cases import Recorded
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 TOLERANCE = 0.02
@@ -47,8 +50,16 @@ class Line:
 
 
 def find_wrong(lines: Sequence[Line]) -> str:
-    """All lines, if one of them is wrong; else nothing."""
-    return "" if all(line.is_right for line in lines) else "\n" + "\n".join(map(str, lines))
+    """All lines, the wrong ones first, if there are any; else nothing."""
+    ordered = sorted(lines, key=lambda line: line.is_right)
+    return "" if all(line.is_right for line in lines) else "\n" + "\n".join(map(str, ordered))
+
+
+def fit_work(work_ns: int, wall_ns: float, idle_ns: float) -> Stretch:
+    """The truth of something without borders of its own: an interval as shown, if the work fits into it."""
+    limit = max(LEAST_NS, TOLERANCE * work_ns)
+    fits = wall_ns - idle_ns - limit <= work_ns <= wall_ns + limit
+    return Stretch(round(wall_ns) if fits else work_ns, work_ns)
 
 
 def read_table(recorded: Recorded, name: str) -> pl.DataFrame:
@@ -124,48 +135,53 @@ def compare_kernels(recorded: Recorded) -> list[Line]:
     return lines
 
 
-# ---- the summary: the typical step
+# ---- the summary: the typical step, which is the mean of those that are chosen for it
 
 
-def find_typical(stretches: Iterable[Stretch]) -> Stretch:
+def list_typical(recorded: Recorded) -> list[int]:
+    """Steps that the summary is about."""
+    chosen = choose_typical_steps(load_run(recorded.folder).table("steps")).steps
+    timed = read_table(recorded, "device_steps")["step"].unique().to_list()
+    return [step for step in chosen if step in timed]
+
+
+def find_mean(stretches: Iterable[Stretch]) -> Stretch:
     found = list(stretches)
-    return Stretch(
-        *(round(median(getattr(one, name) for one in found)) for name in ("wall_ns", "busy_ns", "host_ns"))
-    )
+    names = ("wall_ns", "busy_ns", "host_ns")
+    return Stretch(*(round(fmean(getattr(one, name) for one in found)) for name in names))
 
 
-def compare_summary(recorded: Recorded, summary: Any, old: dict[str, float] | None = None) -> list[Line]:
+def find_module_work(recorded: Recorded, path: str, steps: Sequence[int]) -> int:
+    """Forward and backward, per step."""
+    find = recorded.simulation.truth.find_module
+    each = [find(step, path, way).busy_ns for step in steps for way in ("forward", "backward")]
+    return sum(each) // len(steps)
+
+
+def compare_summary(recorded: Recorded, summary: Any, old: Mapping[str, float] | None = None) -> list[Line]:
     """Phases and stages of the typical step."""
-    truth, steps, old = recorded.simulation.truth, list_steps(recorded), old or {}
-    lines = []
+    truth, steps, old, lines = recorded.simulation.truth, list_typical(recorded), old or {}, []
     for phase in summary.phases:
         if phase.name != "other":
-            planted = find_typical(truth.find_phase(step, phase.name) for step in steps)
+            planted = find_mean(truth.find_phase(step, phase.name) for step in steps)
             idle_ns = None if phase.idle_ms is None else phase.idle_ms * 1e6
             lines.append(Line(phase.name, planted, phase.ms * 1e6, idle_ns, old.get(phase.name)))
     for stage in summary.stages:
-        if stage.name in STAGES:
-            both = [
-                sum(truth.find_module(step, stage.name, way).busy_ns for way in ("forward", "backward"))
-                for step in steps
-            ]
-            busy_ns = round(median(both))
-            idle_ns = (stage.idle_ms or 0) * 1e6
-            inside = stage.total_ms * 1e6 - idle_ns <= busy_ns * (1 + TOLERANCE) <= stage.total_ms * 1.05e6
-            planted = Stretch(round(stage.total_ms * 1e6) if inside else busy_ns, busy_ns)
-            lines.append(Line(stage.name, planted, stage.total_ms * 1e6, idle_ns, old.get(stage.name)))
+        if stage.name in recorded.case.paths:
+            work_ns = find_module_work(recorded, stage.name, steps)
+            about = (stage.total_ms * 1e6, (stage.idle_ms or 0) * 1e6)
+            planted = fit_work(work_ns, *about)
+            lines.append(Line(stage.name, planted, *about, old.get(stage.name)))
     return lines
 
 
 def compare_modules(recorded: Recorded, summary: Any) -> list[Line]:
-    """Modules of the typical step, by their kernels: work alone."""
-    truth, steps, lines = recorded.simulation.truth, list_steps(recorded, "ops"), []
+    """Modules of the typical step, by their kernels: their work, whatever lies between."""
+    steps, lines = list_steps(recorded, "ops"), []
     for module in summary.modules:
-        if module.path and module.total_ms is not None and module.kind == "module":
-            both = [
-                sum(truth.find_module(step, module.path, way).busy_ns for way in ("forward", "backward"))
-                for step in steps
-            ]
-            busy_ns = round(median(both))
-            lines.append(Line(module.path, Stretch(busy_ns, busy_ns), module.total_ms * 1e6))
+        if module.total_ms is not None and module.kind == "module":
+            path = "" if module.path == ROOT else module.path
+            work_ns = find_module_work(recorded, path, steps)
+            shown_ns = (module.total_ms - (module.idle_ms or 0)) * 1e6
+            lines.append(Line(module.path, Stretch(work_ns, work_ns), shown_ns))
     return lines

@@ -70,6 +70,8 @@ class Labels:
         self.borders: list[Border] = []
         self._names: dict[int, str] = {}  # of modules and parameters, by id
         self._makers: dict[tuple[int, int], str | None] = {}  # of autograd nodes, by thread and number
+        # by thread: the number of the node that comes next; in a new thread that is the first
+        self._following: dict[int, int] = {machine.thread: _sequence_number()}
         self._engines: list[tuple[int, int]] = []  # thread that entered each open backward; modules open then
         self._node_module: str | None = None
 
@@ -154,12 +156,14 @@ class Labels:
             self._node_module = None
 
     def follow_operator(self) -> None:
-        """An operator is dispatched: forward its node has the last number, backward one is under way."""
+        """An operator is dispatched: forward its nodes have the last numbers, backward one is under way."""
         node = torch._C._current_autograd_node()
         if node is None or not self._engines:
-            self._makers[self._machine.thread, _sequence_number() - 1] = (
-                self.modules[-1] if self.modules else None
-            )
+            # an operator makes none, one, or (in place) several nodes
+            thread, following = self._machine.thread, _sequence_number()
+            for number in range(self._following.get(thread, 0), following):
+                self._makers[thread, number] = self.modules[-1] if self.modules else None
+            self._following[thread] = following
         elif hasattr(node, "variable"):  # gradients are accumulated: by whom the parameter is
             self._node_module = self._names.get(id(node.variable))
         else:

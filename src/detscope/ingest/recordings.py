@@ -165,10 +165,13 @@ def _name_devices(group: Sequence[RecordedRank]) -> str | None:
     """Names of the devices the files are about; None where they do not say."""
     names: list[str] = []
     for recording in group:
-        known = {d.get("id"): d.get("name") for d in recording.sink.info.get("devices", [])}
+        known = {d.get("id"): str(d["name"]) for d in recording.sink.info.get("devices", []) if d.get("name")}
         frames = recording.frames.get("device_events", [])
-        used = {number for frame in frames for number in frame["device"].unique().to_list()}
-        names += [str(known[number]) for number in sorted(used - {None}) if known.get(number)]
+        used = {number for frame in frames for number in frame["device"].unique().to_list()} - {None}
+        # some files number devices in one way and list them in another: then any of them may be meant
+        names += [known[number] for number in sorted(used) if number in known] or (
+            known.values() if used else ()
+        )
     return ", ".join(dict.fromkeys(names)) or None
 
 

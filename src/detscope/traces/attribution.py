@@ -81,6 +81,11 @@ class TraceAttribution:
         return np.where(known, queued, self.trace.device.start_ns)
 
     @property
+    def unlinked(self) -> int:
+        """How many events of the device have no launch record."""
+        return int((self.trace.is_work & (self.launch_call < 0)).sum())
+
+    @property
     def is_linked(self) -> Flags:
         """Work of the device whose operator is known."""
         return np.asarray(self.trace.is_work & (self.launch_operator >= 0))
@@ -109,7 +114,7 @@ class TraceAttribution:
         direction, phase = take_values(self.direction, operator), take_values(self.phase, operator)
         module, stage = take_values(self.module, operator), take_values(self.stage, operator)
         alone = (call != NOBODY) & (operator == NOBODY)
-        if alone.any():
+        if alone.any() and len(self.phases.labels):
             threads = take_values(self.trace.runtime.thread, call[alone])
             times = self.launch_moments[alone]
             phase[alone] = self.phases.find_phase(times)
@@ -128,7 +133,7 @@ def attribute_events(
     operators = trace.operators
     thread = recorded.thread if recorded is not None else None
     if thread is None:
-        thread = 0 if recorded is None and trace.own else find_main_thread(trace)
+        thread = find_main_thread(trace)
     nest = trace.nest_events(operators)
     autograd = trace.check_names(operators, naming.BACKWARD_OPERATOR.search)
     engine = trace.nest_events(operators.drop_extra().take_rows(autograd))

@@ -42,6 +42,11 @@ SYNCHRONISATION = re.compile(r"^(?:Stream|Event|Context|Device) Sync|^Stream Wai
 MEMORY_EVENT = "[memory]"
 
 STEP_MARK = re.compile(r"^ProfilerStep\s*#?\s*(\d+)")
+# what people call a step where no profiler marks it
+STEP_RANGE = re.compile(
+    r"^(?:detscope:step[ :#]*|(?:training |train |inference )?(?:step|iteration|iter)[ :_#]*)(\d{1,15})$",
+    re.I,
+)
 OWN_STEP = re.compile(r"^step (\d+)")
 LOADER_MARK = re.compile(r"^enumerate\(DataLoader\)#|DataLoader.*__next__")
 OPTIMIZER_MARK = re.compile(r"^Optimizer\.(step|zero_grad)#|^(## )?optimizer( ##)?$", re.IGNORECASE)
@@ -53,7 +58,9 @@ BACKWARD_OPERATOR = re.compile(
 )
 RECORD_ENTER = "profiler::_record_function_enter"
 RECORD_MARKS = re.compile(r"^profiler::_record_function_(enter|exit)")
-COMMUNICATION = re.compile(r"nccl(?!.*memset)|rccl|c10d::|AllReduce|all_reduce|AllGather|ReduceScatter", re.I)
+COMMUNICATION = re.compile(
+    r"nccl(?!.*memset)|rccl|nvshmem|c10d::|all_?reduce|all_?gather|reduce_?scatter", re.I
+)
 MODULE_EVENT = re.compile(r"^nn\.Module: (.+)$")
 _COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|DtoA|AtoD|\b[HMD]2[HMD]\b)", re.IGNORECASE)
 _COPY_CASE = {name.lower(): name for name in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")}

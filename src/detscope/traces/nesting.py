@@ -102,10 +102,9 @@ def find_by_key(keys: Numbers, wanted: Numbers) -> Numbers:
     if not len(keys):
         return np.full(len(wanted), NOBODY, np.int64)
     order = np.argsort(keys, kind="stable")
-    index = np.searchsorted(keys[order], wanted, side="right") - 1
-    last = np.maximum(index, 0)
-    same = (index >= 0) & (keys[order][last] == wanted) & (wanted >= 0)
-    return np.where(same, order[last], NOBODY)
+    index = np.maximum(np.searchsorted(keys[order], wanted, side="right") - 1, 0)
+    same = (keys[order][index] == wanted) & (wanted >= 0)
+    return np.where(same, order[index], NOBODY)
 
 
 def take_values(values: NDArray[np.generic], index: Numbers, missing: int = NOBODY) -> Numbers:

@@ -27,6 +27,7 @@ _PHASE_MARKS = (
     (FORWARD, naming.FORWARD_MARK),
     (BACKWARD, naming.BACKWARD_MARK),
 )
+STEP_RANGES = "ranges that are named like steps"
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -83,7 +84,7 @@ class TracePhases:
 def find_main_thread(trace: TraceEvents) -> int:
     """The thread that runs the loop: it has the steps, else the optimizer, else most launches or work."""
     annotations = trace.annotations
-    marks = (naming.STEP_MARK, naming.OPTIMIZER_MARK, naming.LOADER_MARK)
+    marks = (naming.STEP_MARK, naming.STEP_RANGE, naming.OPTIMIZER_MARK, naming.LOADER_MARK)
     marked = (annotations.thread[trace.check_names(annotations, mark.search)] for mark in marks)
     for threads in (*marked, trace.runtime.thread, trace.operators.thread, annotations.thread):
         if len(threads):
@@ -97,9 +98,10 @@ def find_steps(trace: TraceEvents, thread: int) -> TraceSteps:
     own = trace.own.get("own step")
     if own is not None and len(own):
         return _read_marks(trace, own, naming.OWN_STEP, "steps of a detscope trace")
-    marks = _take_named(trace, trace.annotations, naming.STEP_MARK)
-    if len(marks):
-        return _read_marks(trace, marks, naming.STEP_MARK, "ProfilerStep marks")
+    for pattern, made_of in ((naming.STEP_MARK, "ProfilerStep marks"), (naming.STEP_RANGE, STEP_RANGES)):
+        marks = _take_named(trace, trace.annotations, pattern)
+        if len(marks):
+            return _read_marks(trace, marks, pattern, made_of)
     annotations = _take_thread(trace.annotations, thread)
     optimizer = _take_named(trace, annotations, naming.OPTIMIZER_STEP)
     loader = _take_named(trace, annotations, naming.LOADER_MARK)

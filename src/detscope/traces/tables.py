@@ -74,27 +74,27 @@ def make_node_frame(found: TraceAttribution) -> pl.DataFrame:
 
 def make_span_frame(found: TraceAttribution) -> pl.DataFrame:
     """Table `spans`; self times of modules, stages' own code and the rest add up to the phase."""
-    if not len(found.modules) and not len(found.stages):
-        return pl.DataFrame(schema=_TYPES)
-    again = _find_run_again(found)
-    frames = []
-    device, device_walls = found.trace.is_work, found.trace.device.wall_ns
-    of_device = found.device_places
+    again, frames = _find_run_again(found), []
+    work, of_device = found.trace.is_work, found.device_places
     for kind, places, codes, device_codes in (
         ("module", found.modules, found.module, of_device.module),
         ("stage", found.stages, found.stage, of_device.stage),
     ):
-        frames.append(_sum_intervals(found, kind, places, again))
+        if not len(places):
+            continue
+        frames += _sum_intervals(found, kind, places, again)
         # the backward pass of a module is what the autograd engine ran for its nodes
         starts, here = found.trace.operators.start_ns[again.tops], codes[again.tops]
         figures = {"calls": np.ones(len(here), np.int64), "self_ns": again.top_walls}
         own = _sum_places(found, kind, starts, places.paths, here, IN_BACKWARD, figures)
         frames += [own, _add_to_ancestors(own, "self_ns", "total_ns")]
         # what runs on the device, by who queued it
-        moments, directions = found.launch_moments[device], of_device.direction[device]
-        times = {"device_self_ns": device_walls[device]}
-        own = _sum_places(found, kind, moments, places.paths, device_codes[device], directions, times)
+        moments, directions = found.launch_moments[work], of_device.direction[work]
+        figures = {"device_self_ns": found.trace.device.wall_ns[work]}
+        own = _sum_places(found, kind, moments, places.paths, device_codes[work], directions, figures)
         frames += [own, _add_to_ancestors(own, "device_self_ns", "device_total_ns")]
+    if not frames:
+        return pl.DataFrame(schema=_TYPES)
     spans = _sum_rows(frames)
     spans = _sum_rows([spans, *_find_rest(found, spans, again)])
     if len(found.trace.device):
@@ -108,47 +108,46 @@ class _RunAgain:
 
     tops: Numbers
     top_walls: Numbers  # without what runs again inside
-    stage: Numbers  # of each interval of a module
-    outermost: Flags  # intervals of modules that run again, inside of no other such
+    places: ModuleIntervals  # modules; stages where no module is known
+    stage: Numbers  # of each of them
+    outermost: Flags  # those that run again, inside of no other such
 
 
 def _find_run_again(found: TraceAttribution) -> _RunAgain:
     operators, places = found.trace.operators, found.modules if len(found.modules) else found.stages
-    stage = found.stages.find_path(places.intervals.thread, places.intervals.start_ns)
-    again = places.direction == IN_RECOMPUTE
-    outermost = again & (take_values(again, places.parents, 0) == 0)
+    intervals, again = places.intervals, places.direction == IN_RECOMPUTE
+    stage = found.stages.find_path(intervals.thread, intervals.start_ns)
     if found.modules.has_backward:  # then it has intervals of its own, and the engine need not be asked
-        return _RunAgain(_NONE, _NONE, stage, np.zeros(len(places), bool))
-    tops = np.flatnonzero(found.is_top_backward)
-    inside = found.nest.find_among(tops, places.intervals.thread, places.intervals.start_ns)
+        return _RunAgain(_NONE, _NONE, places, stage, np.zeros(len(places), bool))
+    tops, walls = np.flatnonzero(found.is_top_backward), operators.wall_ns.copy()
+    inside = found.nest.find_among(tops, intervals.thread, intervals.start_ns)
     stage = np.where(again & (stage == NOBODY), take_values(found.stage, inside), stage)
-    walls = operators.wall_ns.copy()
-    counted = outermost & (inside != NOBODY)
-    np.subtract.at(walls, inside[counted], places.intervals.wall_ns[counted])
-    return _RunAgain(tops, np.maximum(walls[tops], 0), stage, outermost)
+    outermost = again & (take_values(again, places.parents, 0) == 0) & (inside != NOBODY)
+    np.subtract.at(walls, inside[outermost], intervals.wall_ns[outermost])
+    return _RunAgain(tops, np.maximum(walls[tops], 0), places, stage, outermost)
 
 
 def _sum_intervals(
     found: TraceAttribution, kind: str, places: ModuleIntervals, again: _RunAgain
-) -> pl.DataFrame:
-    """The intervals of modules or stages; of a stage, what runs again is what its modules run again."""
-    intervals, modules = places.intervals, found.modules
-    by_modules = kind == "stage" and again.outermost.any() and len(modules) > 0
-    chosen = places.direction != IN_RECOMPUTE if by_modules else np.ones(len(places), bool)
+) -> list[pl.DataFrame]:
+    """The intervals of modules or stages; what of a stage runs again is what its modules run again."""
+    intervals, own = places.intervals, places is again.places
     figures = {
         "calls": np.ones(len(places), np.int64),
-        "total_ns": intervals.wall_ns,
+        "total_ns": np.where(again.outermost, 0, intervals.wall_ns) if own else intervals.wall_ns,
         "self_ns": self_times(intervals.wall_ns, places.parents),
     }
-    figures = {name: values[chosen] for name, values in figures.items()}
-    starts, directions = intervals.start_ns[chosen], places.direction[chosen]
-    rows = _sum_places(found, kind, starts, places.paths, places.path[chosen], directions, figures)
-    if not by_modules:
-        return rows
-    outer, stage = modules.intervals.take_rows(again.outermost), again.stage[again.outermost]
-    figures = {"calls": np.ones(len(outer), np.int64), "self_ns": outer.wall_ns}
-    more = _sum_places(found, kind, outer.start_ns, places.paths, stage, IN_RECOMPUTE, figures)
-    return _sum_rows([rows, more, _add_to_ancestors(more, "self_ns", "total_ns")])
+    kept = np.flatnonzero((places.direction != IN_RECOMPUTE) | own | found.modules.has_backward)
+    figures = {name: values[kept] for name, values in figures.items()}
+    starts, directions = intervals.start_ns[kept], places.direction[kept]
+    rows = _sum_places(found, kind, starts, places.paths, places.path[kept], directions, figures)
+    # it has nothing around it that would count it to the parts above
+    outer = again.places.intervals.take_rows(again.outermost)
+    codes = (places.path if own else again.stage)[again.outermost]
+    more = _sum_places(
+        found, kind, outer.start_ns, places.paths, codes, IN_RECOMPUTE, {"self_ns": outer.wall_ns}
+    )
+    return [rows, _add_to_ancestors(more, "self_ns", "total_ns"), more.clear() if own else more]
 
 
 def _sum_places(
@@ -196,7 +195,7 @@ def _find_rest(found: TraceAttribution, spans: pl.DataFrame, again: _RunAgain) -
     """What no module owns: a stage's own code as a region, modules without a stage, the rest of a phase."""
     modules = found.modules
     stages, own = ["", *found.stages.paths], self_times(modules.intervals.wall_ns, modules.parents)
-    stage = again.stage if len(modules) else _NONE
+    stage = again.stage if again.places is modules else _NONE
     tops = again.tops[found.module[again.tops] >= 0]
     top_walls = again.top_walls[found.module[again.tops] >= 0]
     parts = (
@@ -294,7 +293,7 @@ def make_host_frames(found: TraceAttribution) -> list[pl.DataFrame]:
     trace, annotations, steps, phases = found.trace, found.trace.annotations, found.steps, found.phases
     loader = trace.check_names(annotations, naming.LOADER_MARK.search)
     plain = ~loader
-    for test in (naming.STEP_MARK.search, naming.stage_name, naming.module_path):
+    for test in (naming.STEP_MARK.search, naming.STEP_RANGE.search, naming.stage_name, naming.module_path):
         plain &= ~trace.check_names(annotations, test)
     operator_stack = np.full(len(trace.operators), NOBODY, np.int64)
     if len(trace.stacks) > 1 and "stack" in trace.operators.extra:

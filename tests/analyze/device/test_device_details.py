@@ -175,3 +175,53 @@ def test_blame_names_the_call_its_module_and_its_line():
     assert row.idle_ns == 11 * MS
     assert figures.verdict.bound == "synchronisation"
     assert "nms in roi_heads" in figures.verdict.sentence
+
+
+def test_without_step_marks_all_shares_of_kernels_are_of_one_window():
+    copy = kernel(0, 100, 0, kind="copy", copy="HtoD", name="Memcpy HtoD", stream=8)
+    figures = device_figures(
+        events(kernel(10, 1, 9, blocks_per_sm=1.0), kernel(12, 1, 9, blocks_per_sm=1.0), copy),
+        hosts(),
+        NO_METRICS,
+    )
+    use = figures.utilisation
+    assert (use.window_ns, use.with_copies_window_ns) == (3 * MS, 100 * MS)
+    assert use.kernels == use.compute == figures.sm_efficiency.value == pytest.approx(2 / 3)
+    assert use.copies == 1.0
+
+
+def test_linked_kernels_alone_stand_beside_all_kernels():
+    use = device_figures(events(kernel(0, 2, 0), kernel(4, 4)), hosts(), NO_METRICS).utilisation
+    assert (use.kernels_ns, use.linked_ns) == (6 * MS, 2 * MS)
+    assert (use.kernels, use.linked) == (0.75, 0.25)
+
+
+def test_tensorboards_rule_has_the_pauses_between_steps_in_its_window():
+    figures = device_figures(
+        events(kernel(1, 5, 1), kernel(12, 2, 11), kernel(21, 4, 21), kernel(25, 10, 22)),
+        hosts(step(5, 0, 10), step(6, 20, 10)),
+        NO_METRICS,
+    )
+    use = figures.utilisation
+    assert (use.kernels_ns, use.window_ns) == (19 * MS, 25 * MS)
+    assert (use.tensorboard.kernels_ns, use.tensorboard.window_ns) == (21 * MS, 35 * MS)
+    assert use.tensorboard.left_out_steps == 0
+    assert device_figures(events(kernel(0, 1, 0)), hosts(), NO_METRICS).utilisation.tensorboard is None
+
+
+def test_tensorboards_rule_leaves_out_a_last_step_that_launched_much_less():
+    steps = [step(number, 10 * number, 10) for number in range(3)]
+    busy = [kernel(10 * number + i, 1, 10 * number + i) for number in range(2) for i in range(5)]
+    figures = device_figures(events(*busy, kernel(21, 1, 21)), hosts(*steps), NO_METRICS)
+    found = figures.utilisation.tensorboard
+    assert (found.kernels_ns, found.window_ns, found.left_out_steps) == (10 * MS, 20 * MS, 1)
+
+
+def test_collective_kernels_are_parts_of_communication_and_of_nothing_else():
+    reduced = kernel(4, 6, 0, stream=8, communication=True, name="nccl", phase="backward", module="conv1")
+    figures = device_figures(
+        events(kernel(0, 4, 0, phase="backward", module="conv1"), reduced), hosts(), NO_METRICS
+    )
+    for rows, own in ((figures.per.phase, "backward"), (figures.per.module, "conv1")):
+        assert {row.name: row.kernels_ns for row in rows} == {own: 4 * MS, "communication": 6 * MS}
+    assert figures.per.stage == (), "no stage is known"

@@ -13,7 +13,7 @@ import polars as pl
 
 from detscope.analyze.device.blame import HostWait, IdleBlame, blame_idle, rank_blame, sum_host_waits
 from detscope.analyze.device.cores import CoreUse, core_figures
-from detscope.analyze.device.honesty import DeviceHonesty, count_flaws
+from detscope.analyze.device.honesty import DeviceHonesty, count_flaws, explain_absence
 from detscope.analyze.device.host import BlockingCalls, find_blocking_calls
 from detscope.analyze.device.idle import CauseTimes, IdlePieces, IdleTime, find_idle_pieces, idle_figures
 from detscope.analyze.device.kernels import (
@@ -62,7 +62,6 @@ from detscope.runs.schema import TABLES
 # what no figure needs is not read
 DEVICE_COLUMNS = tuple(name for name in TABLES["device_events"] if name not in ("launch_thread", "step"))
 HOST_COLUMNS = tuple(name for name in TABLES["host_events"] if name != "sequence")
-NO_DEVICE = "no device events were recorded"
 
 
 class DeviceFigures(BusyTimes, frozen=True, kw_only=True):
@@ -147,7 +146,7 @@ def device_figures(
         return DeviceUse(why=why, cores=core_figures(kernel_metrics, None))
     count = max(len(line.steps) for line in lines)
     uses = [measure_use(line) for line in lines]
-    use = sum_uses(uses, all(line.has_steps for line in lines))
+    use = sum_uses(uses, lines)
     accounts = [blame_idle(line, calls[line.rank], own) for line, own in zip(lines, pieces, strict=True)]
     blame = rank_blame(accounts, count, use.with_copies_window_ns)
     kernels = pl.concat([line.kernel_events for line in lines])
@@ -218,7 +217,7 @@ def read_device_use(run: Run, hosts: pl.DataFrame) -> tuple[DeviceUse | None, De
     lines = find_lines(events, hosts, steps)
     found = device_figures(events, hosts, metrics, steps, _sum_dropped(run.info), lines)
     if found is None and run.info.get("verb") == "import":
-        found = DeviceUse(why=NO_DEVICE)
+        found = DeviceUse(why=explain_absence(run.info))
     return found, _time_by_kernels(run, lines)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -71,6 +73,15 @@ def count_flaws(
     if apart := _say_ranks_apart(lines):
         said.append(apart)
     return DeviceHonesty(**counts, remarks=tuple(said))
+
+
+def explain_absence(info: Mapping[str, Any]) -> str:
+    """Why files recorded elsewhere have no time line of a device: there is none, or it is not understood."""
+    unknown: Counter[str] = Counter()
+    for source in info.get("sources") or []:
+        unknown.update(source.get("not_understood") or {})
+    told = ", ".join(f"{n:,} events of category {category}" for category, n in unknown.most_common())
+    return f"not understood: {told}" if told else "no device events were recorded"
 
 
 def _count_overlapping(events: pl.DataFrame) -> int:

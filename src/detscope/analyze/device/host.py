@@ -17,6 +17,7 @@ BLOCKING = (
     r"^(cuda|hip|cu)(Ctx|Device|Stream|Event|Thread)Synchronize(_v\d+|_ptsz)?$"
     r"|^(cuda|hip)(Free|FreeHost|HostFree|FreeArray)(_v\d+)?$"
     r"|^(cuda|hip|cu)Memcpy(2D|3D|ToSymbol|FromSymbol|HtoD|DtoH|DtoD|WithStream)?(_v\d+|_ptds)?$"
+    r"|^ur(EventWait|QueueFinish)$|^ze(Event|Fence|CommandQueue|CommandList)(Host)?Synchronize$"  # of Intel
 )
 WRAPPERS = ("autograd::engine::", "torch::autograd::")
 NAMES = {
@@ -30,7 +31,7 @@ NAMES = {
     "aten::unique": "unique",
     "aten::_unique2": "unique",
 }
-MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu", "aten::cuda")
+MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu", "aten::cuda", "aten::xpu")
 
 
 @dataclass(frozen=True)

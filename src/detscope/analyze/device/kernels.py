@@ -147,17 +147,17 @@ def estimate_sm_efficiency(lines: Sequence[DeviceTimeline]) -> DeviceEstimate:
         kernels_ns += int(kernels["wall_ns"].sum())
         measured_ns += int(known["wall_ns"].sum())
         count += known.height
-        window_ns += line.window.length_ns
+        window_ns += line.kernel_window.length_ns
         if known.height:
             begin, end, level = _sum_levels(starts, ends, known["blocks_per_sm"].to_numpy())
-            total += float((measure_overlap(line.window, begin, end) * level).sum())
+            total += float((measure_overlap(line.kernel_window, begin, end) * level).sum())
     return DeviceEstimate(
         value=total / window_ns if count and window_ns else None,
         numerator_ns=total if count else None,
         denominator_ns=window_ns,
         n=count,
         coverage=divide_safely(measured_ns, kernels_ns),
-        why=None if count else "the file gives no blocks per SM for its kernels",
+        why=None if count else "nothing tells how many blocks per SM the kernels had",
         definition="sum over merged ranges of min(1, blocks per SM of what runs) x duration, over the"
         " window; an estimate from launch sizes, not a measurement",
     )
@@ -183,7 +183,7 @@ def estimate_occupancy(kernels: pl.DataFrame) -> DeviceEstimate:
         denominator_ns=weight,
         n=known.height,
         coverage=divide_safely(weight, int(kernels["wall_ns"].sum())),
-        why=None if weight else "the file gives no occupancy for its kernels",
+        why=None if weight else "nothing tells the occupancy of the kernels",
         definition="mean over kernels of the occupancy that the recording tool estimated from the launch,"
         " weighted by duration",
     )

@@ -27,9 +27,11 @@ from detscope.analyze.figure import Figure
 from detscope.analyze.step.modules import ROOT
 
 MOST_ROWS = 200
+COMMUNICATION = "communication"
 DEFINITION = (
-    "kernels_ns: length of the union of the kernels that the part launched; idle_ns: idle time that ended"
-    " with an event of this part; use: kernels_ns / (busy_ns + idle_ns), busy_ns counting copies too; _ms and"
+    "kernels_ns: length of the union of the kernels that the part launched; those of collective operations"
+    " are part of communication alone; idle_ns: idle time that ended with an event of this part; use:"
+    " kernels_ns / (busy_ns + idle_ns), busy_ns counting copies too; _ms and"
     " launches: per step where there are steps, else in all"
 )
 
@@ -149,7 +151,7 @@ def _use_by_part(
     for line, pieces in zip(lines, idle, strict=True):
         for name, sums in _sum_parts(line, pieces, kind):
             merged[name].update(sums)
-    if set(merged) <= {None}:
+    if set(merged) <= {None, COMMUNICATION}:
         return ()
     causes = CauseTimes.__struct_fields__
     found = []
@@ -180,6 +182,8 @@ def _sum_parts(
 ) -> Iterator[tuple[str | None, dict[str, int]]]:
     # the root's path is empty; an empty stage, phase or operator is none
     named = pl.col(kind).replace("", ROOT if kind == "module" else None)
+    if kind in ("phase", "stage", "module"):  # the layer whose gradient filled a bucket does not exchange it
+        named = pl.when(pl.col("communication").fill_null(False)).then(pl.lit(COMMUNICATION)).otherwise(named)
     events = line.events.select("kind", "start_ns", "wall_ns", named.alias("part"))
     numbered = events.select("part").unique(maintain_order=True).with_row_index("group")
     numbered = numbered.with_columns(pl.col("group").cast(pl.Int64))

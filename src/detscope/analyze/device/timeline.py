@@ -72,6 +72,18 @@ class DeviceTimeline:
         return merge_events(self.kernel_events)
 
     @cached_property
+    def linked_kernels(self) -> Intervals:
+        """Union of the kernels whose launch was recorded."""
+        return merge_events(
+            self.kernel_events.select("launch_ns", *TIMES).filter(pl.col("launch_ns").is_not_null())
+        )
+
+    @property
+    def kernel_window(self) -> Intervals:
+        """What shares of kernels are of: the steps, else from the first kernel to the last."""
+        return self.window if self.has_steps else Intervals(self.kernels.starts[:1], self.kernels.ends[-1:])
+
+    @cached_property
     def compute(self) -> Intervals:
         """Union of the kernels that are not communication."""
         return merge_events(self._kernel_times(~pl.col("communication").fill_null(False)))

@@ -93,31 +93,32 @@ def _step_of(line: DeviceTimeline, times: Times) -> Times:
 
 
 def _busy_parts(line: DeviceTimeline, events: pl.DataFrame, computes: pl.Series) -> pl.DataFrame:
-    """Every event with the time that is its alone: no moment counts twice."""
+    """Every event with the time that is its alone, cut at the borders of steps: no moment counts twice."""
     starts, ends = event_borders(events)
-    step, main = _step_of(line, starts), computes.to_numpy()
-    begins = starts.copy()
+    main, begins = computes.to_numpy(), starts.copy()
     for own in (main, ~main):  # of two that overlap, the earlier has the time
         if own.any():
             reach = np.maximum.accumulate(ends[own])
             begins[own] = np.maximum(starts[own], np.concatenate([starts[own][:1], reach[:-1]]))
-    ends = np.minimum(ends, line.steps.ends[step])
-    begins = np.minimum(begins, ends)
-    hidden = measure_overlap(merge_intervals(starts[main], ends[main]), begins, ends)
-    busy = ends - begins - np.where(main, 0, hidden)
+    first = np.maximum(0, np.searchsorted(line.steps.starts, begins, side="right") - 1)
+    counts = np.where(begins < ends, np.searchsorted(line.steps.starts, ends, side="left") - first, 0)
+    row = np.repeat(np.arange(len(counts)), np.maximum(0, counts))
+    step = first[row] + np.arange(len(row)) - np.searchsorted(row, row, side="left")
+    begin = np.maximum(begins[row], line.steps.starts[step])
+    end = np.maximum(begin, np.minimum(ends[row], line.steps.ends[step]))
+    hidden = measure_overlap(merge_intervals(starts[main], ends[main]), begin, end)
+    busy = end - begin - np.where(main[row], 0, hidden)
     phase = pl.col("phase").fill_null("other")
     # the loader's own copies and kernels are work: the phase `data` is idle time and nothing else
     moved = pl.when(pl.col("kind") == "kernel").then(pl.lit("other")).otherwise(pl.lit("transfer"))
-    return (
-        events.select("kind", *_PLACE)
-        .with_columns(phase=pl.when(phase == "data").then(moved).otherwise(phase))
-        .select(
-            pl.Series("step", step),
-            *_PLACE,
-            pl.Series("busy_ns", busy),
-            pl.lit(0).cast(pl.Int64).alias("idle_ns"),
-        )
-        .filter(pl.col("step") >= 0)
+    placed = events.select("kind", *_PLACE).with_columns(
+        phase=pl.when(phase == "data").then(moved).otherwise(phase)
+    )
+    return placed.select(
+        pl.Series("step", step),
+        pl.col(_PLACE).gather(pl.Series(row).cast(pl.UInt32)),
+        pl.Series("busy_ns", busy),
+        pl.lit(0).cast(pl.Int64).alias("idle_ns"),
     )
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+import polars as pl
 
-from detscope.analyze.device.intervals import Intervals, intersect_intervals, subtract_intervals
-from detscope.analyze.device.timeline import DeviceTimeline
+from detscope.analyze.device.intervals import (
+    Intervals,
+    intersect_intervals,
+    merge_intervals,
+    subtract_intervals,
+)
+from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.figure import Figure
 
 _STEPS = (
@@ -25,8 +32,10 @@ class BusyTimes(Figure, frozen=True, kw_only=True):
     kernels: float | None  # kernels_ns over window_ns
     with_copies: float | None  # with_copies_ns over with_copies_window_ns, as are the two that follow
     copies: float | None  # copies_ns over the window
-    compute: float | None  # compute_ns over the window
+    compute: float | None  # compute_ns over window_ns
+    linked: float | None  # linked_ns over window_ns
     kernels_ns: int  # union of all kernels
+    linked_ns: int  # union of the kernels whose launch was recorded
     window_ns: int  # of all devices
     with_copies_ns: int  # kernels, copies and memory sets
     with_copies_window_ns: int  # of the same
@@ -43,13 +52,29 @@ class UseDefinitions(Figure, frozen=True, kw_only=True):
     kernels: str = "length of the union of all kernels inside the window, over the window's length"
     with_copies: str = "the same of kernels, copies and memory sets together"
     copies: str = "the same of copies alone"
-    compute: str = "the same of kernels that are not communication"
+    compute: str = "the same as of kernels, of those that are not communication"
+    linked: str = "the same as of kernels, of those whose launch was recorded; all others have no known place"
+
+
+class TensorBoardUse(Figure, frozen=True, kw_only=True):
+    """Utilisation by the rule of TensorBoard's profiler page, whose window has the pauses between steps."""
+
+    kernels: float | None  # kernels_ns over window_ns
+    kernels_ns: int  # union of all kernels inside
+    window_ns: int  # of all devices
+    left_out_steps: int  # at the end, with no work or much less than the step before
+    definition: str = (
+        "length of the union of all kernels from the first step's begin to the last step's end, over that"
+        " time; a step ends with the last event whose launch lies in it; steps at the end that launched"
+        " nothing, and the last one if it launched less than 80 % of the one before, are left out"
+    )
 
 
 class Utilisation(BusyTimes, frozen=True, kw_only=True):
     """All devices together: summed numerators over summed denominators."""
 
     window: str  # what it is made of
+    tensorboard: TensorBoardUse | None  # None where there are no step marks
     definition: UseDefinitions = UseDefinitions()
 
 
@@ -72,43 +97,94 @@ def divide_safely(part: float, whole: float) -> float | None:
 
 def measure_use(line: DeviceTimeline) -> BusyTimes:
     """Busy times of one device inside its window."""
-    window, kernels, copies = line.window, line.kernels, line.copies
-    kernel_window = window if line.has_steps else _span_of(kernels)
-    return _with_shares(
-        {
-            "kernels_ns": intersect_intervals(kernels, kernel_window).length_ns,
-            "window_ns": kernel_window.length_ns,
-            "with_copies_ns": intersect_intervals(line.busy, window).length_ns,
-            "with_copies_window_ns": window.length_ns,
-            "compute_ns": intersect_intervals(line.compute, window).length_ns,
-            "communication_ns": intersect_intervals(line.communication, window).length_ns,
-            "copies_ns": intersect_intervals(copies, window).length_ns,
-            "copies_exposed_ns": intersect_intervals(subtract_intervals(copies, kernels), window).length_ns,
-            "sets_ns": intersect_intervals(line.sets, window).length_ns,
-        }
-    )
-
-
-def _span_of(intervals: Intervals) -> Intervals:
-    return Intervals(intervals.starts[:1], intervals.ends[-1:])
+    window, kernel_window = line.window, line.kernel_window
+    exposed = subtract_intervals(line.copies, line.kernels)
+    lengths = {
+        "window_ns": kernel_window.length_ns,
+        "with_copies_window_ns": window.length_ns,
+        **{
+            name: intersect_intervals(part, within).length_ns
+            for name, part, within in (
+                ("kernels_ns", line.kernels, kernel_window),
+                ("linked_ns", line.linked_kernels, kernel_window),
+                ("compute_ns", line.compute, kernel_window),
+                ("communication_ns", line.communication, kernel_window),
+                ("with_copies_ns", line.busy, window),
+                ("copies_ns", line.copies, window),
+                ("copies_exposed_ns", exposed, window),
+                ("sets_ns", line.sets, window),
+            )
+        },
+    }
+    return _with_shares(lengths)
 
 
 def _with_shares(lengths: dict[str, int]) -> BusyTimes:
-    window_ns = lengths["with_copies_window_ns"]
+    of_kernels, of_all = lengths["window_ns"], lengths["with_copies_window_ns"]
     return BusyTimes(
-        kernels=divide_safely(lengths["kernels_ns"], lengths["window_ns"]),
-        with_copies=divide_safely(lengths["with_copies_ns"], window_ns),
-        copies=divide_safely(lengths["copies_ns"], window_ns),
-        compute=divide_safely(lengths["compute_ns"], window_ns),
+        kernels=divide_safely(lengths["kernels_ns"], of_kernels),
+        with_copies=divide_safely(lengths["with_copies_ns"], of_all),
+        copies=divide_safely(lengths["copies_ns"], of_all),
+        compute=divide_safely(lengths["compute_ns"], of_kernels),
+        linked=divide_safely(lengths["linked_ns"], of_kernels),
         **lengths,
     )
 
 
-def sum_uses(uses: Sequence[BusyTimes], has_steps: bool) -> Utilisation:
+def sum_uses(uses: Sequence[BusyTimes], lines: Sequence[DeviceTimeline]) -> Utilisation:
     """The headline over all devices."""
     lengths = [name for name in BusyTimes.__struct_fields__ if name.endswith("_ns")]
     whole = _with_shares({name: sum(getattr(use, name) for use in uses) for name in lengths})
-    return Utilisation(**msgspec.structs.asdict(whole), window=_STEPS if has_steps else _NO_STEPS)
+    has_steps = all(line.has_steps for line in lines)
+    return Utilisation(
+        **msgspec.structs.asdict(whole),
+        window=_STEPS if has_steps else _NO_STEPS,
+        tensorboard=measure_by_tensorboard(lines) if has_steps else None,
+    )
+
+
+def measure_by_tensorboard(lines: Sequence[DeviceTimeline]) -> TensorBoardUse:
+    """The same devices by TensorBoard's rule; they have steps."""
+    kernels_ns = window_ns = left_out = 0
+    for rank in sorted({line.rank for line in lines}):
+        own = [line for line in lines if line.rank == rank]
+        span, dropped = _find_tensorboard_span(own)
+        left_out += dropped
+        for line in own:
+            if len(line.kernels):
+                kernels_ns += intersect_intervals(line.kernels, span).length_ns
+                window_ns += span.length_ns
+    return TensorBoardUse(
+        kernels=divide_safely(kernels_ns, window_ns),
+        kernels_ns=kernels_ns,
+        window_ns=window_ns,
+        left_out_steps=left_out,
+    )
+
+
+def _find_tensorboard_span(lines: Sequence[DeviceTimeline]) -> tuple[Intervals, int]:
+    """From the first step of a rank to the last that counts, and how many do not."""
+    steps = lines[0].steps
+    columns = ("start_ns", "wall_ns", "launch_ns", "launch_wall_ns")
+    events = pl.concat([line.events.select(columns) for line in lines])
+    begins, ends = event_borders(events)
+    call, length = (events[name].fill_null(-1).to_numpy().astype(np.int64) for name in columns[2:])
+    owner = np.searchsorted(steps.host_starts, call, side="right") - 1
+    inside = (owner >= 0) & events["launch_ns"].is_not_null().to_numpy()
+    inside &= call + np.maximum(length, 0) <= steps.host_ends[np.maximum(owner, 0)]
+    launched = np.bincount(owner[inside], minlength=len(steps))
+    until = np.full(len(steps), np.iinfo(np.int64).min)
+    np.maximum.at(until, owner[inside], ends[inside])
+    step_ends = np.maximum.accumulate(np.maximum(steps.host_ends, until))
+    start = int(steps.host_starts[0])
+    if launched[0]:  # work queued before the first step may still run when it begins
+        earlier = ends[~inside & (ends < begins[inside & (owner == 0)].min())]
+        start = int(earlier.max(initial=start))
+    kept = len(steps)
+    if launched.any() and kept > 1:
+        kept = int(np.flatnonzero(launched)[-1]) + 1
+        kept -= kept > 1 and launched[kept - 2] * 0.8 > launched[kept - 1]
+    return merge_intervals(np.array([start]), step_ends[kept - 1 : kept]), len(steps) - int(kept)
 
 
 def measure_span(line: DeviceTimeline) -> DeviceSpan:

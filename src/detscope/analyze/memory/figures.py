@@ -88,9 +88,10 @@ class OtherDevice(Figure, frozen=True, kw_only=True):
 
 
 class Fragmentation(Figure, frozen=True, kw_only=True):
-    """Reserved and not allocated, at the moment it was most."""
+    """Memory that the allocator keeps and nobody uses, at the moment it was most, and how cut up it was."""
 
-    bytes: int  # reserved and not allocated
+    bytes: int  # free and cached: reserved and not allocated
+    share: float | None = None  # that no large request can use: 1 - the largest free block over bytes
     reserved_bytes: int  # at that moment
     allocated_bytes: int  # at that moment
     fragmented_bytes: int | None = None  # of these, free between blocks in use: nobody else can have them

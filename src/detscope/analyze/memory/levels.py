@@ -51,7 +51,7 @@ def _highest_of(levels: pl.DataFrame, name: str) -> int | None:
 
 
 def _find_fragmentation(levels: pl.DataFrame, ledger: Ledger) -> Fragmentation | None:
-    """Reserved minus allocated at the moment it was largest, with the largest free blocks then."""
+    """Free cached memory at the moment it was most, with the largest free blocks then."""
     reserved = levels.filter(pl.col("level") == "reserved").sort("time_ns").drop_nulls("time_ns")
     if not reserved.height:
         return None
@@ -64,6 +64,7 @@ def _find_fragmentation(levels: pl.DataFrame, ledger: Ledger) -> Fragmentation |
     largest = sorted(then.filter(pl.col("level") == "largest_free")["bytes"].to_list(), reverse=True)
     return Fragmentation(
         bytes=int(gap[worst]),
+        share=1 - largest[0] / int(gap[worst]) if largest and gap[worst] >= largest[0] > 0 else None,
         reserved_bytes=int(reserved["bytes"][worst]),
         allocated_bytes=int(allocated[worst]),
         fragmented_bytes=_highest_of(then, "fragmented"),

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from detscope.errors import InputError
+from detscope.ingest.attributed import add_events, add_steps
 from detscope.ingest.files import RecordedFile
 from detscope.ingest.kineto.events import (
     CounterEvent,
@@ -25,17 +26,9 @@ from detscope.ingest.kineto.events import (
 from detscope.ingest.kineto.trace import EventCollector, sort_events
 from detscope.ingest.sink import Format, Sink
 from detscope.limits import LIMITS, raise_hint, read_limit
-from detscope.traces.attribution import TraceAttribution, attribute_events
+from detscope.traces.attribution import attribute_events
 from detscope.traces.columns import TraceEvents
 from detscope.traces.naming import has_home, scrub_homes
-from detscope.traces.tables import (
-    make_device_frame,
-    make_host_frames,
-    make_node_frame,
-    make_operator_frame,
-    make_span_frame,
-    make_step_frame,
-)
 
 _PRIVATE_KEY = re.compile(
     r"env(iron(ment)?)?$|_env(_|$)|token|secret|passw(or)?d|api_?key|credential|cookie|"
@@ -176,16 +169,16 @@ def read_trace(path: Path, sink: Sink) -> None:
     base = facts.get("baseTimeNanoseconds")
     offset = base if isinstance(base, int) and 0 < base < 1 << 61 else 0
     found = attribute_events(trace, offset)
-    sink.add_rows("device_events", make_device_frame(found))
-    for frame in make_host_frames(found):
-        sink.add_rows("host_events", frame)
-    sink.add_rows("steps", make_step_frame(found))
-    sink.add_rows("spans", make_span_frame(found))
-    sink.add_rows("nodes", make_node_frame(found))
-    sink.add_rows("ops", make_operator_frame(found))
+    add_events(sink, found)
+    add_steps(sink, found)
     _write_counters(sink, counters)
     _write_memory(sink, trace, offset)
-    _note_missing(sink, found, bool(counters))
+    if not len(found.steps):
+        sink.cannot_tell("step times: the file has no step marks, no optimizer and no loader")
+    if counters and not len(trace.device):
+        sink.cannot_tell("how busy the device was: the file has counters of kernels, but no kernel times")
+    if not found.modules.made_of:
+        sink.cannot_tell("modules: the file names none (record with with_stack=True or with_modules=True)")
 
 
 def _write_counters(sink: Sink, counters: list[CounterEvent]) -> None:
@@ -220,39 +213,6 @@ def _write_memory(sink: Sink, trace: TraceEvents, offset_ns: int) -> None:
     sink.add_rows("memory_changes", frame.select("time_ns", "device", "category", "delta_bytes"))
     reserved = frame.filter((pl.col("bytes") >= 0) & ~pl.col("on_cpu"))
     sink.add_rows("memory_levels", reserved.select("time_ns", "device", "level", "bytes"))
-
-
-def _note_missing(sink: Sink, found: TraceAttribution, has_counters: bool) -> None:
-    """Counts, and what this file cannot tell."""
-    trace, steps, stages = found.trace, found.steps, found.stages
-    work = trace.is_work
-    unlinked = int((work & (found.launch_call < 0)).sum())
-    sink.add_count("device events without a launch record", unlinked)
-    lost = work & (found.launch_call >= 0) & (found.launch_operator < 0)
-    sink.add_count("device events launched outside of operators", int(lost.sum()))
-    outside = steps.find_index(found.launch_moments) < 0
-    sink.add_count("device events outside of steps", int(outside.sum()) if len(steps) else 0)
-    by_time = stages.path[np.argsort(stages.intervals.start_ns, kind="stable")].tolist()
-    sink.info |= {
-        "steps": len(steps),
-        "steps_by": steps.made_of,
-        "modules_by": found.modules.made_of,
-        "stages": [stages.paths[code] for code in dict.fromkeys(by_time)],
-        "kernels_unlinked": unlinked,
-        "backward_attributed": None,
-    }
-    whole_ns, in_modules_ns = found.backward_times
-    if found.modules.made_of and not found.modules.has_backward and whole_ns:
-        sink.info["backward_attributed"] = in_modules_ns / whole_ns
-    if steps.made_of and not steps.made_of.startswith(("ProfilerStep", "steps of")):
-        remark = f"; {steps.remark}" if steps.remark else ""
-        sink.add_note(f"no step marks: steps are made from {steps.made_of}{remark}")
-    if not len(steps):
-        sink.cannot_tell("step times: the file has no step marks, no optimizer and no loader")
-    if has_counters and not len(trace.device):
-        sink.cannot_tell("how busy the device was: the file has counters of kernels, but no kernel times")
-    if not found.modules.made_of:
-        sink.cannot_tell("modules: the file names none (record with with_stack=True or with_modules=True)")
 
 
 PART = Format("Kineto / Chrome trace", recognize_head, read_trace, order=50)

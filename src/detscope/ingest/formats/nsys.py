@@ -21,21 +21,25 @@ from __future__ import annotations
 import re
 import sqlite3
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from detscope.errors import InputError
+from detscope.ingest.attributed import add_events, add_steps
 from detscope.ingest.files import RecordedFile
 from detscope.ingest.sink import Format, Sink
 from detscope.limits import over_limit
 from detscope.machine.sqlite_watch import QueryWatch
+from detscope.traces.attribution import attribute_events
+from detscope.traces.columns import EventColumns, TraceEvents, ValueNumbers, gather_events, join_columns
+from detscope.traces.naming import DEVICE_ROLES
+from detscope.traces.nesting import NOBODY, find_by_key, take_values
 
 ROWS_AT_ONCE = 100_000
 # a damaged schema also shows as text that cannot be decoded, in SQLite's own message
@@ -45,14 +49,7 @@ _AGAIN = "export it again: nsys export --type=sqlite REPORT.nsys-rep"
 # as torch.autograd.profiler.emit_nvtx writes them: "aten::add, seq = 12, op_id = 314290"
 _OPERATOR = re.compile(r"^(?P<name>[^,]+?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+.*)$")
 _SEQUENCE_ONLY = re.compile(r"^(?P<name>[^,]+?), seq = (?P<sequence>\d{1,18})\b")
-_STEP = re.compile(
-    r"^(?:detscope:step[ :#]*|ProfilerStep ?#|(?:training |train |inference )?(?:step|iteration|iter)[ :_#]*)"
-    r"(?P<number>\d{1,15})$",
-    re.IGNORECASE,
-)
 _PHASE = re.compile(r"^detscope:phase[ :](?P<name>\w+)$")
-
-Integers = NDArray[np.int64]
 
 KERNELS, COPIES, SETS, GRAPHS, SYNCS, RUNTIME = (
     f"CUPTI_ACTIVITY_KIND_{kind}"
@@ -67,16 +64,10 @@ COPY_KINDS = {
 }  # fmt: skip
 _RANGE_TYPES = [59, 60]  # NVTX_EVENTS.eventType of push/pop and start/end; the others are marks and names
 _VERSION = re.compile(r"_v\d+$")  # cudaLaunchKernel_v7000
-_COMMUNICATION = r"(?i)nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|nvshmem"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|AUTH", re.IGNORECASE)
 _LOSS = re.compile(r"not all .*(?:cuda|nvtx)|dropped|lost|incomplete|overflow", re.IGNORECASE)
 _ID, _NO_STREAM = 2**24, 0xFFFFFFFF  # globalTid is process * _ID + thread, above them what the host is
-_PROCESS = (pl.col("globalTid") // _ID % _ID).alias("process")
-_THREAD = (pl.col("globalTid") % _ID).alias("thread")
 _DEVICE_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-_LAUNCH_TYPES = dict.fromkeys(
-    ("rank", "correlation", "launch_ns", "launch_wall_ns", "launch_thread"), pl.Int64
-) | {"call": pl.String}
 
 
 class Database:
@@ -186,73 +177,13 @@ def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-@dataclass(frozen=True)
-class RangeMeaning:
-    """What a range's text says: kind of host event, name, autograd sequence number, step number."""
-
-    kind: str
-    name: str
-    sequence: int | None = None
-    step: int | None = None
-
-
-def read_meaning(text: str) -> RangeMeaning:
-    """Read the text of a range."""
-    if step := _STEP.match(text):
-        return RangeMeaning("step", text, step=int(step["number"]))
+def read_meaning(text: str) -> tuple[str, str, int]:
+    """What the text of a range says: role of the event, name, autograd sequence number (-1: none)."""
     if phase := _PHASE.match(text):
-        return RangeMeaning("phase", phase["name"])
+        return "own phase", phase["name"], -1
     if operator := _OPERATOR.match(text) or _SEQUENCE_ONLY.match(text):
-        sequence = operator["sequence"]
-        return RangeMeaning("operator", operator["name"], int(sequence) if sequence else None)
-    return RangeMeaning("annotation", text)
-
-
-@dataclass
-class RangeIndex:
-    """Ranges of one kind on all threads, for looking up the innermost one around a moment."""
-
-    numbers: list[int] = field(default_factory=list)  # four of each range, one after the other
-
-    def add_range(self, thread: int, start_ns: int, end_ns: int, value: int) -> None:
-        """Keep a range; its value is an index into names, or a step's number."""
-        self.numbers += (thread, start_ns, end_ns, value)
-
-    def find_around(self, threads: Integers, moments: Integers) -> Integers:
-        """The value of the innermost range around each moment on its thread; -1 for none."""
-        found = np.full(len(moments), -1, dtype=np.int64)
-        ranges = np.array(self.numbers, dtype=np.int64).reshape(-1, 4)
-        for thread in np.unique(ranges[:, 0]):
-            asked = np.flatnonzero(threads == thread)
-            if len(asked):
-                found[asked] = _find_on_thread(ranges[ranges[:, 0] == thread], moments[asked])
-        return found
-
-
-def _find_on_thread(ranges: Integers, moments: Integers) -> Integers:
-    """Push/pop ranges of a thread are nested: the innermost is the last one opened and not yet closed."""
-    _, starts, ends, values = ranges[np.lexsort((-ranges[:, 2], ranges[:, 1]))].T
-    parents = _find_parents(starts.tolist(), ends.tolist())
-    at = np.searchsorted(starts, moments, side="right") - 1
-    # walk outwards, all moments at once, until the range reaches over its moment
-    outside = (at >= 0) & (ends[at] < moments)
-    while outside.any():
-        at[outside] = parents[at[outside]]
-        outside = (at >= 0) & (ends[at] < moments)
-    return np.where(at >= 0, values[at], -1)
-
-
-def _find_parents(starts: list[int], ends: list[int]) -> Integers:
-    """The range that encloses each range, by position; -1 for the outermost."""
-    parents = np.full(len(starts), -1, dtype=np.int64)
-    open_ranges: list[int] = []
-    for position, start_ns in enumerate(starts):
-        while open_ranges and ends[open_ranges[-1]] < start_ns:
-            open_ranges.pop()
-        if open_ranges:
-            parents[position] = open_ranges[-1]
-        open_ranges.append(position)
-    return parents
+        return "operator", operator["name"], int(operator["sequence"] or -1)
+    return "annotation", text, -1
 
 
 def recognize_head(head: bytes, path: Path) -> bool:  # noqa: ARG001
@@ -274,6 +205,7 @@ def read_export(path: Path, sink: Sink) -> None:
         reader.read_ranges()
         reader.read_device()
         _note_missing(database, reader, sink)
+    reader.add_ranks()
     if not sink.rows:
         raise InputError(
             f"{path.name} has no event of a device or its host",
@@ -282,118 +214,67 @@ def read_export(path: Path, sink: Sink) -> None:
 
 
 class _ExportReader:
-    """Rows of `device_events` and `host_events`: calls and ranges first, device work is linked to them."""
+    """The events of an export as columns; each process that used a device is a rank."""
 
     def __init__(self, database: Database, sink: Sink) -> None:
         self.database, self.sink = database, sink
-        self.names = database.read_texts("StringIds", "id", "value")
+        self.texts = database.read_texts("StringIds", "id", "value")
         self.sm_counts = {gpu["id"]: gpu["sm_count"] for gpu in sink.info["devices"] if gpu["sm_count"]}
-        # Each process that used a device is a rank: its calls and correlation numbers are its own.
-        seen: set[int] = set()
-        for table in (KERNELS, COPIES, SETS):
-            if "globalpid" in database.columns.get(table, {}):
-                for frame in database.read_frames(table, ("globalPid",)):
-                    seen |= set(frame["globalPid"].drop_nulls().unique().to_list())
-        processes = sorted(value // _ID % _ID for value in seen)
-        first = sink.rank * len(processes)
-        # process -> rank; empty where the file does not tell processes apart
-        self.ranks = {process: first + order for order, process in enumerate(processes)}
-        self.launches = pl.DataFrame(schema=_LAUNCH_TYPES)
-        self.operators, self.steps = RangeIndex(), RangeIndex()
-        self.operator_names: dict[str, int] = {}
+        self.names = ValueNumbers()
+        self.parts: dict[str, list[EventColumns]] = defaultdict(list)
+        self.processes: list[int] = []  # that used a device; none where the file does not tell them apart
 
-    def _rank_of(self, processes: pl.Series) -> pl.Series:
-        if not self.ranks:
-            return pl.Series("rank", [self.sink.rank] * len(processes), dtype=pl.Int64)
-        ranks = processes.replace_strict(self.ranks, default=self.sink.rank, return_dtype=pl.Int64)
-        return ranks.alias("rank")
+    def _name_codes(self, numbers: pl.Series, pattern: re.Pattern[str] | None = None) -> pl.Series:
+        """Names for numbers of `StringIds`, without a pattern; numbers repeat, so each is looked up once."""
+        texts = {number: self.texts.get(number, f"name {number}") for number in numbers.drop_nulls().unique()}
+        codes = {
+            number: self.names[pattern.sub("", text) if pattern else text] for number, text in texts.items()
+        }
+        return numbers.replace_strict(codes, default=self.names[""], return_dtype=pl.Int64)
 
-    def _name_of(self, numbers: pl.Series, pattern: re.Pattern[str] | None = None) -> pl.Series:
-        """Texts for numbers of `StringIds`, without a pattern; numbers repeat, so each is looked up once."""
-        wanted = numbers.drop_nulls().unique().to_list()
-        texts = {number: self.names.get(number, f"name {number}") for number in wanted}
-        if pattern is not None:
-            texts = {number: pattern.sub("", text) for number, text in texts.items()}
-        return numbers.replace_strict(texts, default=None, return_dtype=pl.String).alias("name")
-
-    def _keep_timed(self, frame: pl.DataFrame, what: str) -> pl.DataFrame:
+    def _add_events(self, role: str, frame: pl.DataFrame, names: pl.Series, what: str) -> None:
         """Rows with a begin and an end in this order; the others are counted."""
         sane = pl.col("start").is_between(-(2**60), 2**60) & pl.col("end").is_between(pl.col("start"), 2**60)
-        kept = frame.filter(sane)
+        kept = frame.with_columns(names.alias("name")).filter(sane)
         self.sink.add_count(f"{what} without usable times", frame.height - kept.height)
-        return kept.with_columns(start_ns=pl.col("start"), wall_ns=pl.col("end") - pl.col("start"))
+        if not kept.height:
+            return
+        column = {name: kept[name].fill_null(-1).to_numpy() for name in kept.columns}
+        start, end, name = column.pop("start"), column.pop("end"), column.pop("name")
+        thread = np.zeros(len(start), np.int32)  # given when all are known
+        self.parts[role].append(EventColumns(start, end - start, name.astype(np.int32), thread, column))
 
     def read_calls(self) -> None:
-        """CUDA calls of the host, kept as well for linking device work to its launch."""
-        kept = []
-        for frame in self.database.read_frames(
-            RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId")
-        ):
-            frame = self._keep_timed(frame, "host calls").with_columns(
-                _PROCESS, _THREAD, correlation="correlationId"
-            )
-            frame = frame.with_columns(
-                self._rank_of(frame["process"]),
-                self._name_of(frame["nameId"], _VERSION),
-                kind=pl.lit("runtime"),
-            )
-            columns = ("rank", "process", "thread", "kind", "name", "start_ns", "wall_ns", "correlation")
-            self.sink.add_rows("host_events", frame.select(columns))
-            kept.append(
-                frame.select(
-                    "rank",
-                    "correlation",
-                    launch_ns="start_ns",
-                    launch_wall_ns="wall_ns",
-                    launch_thread="thread",
-                    call="name",
-                )
-            )
-        if kept:
-            calls = pl.concat(kept).filter(pl.col("correlation") != 0)  # 0 is "none" in every schema
-            self.launches = calls.unique(["rank", "correlation"], keep="first", maintain_order=True)
+        """CUDA calls of the host."""
+        columns = ("start", "end", "globalTid", "correlationId", "nameId")
+        for frame in self.database.read_frames(RUNTIME, columns):
+            names = self._name_codes(frame["nameId"], _VERSION)
+            frame = frame.select("start", "end", "globalTid", correlation="correlationId")
+            self._add_events("runtime", frame, names, "host calls")
 
     def read_ranges(self) -> None:
         """NVTX ranges: steps, phases, operators and other people's annotations."""
         columns = ("start", "end", "eventType", "text", "textId", "globalTid")
         for chunk in self.database.read_chunks(RANGES, columns):
-            numbers = chunk.pop("textId")
             texts = [
-                text if isinstance(text, str) else self.names.get(number)
-                for text, number in zip(chunk.pop("text"), numbers, strict=True)
+                text if isinstance(text, str) else self.texts.get(number)
+                for text, number in zip(chunk.pop("text"), chunk.pop("textId"), strict=True)
             ]
+            meanings = {text: read_meaning(text) for text in set(texts) if text is not None}
+            known = [("", "", -1) if text is None else meanings[text] for text in texts]
             frame = pl.DataFrame({name: as_integers(values) for name, values in chunk.items()}).with_columns(
-                _PROCESS, _THREAD, text=pl.Series(texts, dtype=pl.String)
+                role=pl.Series([role for role, _, _ in known], dtype=pl.String),
+                code=pl.Series([self.names[name] for _, name, _ in known], dtype=pl.Int64),
+                sequence=pl.Series([sequence for _, _, sequence in known], dtype=pl.Int64),
             )
             frame = frame.filter(pl.col("eventType").is_null() | pl.col("eventType").is_in(_RANGE_TYPES))
             self.sink.add_count("ranges still open at the end of the recording", frame["end"].null_count())
-            frame = self._keep_timed(frame.filter(pl.col("end").is_not_null()), "ranges")
-            self._add_ranges(frame.filter(pl.col("text").is_not_null()))
-
-    def _add_ranges(self, frame: pl.DataFrame) -> None:
-        ranks = self._rank_of(frame["process"])
-        meanings = [read_meaning(text) for text in frame["text"].to_list()]
-        threads = _thread_keys(ranks, frame["thread"])
-        starts, walls = frame["start_ns"].to_list(), frame["wall_ns"].to_list()
-        for meaning, thread, start_ns, wall_ns in zip(meanings, threads, starts, walls, strict=True):
-            if meaning.kind == "operator":
-                number = self.operator_names.setdefault(meaning.name, len(self.operator_names))
-                self.operators.add_range(thread, start_ns, start_ns + wall_ns, number)
-            elif meaning.step is not None:
-                self.steps.add_range(thread, start_ns, start_ns + wall_ns, meaning.step)
-        self.sink.add_rows(
-            "host_events",
-            frame.select(
-                ranks,
-                "process",
-                "thread",
-                "start_ns",
-                "wall_ns",
-                pl.Series("kind", [meaning.kind for meaning in meanings], dtype=pl.String),
-                pl.Series("name", [meaning.name for meaning in meanings], dtype=pl.String),
-                pl.Series("sequence", [meaning.sequence for meaning in meanings], dtype=pl.Int64),
-            ),
-        )
+            frame = frame.filter(pl.col("end").is_not_null())
+            for role in ("own phase", "operator", "annotation"):
+                own = frame.filter(pl.col("role") == role)
+                self._add_events(
+                    role, own.select("start", "end", "globalTid", "sequence"), own["code"], "ranges"
+                )
 
     def read_device(self) -> None:
         """Kernels, copies, sets, whole graphs and synchronisations."""
@@ -404,17 +285,20 @@ class _ExportReader:
             multiprocessors = pl.col("deviceId").replace_strict(
                 self.sm_counts, default=None, return_dtype=pl.Float64
             )
-            texts = self._name_of(frame.select(pl.coalesce(names)).to_series())
-            self._add_device(frame.with_columns(texts, blocks_per_sm=blocks / multiprocessors), "kernel")
+            codes = self._name_codes(frame.select(pl.coalesce(names)).to_series())
+            frame = frame.with_columns(blocks_per_sm=(blocks / multiprocessors).fill_null(float("nan")))
+            self._add_device("kernel", frame, codes, "blocks_per_sm")
         for frame in read_frames(COPIES, (*_DEVICE_COLUMNS, "bytes", "copyKind")):
-            copy = pl.col("copyKind").replace_strict(COPY_KINDS, default=None, return_dtype=pl.String)
-            self._add_device(frame.with_columns(copy=copy, name="Memcpy " + copy.fill_null("?")), "copy")
+            kinds = {kind: self.names[f"Memcpy {words}"] for kind, words in COPY_KINDS.items()}
+            unknown = self.names["Memcpy ?"]
+            codes = frame["copyKind"].replace_strict(kinds, default=unknown, return_dtype=pl.Int64)
+            self._add_device("copy", frame, codes, "bytes")
         for frame in read_frames(SETS, (*_DEVICE_COLUMNS, "bytes")):
-            self._add_device(frame.with_columns(name=pl.lit("Memset")), "set")
+            self._add_device("set", frame, self._same_name("Memset", frame), "bytes")
         for frame in read_frames(GRAPHS, (*_DEVICE_COLUMNS, "graphId")):
             self.sink.add_count("CUDA graphs recorded whole: their kernels are not listed", frame.height)
-            name = "CUDA graph " + pl.col("graphId").cast(pl.String).fill_null("?")
-            self._add_device(frame.with_columns(name=name), "kernel")
+            texts = ("CUDA graph " + frame["graphId"].cast(pl.String).fill_null("?")).to_list()
+            self._add_device("kernel", frame, pl.Series([self.names[text] for text in texts], dtype=pl.Int64))
         # the device of every context that ran a kernel or a copy
         columns = ("globalPid", "contextId", "deviceId")
         found = [pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))]
@@ -425,41 +309,65 @@ class _ExportReader:
         for frame in read_frames(SYNCS, (*_DEVICE_COLUMNS, "contextId")):
             # some versions write device 0 for every wait; the context knows whose it is
             frame = frame.join(owners, on=["globalPid", "contextId"], how="left", maintain_order="left")
-            self._add_device(frame.with_columns(deviceId=pl.coalesce("owner", "deviceId")), "sync")
+            frame = frame.with_columns(deviceId=pl.coalesce("owner", "deviceId"))
+            self._add_device("sync", frame, self._same_name("synchronisation", frame))
+        work = [part.extra["process"] for role in DEVICE_ROLES[:3] for part in self.parts.get(role, ())]
+        self.processes = sorted(set(np.concatenate(work).tolist()) - {-1}) if work else []
 
-    def _add_device(self, frame: pl.DataFrame, kind: str) -> None:
-        frame = self._keep_timed(frame, f"{kind} events")
-        if not frame.height:
-            return
-        ranks = self._rank_of(frame.select(pl.col("globalPid") // _ID % _ID).to_series())
-        frame = frame.with_columns(ranks, correlation="correlationId").join(
-            self.launches, on=["rank", "correlation"], how="left", maintain_order="left"
-        )
-        if kind == "sync":  # the kind of wait is numbered differently from version to version: the call tells
-            frame = frame.with_columns(name=pl.col("call").fill_null("synchronisation"))
-        self.sink.add_count(f"{kind} events without a launch record", frame["launch_ns"].null_count())
-        names = np.array([*self.operator_names, None], dtype=object)
-        threads = np.array(_thread_keys(frame["rank"], frame["launch_thread"]), dtype=np.int64)
-        moments = frame["launch_ns"].fill_null(-(2**62)).to_numpy()
-        operators = names[self.operators.find_around(threads, moments)].tolist()
-        frame = frame.with_columns(
-            pl.Series("operator", operators, dtype=pl.String),
-            pl.Series("step", self.steps.find_around(threads, moments)).replace(-1, None),
-            stream=pl.col("streamId").replace(_NO_STREAM, None),
-            kind=pl.lit(kind),
-            communication=pl.col("name").str.contains(_COMMUNICATION).fill_null(False),
+    def _same_name(self, text: str, frame: pl.DataFrame) -> pl.Series:
+        return pl.repeat(self.names[text], frame.height, dtype=pl.Int64, eager=True)
+
+    def _add_device(self, role: str, frame: pl.DataFrame, names: pl.Series, *more: str) -> None:
+        chosen = frame.select(
+            "start",
+            "end",
+            *more,
+            process=pl.when(pl.col("globalPid") >= 0).then(pl.col("globalPid") // _ID % _ID),
+            correlation="correlationId",
             device="deviceId",
+            stream=pl.col("streamId").replace(_NO_STREAM, None),
         )
-        wanted = ["rank", "device", "stream", "kind", "name", "start_ns", "wall_ns", "correlation"]
-        wanted += ["launch_ns", "launch_wall_ns", "launch_thread", "operator", "step", "communication"]
-        wanted += [name for name in ("bytes", "copy", "blocks_per_sm") if name in frame.columns]
-        self.sink.add_rows("device_events", frame.select(wanted))
+        self._add_events(role, chosen, names, f"{role} events")
 
+    def add_ranks(self) -> None:
+        """Attribute the events of each rank, and put them into the tables."""
+        whole = {role: join_columns(*parts) for role, parts in self.parts.items()}
+        hosts = [part for part in whole.values() if "globalTid" in part.extra]
+        numbers = np.unique(np.concatenate([[-1], *(part.extra["globalTid"] for part in hosts)]))
+        threads = [(n // _ID % _ID, n % _ID) if n >= 0 else (None, None) for n in numbers.tolist()]
+        for part in hosts:
+            ids = part.extra.pop("globalTid")
+            part.thread = np.searchsorted(numbers, ids).astype(np.int32)
+            part.extra["process"] = ids // _ID % _ID
+        first = self.sink.rank * len(self.processes)
+        for order in range(max(1, len(self.processes))):
+            self.sink.rank = first + order
+            found = attribute_events(self._gather_rank(whole, order, threads))
+            add_events(self.sink, found)
+            if order == 0:
+                add_steps(self.sink, found)
+                if len(found.trace.annotations) + len(found.trace.operators) and not len(found.steps):
+                    self.sink.cannot_tell('steps: no range is named like a step ("ProfilerStep#7", "step 7")')
+        self.sink.rank = first
 
-def _thread_keys(ranks: pl.Series, threads: pl.Series) -> list[int]:
-    """One number per rank and thread: containers may give the same thread number twice."""
-    keys: list[int] = (ranks * _ID + threads).fill_null(-1).to_list()
-    return keys
+    def _gather_rank(
+        self, whole: dict[str, EventColumns], order: int, threads: list[tuple[Any, Any]]
+    ) -> TraceEvents:
+        """The events of one rank; those of processes that used no device go with the first."""
+        columns = {}
+        for role, part in whole.items():
+            ranks = np.zeros(len(part), np.int64)
+            for rank, process in enumerate(self.processes):
+                ranks[part.extra["process"] == process] = rank
+            columns[role] = part.take_rows(ranks == order)
+        if "sync" in columns and "runtime" in columns:
+            # the kind of wait is numbered differently from version to version: the call tells
+            waits, calls = columns["sync"], columns["runtime"]
+            wanted = waits.extra["correlation"]
+            by = find_by_key(calls.extra["correlation"], np.where(wanted > 0, wanted, NOBODY))
+            waits.name = np.where(by >= 0, take_values(calls.name, by), waits.name).astype(np.int32)
+        own = {role: columns.pop(role) for role in ("own phase",) if role in columns}
+        return gather_events(columns, list(self.names), threads, [""], [""], own)
 
 
 def _note_facts(path: Path, database: Database, sink: Sink) -> None:
@@ -523,11 +431,10 @@ def _note_missing(database: Database, reader: _ExportReader, sink: Sink) -> None
     if not reader.sm_counts:
         sink.cannot_tell("estimated SM efficiency: the file does not say how many SMs the device has")
     sink.cannot_tell("occupancy: Nsight Systems does not estimate it")
-    if database.count_rows(RANGES) and not reader.steps.numbers:
-        sink.cannot_tell('steps: no range is named like a step ("ProfilerStep#7", "step 7")')
-    if len(reader.ranks) > 1:
-        sink.info["processes"] = {str(rank): process for process, rank in reader.ranks.items()}
-        sink.add_note(f"{len(reader.ranks)} processes used a device: each is a rank of its own")
+    if len(reader.processes) > 1:
+        first = sink.rank * len(reader.processes)
+        sink.info["processes"] = {str(first + n): process for n, process in enumerate(reader.processes)}
+        sink.add_note(f"{len(reader.processes)} processes used a device: each is a rank of its own")
 
 
 def _read_pairs(database: Database, table: str) -> list[tuple[str, str]]:

@@ -63,6 +63,7 @@ class DeviceMemory:
     live_bytes: int = 0
     live_blocks: int = 0
     free_blocks: list[int] = field(default_factory=list)  # the largest, in segments of the allocator
+    free_bytes: int = 0  # of all of them: cached, and in nobody's use
     unknown_frees: int = 0  # of blocks whose allocation is not in the history
     unknown_freed_bytes: int = 0
     history_peak_bytes: int = 0  # of blocks that the history saw allocated: a lower bound
@@ -95,6 +96,7 @@ def read_device(device: int, segments: list[dict[str, Any]], entries: list[Any])
     for address, size, state, frames in _list_blocks(segments):
         if state.startswith("inactive"):
             memory.free_blocks.append(size)
+            memory.free_bytes += size
         elif state.startswith("active_allocated") or state == "active":
             memory.live_bytes += size
             memory.live_blocks += 1
@@ -290,7 +292,9 @@ def _facts_of(memory: DeviceMemory) -> dict[str, Any]:
         "live_bytes": memory.live_bytes,
         "live_blocks": memory.live_blocks,
         "reserved_bytes": memory.reserved_bytes,
-        "fragmentation_bytes": memory.reserved_bytes - memory.live_bytes,
+        "free_cached_bytes": memory.free_bytes,
+        # how much of it cannot serve one request as large as the largest free block
+        "fragmentation": 1 - memory.free_blocks[0] / memory.free_bytes if memory.free_bytes else None,
         "largest_free_bytes": memory.free_blocks,
         "unknown_frees": memory.unknown_frees,
         "unknown_freed_bytes": memory.unknown_freed_bytes,

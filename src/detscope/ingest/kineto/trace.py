@@ -265,21 +265,27 @@ def sort_events(collector: EventCollector) -> TraceEvents:
 
 
 def _match_forward_threads(names: list[str], operators: EventColumns) -> Numbers:
-    """For each autograd node the thread that made it.
+    """For each autograd node the thread that made it; -1 where nobody can tell.
 
     The profiler numbers forward threads in its own way. A number stands for the thread on which most of the
-    sequence numbers that its nodes have were handed out.
+    sequence numbers that its nodes have were handed out; no two numbers stand for the same thread.
     """
     sequence, given = operators.get_extra("sequence"), operators.extra["forward"]
     nodes = check_names(names, operators, naming.BACKWARD_OPERATOR.search) & (sequence >= 0) & (given > 0)
     made = np.flatnonzero(~nodes & (sequence >= 0))
     found = np.full(len(operators), -1, np.int64)
-    threads = np.unique(given[nodes])
-    for number in threads.tolist() if len(threads) <= _MOST_FORWARD_THREADS else ():
-        own = nodes & (given == number)
-        votes = np.bincount(operators.thread[made[np.isin(sequence[made], sequence[own])]], minlength=1)
-        if votes.any():
-            found[own] = np.argmax(votes)
+    numbers = np.unique(given[nodes])
+    if not len(made) or len(numbers) > _MOST_FORWARD_THREADS:
+        return found
+    width = int(operators.thread.max()) + 1
+    votes = np.zeros((len(numbers), width), np.int64)
+    for row, number in enumerate(numbers.tolist()):
+        handed_out = made[np.isin(sequence[made], sequence[nodes & (given == number)])]
+        votes[row] = np.bincount(operators.thread[handed_out], minlength=width)
+    while votes.max(initial=0) > 0:
+        row, thread = divmod(int(votes.argmax()), width)
+        found[nodes & (given == numbers[row])] = thread
+        votes[row], votes[:, thread] = 0, 0
     return found
 
 

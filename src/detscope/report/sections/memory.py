@@ -217,7 +217,8 @@ def _level_facts(account: MemoryAccount) -> Iterator[Fact]:
     if gap is not None:
         free = ", ".join(with_unit(size, "bytes") for size in gap.largest_free_bytes)
         tail = f"; largest free blocks {free}" if free else ""
-        yield Fact("", f"{with_unit(gap.bytes, 'bytes')} reserved and not allocated{tail}")
+        cut_up = f", {percent(gap.share)} of it too cut up to serve one large request" if gap.share else ""
+        yield Fact("", f"{with_unit(gap.bytes, 'bytes')} free and cached{cut_up}{tail}")
         if gap.fragmented_bytes is not None:
             yield Fact(
                 "", f"{with_unit(gap.fragmented_bytes, 'bytes')} of these fragmented: between blocks in use"
