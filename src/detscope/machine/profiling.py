@@ -6,6 +6,8 @@ import functools
 import os
 from typing import Any
 
+METADATA = "expose_kineto_event_metadata"  # by it events of a device tell launch sizes and bytes
+
 
 def make_session(activity: str | None = None, setting: str | None = None, **options: Any) -> Any:
     """A session that is still to be started; `activity`: what it hears beside the host.
@@ -19,16 +21,20 @@ def make_session(activity: str | None = None, setting: str | None = None, **opti
     activities = [profiler.ProfilerActivity.CPU]
     if activity is not None:
         activities.append(getattr(profiler.ProfilerActivity, activity))
-    config = None if setting is None else _switch_on(setting)
-    kind = _make_silent(profiler.profile)
+        setting = setting or METADATA
+    config = None if setting is None else find_setting(setting)
+    kind: Any = profiler.profile
+    if isinstance(kind, type):  # else somebody's stand-in
+        kind = _make_silent(kind)
     return kind(activities=activities, experimental_config=config, acc_events=True, **options)
 
 
-def _switch_on(setting: str) -> Any:
-    from torch._C._profiler import _ExperimentalConfig
+def find_setting(name: str) -> Any:
+    """The profiler's configuration with this one switched on; None where torch does not know it."""
+    import torch
 
     try:
-        return _ExperimentalConfig(**{setting: True})
+        return torch._C._profiler._ExperimentalConfig(**{name: True})
     except TypeError:
         return None
 
