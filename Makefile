@@ -45,7 +45,7 @@ test-busy: install-dev
 	$(BIN)/python -m bench.busy_suite --times $(or $(TIMES),20)
 
 # what cannot be had of an old torch is skipped, and the reason says of which
-WITH_TORCH := tests/record tests/zoo tests/loops tests/machine \
+WITH_TORCH := tests/record tests/simulated tests/zoo tests/loops tests/machine \
 	$(addprefix tests/e2e/,test_train_command.py test_run_command.py test_run_examples.py)
 test-torch: $(if $(TORCH),install-dev)
 	@[ -n '$(TORCH)' ] || { echo 'error: which torch? hint: make test-torch TORCH=2.6.0' >&2; exit 2; }

@@ -109,6 +109,7 @@ def test_a_scaler_that_leaves_a_step_out_still_ends_the_step(listen: Any) -> Non
     assert heard.script["optimizer_steps_skipped"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # by LBFGS of torch 2.8
 def test_a_closure_s_forward_and_backward_are_not_optimizer_time(listen: Any) -> None:
     model = Net()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)

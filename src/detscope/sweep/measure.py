@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.machine.accelerator import Accelerator, find_accelerator
 from detscope.machine.limits import status_bytes
+from detscope.machine.profiling import make_session
 from detscope.sweep.limits import forget_resident_peak, limit_memory
 from detscope.sweep.settings import MeasureRules
 
@@ -140,10 +140,7 @@ def _list_tensors(value: Any) -> Iterator[Tensor]:
 
 def measure_allocated_peak(step: Callable[[], object]) -> int:
     """The most bytes alive at a moment of `step` above those alive at its beginning."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+    with make_session(profile_memory=True) as session:
         step()
     events = session.profiler.kineto_results.events()
     changes = sorted(

@@ -6,7 +6,6 @@ once, alone, on zeros. Calls too costly for that get a rule: copies of input, we
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from detscope.machine.profiling import make_session
 from detscope.predict.trace.step import OperatorCall, TensorRecord
 
 MEASURED = frozenset(
@@ -113,11 +113,10 @@ def count_blocked_copies(call: OperatorCall) -> int:
 
 
 def _try_calls(calls: Sequence[OperatorCall]) -> list[int]:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from torch.profiler import ProfilerActivity, profile, record_function
+    from torch.profiler import record_function
 
     made = []
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+    with torch.no_grad(), make_session(profile_memory=True) as session:
         for number, call in enumerate(calls):
             arguments = _make_real(call.arguments)
             positional = len(call.arguments) - len(call.keywords)

@@ -1,0 +1,37 @@
+"""Sessions of torch.profiler: silent, and without Python objects that nobody reads."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from detscope.machine.profiling import make_session
+
+
+@pytest.mark.usefixtures("no_warning_was_shown")
+def test_sessions_begin_and_end_without_a_warning_and_hear_what_runs() -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with make_session(record_shapes=True) as session:
+                torch.ones(3) + 1
+            names = [event.name() for event in session.profiler.kineto_results.events()]
+            assert "aten::add" in names
+    assert not heard
+    assert session.profiler._function_events is None, "as Python objects events take a hundred times as long"
+
+
+@pytest.fixture
+def no_warning_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: torch warns once."""
+    if hasattr(torch.profiler.profiler, "_WARNINGS_SHOWN"):
+        monkeypatch.setattr(torch.profiler.profiler, "_WARNINGS_SHOWN", set())
+
+
+def test_a_setting_that_this_torch_does_not_know_is_left_out() -> None:
+    def config_of(setting: str) -> Any:
+        return make_session(setting=setting).experimental_config
+
+    assert config_of("verbose") is not None
+    assert config_of("not_yet_invented") is None
