@@ -11,9 +11,10 @@ import torch
 
 from detscope.analyze.device.figures import device_figures
 from detscope.machine.accelerator import Accelerator
+from detscope.machine.profiling import make_session
 from detscope.record.operators.attribution import AUTOGRAD, StepSpan, attribute_operators, make_device_tables
 from detscope.record.operators.events import find_role, read_profiler_events
-from detscope.record.operators.profiler import OperatorWindow, make_session
+from detscope.record.operators.profiler import OperatorWindow
 from detscope.record.steps.nodes import NodeTable
 from detscope.runs.writer import polars_schema
 from profiler_events import US, OldProfilerEvent, ProfilerEvent, make_older

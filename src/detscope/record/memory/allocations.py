@@ -15,9 +15,10 @@ from torch import nn
 from torch.profiler import record_function
 
 from detscope.machine.accelerator import find_accelerator
+from detscope.machine.profiling import make_session
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.probes import ModelProbes
-from detscope.record.operators.profiler import make_session, no_garbage_collection
+from detscope.record.operators.profiler import no_garbage_collection
 from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
 from detscope.record.steps.nodes import Node, NodeTable, find_stage
 from detscope.zoo.contract import Stage

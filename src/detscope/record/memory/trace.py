@@ -15,8 +15,9 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from torch import Size
-from torch._C._profiler import _ExperimentalConfig, _TensorMetadata
+from torch._C._profiler import _TensorMetadata
 
+from detscope.machine.profiling import make_session
 from detscope.record.memory.live import read_process_levels
 from detscope.record.model.borders import BorderWriter, SeenTensor, close_span, open_span
 from detscope.record.operators.attribution import (
@@ -29,7 +30,7 @@ from detscope.record.operators.attribution import (
     Ownership,
     classify_name,
 )
-from detscope.record.operators.profiler import OpenSpans, make_session
+from detscope.record.operators.profiler import OpenSpans
 from detscope.record.steps.events import SPAN_PREFIX, EventBuffer
 from detscope.record.steps.nodes import NodeTable
 
@@ -232,8 +233,8 @@ class MemorySession:
 
     def start(self, shapes: bool) -> None:
         """Begin to listen; shapes of operators' inputs cost as much as all the rest."""
-        config = _ExperimentalConfig(disable_external_correlation=True)  # no stacks and no link to kernels
-        self._profile = make_session(profile_memory=True, record_shapes=shapes, experimental_config=config)
+        unlinked = "disable_external_correlation"  # no link to kernels
+        self._profile = make_session(setting=unlinked, profile_memory=True, record_shapes=shapes)
         with self._spans.close_for_a_moment():
             self._profile.start()
         self._buffer.spanning = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from torch.compiler import is_compiling
 
 from detscope.machine.accelerator import Accelerator
 from detscope.machine.limits import status_bytes
+from detscope.machine.profiling import METADATA, find_setting, make_session
 from detscope.record.foreign import Patches
 from detscope.record.model.borders import close_span, open_span
 from detscope.record.operators.events import CLOCK_PREFIX, read_profiler_events
@@ -105,27 +105,6 @@ _FULL_BYTES = 512 << 20
 _MOMENTS = 3
 
 
-def make_session(activity: str | None = None, **options: Any) -> Any:
-    """A session of torch.profiler that is still to be started; `activity`: what it hears beside the host."""
-    # read at the profiler's first start; without it the library writes to stderr
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU]
-    if activity is not None:
-        activities.append(getattr(ProfilerActivity, activity))
-        options.setdefault("experimental_config", _ask_for_metadata())
-    return profile(activities=activities, **options)
-
-
-def _ask_for_metadata() -> Any:
-    """The setting by which events of a device tell launch sizes and bytes; None where torch has none."""
-    try:
-        return torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
-    except TypeError:
-        return None
-
-
 class OperatorWindow:
     """One profiler session over neighbouring steps."""
 
@@ -139,7 +118,7 @@ class OperatorWindow:
     @property
     def unknown(self) -> str | None:
         """What this torch's profiler does not tell of a device's work, and why; None: nothing is missing."""
-        if self._accelerator.activity is None or _ask_for_metadata() is not None:
+        if self._accelerator.activity is None or find_setting(METADATA) is not None:
             return None
         missing = "launch sizes, occupancy and bytes of copies"
         return f"{missing}: the profiler of torch {torch.__version__} does not hand them over (2.10 does)"
