@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -140,6 +141,20 @@ def test_copies_of_a_prefetcher_lie_beside_the_step(tmp_path, modes) -> None:
     assert device_ms(summary)["transfer"] < 1.0
     assert device_ms(summary)["forward"] == pytest.approx(20.0, rel=0.05)
     assert summary.clocks.device_step_ms == pytest.approx(65.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("modes", "bound"), [(MARKED, "mixed"), (BOTH, "host-bound")], ids=["marks", "both"])
+def test_idle_time_that_marks_only_leave_room_for_names_no_one(tmp_path, modes, bound) -> None:
+    """Late in forward, ahead in backward: that the host limits the step is proved by kernels alone."""
+    base = typical_plan(device_ms=1.0, waits=True).work
+    work = [
+        replace(one, launch_ms=15.0) if one.phase == "forward" else replace(one, device_ms=10.0)
+        for one in base
+    ]
+    summary = figures(tmp_path, Plan(work), modes)
+    assert summary.clocks.host_ahead_ms > 20
+    assert summary.clocks.bound == bound
+    assert summary.verdict.startswith(f"{bound}: ")
 
 
 def exchange(device_ms: float) -> Plan:

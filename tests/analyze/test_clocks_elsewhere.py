@@ -8,6 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from detscope.analyze.advice import spans_on_clock
+from detscope.analyze.advice.case import stage_ms
 from detscope.analyze.compare.runs import compare_runs
 from detscope.analyze.device.imported import judge_import
 from detscope.analyze.device.verdict import DeviceVerdict, say_bound
@@ -87,6 +89,7 @@ def inference(parent: Path, decode_ms: float = 10.0) -> Path:
 def test_an_images_stages_are_the_devices_decoding_the_hosts_and_latency_is_wall_time(tmp_path) -> None:
     summary = summarize(inference(tmp_path))
     stages = {stage.name: stage for stage in summary.stages}
+    assert summary.verdict.startswith("input-bound: backbone takes")
     assert stages["decode"].total_ms == pytest.approx(10.0, rel=0.02)
     assert stages["backbone"].total_ms == pytest.approx(15.0, rel=0.05)
     assert stages["head"].total_ms == pytest.approx(5.0, rel=0.05)
@@ -120,6 +123,13 @@ def test_arithmetic_is_held_against_the_devices_time(tmp_path) -> None:
     assert roofline.gflops_per_s == pytest.approx(20 / 0.020, rel=0.02), "20 ms of the device's forward"
     (point,) = (point for point in roofline.points if point.path == "head")
     assert point.ms == pytest.approx(5.0, rel=0.02)
+
+
+def test_what_memory_costs_in_time_is_the_devices_time(tmp_path) -> None:
+    spans = spans_on_clock(load_run(write_run(tmp_path, typical_plan(waits=True), MARKED)))
+    assert stage_ms(spans, "head", "backward") == pytest.approx(10.0, rel=0.02)
+    forward = spans.filter((pl.col("path") == "backbone.0") & (pl.col("direction") == "forward"))
+    assert forward["total_ns"].to_list() == [5 * MS] * forward.height, "also in steps in which it had no turn"
 
 
 def test_content_is_held_against_the_devices_step(tmp_path) -> None:

@@ -70,7 +70,7 @@ FLAGS = {
     "sweep merge": {"DB...", "--out", "--json"},
     "sweep export": {"DB", "--format", "--out"},
     "sweep import": {"FILE...", "--store", "--device", "--stage", "--json"},
-    "doctor": {"--json"},
+    "doctor": {"--selftest", "--device", "--json"},
     "schema": {"SUBJECT"},
     "fit": {
         "FILE...", "--out", "--target", "--stage", "--method", "--device", "--where", "--microbench",

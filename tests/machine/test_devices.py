@@ -61,6 +61,8 @@ def test_an_index_beyond_the_devices_torch_counts_is_refused_with_the_count(
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    # torch 2.6 asks the driver whether there is one
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     assert resolve_device("auto") == "cuda:0"
     assert resolve_device("cuda:1") == "cuda:1"
     with pytest.raises(MachineError, match="CUDA has 2 devices") as caught:

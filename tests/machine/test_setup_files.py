@@ -149,6 +149,36 @@ def test_what_the_image_copies_exists_and_is_let_through_to_the_builder() -> Non
     assert re.search(r'^ENTRYPOINT \["tini", "--", "entrypoint"\]$', dockerfile, re.MULTILINE)
 
 
+def list_stages() -> dict[str, tuple[str, str]]:
+    """Stages of the image by name: what each is made from, and its lines."""
+    dockerfile = (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
+    parts = re.split(r"^FROM (\S+) AS (\S+)$", dockerfile, flags=re.MULTILINE)[1:]
+    return {name: (made_from, text) for made_from, name, text in zip(*[iter(parts)] * 3, strict=True)}
+
+
+def test_the_image_can_compile_and_nvidias_tools_are_stages_of_their_own() -> None:
+    stages = list_stages()
+    assert list(stages)[-1] == "detscope"  # built where no target is named
+
+    def list_ancestors(name: str) -> list[str]:
+        return [name, *list_ancestors(stages[name][0])] if name in stages else []
+
+    usual = list_ancestors("detscope")
+    assert "compiler" in usual and not {"systems", "compute"} & set(usual)
+    assert re.search(r"install .*\bgcc\b.*\bg\+\+", stages["compiler"][1])
+    for stage, package in (("systems", "cuda-nsight-systems"), ("compute", "cuda-nsight-compute")):
+        assert package in stages[stage][1]
+        assert "installed" in list_ancestors(stage)  # so that detscope is there too
+
+
+def test_the_container_page_names_stages_drivers_and_what_the_tools_need() -> None:
+    page = (ROOT / "docs/docker.md").read_text(encoding="utf-8")
+    for stage in list_stages():
+        assert f"`{stage}`" in page, stage
+    for words in ("--cap-add=SYS_ADMIN", "NVreg_RestrictProfilingToAdminUsers=0", "580 or newer", "7.5"):
+        assert words in page
+
+
 @pytest.fixture
 def container(tmp_path: Path) -> Path:
     """The folder that /app is in the image, with a `detscope` that prints its arguments."""

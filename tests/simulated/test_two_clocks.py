@@ -177,9 +177,6 @@ def test_a_host_that_waits_is_told_with_the_call(shown: Shown, name: str) -> Non
     assert first.ms > 12
 
 
-@pytest.mark.xfail(
-    reason="the wait by which the profiler's session ends is taken for the program's", strict=True
-)
 def test_a_program_that_waits_for_nothing_is_not_said_to_wait(shown: Shown) -> None:
     _, summary = shown(CASES["device-bound"], "ops")
     assert not summary.clocks.host_waits_ms

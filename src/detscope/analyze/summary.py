@@ -347,7 +347,7 @@ def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps, times: 
     stages = inference_stages(summary.stages, summary.phases, summary.step_ms, per_step, on_device)
     return msgspec.structs.replace(
         summary,
-        verdict=inference_verdict(stages, summary.step_ms, summary.batch_size),
+        verdict=inference_verdict(stages, summary.step_ms, summary.batch_size, summary.clocks.bound),
         images=measured["name"].n_unique() if measured.height else 0,
         repeat=run.info.get("repeat"),
         score=run.info.get("score"),

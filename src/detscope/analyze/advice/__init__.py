@@ -57,14 +57,17 @@ def advise_on_memory(run: Run, account: MemoryAccount) -> list[Advice]:
     return sorted(found, key=lambda advice: -(advice.saves_bytes or 0))
 
 
-def _spans_on_clock(run: Run) -> pl.DataFrame:
-    """`spans`, of stages and modules the device's time where it has a clock."""
-    spans = run.table("spans")
-    device = read_times(run, choose_typical_steps(run.table("steps"))).told
+def spans_on_clock(run: Run) -> pl.DataFrame:
+    """`spans` with the device's time in the place of the host's: the mean of the steps that tell it."""
+    spans, steps = run.table("spans"), run.table("steps")
+    device = read_times(run, choose_typical_steps(steps)).told
     if device is None:
         return spans
-    own = device.spans.with_columns(total_ns=pl.col("wall_ns"), self_ns=pl.col("wall_ns"))
-    return own.select(column for column in spans.columns if column in own.columns)
+    node = ("kind", "path", "direction")
+    by_step = device.spans.group_by(*node, "step").agg(pl.col("wall_ns").sum())
+    means = by_step.group_by(node).agg(pl.col("wall_ns").mean().cast(pl.Int64))
+    told = spans.join(means, on=node, how="left", maintain_order="left")
+    return told.with_columns(total_ns=pl.col("wall_ns").fill_null(0)).drop("wall_ns")
 
 
 def _replay_case(run: Run, account: MemoryAccount) -> MemoryCase | None:
@@ -83,7 +86,7 @@ def _replay_case(run: Run, account: MemoryAccount) -> MemoryCase | None:
         peak_bytes=peak_of(replay),
         peak_ns=int(ledger.time_ns[event]),
         nodes=run.table("nodes").unique(["kind", "path"], maintain_order=True),
-        spans=_spans_on_clock(run),
+        spans=spans_on_clock(run),
         training=dict((run.info.get("settings") or {}).get("training") or {}),
         info=run.info,
         slope=account.slope,

@@ -11,7 +11,7 @@ import polars as pl
 
 from detscope.analyze.device.host import BlockingCalls, find_places, name_call
 from detscope.analyze.device.idle import HOST, SYNCHRONISATION, IdlePieces
-from detscope.analyze.device.intervals import measure_overlap
+from detscope.analyze.device.intervals import measure_overlap, merge_intervals
 from detscope.analyze.device.kernels import shorten_name
 from detscope.analyze.device.timeline import DeviceTimeline, event_borders
 from detscope.analyze.device.utilisation import divide_safely
@@ -121,8 +121,12 @@ def _name_culprits(line: DeviceTimeline, rows: pl.DataFrame) -> Iterator[tuple[C
 
 
 def sum_host_waits(line: DeviceTimeline, calls: BlockingCalls, steps: int) -> tuple[HostWait, ...]:
-    """Calls of one host that waited for its device inside of the window, the longest first."""
-    inside = measure_overlap(line.window, calls.starts, calls.ends) > 0
+    """Calls of one host that waited for its device inside of the window, the longest first.
+
+    Where there are steps, those of the host: the wait by which a profiler's session ends comes after them.
+    """
+    own = merge_intervals(line.steps.host_starts, line.steps.host_ends) if line.has_steps else line.window
+    inside = measure_overlap(own, calls.starts, calls.ends) > 0
     found: Accounts = defaultdict(_Account)
     for culprit, wait_ns in _name_culprits(line, calls.rows.filter(pl.Series(inside))):
         found[culprit].calls += 1

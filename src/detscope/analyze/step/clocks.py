@@ -135,7 +135,12 @@ def _tell_why(run: Run, typical: TypicalSteps) -> str | None:
     told = run.info.get("device_clock")
     if told and told.get("why"):
         return str(told["why"])
-    if run.info.get("verb") == "import" or not is_accelerator(run.info.get("device")) or not typical.steps:
+    if not typical.steps:
+        return None
+    if run.info.get("verb") == "import":
+        has_events = run.table("device_events", ("kind",)).height > 0
+        return "no kernel of the file says in which phase it was launched" if has_events else None
+    if not is_accelerator(run.info.get("device")):
         return None
     if run.table("steps", ("device_ns",))["device_ns"].drop_nulls().len():
         return "this run was recorded before device times were kept as such"

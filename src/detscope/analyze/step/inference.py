@@ -221,8 +221,10 @@ def _middle(values: list[float | None]) -> float | None:
     return median([value for value in values if value is not None])
 
 
-def inference_verdict(stages: list[StageFigures], step_ms: StepFigures, batch_size: int | None) -> str:
-    """Where an image's time goes, in one sentence."""
+def inference_verdict(
+    stages: list[StageFigures], step_ms: StepFigures, batch_size: int | None, bound: str | None = None
+) -> str:
+    """Where an image's time goes, in one sentence; on a device's clock with the word for what limits it."""
     outermost = [stage for stage in stages if stage.depth == 0]
     if not outermost or not step_ms.p50:
         return "cannot tell: no complete image was measured"
@@ -231,4 +233,4 @@ def inference_verdict(stages: list[StageFigures], step_ms: StepFigures, batch_si
     sentence = f"{ranked[0].name} takes {percent(ranked[0].share)} of the {step_ms.p50:.1f} ms per {what}"
     if len(ranked) > 1:
         sentence += "; then " + ", ".join(f"{stage.name} {percent(stage.share)}" for stage in ranked[1:4])
-    return sentence
+    return f"{bound}: {sentence}" if bound else sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from detscope.analyze.device.blame import HostWait, IdleBlame
+from detscope.analyze.device.blame import IdleBlame
 from detscope.analyze.device.cores import CoreUse, CounterFigures
 from detscope.analyze.device.figures import DeviceFigures, DeviceUse
 from detscope.analyze.device.idle import IdleTime
@@ -14,8 +14,8 @@ from detscope.analyze.device.processor import ProcessorUse
 from detscope.analyze.device.transfers import CopyRow
 from detscope.analyze.device.utilisation import Utilisation
 from detscope.analyze.drawing import ReportData, thinned
-from detscope.analyze.step.clocks import ClockAgreement, Clocks
-from detscope.report.colours import BLUE, GREEN, GREY, ORANGE, PALETTE, PINK, RED, SKY, YELLOW, one_bar
+from detscope.report.clock_blocks import BY_MARKS, IDLE_CAUSES, clock_blocks, clock_title
+from detscope.report.colours import BLUE, GREEN, PALETTE, one_bar
 from detscope.report.figures import CANNOT_TELL, number, percent, with_unit
 from detscope.report.model import (
     BRIEF_ROWS,
@@ -35,19 +35,6 @@ from detscope.report.sections import SectionPart
 
 MOST_BLAMED, MOST_KERNELS, MOST_STEPS = 20, 40, 200
 _NOT_RECORDED = "device use needs --level ops on CUDA, or an imported trace"
-_MARKS = (
-    "The device's own time, by marks in its queue. From when it came to a mark until the host had queued what"
-    " comes before the next it may have stood idle: idle time is at most so much, and the rest is work. The"
-    " waiting for data is exact."
-)
-_CAUSES = {
-    "data": ("waiting for data", ORANGE),
-    "synchronisation": ("synchronisation", RED),
-    "host": ("host late with launches", YELLOW),
-    "queued": ("work queued, not begun", PINK),
-    "short_gaps": ("short gaps between events", SKY),
-    "unknown": ("unknown: no launch record", GREY),
-}
 _SHOWN_TELEMETRY = ("cpu_percent", "utilisation", "gpu_utilisation")
 
 
@@ -62,7 +49,7 @@ def section(data: ReportData) -> Section | Absent:
             limit = f" of the window of operators; the step is {data.summary.clocks.bound or 'not judged'}"
         definition = f"{use.utilisation.definition.kernels}. Copies are a figure of their own."
         clocks = data.summary.clocks  # where both are told, the operators' window is not what is judged
-        blocks = [*_clock_blocks(clocks), *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
+        blocks = [*clock_blocks(clocks), *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
         return Section(
             "device", "Device use", f"Kernels run {kernels} of the time{limit}", definition, blocks
         )
@@ -73,16 +60,8 @@ def section(data: ReportData) -> Section | Absent:
         return Section("device", "Device use", title, use.cores.definition, blocks)
     clocks, chart = data.summary.clocks, _telemetry_chart(data)
     if clocks.clock == "device":
-        least = "at least " if _is_bounded(clocks) else ""
-        title = f"The device works {least}{percent(clocks.busy_share)} of its step"
-        title = f"{clocks.bound.capitalize()}: {title[0].lower()}{title[1:]}" if clocks.bound else title
-        return Section(
-            "device",
-            "Device use",
-            title,
-            _MARKS,
-            [*_clock_blocks(clocks), cores, *([chart] if chart else [])],
-        )
+        blocks = [*clock_blocks(clocks), cores, *([chart] if chart else [])]
+        return Section("device", "Device use", clock_title(clocks), BY_MARKS, blocks)
     if processor is None and chart is None:
         why = f"the device's own time: {clocks.why}" if clocks.why is not None else _NOT_RECORDED
         return Absent("Device use", (use.why if use is not None else None) or why)
@@ -94,98 +73,6 @@ def section(data: ReportData) -> Section | Absent:
         title = f"The loop's threads use {percent(processor.utilisation)} of {many}"
     blocks = [cores, *([chart] if chart else []), *([_cores_table(processor)] if processor else [])]
     return Section("device", "Device use", title, processor.definition if processor else "", blocks)
-
-
-def _is_bounded(clocks: Clocks) -> bool:
-    """Whether idle time is known by an upper bound alone."""
-    return any(cause.at_most for cause in clocks.idle)
-
-
-def _clock_blocks(clocks: Clocks) -> Iterator[Block]:
-    """What lies between the device's clock and the host's."""
-    if clocks.clock == "host" or clocks.device_step_ms is None:
-        return
-    yield Facts(list(_clock_facts(clocks)))
-    busy = [("working", clocks.busy_ms or 0.0, BLUE)]
-    idle = [
-        (f"idle: {_CAUSES[cause.name][0]}", cause.ms, _CAUSES[cause.name][1])
-        for cause in clocks.idle
-        if cause.ms
-    ]
-    label = "The device's step: work, and idle time by cause"
-    yield Chart("device-step", label, one_bar([*busy, *idle]), Axis("ms"), Axis(hidden=True), height=170)
-    rows: list[list[Value]] = [["working", clocks.busy_ms, clocks.busy_share, _bound_words(clocks, "least")]]
-    rows += [
-        [f"idle: {_CAUSES[cause.name][0]}", cause.ms, cause.share, "at most" if cause.at_most else ""]
-        for cause in clocks.idle
-    ]
-    columns = [Column("what"), Column("ms", "ms"), Column("share", "share", bar=True), Column("")]
-    yield Table("device-step-table", "The device's step", columns, rows)
-    if clocks.host_waits:
-        yield _waits_table(clocks.host_waits)
-    if clocks.agreement:
-        yield _agreement_table(clocks.agreement)
-
-
-def _bound_words(clocks: Clocks, which: str) -> str:
-    return f"at {which}" if _is_bounded(clocks) else ""
-
-
-def _clock_facts(clocks: Clocks) -> Iterator[Fact]:
-    if clocks.bound is not None and (clocks.source == "marks" or clocks.agreement):  # else kernels say it
-        yield Fact("limited by", f"{clocks.bound}: {', '.join(clocks.evidence)}", "strong")
-    idle = ", ".join(
-        f"{_CAUSES[cause.name][0]} {'at most ' if cause.at_most else ''}{with_unit(cause.ms, 'ms')}"
-        for cause in clocks.idle
-        if cause.ms or cause.name == "data"
-    )
-    whole = f"{with_unit(clocks.device_step_ms, 'ms')} a step, {clocks.n} steps, by {clocks.source}"
-    yield Fact("device", f"{whole}; idle: {idle}")
-    yield Fact("host", f"{with_unit(clocks.host_ahead_ms, 'ms')} ahead when it has queued a step")
-    if clocks.host_waits_ms is None:
-        yield Fact("host", f"waiting for the device: {CANNOT_TELL}: {clocks.host_waits_why}")
-    else:
-        longest = ", ".join(
-            f"{_name_wait(wait)} {with_unit(wait.ms, 'ms')}" for wait in clocks.host_waits[:3]
-        )
-        where = f", most in {longest}" if longest else ""
-        yield Fact("host", f"waits for the device {with_unit(clocks.host_waits_ms, 'ms')} a step{where}")
-    if clocks.side_streams:
-        beside = ", ".join(
-            f"{one.phase} {with_unit(one.ms, 'ms')} on stream {one.stream}" for one in clocks.side_streams
-        )
-        yield Fact("beside", f"what other streams did: {beside}")
-    if clocks.marks_per_step is not None and clocks.mark_us is not None:
-        cost = f"{number(clocks.marks_per_step, 0)} a step at {number(clocks.mark_us)} us of the host each"
-        share = f": {percent(clocks.marks_share)} of the step" if clocks.marks_share is not None else ""
-        without = f"; modules that take less: {len(clocks.below_mark)}" if clocks.below_mark else ""
-        without += f"; without a turn yet: {len(clocks.unmarked)}" if clocks.unmarked else ""
-        yield Fact("marks", f"{cost}{share}{without}")
-    apart = [abs(one.ratio - 1) for one in clocks.agreement if one.ratio is not None]
-    if apart:
-        yield Fact("marks", f"agree with kernels within {percent(max(apart))} in every phase and stage")
-
-
-def _name_wait(wait: HostWait) -> str:
-    return wait.call + (f" in {wait.module}" if wait.module else "")
-
-
-def _waits_table(waits: Sequence[HostWait]) -> Table:
-    columns = [Column("call", "code"), Column("where", "code"), Column("ms per step", "ms")]
-    columns.append(Column("times", "count"))
-    body: list[list[Value]] = [
-        [wait.call, wait.module or wait.line or wait.runtime, wait.ms, wait.calls] for wait in waits
-    ]
-    return Table("host-waits", "Where the host waited for the device", columns, body)
-
-
-def _agreement_table(agreement: Sequence[ClockAgreement]) -> Table:
-    columns = [Column("what"), Column("name", "code"), Column("by marks ms", "ms")]
-    columns += [Column("at most idle ms", "ms"), Column("by kernels ms", "ms"), Column("ratio", "number")]
-    body: list[list[Value]] = [
-        [one.kind, one.name, one.marks_ms, one.marks_idle_ms, one.kernels_ms, one.ratio] for one in agreement
-    ]
-    return Table("clock-agreement", "Marks beside kernels, ms per step", columns, body)
 
 
 def _use_blocks(use: DeviceUse, busy: Utilisation, judged: bool) -> Iterator[Block]:
@@ -278,7 +165,7 @@ def _window_chart(busy: Utilisation, idle: IdleTime) -> Chart:
     parts.append(("copies alone", max(0.0, window - kernels - sum(lost.values())), GREEN))
     parts += [
         (f"idle: {name.replace('_', ' ')}", lost[name], colour)
-        for name, (_, colour) in _CAUSES.items()
+        for name, (_, colour) in IDLE_CAUSES.items()
         if lost.get(name)
     ]
     label = "The device's time: kernels, copies, idle by cause"
@@ -325,7 +212,7 @@ def _window_table(busy: Utilisation, idle: IdleTime) -> Table:
     body: list[list[Value]] = [["busy: kernels and copies", _to_ms(busy.with_copies_ns), idle.busy]]
     body += [
         [f"idle: {words}", _to_ms(causes[name].idle_ns), causes[name].share]
-        for name, (words, _) in _CAUSES.items()
+        for name, (words, _) in IDLE_CAUSES.items()
         if causes[name].idle_ns
     ]
     body.append(["window", _to_ms(idle.window_ns), ""])
