@@ -38,7 +38,7 @@ class DeviceClock:
     def record(self) -> Mark | None:
         """Put a mark into the queue of the current stream; None where that must not or cannot be done."""
         accelerator = self._accelerator
-        if self.failure is not None or accelerator.is_capturing():
+        if not self.can_ask():
             return None
         try:
             event = self._pool.pop() if self._pool else accelerator.make_mark()
@@ -56,7 +56,13 @@ class DeviceClock:
 
     def can_ask(self) -> bool:
         """Whether the device may be asked now: not while this thread captures a graph."""
-        return self.failure is None and not self._accelerator.is_capturing()
+        if self.failure is not None:
+            return False
+        try:
+            return not self._accelerator.is_capturing()
+        except RuntimeError as error:  # a device that has failed does not even say that
+            self.give_up(error)
+            return False
 
     def set_anchor(self) -> None:
         """Let both clocks see one moment, and learn what a mark costs; waits, so only between steps."""
