@@ -16,6 +16,9 @@ import torch
 
 import detscope
 from detscope.record.recorder import Recorder
+from detscope.record.script.hooks import Hooks
+from detscope.record.script.options import make_options
+from detscope.record.script.tracker import ScriptTracker
 from simulated import OperatorCall, PlantedLoader, Simulation, simulate
 from simulated.networks import Chain
 
@@ -233,3 +236,31 @@ def record_case(case: Case, level: Level, out: Path, kind: type[Recorder] = Reco
         training.simulation.surface.settle_copies()
     losses = [one.item() for one in training.late]
     return Recorded(case, training.simulation, recorder.run, error, losses)
+
+
+class ScriptListener:
+    """What `detscope run` puts around a script, around a loop: nobody tells it where steps begin."""
+
+    def __init__(self, out: Path, level: Level) -> None:
+        self.tracker = ScriptTracker(make_options(out=out, script="loop.py", level=level))
+        self._hooks = Hooks(self.tracker)
+        self.run: Path | None = None
+
+    def __enter__(self) -> ScriptListener:
+        self._hooks.install()
+        return self
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        self.run = self.tracker.close_run(error)
+        self._hooks.remove()
+        if self.tracker.recording.failure:
+            raise self.tracker.recording.failure
+
+    def steps(self, loader: Any) -> Iterator[Any]:
+        yield from loader
+
+
+def listen_to_case(case: Case, level: Level, out: Path) -> Recorded:
+    """Run a case as a script that knows nothing of us."""
+    simulation, training, listener = run_case(case, lambda _training: ScriptListener(out, level))
+    return Recorded(case, simulation, listener.run, losses=[one.item() for one in training.late])

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from simulated.cases import CASES, Case, Recorded, Silence, record_case, run_case
+from simulated.cases import CASES, Case, Recorded, Silence, listen_to_case, record_case, run_case
 from simulated.comparison import (
     compare_device_spans,
     compare_device_steps,
@@ -192,3 +192,14 @@ def test_marks_cost_what_is_told_of_them(tmp_path: Path) -> None:
     steps = len(read_table(recorded, "steps")["step"].unique())
     assert len(records) <= told["marks_per_step"] * steps + 40
     assert told["mark_share"] < 0.03
+
+
+@pytest.mark.parametrize("name", ["device-bound", "synchronisation in forward", "fp16 with a scaler"])
+def test_a_script_that_knows_nothing_of_us_has_the_same_phases(name: str, tmp_path: Path) -> None:
+    recorded = listen_to_case(CASES[name], "modules", tmp_path)
+    lines = compare_device_steps(recorded)
+    for phase in ("transfer", "forward", "backward", "optimizer"):
+        own = [line for line in lines if f" {phase} " in line.what]
+        assert len(own) > 5
+        assert not find_wrong(own)
+    assert not find_wrong(compare_device_spans(recorded, "stage"))
