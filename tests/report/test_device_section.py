@@ -100,7 +100,7 @@ def test_names_that_would_steer_a_terminal_are_inert(empty):
 
 
 def test_estimates_that_a_file_does_not_hold_are_not_shown_as_zero(text):
-    assert "SM efficiency cannot tell: nothing tells how many blocks per SM" in text
+    assert "SM efficiency cannot tell: the file gives no blocks per SM" in text
 
 
 def test_a_run_without_device_events_says_that_it_cannot_tell(empty):

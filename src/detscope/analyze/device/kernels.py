@@ -157,7 +157,7 @@ def estimate_sm_efficiency(lines: Sequence[DeviceTimeline]) -> DeviceEstimate:
         denominator_ns=window_ns,
         n=count,
         coverage=divide_safely(measured_ns, kernels_ns),
-        why=None if count else "nothing tells how many blocks per SM the kernels had",
+        why=None if count else "the file gives no blocks per SM for its kernels",
         definition="sum over merged ranges of min(1, blocks per SM of what runs) x duration, over the"
         " window; an estimate from launch sizes, not a measurement",
     )
@@ -183,7 +183,7 @@ def estimate_occupancy(kernels: pl.DataFrame) -> DeviceEstimate:
         denominator_ns=weight,
         n=known.height,
         coverage=divide_safely(weight, int(kernels["wall_ns"].sum())),
-        why=None if weight else "nothing tells the occupancy of the kernels",
+        why=None if weight else "the file gives no occupancy for its kernels",
         definition="mean over kernels of the occupancy that the recording tool estimated from the launch,"
         " weighted by duration",
     )

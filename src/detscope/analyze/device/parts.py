@@ -29,9 +29,8 @@ from detscope.analyze.step.modules import ROOT
 MOST_ROWS = 200
 COMMUNICATION = "communication"
 DEFINITION = (
-    "kernels_ns: length of the union of the kernels that the part launched; those of collective operations"
-    " are part of communication alone; idle_ns: idle time that ended with an event of this part; use:"
-    " kernels_ns / (busy_ns + idle_ns), busy_ns counting copies too; _ms and"
+    "kernels_ns: length of the union of the kernels that the part launched; idle_ns: idle time that ended"
+    " with an event of this part; use: kernels_ns / (busy_ns + idle_ns), busy_ns counting copies too; _ms and"
     " launches: per step where there are steps, else in all"
 )
 
@@ -70,7 +69,10 @@ class PartUse(Figure, frozen=True, kw_only=True):
 
 
 class DeviceParts(Figure, frozen=True, kw_only=True):
-    """Device use by every kind of part; what costs most comes first."""
+    """Device use by every kind of part; what costs most comes first.
+
+    Collective kernels are no phase's, stage's or module's: all of them are the part `communication`.
+    """
 
     phase: tuple[PartUse, ...] = ()
     stage: tuple[PartUse, ...] = ()

@@ -52,8 +52,8 @@ class UseDefinitions(Figure, frozen=True, kw_only=True):
     kernels: str = "length of the union of all kernels inside the window, over the window's length"
     with_copies: str = "the same of kernels, copies and memory sets together"
     copies: str = "the same of copies alone"
-    compute: str = "the same as of kernels, of those that are not communication"
-    linked: str = "the same as of kernels, of those whose launch was recorded; all others have no known place"
+    compute: str = "the same of kernels that are not communication"
+    linked: str = "the same of kernels whose launch was recorded; of all others nobody knows the place"
 
 
 class TensorBoardUse(Figure, frozen=True, kw_only=True):

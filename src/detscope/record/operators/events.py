@@ -56,8 +56,7 @@ def read_profiler_events(events: Sequence[Any], device: bool, shapes: bool) -> T
         part, own = whole.take_rows(chosen), [events[index] for index in chosen.tolist()]
         columns[role] = part
         if role == "operator":
-            autograd = check_names(names, part, BACKWARD_OPERATOR.search)
-            _read_operators(part, own, autograd, device)
+            _read_operators(part, own, check_names(names, part, BACKWARD_OPERATOR.search))
             if shapes:
                 texts = _read_shapes(part, own)
         elif role in DEVICE_ROLES:
@@ -76,13 +75,14 @@ def read_profiler_events(events: Sequence[Any], device: bool, shapes: bool) -> T
 def _find_roles(events: Sequence[Any], names: list[str], codes: Any, device: bool) -> Any:
     """For each event: what it is, as an index into the roles."""
     by_word = {role: number for number, role in enumerate(_ROLES)}
-    if device:
-        roles = np.array([by_word.get(find_role(event), _IGNORED) for event in events], np.int64)
-    else:  # on the host a name is one thing: an operator, or an annotation
-        first = np.unique(codes, return_index=True)[1].tolist()
-        roles = np.array([by_word.get(find_role(events[index]), _IGNORED) for index in first], np.int64)[
-            codes
-        ]
+    if not device:  # on the host a name is one thing: an operator, or an annotation
+        kinds, asked = codes, np.unique(codes, return_index=True)[1].tolist()
+        words = [find_role(events[index]) for index in asked]
+    else:
+        numbers = ValueNumbers()
+        kinds = np.array([numbers[find_role(event)] for event in events], np.int64)
+        words = list(numbers)
+    roles = np.array([by_word.get(word, _IGNORED) for word in words], np.int64)[kinds]
     on_host = (roles == by_word["operator"]) | (roles == by_word["annotation"])
     for prefix, role in _OWN.items():
         ours = np.array([name.startswith(prefix) for name in names], bool)[codes]
@@ -92,8 +92,8 @@ def _find_roles(events: Sequence[Any], names: list[str], codes: Any, device: boo
 
 def find_role(event: Any) -> str:
     """What an event is, by the profiler's own word for it; else by its device and its name."""
-    activity = event.activity_type() if hasattr(event, "activity_type") else None
-    if isinstance(activity, str):  # a number in some versions
+    ask = getattr(event, "activity_type", None)
+    if ask is not None and isinstance(activity := ask(), str):  # a number in some versions
         return ROLES.get(activity, "ignored")
     name = event.name()
     annotated = event.is_user_annotation() if hasattr(event, "is_user_annotation") else False
@@ -111,18 +111,16 @@ def find_role(event: Any) -> str:
     return "operator" if event.correlation_id() > 0 else "ignored"
 
 
-def _read_operators(part: EventColumns, events: list[Any], autograd: Flags, device: bool) -> None:
+def _read_operators(part: EventColumns, events: list[Any], autograd: Flags) -> None:
     """Sequence numbers of autograd, and which thread gave each node its number."""
     part.extra["sequence"] = np.array([event.sequence_nr() for event in events], np.int64)
-    own = [event.start_thread_id() for event in events] if device else None
-    nodes = np.flatnonzero(autograd).tolist()
-    codes = part.thread.tolist()
-    if own is None:
-        own = [events[index].start_thread_id() for index in np.unique(part.thread, return_index=True)[1]]
-        codes = [codes[index] for index in np.unique(part.thread, return_index=True)[1]]
-    thread_of = dict(zip(own, codes, strict=True))
+    threads, asked = np.unique(part.thread, return_index=True)
+    by_number = {
+        events[index].start_thread_id(): thread for thread, index in zip(threads, asked, strict=True)
+    }
     part.extra["forward"] = forward = np.full(len(part), -1, np.int64)
-    forward[nodes] = [thread_of.get(events[index].fwd_thread_id(), -1) for index in nodes]
+    nodes = np.flatnonzero(autograd).tolist()
+    forward[nodes] = [by_number.get(events[index].fwd_thread_id(), -1) for index in nodes]
 
 
 def _read_shapes(part: EventColumns, events: list[Any]) -> list[str]:
