@@ -35,6 +35,7 @@ NEEDED = {
     "torch._C._profiler._TensorMetadata",
     "torch._foreach_lerp_",
     "torch._prims_common.suggest_memory_format",
+    "torch.autograd.Variable._execution_engine.queue_callback",
     "torch.distributed._functional_collectives",
     "torch.distributed.distributed_c10d._update_default_pg",
     "torch.fx._symbolic_trace",

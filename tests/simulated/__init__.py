@@ -21,7 +21,7 @@ import torch
 from torch.autograd.variable import Variable
 
 from simulated.clock import HostClock, SleepingClock, product_reads
-from simulated.device import Machine
+from simulated.device import COMMUNICATION, Machine
 from simulated.engine import DeviceEngine
 from simulated.operators import CostFunction, DeviceMode, Fault, OperatorCall, plain_cost
 from simulated.profiler import install_profiler
@@ -43,7 +43,6 @@ __all__ = [
     "simulate",
 ]
 Model = TypeVar("Model", bound=torch.nn.Module)
-COMMUNICATION = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 class Simulation:

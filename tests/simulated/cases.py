@@ -7,12 +7,13 @@ chosen so that one thing decides; `record_case` runs it with the real recorder a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import distributed
 
 import detscope
 from detscope.record.recorder import Recorder
@@ -46,7 +47,6 @@ class Case:
     hides: bool = True  # whether communication runs beside backward, or after it
     loop: Literal["plain", "prefetched", "captured"] = "plain"
     fault: tuple[str, int] | None = None  # kind and step
-    bound_by_marks: str | None = None  # where marks alone cannot tell `bound`
     paths: tuple[str, ...] = ("backbone", "neck", "head")
 
     def cost(self, call: OperatorCall) -> int:
@@ -73,7 +73,6 @@ CASES = {
             "communication-bound",
             exchange_ns=8 * MS,
             hides=False,
-            bound_by_marks="device-bound",
         ),
         Case("another device", "device-bound", device="cuda:1", devices=2),
         Case("graph capture", "device-bound", loop="captured"),
@@ -150,7 +149,7 @@ class Training:
         loss = self.scaler.scale(out.float().mean())
         loss.backward()
         if (number + 1) % case.accumulate == 0:
-            with simulation.phase("optimizer"), detscope.phase("optimizer"):
+            with simulation.phase("optimizer"):  # found without being told
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
                 self.optimizer.zero_grad(set_to_none=False)
@@ -196,6 +195,16 @@ class Training:
         self.model(x).mean().backward()
 
 
+@contextmanager
+def join_ranks() -> Iterator[None]:
+    """A program of several ranks, of which this is one; what it exchanges is planted."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
 def run_case(case: Case, listen: Callable[[Training], Any]) -> tuple[Simulation, Training, Any]:
     """Run a case; `listen` gives the recorder, as a context, that is put around its loop."""
     host_cost: Callable[[OperatorCall], int] = lambda _call: case.host_ns  # noqa: E731
@@ -210,7 +219,7 @@ def run_case(case: Case, listen: Callable[[Training], Any]) -> tuple[Simulation,
                 kind,
                 lambda call: call.label.step == step and call.label.module == "neck" and "conv" in call.name,
             )
-        with listen(training) as listener:
+        with join_ranks() if case.exchange_ns else nullcontext(), listen(training) as listener:
             training.run(listener)
         torch.cuda.synchronize(case.device)
     return simulation, training, listener

@@ -16,6 +16,7 @@ from simulated import Stretch
 from simulated.cases import Recorded
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
+EXCHANGE = "collectives"  # the stage: waiting for other ranks that nothing hides
 TOLERANCE = 0.02
 # below this a difference is that of some marks: they cost 4 us each, and a border of ours is not the test's
 LEAST_NS = 25_000
@@ -105,6 +106,10 @@ def compare_device_spans(recorded: Recorded, kind: str) -> list[Line]:
     ).iter_rows():
         if kind == "stage" and not path:
             continue
+        if path == EXCHANGE:
+            exposed_ns = truth.find_exposed_exchange(step)
+            lines.append(Line(f"step {step} {path}", Stretch(exposed_ns, exposed_ns), wall_ns))
+            continue
         planted = truth.find_module(step, path, direction)
         if direction != "forward":
             inside = min(max(planted.busy_ns, wall_ns - idle_ns), wall_ns)
@@ -167,6 +172,9 @@ def compare_summary(recorded: Recorded, summary: Any, old: Mapping[str, float] |
             idle_ns = None if phase.idle_ms is None else phase.idle_ms * 1e6
             lines.append(Line(phase.name, planted, phase.ms * 1e6, idle_ns, old.get(phase.name)))
     for stage in summary.stages:
+        if stage.name == EXCHANGE:
+            exposed_ns = round(fmean(truth.find_exposed_exchange(step) for step in steps))
+            lines.append(Line(stage.name, Stretch(exposed_ns, exposed_ns), stage.total_ms * 1e6))
         if stage.name in recorded.case.paths:
             work_ns = find_module_work(recorded, stage.name, steps)
             about = (stage.total_ms * 1e6, (stage.idle_ms or 0) * 1e6)

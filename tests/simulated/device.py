@@ -25,6 +25,7 @@ from simulated.memory import Memory
 
 SPAN_NS = 100  # of the host, to begin or end a span: no two have the same time
 EVENT_RESOLUTION_NS = 500  # "a resolution of around 0.5 microseconds" (cudaEventElapsedTime)
+COMMUNICATION = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ASSERTED = "device-side assert triggered"
 NOT_WHILE_CAPTURING = "operation not permitted when stream is capturing"  # cudaErrorStreamCaptureUnsupported
 CAPTURE_BROKEN = (

@@ -56,12 +56,7 @@ def test_phases_by_marks_are_those_planted(recordings: Recordings, case: Case) -
 
 @pytest.mark.parametrize("case", CALLS_MODEL, ids=name_case)
 @pytest.mark.parametrize("kind", ["stage", "module"])
-def test_stages_and_modules_by_marks_are_those_planted(
-    recordings: Recordings, case: Case, kind: str, request: pytest.FixtureRequest
-) -> None:
-    if case.exchange_ns:
-        reason = "waiting for other streams at the end of backward is given to the module that ran last"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_stages_and_modules_by_marks_are_those_planted(recordings: Recordings, case: Case, kind: str) -> None:
     lines = compare_device_spans(recordings(case, "modules"), kind)
     assert lines
     assert not find_wrong(lines)
@@ -92,12 +87,7 @@ def test_waiting_for_data_is_what_the_device_waited(recordings: Recordings, name
 
 
 @pytest.mark.parametrize("case", CALLS_MODEL, ids=name_case)
-def test_kernels_have_the_modules_and_phases_that_launched_them(
-    recordings: Recordings, case: Case, request: pytest.FixtureRequest
-) -> None:
-    if case.device != "cuda:0":
-        reason = "a session of the profiler waits for the current device, not for the model's"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_kernels_have_the_modules_and_phases_that_launched_them(recordings: Recordings, case: Case) -> None:
     lines = compare_kernels(recordings(case, "ops"))
     assert len(lines) == 3 * 10
     assert not find_wrong(lines)

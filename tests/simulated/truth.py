@@ -7,7 +7,7 @@ work that was launched between them is what it was busy with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from simulated.device import Machine, Work
+from simulated.device import COMMUNICATION, Machine, Work
 from simulated.tensors import find_device
 
 _sequence_number = torch._C._autograd._get_sequence_nr
@@ -170,6 +170,16 @@ class Labels:
             self._node_module = self._makers.get((self._engines[-1][0], node._sequence_nr()))
 
 
+def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start_ns, end_ns in sorted(stretches):
+        if merged and start_ns <= merged[-1][1]:
+            start_ns, last_ns = merged.pop()
+            end_ns = max(end_ns, last_ns)
+        merged.append((start_ns, end_ns))
+    return merged
+
+
 class Truth:
     """What was planted, by step."""
 
@@ -225,6 +235,21 @@ class Truth:
     def find_data_wait(self, step: int) -> int:
         """How long the device stood idle while the host waited for the batch: the exposed wait."""
         return self.find_phase(step, "data").wall_ns
+
+    def find_exposed_exchange(self, step: int) -> int:
+        """How long collectives ran while nothing else did."""
+        beside = [one for one in self.list_work(step, None) if one.name == COMMUNICATION]
+        work = [one for one in self._machine.log if one.name != COMMUNICATION]
+        covered = sorted((one.start_ns, one.end_ns) for one in work)
+        exposed_ns = 0
+        for start_ns, end_ns in _merge((one.start_ns, one.end_ns) for one in beside):
+            free_ns = start_ns
+            for begin_ns, last_ns in covered:
+                if begin_ns < end_ns and last_ns > free_ns:
+                    exposed_ns += max(0, begin_ns - free_ns)
+                    free_ns = last_ns
+            exposed_ns += max(0, end_ns - free_ns)
+        return exposed_ns
 
     def find_module(self, step: int, path: str, direction: str = "forward") -> Stretch:
         """A module with what it calls; backward there are no borders, only work."""

@@ -34,7 +34,8 @@ def find_setting(name: str) -> Any:
     import torch
 
     try:
-        return torch._C._profiler._ExperimentalConfig(**{name: True})
+        make: Any = torch._C._profiler._ExperimentalConfig
+        return make(**{name: True})
     except TypeError:
         return None
 

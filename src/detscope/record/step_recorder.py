@@ -124,6 +124,8 @@ class StepRecorder:
         self._marked: frozenset[int] = frozenset()
         marker = None if self._clock is None else Marker(self._clock.record, self._plan.wanted)
         self.buffer = SpanBuffer(marker)
+        if marker is not None:
+            self.buffer.find_exchange = lambda: encode_event(self._find_collectives(), MARK)
         self.borders = BorderWriter(self.buffer, self._plan.wants_backward)
         self._open_spans = OpenSpans(self.buffer.close_spans, self.borders.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
@@ -440,8 +442,7 @@ class StepRecorder:
 
     def track_collectives(self) -> Callable[[str], Callable[[], object]]:
         """A function that takes what follows for time in collectives, and gives the one that ends it."""
-        number = self.nodes.add_node("region", COLLECTIVES, "region", COLLECTIVES).number
-        buffer = self.buffer
+        number, buffer = self._find_collectives(), self.buffer
 
         def begin_collective(phase: str) -> Callable[[], object]:
             if self.attached != "modules" or phase not in ("forward", "backward"):
@@ -456,6 +457,9 @@ class StepRecorder:
             return lambda: buffer.add_event(encode_event(last, MARK)) if action == MARK else None
 
         return begin_collective
+
+    def _find_collectives(self) -> int:
+        return self.nodes.add_node("region", COLLECTIVES, "region", COLLECTIVES).number
 
     def find_phase(self) -> str | None:
         """The phase under way; None between steps."""

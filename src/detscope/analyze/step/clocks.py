@@ -24,6 +24,7 @@ from detscope.analyze.step.on_device import TypicalDeviceStep, busy_by_phase, st
 from detscope.analyze.step.steps import TypicalSteps
 from detscope.runs.reader import Run
 
+COLLECTIVES = "collectives"  # the stage in which a queue waits for other ranks
 CAUGHT_UP = 0.05  # of the step: a device that ends no later than this after its host has waited for it
 MOST_WAITS = 20
 _NO_CALLS = "marks do not tell in which calls: record with --level ops"
@@ -178,6 +179,8 @@ def clock_figures(
     busy_ms = max(0.0, step.ms - idle_ms)
     if times.kernels is not None and use is not None and use.communication is not None:
         communication_share = use.communication.exposed_share
+    elif communication_share is None:
+        communication_share = _exchange_share(stages, step)
     ahead_ms = median(told.list_ms("step", numbers, "ahead_ns"))
     bound, evidence = _judge_step(times, step, idle, ahead_ms, communication_share, use)
     per_step, cost_ns = marks.get("marks_per_step"), marks.get("mark_cost_ns")
@@ -210,6 +213,12 @@ def clock_figures(
         modules_over_ms=more_ms or None,
         agreement=tuple(_compare_sources(times, typical, step, stages)),
     )
+
+
+def _exchange_share(stages: Sequence[StageFigures], step: TypicalDeviceStep) -> float | None:
+    """By marks: what the device's queue waited for other ranks; None where none are known."""
+    waited_ms = [stage.total_ms for stage in stages if stage.name == COLLECTIVES]
+    return sum(waited_ms) / step.ms if waited_ms and step.ms else None
 
 
 def _list_idle(times: RunTimes, step: TypicalDeviceStep) -> tuple[ClockIdle, ...]:

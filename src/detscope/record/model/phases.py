@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 
 from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.model.calls import CallListener, put_around
+from detscope.record.model.last_gradient import hear_last_gradient
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
 
@@ -60,6 +61,8 @@ class PhaseProbes(CallListener):
             register_optimizer_step_pre_hook(enter_step),
             register_optimizer_step_post_hook(exit_step),
         ]
+        for name in ("unscale_", "step", "update"):
+            put_around(self._patches, torch.amp.GradScaler, name, self._scale_step)
         for kind in {
             next(kind for kind in type(optimizer).__mro__ if "zero_grad" in vars(kind))
             for optimizer in self._optimizers
@@ -90,12 +93,26 @@ class PhaseProbes(CallListener):
         if not self._on:
             return plain(*args, **kwargs)
         self._buffer.enter_node(self._backward)
+        last = None if self.calls.in_backward else hear_last_gradient(self._buffer, args[0])
         self.calls.in_backward += 1
         try:
             return plain(*args, **kwargs)
         finally:
             self.calls.in_backward -= 1
+            if last is not None:
+                last.remove()
             self._buffer.exit_node(self._backward)
+
+    def _scale_step(self, plain: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a scaler does before, around and after an optimizer's step belongs to it."""
+        others = [one for one in args[:1] if isinstance(one, torch.optim.Optimizer)]
+        if not self._on or not scaler.is_enabled() or any(one not in self._optimizers for one in others):
+            return plain(scaler, *args, **kwargs)
+        self._buffer.enter_node(self._optimizer)
+        try:
+            return plain(scaler, *args, **kwargs)
+        finally:
+            self._buffer.exit_node(self._optimizer)
 
     def _zero_grad(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._on or optimizer not in self._optimizers:

@@ -7,7 +7,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter_ns
 from typing import Any
 
@@ -152,6 +152,11 @@ class OperatorWindow:
     def stop(self) -> TraceEvents:
         """End the session and hand over its events."""
         session, self._profile = self._profile, None
+        if self._accelerator.activity is not None:
+            # a session waits for the current device, which need not be the model's; one that has failed
+            # leaves what it did before
+            with suppress(RuntimeError):
+                self._accelerator.wait()
         _write_moments()
         with self._spans.close_for_a_moment():
             session.stop()

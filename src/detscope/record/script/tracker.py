@@ -19,6 +19,7 @@ from detscope.record.device.clock import Mark
 from detscope.record.foreign import frames_above
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
+from detscope.record.model.last_gradient import hear_last_gradient
 from detscope.record.script.endings import ScriptStopped
 from detscope.record.script.loading import StepBatches
 from detscope.record.script.losses import LossKeeper
@@ -237,14 +238,17 @@ class ScriptTracker(CallState):
             self._mark_beginning(None)
             if kwargs.get("accumulate_grad"):
                 self.look_safely(lambda: self.losses.add_backward(args[0], in_optimizer), losses=True)
-        writing = self.writing
-        self.inside += 1
-        self.in_backward += 1
+        writing, last = self.writing, None
         if writing:
             self.buffer.enter_node(BACKWARD)
+            last = None if self.in_backward else hear_last_gradient(self.buffer, args[0])
+        self.inside += 1
+        self.in_backward += 1
         try:
             return plain(*args, **kwargs)
         finally:
+            if last is not None:
+                last.remove()
             if writing:
                 self.buffer.exit_node(BACKWARD)
             self.in_backward -= 1

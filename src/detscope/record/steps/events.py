@@ -64,6 +64,7 @@ class EventBuffer:
         self.handles: list[Mark | None] = []  # one per event, where a device has a clock
         self.processor: list[int] = []  # pairs of a code and the process's processor time, for rare events
         self.marker = marker
+        self.find_exchange: Callable[[], int] | None = None  # the code of waiting for other ranks
         self.now = now or perf_counter_ns
 
     def add_event(self, code: int) -> int:
