@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
+class AllocatorLevels:
     """Bytes of a device, as torch's allocator and the driver know them; None: this device does not say."""
 
     allocated: int | None = None
@@ -76,7 +76,7 @@ class Accelerator:
     def use(self) -> None:
         """Make it the current device of this thread."""
 
-    def read_memory(self) -> DeviceMemory | None:
+    def read_memory(self) -> AllocatorLevels | None:
         """Memory of the device; None of a CPU, whose memory is the process's."""
         return None
 
@@ -132,14 +132,14 @@ class QueuedAccelerator(Accelerator):
         if setter is not None:
             setter(self._device)
 
-    def read_memory(self) -> DeviceMemory | None:
+    def read_memory(self) -> AllocatorLevels | None:
         def ask(name: str) -> int | None:
             reader = getattr(self._module, name, None)
             return None if reader is None else int(reader(self._device))
 
         free_and_total = getattr(self._module, "mem_get_info", None)
         free, total = (None, None) if free_and_total is None else free_and_total(self._device)
-        return DeviceMemory(
+        return AllocatorLevels(
             ask("memory_allocated"),
             ask("memory_reserved"),
             ask("max_memory_allocated"),
@@ -235,10 +235,10 @@ class MpsAccelerator(QueuedAccelerator):
     def wait(self) -> None:
         self._module.synchronize()
 
-    def read_memory(self) -> DeviceMemory | None:
+    def read_memory(self) -> AllocatorLevels | None:
         total = getattr(self._module, "recommended_max_memory", lambda: None)()
         allocated = int(self._module.current_allocated_memory())
-        return DeviceMemory(allocated, int(self._module.driver_allocated_memory()), total=total)
+        return AllocatorLevels(allocated, int(self._module.driver_allocated_memory()), total=total)
 
     def limit_memory(self, limit_bytes: int | None) -> bool:
         total = getattr(self._module, "recommended_max_memory", lambda: None)()

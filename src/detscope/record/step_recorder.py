@@ -24,7 +24,7 @@ from detscope.faults import error_text
 from detscope.machine.accelerator import find_accelerator
 from detscope.machine.describe import describe_accelerator
 from detscope.machine.facts import gather_facts
-from detscope.record.device.clock import DeviceClock, Mark
+from detscope.record.device.clock import DeviceClock, DeviceMark
 from detscope.record.device.mark_plan import MarkPlan
 from detscope.record.device.telemetry import Telemetry
 from detscope.record.foreign import WeakObjects
@@ -321,7 +321,7 @@ class StepRecorder:
         modules, counts = self.attached == "modules", mode == RECORDED
         self._marked = self._plan.plan_step(self._clock.mark_cost_ns, modules, counts)
 
-    def mark_device(self) -> Mark | None:
+    def mark_device(self) -> DeviceMark | None:
         """A mark in the queue of the device, at a border of the step; None where there is no such clock."""
         return None if self.buffer.marker is None else self.buffer.marker.record()
 
@@ -336,7 +336,7 @@ class StepRecorder:
         start_ns: int,
         waited_ns: int,
         pause_ns: int = 0,
-        marks: tuple[Mark | None, Mark | None] = (None, None),
+        marks: tuple[DeviceMark | None, DeviceMark | None] = (None, None),
     ) -> OpenStep:
         """Open the step whose batch has arrived; what was heard before is not part of it."""
         step = self.step = OpenStep(self.next_step, self.epoch, mode, start_ns, waited_ns, pause_ns)
@@ -344,7 +344,7 @@ class StepRecorder:
         self.forget_events(self.buffer.take_events())
         return step
 
-    def finish_step(self, end_ns: int | None = None, end_mark: Mark | None = None) -> int:
+    def finish_step(self, end_ns: int | None = None, end_mark: DeviceMark | None = None) -> int:
         """Close the current step, now or as of `end_ns`, then do the bookkeeping; returns when it ended."""
         step, self.step = self.step, None
         if step is None:

@@ -16,7 +16,7 @@ from detscope.machine.accelerator import Accelerator
 _COST_MARKS = 16  # put one after the other to learn what one costs the host
 
 
-class Mark(NamedTuple):
+class DeviceMark(NamedTuple):
     """Something that a device has passed or will pass."""
 
     event: Any
@@ -30,12 +30,12 @@ class DeviceClock:
         self._accelerator = accelerator
         self._now = now or perf_counter_ns
         self._pool: list[Any] = []
-        self._anchor: tuple[Mark, int] | None = None  # a mark, and when the device passed it
+        self._anchor: tuple[DeviceMark, int] | None = None  # a mark, and when the device passed it
         self.failure: str | None = None  # why it tells nothing any more
         self.mark_cost_ns = 0  # of the host, for one mark
         self.marks_put = 0
 
-    def record(self) -> Mark | None:
+    def record(self) -> DeviceMark | None:
         """Put a mark into the queue of the current stream; None where that must not or cannot be done."""
         accelerator = self._accelerator
         if not self.can_ask():
@@ -47,7 +47,7 @@ class DeviceClock:
             self.give_up(error)
             return None
         self.marks_put += 1
-        return Mark(event, stream)
+        return DeviceMark(event, stream)
 
     def give_up(self, error: BaseException) -> None:
         """The device answers nothing any more."""
@@ -85,7 +85,7 @@ class DeviceClock:
         if last is not None:
             self._anchor = (last, passed_ns)
 
-    def have_passed(self, marks: Iterable[Mark | None]) -> bool:
+    def have_passed(self, marks: Iterable[DeviceMark | None]) -> bool:
         """Whether the device has passed all of them; of each stream the last one is asked."""
         last = {mark.stream: mark.event for mark in marks if mark is not None}
         try:
@@ -94,7 +94,7 @@ class DeviceClock:
             self.give_up(error)
             return True
 
-    def place_marks(self, marks: Sequence[Mark]) -> list[int] | None:
+    def place_marks(self, marks: Sequence[DeviceMark]) -> list[int] | None:
         """When the device passed these marks, in the host's time; None if it does not say.
 
         The first becomes the anchor of what follows: a device tells short times finely, long ones coarsely.
@@ -122,7 +122,7 @@ class DeviceClock:
         except RuntimeError as error:
             self.give_up(error)
 
-    def recycle_marks(self, marks: Iterable[Mark | None]) -> None:
+    def recycle_marks(self, marks: Iterable[DeviceMark | None]) -> None:
         """Give marks back for reuse; the anchor stays."""
         kept = None if self._anchor is None else self._anchor[0].event
         self._pool.extend(mark.event for mark in marks if mark is not None and mark.event is not kept)

@@ -16,7 +16,7 @@ from torch import nn
 
 from detscope.faults import error_text
 from detscope.record.content import BatchContent, add_contents
-from detscope.record.device.clock import Mark
+from detscope.record.device.clock import DeviceMark
 from detscope.record.loader import BatchTiming
 from detscope.record.model.calls import CallListener
 from detscope.record.script.losses import LOSS, LateLosses, StepLosses
@@ -46,7 +46,7 @@ class FinishedStep:
     timings: list[tuple[BatchTiming, int]] = field(default_factory=list)  # and how long the loop waited
     losses: StepLosses = field(default_factory=StepLosses)
     num_workers: int | None = None  # of the loader
-    end_mark: Mark | None = None  # of the device, where the step ended before it was known to
+    end_mark: DeviceMark | None = None  # of the device, where the step ended before it was known to
 
 
 class ScriptRecorder(StepRecorder):
@@ -114,7 +114,7 @@ class ScriptRecorder(StepRecorder):
         self.buffer.put_events(events)
         self.end_step(done)
 
-    def backdate_step(self, kept: EventStretch, mark: Mark | None) -> None:
+    def backdate_step(self, kept: EventStretch, mark: DeviceMark | None) -> None:
         """The step that was just opened had begun before: with these events, at this mark."""
         self.buffer.put_events(kept)
         if self.step is not None and mark is not None:

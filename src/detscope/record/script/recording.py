@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from detscope.machine.accelerator import Accelerator
-from detscope.record.device.clock import Mark
+from detscope.record.device.clock import DeviceMark
 from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
@@ -328,7 +328,7 @@ class ScriptRecording:
         self._sampler.hold_looks(asleep=not recorder.is_writing)
         return recorder.buffer
 
-    def backdate_step(self, buffer: EventBuffer, kept: EventStretch, mark: Mark | None) -> None:
+    def backdate_step(self, buffer: EventBuffer, kept: EventStretch, mark: DeviceMark | None) -> None:
         """The step that begins had begun before it was known to: with these events, at this mark."""
         if self._recorder is None:
             buffer.put_events(kept)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from detscope.record.device.clock import Mark
+from detscope.record.device.clock import DeviceMark
 from detscope.record.foreign import frames_above
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
@@ -40,8 +40,8 @@ class StepSplit(NamedTuple):
 
     offset: int
     time_ns: int
-    ends: Mark | None
-    begins: Mark | None
+    ends: DeviceMark | None
+    begins: DeviceMark | None
 
 
 TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[1:5])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from detscope.machine.accelerator import Accelerator
-from detscope.record.device.clock import DeviceClock, Mark
+from detscope.record.device.clock import DeviceClock, DeviceMark
 from detscope.record.device.mark_plan import MarkPlan
 from detscope.record.steps.device_account import (
     DeviceMoment,
@@ -37,7 +37,7 @@ class MarkedEvent:
 
     code: int | None
     host_ns: int
-    mark: Mark
+    mark: DeviceMark
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _find_marked(step: OpenStep) -> list[MarkedEvent]:
     """The step's borders and those of its events that have a mark, in order."""
     found: list[MarkedEvent] = []
 
-    def add(code: int | None, host_ns: int, mark: Mark | None) -> None:
+    def add(code: int | None, host_ns: int, mark: DeviceMark | None) -> None:
         if mark is not None:
             found.append(MarkedEvent(code, host_ns, mark))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from time import perf_counter_ns, process_time_ns
 from typing import NamedTuple
 
-from detscope.record.device.clock import Mark
+from detscope.record.device.clock import DeviceMark
 
 CODE, TIME, SEQUENCE = range(3)  # what an event's integers are,
 WIDTH = 3  # and how many there are
@@ -27,7 +27,7 @@ class EventStretch(NamedTuple):
     """Neighbouring events, and the marks of those that have one."""
 
     items: list[int]
-    handles: list[Mark | None]
+    handles: list[DeviceMark | None]
 
 
 def encode_event(number: int, action: int) -> int:
@@ -46,12 +46,12 @@ def decode_events(events: Sequence[int], backwards: bool = False) -> Iterator[tu
 class Marker:
     """Puts marks where they are wanted; `wanted` holds codes of begins of nodes."""
 
-    def __init__(self, record: Callable[[], Mark | None], wanted: Collection[int]) -> None:
+    def __init__(self, record: Callable[[], DeviceMark | None], wanted: Collection[int]) -> None:
         self._record = record
         self.wanted = wanted
         self.active = True  # not in steps whose operators are recorded
 
-    def record(self) -> Mark | None:
+    def record(self) -> DeviceMark | None:
         """A mark, or none."""
         return self._record() if self.active else None
 
@@ -61,7 +61,7 @@ class EventBuffer:
 
     def __init__(self, marker: Marker | None = None, now: Callable[[], int] | None = None) -> None:
         self.items: list[int] = []
-        self.handles: list[Mark | None] = []  # one per event, where a device has a clock
+        self.handles: list[DeviceMark | None] = []  # one per event, where a device has a clock
         self.processor: list[int] = []  # pairs of a code and the process's processor time, for rare events
         self.marker = marker
         self.find_exchange: Callable[[], int] | None = None  # the code of waiting for other ranks

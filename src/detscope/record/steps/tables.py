@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from detscope.record.content import BatchContent
-from detscope.record.device.clock import Mark
+from detscope.record.device.clock import DeviceMark
 from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
 from detscope.record.operators.attribution import StepSpan, attribute_operators, make_device_tables
@@ -52,11 +52,11 @@ class OpenStep:
     timing: BatchTiming | None = None
     end_ns: int = 0
     # on a device with a clock: when the batch was asked for and had come, those of events, the end
-    begin_marks: tuple[Mark | None, Mark | None] = (None, None)
-    end_mark: Mark | None = None
+    begin_marks: tuple[DeviceMark | None, DeviceMark | None] = (None, None)
+    end_mark: DeviceMark | None = None
     marked: frozenset[int] = frozenset()  # nodes whose borders have marks
     events: list[int] = field(default_factory=list)
-    handles: list[Mark | None] = field(default_factory=list)
+    handles: list[DeviceMark | None] = field(default_factory=list)
     processor: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     content: BatchContent = field(default_factory=BatchContent)
