@@ -125,7 +125,7 @@ def test_sizes_of_launches_have_to_be_asked_for(simulation: Simulation, asked: b
     try:
         config = _ExperimentalConfig(expose_kineto_event_metadata=asked)
     except TypeError:
-        pytest.skip("this torch does not know the option")
+        pytest.skip(f"torch {torch.__version__} does not know the option")
     events = profile_step(experimental_config=config)
     [first, *_] = named(events, "convolution_kernel")
     assert ('"blocks per SM": 1.0' in first.metadata_json()) == asked
