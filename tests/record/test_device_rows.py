@@ -217,7 +217,8 @@ def test_a_window_begins_with_an_empty_queue_and_asks_for_metadata(monkeypatch):
     if window.unknown is not None:  # an older torch
         assert asked["experimental_config"] is None
         return
-    with plain(activities=[host], experimental_config=asked["experimental_config"]) as session:
+    config = asked["experimental_config"]
+    with plain(activities=[host], experimental_config=config, acc_events=True) as session:
         torch.ones(2) + 1
     texts = [event.metadata_json() for event in session.profiler.kineto_results.events()]
     assert all(texts), "by this setting events say more"

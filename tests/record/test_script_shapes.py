@@ -199,6 +199,7 @@ def test_a_model_that_is_built_anew_or_changed_is_said(listen: Any) -> None:
     assert said(heard, "added or replaced")
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # 2.10
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
 @pytest.mark.parametrize("whole", [True, False])
 def test_torchscript_is_timed_by_phases_and_said_to_be_closed(listen: Any, whole: bool) -> None:

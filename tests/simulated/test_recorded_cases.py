@@ -11,6 +11,9 @@ import polars as pl
 import pytest
 import torch
 
+from detscope.analyze.summary import summarize
+from detscope.machine.profiling import METADATA, find_setting
+from simulated import profiler
 from simulated.cases import CASES, Case, Recorded, Silence, listen_to_case, record_case, run_case
 from simulated.comparison import (
     compare_device_spans,
@@ -193,3 +196,35 @@ def test_a_script_that_knows_nothing_of_us_has_the_same_phases(name: str, tmp_pa
         assert len(own) > 5
         assert not find_wrong(own)
     assert not find_wrong(compare_device_spans(recorded, "stage"))
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_what_this_torchs_profiler_leaves_out_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacks: bool
+) -> None:
+    if lacks:
+        plain: Any = torch._C._profiler._ExperimentalConfig
+
+        def refuse_keywords(**options: Any) -> Any:
+            if options:
+                raise TypeError("incompatible constructor arguments")
+            return plain()
+
+        monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", refuse_keywords)
+    elif find_setting(METADATA) is None:
+        pytest.skip(f"torch {torch.__version__} hands over no launch sizes")
+    recorded = record_case(CASES["device-bound"], "ops", tmp_path)
+    told = [text for text in summarize(recorded.folder).cannot_tell if "launch sizes" in text]
+    assert bool(told) == lacks
+    assert all(torch.__version__ in text for text in told)
+
+
+@pytest.mark.parametrize("name", ["device-bound", "synchronisation in forward", "side-stream prefetcher"])
+def test_events_of_an_older_torch_give_the_same_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setattr(profiler, "KinetoEvent", profiler.OlderKinetoEvent)  # up to 2.10
+    monkeypatch.delattr(profiler.OlderKinetoEvent, "metadata_json")  # before 2.10
+    lines = compare_kernels(record_case(CASES[name], "ops", tmp_path))
+    assert len(lines) == 3 * 10
+    assert not find_wrong(lines)

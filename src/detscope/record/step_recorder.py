@@ -304,6 +304,8 @@ class StepRecorder:
             self.attach_probes("modules" if self.schedule.with_modules(self.index) else "phases")
         if mode == OPERATORS and not self.window.is_open:
             self.window.start()
+            if self.window.unknown is not None:
+                self.writer.info["cannot_tell"] = [self.window.unknown]
         elif mode != OPERATORS and self.window.is_open:
             self.tables.add_operators(self.window.stop())
         self._plan_marks(mode)
