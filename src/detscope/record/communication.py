@@ -83,10 +83,10 @@ class HostInterval:
         self._waits_ns = perf_counter_ns()
 
     def find_blocked(self) -> tuple[int, int]:
-        """From its begin until the program waited for it, and how long; the call may be the waiting."""
-        in_call_ns = (self.called_ns or self.end_ns) - self.start_ns
-        waited_ns = self.end_ns - self._waits_ns if self._waits_ns else 0
-        return (0, in_call_ns) if in_call_ns >= waited_ns else (self._waits_ns - self.start_ns, waited_ns)
+        """From its begin until the program waited for it, and how long; without a wait the call is it."""
+        if self._waits_ns:  # the call only handed it over, however short the wait then was
+            return self._waits_ns - self.start_ns, self.end_ns - self._waits_ns
+        return 0, (self.called_ns or self.end_ns) - self.start_ns
 
     def finish(self) -> None:
         """It is done."""
