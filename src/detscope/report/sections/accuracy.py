@@ -296,4 +296,6 @@ def _shrink_picture(path: Path) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode()}"
 
 
-PART = SectionPart("accuracy", 140, section)
+PART = SectionPart(
+    "accuracy", 140, section, order_in={"eval": 12}, unasked=("infer", "import", "run", "record")
+)

@@ -394,4 +394,4 @@ def _telemetry_chart(data: ReportData) -> Chart | None:
     return Chart("cpu-use", "Processor use over time", lines, *axes) if lines else None
 
 
-PART = SectionPart("device", 100, section)
+PART = SectionPart("device", 100, section, order_in={"import": 12}, unasked=("eval",))

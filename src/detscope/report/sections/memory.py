@@ -324,4 +324,4 @@ def _section_of_pass(told: PassMemory) -> Section:
     )
 
 
-PART = SectionPart("memory", 120, section)
+PART = SectionPart("memory", 120, section, unasked=("eval", "import"))

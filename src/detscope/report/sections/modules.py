@@ -13,15 +13,15 @@ from detscope.report.model import BRIEF_ROWS, Absent, Chart, Column, Kind, Secti
 from detscope.report.sections import SectionPart
 
 _DEFINITION = (
-    "Self time is a module's own, without the modules below it; self times add up to the forward and the"
-    " backward phase. Click a block to zoom in, the bar above to zoom out."
+    "Self time is a module's own, without the modules below it; self times add up to {}."
+    " Click a block to zoom in, the bar above to zoom out."
 )
 # An ancestor whose own code takes less than this share of its time only repeats its children.
 USEFUL_SELF_SHARE = 0.05
 Measure = Callable[[ModuleFigures], float | None]
 # a module's own value, without the modules below it
 MEASURES: tuple[tuple[str, Measure, str], ...] = (
-    ("time, forward and backward", lambda row: row.self_ms, "ms"),
+    ("time", lambda row: row.self_ms, "ms"),
     ("forward", lambda row: row.self_forward_ms, "ms"),
     ("backward", lambda row: row.self_backward_ms, "ms"),
     ("memory at the peak", lambda row: row.memory_bytes, "B"),
@@ -53,18 +53,20 @@ def section(data: ReportData) -> Section | Absent:
     modules: list[ModuleFigures] = data.summary.modules
     if not modules:
         return Absent("Modules", "modules need --level modules or ops")
+    backward = any(row.backward_ms for row in modules)
+    definition = _DEFINITION.format("the forward and the backward phase" if backward else "the forward phase")
     return Section(
         "modules",
         "Modules",
         _headline(modules),
-        _DEFINITION if data.summary.clocks.clock == "host" else _tell_marks(data.summary.clocks),
+        definition if data.summary.clocks.clock == "host" else _tell_marks(data.summary.clocks, definition),
         [_icicle_of(modules), _full_table(modules), _brief_table(modules)],
     )
 
 
-def _tell_marks(clocks: Clocks) -> str:
+def _tell_marks(clocks: Clocks, definition: str) -> str:
     """What the times are, and which modules have none."""
-    text = f"Times are the device's, by its {clocks.source}. {_DEFINITION}"
+    text = f"Times are the device's, by its {clocks.source}. {definition}"
     without = [
         f"{len(paths)} {words}"
         for paths, words in (
@@ -135,6 +137,8 @@ def _shade_paths(paths: Sequence[str]) -> list[str]:
 
 def _full_table(modules: Sequence[ModuleFigures]) -> Table:
     wanted = [one for one in COLUMNS if any(one[3](row) is not None for row in modules)]
+    if not any(row.backward_ms for row in modules):  # nothing went backward: what went forward is all
+        wanted = [one for one in wanted if "backward" not in one[0]]
     columns = [Column("Module", "code"), *(Column(title, kind) for title, kind, _, _ in wanted)]
     rows = [[row.path, *(get(row) for *_, get in wanted)] for row in modules]
     caption = f"{len(modules)} modules, methods and functions, dearest first"
@@ -164,4 +168,4 @@ def top_modules(modules: Sequence[ModuleFigures], most: int = BRIEF_ROWS) -> lis
     return useful[:most]
 
 
-PART = SectionPart("modules", 60, section)
+PART = SectionPart("modules", 60, section, unasked=("eval", "import"))

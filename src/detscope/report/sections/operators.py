@@ -137,4 +137,4 @@ def _roofline_blocks(roofline: Roofline) -> list[Block]:
     ]
 
 
-PART = SectionPart("operators", 70, section)
+PART = SectionPart("operators", 70, section, unasked=("eval", "import"))

@@ -125,4 +125,4 @@ def _list_remarks(found: Prediction) -> list[str]:
     return remarks + [f"assumed: {text}" for text in (found.rows[0].assumed if found.rows else ())]
 
 
-PART = SectionPart("predicted", 130, section)
+PART = SectionPart("predicted", 130, section, unasked=("eval", "import", "run", "record"))

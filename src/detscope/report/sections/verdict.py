@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from detscope.analyze.drawing import ReportData
+from detscope.analyze.summary import RunSummary
 from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
 from detscope.report.sections import SectionPart
@@ -70,6 +71,8 @@ def _cards(data: ReportData) -> Iterator[Card]:
     if step.p50 is not None:
         detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
         yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
+    if summary.verb == "infer":
+        yield from _percentile_cards(summary)
     if summary.images_per_s is not None:
         speed = f"{number(summary.images_per_s)} images/s"
         yield Card("Speed", speed, f"batch {summary.batch_size or CANNOT_TELL}")
@@ -77,6 +80,12 @@ def _cards(data: ReportData) -> Iterator[Card]:
     memory = summary.memory
     if memory is not None and memory.peak_bytes is not None:
         yield Card("Peak of allocated memory", with_unit(memory.peak_bytes, "bytes"))
+    elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
+        peak = with_unit(summary.pass_memory.peak_bytes, "bytes")
+        yield Card("Peak of allocated memory", peak, "in a pass, above what was there before it")
+    if summary.verb == "infer" and summary.nms is not None:
+        where = ", ".join(summary.nms.stages)
+        yield Card("NMS", with_unit(summary.nms.ms, "ms"), f"{percent(summary.nms.share)}, in {where}")
     use = summary.device_use
     if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
         yield Card("Device busy with kernels", percent(use.utilisation.kernels))
@@ -86,6 +95,17 @@ def _cards(data: ReportData) -> Iterator[Card]:
     steady, cost = summary.stability, summary.overhead_ratio.value
     detail = steady.reason + (f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else "")
     yield Card("Trust", steady.verdict, detail, _TONES.get(steady.verdict, ""))
+
+
+def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
+    needs = {need.percentile: need for need in summary.percentile_needs}
+    for percentile, value in ((95, summary.step_ms.p95), (99, summary.step_ms.p99)):
+        need = needs.get(percentile)
+        if value is not None:
+            yield Card(f"p{percentile}", with_unit(value, "ms"))
+        elif need is not None:
+            detail = f"{need.have} were measured" + (f"; {need.how}" if need.how else "")
+            yield Card(f"p{percentile}", f"needs {need.samples} {need.what}", detail)
 
 
 def _accuracy_cards(data: ReportData) -> Iterator[Card]:
