@@ -29,8 +29,8 @@ WORTH_SAYING = 0.005  # of the peak
 def advise_on_time(summary: RunSummary, settings: Mapping[str, Any] | None = None) -> list[Advice]:
     """What would make the step shorter, largest estimated gain first."""
     case = Case(summary, settings or {})
-    if not case.step_ms:
-        return []
+    if not case.step_ms and (summary.device_use is None or summary.device_use.idle is None):
+        return []  # neither a step nor a device's window to save anything of
     found = [
         msgspec.structs.replace(advice, rule=rule.name)
         for rule in parts_of("advice", AdviceRule)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from detscope.analyze.accuracy import KINDS
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
+from detscope.analyze.trust import judge_trust
 from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
 from detscope.report.sections import SectionPart
@@ -20,7 +22,12 @@ def section(data: ReportData) -> Section:
     said = data.summary.verdict or CANNOT_TELL
     blocks: list[Block] = [Facts(list(_run_facts(data)), full=False), Cards(list(_cards(data)))]
     findings = [
-        Finding(row.title, row.evidence, _gain_words(row.gain_share), row.command or row.how)
+        Finding(
+            row.title,
+            row.evidence,
+            _gain_words(row.gain_share, bool(data.summary.step_ms.p50)),
+            row.command or row.how,
+        )
         for row in [row for row in data.summary.advice if row.about == "time"][:MOST_FINDINGS]
     ]  # what lowers the peak stands with the memory
     if findings:
@@ -28,8 +35,9 @@ def section(data: ReportData) -> Section:
     return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
 
 
-def _gain_words(share: float | None) -> str:
-    return f"saves up to {share * 100:.0f} % of the step" if share is not None else ""
+def _gain_words(share: float | None, of_step: bool) -> str:
+    whole = "the step" if of_step else "the device's time"
+    return f"saves up to {share * 100:.0f} % of {whole}" if share is not None else ""
 
 
 def _run_facts(data: ReportData) -> Iterator[Fact]:
@@ -92,9 +100,12 @@ def _cards(data: ReportData) -> Iterator[Card]:
     elif summary.clocks.busy_share is not None:
         least = "at least " if any(cause.at_most for cause in summary.clocks.idle) else ""
         yield Card("Device busy", f"{least}{percent(summary.clocks.busy_share)}", summary.clocks.bound or "")
-    steady, cost = summary.stability, summary.overhead_ratio.value
-    detail = steady.reason + (f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else "")
-    yield Card("Trust", steady.verdict, detail, _TONES.get(steady.verdict, ""))
+    if not step.n:  # no step was timed, so there is none to trust
+        return
+    trust, cost = judge_trust(summary), summary.overhead_ratio.value
+    detail = "; ".join(part for part in (trust.cause, trust.reason) if part)
+    detail += f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else ""
+    yield Card("Trust", trust.verdict, detail, _TONES.get(trust.verdict, ""))
 
 
 def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
@@ -110,9 +121,17 @@ def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
 
 def _accuracy_cards(data: ReportData) -> Iterator[Card]:
     accuracy = data.summary.accuracy
-    for name, value in (("AP", accuracy.ap), ("AP50", accuracy.ap50)) if accuracy is not None else ():
-        if value is not None:
-            yield Card(f"Accuracy ({name})", f"{value:.3f}")
+    if accuracy is None:
+        return
+    for kind, word in KINDS.items():
+        found = getattr(accuracy, kind)
+        if found is not None and found.ap is not None:
+            half = f"AP50 {found.ap50:.3f}" if found.ap50 is not None else ""
+            yield Card(f"AP of {word}", f"{found.ap:.3f}", half)
+    point = accuracy.evaluation.operating_point if accuracy.evaluation is not None else None
+    if point is not None:
+        both = f"precision {percent(point.precision)}, recall {percent(point.recall)}"
+        yield Card("Best cut", f"score {number(point.score, 2)}", both)
 
 
 PART = SectionPart("verdict", 10, section)
