@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import polars as pl
 import pytest
 
+from detscope.analyze.advice.case import Advice
+from detscope.analyze.device.roofline import Roofline
 from detscope.analyze.drawing import ReportData, report_data
-from detscope.report.model import Cards, Chart, Section, Table
+from detscope.analyze.step.operators import OperatorFigures
+from detscope.analyze.step.steps import choose_typical_steps, side_steps
+from detscope.report.blocks.machine import telemetry_chart
+from detscope.report.clock_blocks import IDLE_CAUSES
+from detscope.report.model import Cards, Chart, Facts, Section, Table
 from detscope.report.render.markdown import sections_markdown
-from detscope.report.sections import make_sections
+from detscope.report.sections import make_sections, memory
+from detscope.report.sections.operators import section as operators_section
 from detscope.runs.reader import load_run
+from made_figures import made_figure
 
 OLD_RUNS = Path(__file__).parents[1] / "old_runs"
 
@@ -99,3 +109,91 @@ def test_sections_of_an_inference_have_no_word_of_training() -> None:
 def test_boxes_found_are_drawn_against_the_time_of_an_inference() -> None:
     chart = next(block for block in section_of(told("infer"), "content").blocks if isinstance(block, Chart))
     assert chart.choices[0][0] == "boxes found"
+
+
+def test_operators_and_memory_say_the_scale_of_the_steps_they_are_of() -> None:
+    rows = [(step, "recorded", 20_000_000) for step in range(8)]
+    rows += [(step, "ops", 28_000_000) for step in range(8, 11)] + [(11, "memory", 60_000_000)]
+    steps = pl.DataFrame(
+        [(step, mode, "step", 0, wall) for step, mode, wall in rows],
+        schema=["step", "mode", "phase", "start_ns", "wall_ns"],
+        orient="row",
+    )
+    side = side_steps(steps, choose_typical_steps(steps))
+    assert [one.words for one in side] == [
+        "3 operator steps, which took 1.4 times the median step",
+        "1 memory step, which took 3 times the median step",
+    ]
+    data = told("train")
+    summary = msgspec.structs.replace(
+        data.summary, side_steps=side, operators=[made_figure(OperatorFigures, {})]
+    )
+    section = operators_section(ReportData(data.run, summary))
+    assert isinstance(section, Section)
+    assert "of the 3 operator steps, which took 1.4 times the median step" in section.definition
+
+
+def test_steps_that_are_all_of_one_kind_have_no_other_scale() -> None:
+    rows = [(step, "ops", "step", 0, 10**7) for step in range(6)]
+    steps = pl.DataFrame(rows, schema=["step", "mode", "phase", "start_ns", "wall_ns"], orient="row")
+    assert side_steps(steps, choose_typical_steps(steps)) == ()
+
+
+def test_a_point_above_the_roof_is_told_as_such() -> None:
+    point = {"path": "conv", "direction": "forward", "flops": 1, "bytes": 1, "flops_per_byte": 1.0}
+    points = [
+        {**point, "share_of_roof": 1.4, "above": "arithmetic"},
+        {**point, "share_of_roof": 1.2, "above": "memory"},
+    ]
+    data = told("train")
+    roofline = made_figure(Roofline, {"points": points, "share_of_peak": 0.9})
+    summary = msgspec.structs.replace(data.summary, roofline=roofline)
+    section = operators_section(ReportData(data.run, summary))
+    assert isinstance(section, Section)
+    remarks = column_of(table_of(section, "roofline-table"), "remark")
+    assert [str(remark).partition(":")[0].partition(",")[0] for remark in remarks] == [
+        "above the arithmetic roof",
+        "above the memory roof",
+    ]
+    facts = [fact.text for block in section.blocks if isinstance(block, Facts) for fact in block.facts]
+    assert any("1 of 2 points lie above the arithmetic roof" in text for text in facts)
+
+
+def test_the_machine_is_drawn_in_cores_and_not_in_two_kinds_of_per_cent() -> None:
+    data = told("train")
+    chart = telemetry_chart(data)
+    assert chart is not None
+    assert chart.y.title == "cores busy"
+    table = data.run.table("telemetry").filter(pl.col("metric") == "cpu_percent")
+    cores = table.filter(pl.col("source").str.starts_with("core:"))["source"].n_unique()
+    whole = next(line for line in chart.content if line.name == "the whole machine")  # type: ignore[union-attr]
+    highest = table.filter(pl.col("source") == "system")["value"].max()
+    assert max(whole.y) == pytest.approx(highest / 100 * cores, abs=1e-3)  # type: ignore[operator, type-var]
+
+
+def test_what_was_tried_stands_in_the_place_of_what_was_estimated() -> None:
+    estimate = {
+        "about": "memory",
+        "rule": "bf16",
+        "title": "bf16",
+        "saves_bytes": 5_000_000,
+        "peak_bytes": 9_000_000,
+    }
+    measured = {"measured_bytes": -300_000, "measured_peak_bytes": 14_300_000, "measured_step_ratio": 1.25}
+    table = memory.advice_table([made_figure(Advice, {**estimate, **measured})])
+    assert table.rows[0][:2] == ["nothing: 300.0 kB more (measured)", 14_300_000]
+    assert "step 1.25 x (measured)" in str(table.rows[0][3])
+    assert memory.advice_table([made_figure(Advice, estimate)]).rows[0][:2] == ["5.00 MB", 9_000_000]
+
+
+def test_idle_causes_have_the_same_words_in_every_table_and_chart_of_the_device() -> None:
+    data = told("import")
+    section = section_of(data, "device")
+    words = {words for words, _ in IDLE_CAUSES.values()}
+    chart = next(block for block in section.blocks if isinstance(block, Chart) and block.id == "device-time")
+    drawn = {line.name.removeprefix("idle: ") for line in chart.content if line.name.startswith("idle")}  # type: ignore[union-attr]
+    assert drawn
+    assert drawn <= words
+    listed = [str(name) for name in column_of(table_of(section, "device-figures"), "figure")]
+    assert {name.removeprefix("idle: ") for name in listed if name.startswith("idle: ")} <= words
+    assert set(column_of(table_of(section, "blame"), "cause")) <= words

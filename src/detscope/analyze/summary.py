@@ -66,12 +66,14 @@ from detscope.analyze.step.steady import Steadiness
 from detscope.analyze.step.steps import (
     Outlier,
     PhaseFigures,
+    SideSteps,
     StepFigures,
     TypicalSteps,
     WarmupFigures,
     choose_typical_steps,
     find_outliers,
     images_per_second,
+    side_steps,
     step_figures,
     warmup_figures,
 )
@@ -200,6 +202,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     stability: Steadiness
     outliers: list[Outlier]
     warmup: WarmupFigures
+    side_steps: tuple[SideSteps, ...] = ()  # that operators and memory are told of: another scale
     images_per_s: float | None  # of all measured steps
     clocks: Clocks
     phases: list[PhaseFigures]
@@ -243,6 +246,10 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     cannot_tell: list[str]  # what is not known, and why
     definitions: list[Definition]
     files: list[RunFile]
+
+    def find_side_steps(self, mode: str) -> SideSteps | None:
+        """Steps of another scale by their mode: ops or memory."""
+        return next((one for one in self.side_steps if one.mode == mode), None)
 
     def find_phase(self, name: str) -> PhaseFigures | None:
         """A phase of the step by its name."""
@@ -294,6 +301,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         stability=typical.steadiness,
         outliers=find_outliers(steps, content, typical, times.told.steps if times.told is not None else None),
         warmup=warmup_figures(steps, typical),
+        side_steps=side_steps(steps, typical),
         images_per_s=images_per_second(steps, content, typical),
         clocks=parts.clocks,
         phases=phases,

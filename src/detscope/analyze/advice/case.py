@@ -43,6 +43,9 @@ class Advice(Figure, frozen=True, kw_only=True):
     saves_bytes: int | None = None  # of the peak, by replay of this run's own step
     saves_share: float | None = None  # of the peak
     peak_bytes: int | None = None  # afterwards
+    measured_bytes: int | None = None  # of the peak, where --try ran it: then this holds, not the replay
+    measured_peak_bytes: int | None = None  # afterwards, measured
+    measured_step_ratio: float | None = None  # of the step's time, after over before, measured
     at_most: bool = False  # the saving is an upper bound
     worth: bool = True  # worth a line
     costs: str = ""  # what is lost by it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from detscope.analyze.accuracy import (
@@ -16,7 +16,7 @@ from detscope.analyze.accuracy import (
 from detscope.analyze.curve import RATE, training_curve
 from detscope.analyze.drawing import ReportData, thinned
 from detscope.analyze.schema import field_comments
-from detscope.report.accuracy_charts import class_charts, curve_blocks
+from detscope.report.blocks.accuracy import class_charts, curve_blocks
 from detscope.report.colours import PALETTE
 from detscope.report.figures import number, percent
 from detscope.report.model import (
@@ -59,11 +59,15 @@ def section(data: ReportData) -> Section | Absent:
     """How right it is, and how it became so."""
     accuracy = data.summary.accuracy
     pictures = _small_pictures(data.run.folder, accuracy.evaluation if accuracy is not None else None)
-    blocks = [*_course_blocks(data), *_evaluation_blocks(accuracy)]
-    if accuracy is not None and accuracy.evaluation is None:
-        blocks += _training_tables(accuracy)
-    if pictures:
-        blocks.append(Pictures(pictures))
+    drawn = [Pictures(pictures)] if pictures else []
+    if accuracy is not None and accuracy.evaluation is not None:
+        blocks = [*_evaluation_blocks(accuracy, accuracy.evaluation, drawn)]
+    else:
+        blocks = [
+            *_course_blocks(data),
+            *(_training_tables(accuracy) if accuracy is not None else ()),
+            *drawn,
+        ]
     if not blocks:
         return Absent("Accuracy", "train with --eval-every, or run detscope eval")
     definition = (
@@ -194,13 +198,23 @@ def _figure_text(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.3f}"
 
 
-def _evaluation_blocks(accuracy: AccuracyFigures | None) -> Iterator[Block]:
-    found = accuracy.evaluation if accuracy is not None else None
-    if accuracy is None or found is None:
-        return
+def _evaluation_blocks(
+    accuracy: AccuracyFigures, found: Evaluation, drawn: Sequence[Pictures]
+) -> Iterator[Block]:
+    """Classes, the curve and the worst images first; then all of COCO's and VOC's figures."""
     left = tell_left_out(found.left_out)
     beside = f" (left out: {left})" if left else ""
     yield Facts(list(_evaluation_facts(found, left)))
+    yield from curve_blocks(found.coco_box)
+    yield from class_charts(found.coco_box.classes)
+    yield _classes_table(found, beside)
+    if found.worst:
+        columns = [Column("image", "code"), Column("missed", "count"), Column("wrong", "count")]
+        columns += [Column("right", "count")]
+        worst: list[list[Value]] = [[row.file, row.missed, row.wrong, row.right] for row in found.worst]
+        caption = "The worst images; all are drawn in the run's folder"
+        yield Table("accuracy-worst", caption, columns, worst, brief_rows=BRIEF_WORST)
+    yield from drawn
     kinds = {kind: figures for kind in KINDS if (figures := getattr(accuracy, kind)) is not None}
     meaning = field_comments(CocoFigures)
     columns = [Column("figure"), Column("of"), *(Column(KINDS[kind]) for kind in kinds)]
@@ -214,16 +228,7 @@ def _evaluation_blocks(accuracy: AccuracyFigures | None) -> Iterator[Block]:
             ]
             rows.append([_coco_word(name), meaning.get(name, ""), *texts])
     yield Table("accuracy-coco", f"COCO accuracy{beside}", columns, rows, brief_rows=len(rows))
-    yield from curve_blocks(found.coco_box)
-    yield from class_charts(found.coco_box.classes)
-    yield _classes_table(found, beside)
     yield _voc_table(found, beside)
-    if found.worst:
-        columns = [Column("image", "code"), Column("missed", "count"), Column("wrong", "count")]
-        columns += [Column("right", "count")]
-        worst: list[list[Value]] = [[row.file, row.missed, row.wrong, row.right] for row in found.worst]
-        caption = "The worst images; all are drawn"
-        yield Table("accuracy-worst", caption, columns, worst, brief_rows=BRIEF_WORST)
 
 
 def _evaluation_facts(found: Evaluation, left: str) -> Iterator[Fact]:

@@ -93,7 +93,7 @@ def _cards(data: ReportData) -> Iterator[Card]:
         yield Card("Peak of allocated memory", peak, "in a pass, above what was there before it")
     if summary.verb == "infer" and summary.nms is not None:
         where = ", ".join(summary.nms.stages)
-        yield Card("NMS", with_unit(summary.nms.ms, "ms"), f"{percent(summary.nms.share)}, in {where}")
+        yield Card("NMS", with_unit(summary.nms.ms, "ms"), f"{percent(summary.nms.share)} of it, in {where}")
     use = summary.device_use
     if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
         yield Card("Device busy with kernels", percent(use.utilisation.kernels))
