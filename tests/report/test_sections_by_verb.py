@@ -7,14 +7,17 @@ from pathlib import Path
 import msgspec
 import polars as pl
 import pytest
+from browsing import Visit
 
 from detscope.analyze.advice.case import Advice
 from detscope.analyze.device.roofline import Roofline
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.analyze.step.operators import OperatorFigures
 from detscope.analyze.step.steps import choose_typical_steps, side_steps
+from detscope.ingest.sink import Sink
 from detscope.report.blocks.machine import telemetry_chart
 from detscope.report.clock_blocks import IDLE_CAUSES
+from detscope.report.files import report_html
 from detscope.report.model import Cards, Chart, Facts, Section, Table
 from detscope.report.render.markdown import sections_markdown
 from detscope.report.sections import make_sections, memory
@@ -197,3 +200,28 @@ def test_idle_causes_have_the_same_words_in_every_table_and_chart_of_the_device(
     listed = [str(name) for name in column_of(table_of(section, "device-figures"), "figure")]
     assert {name.removeprefix("idle: ") for name in listed if name.startswith("idle: ")} <= words
     assert set(column_of(table_of(section, "blame"), "cause")) <= words
+
+
+@pytest.mark.parametrize("name", ["train", "infer", "eval", "import", "ranks", "script"])
+def test_a_browser_shows_the_page_of_every_verb_without_a_complaint(name, browser, tmp_path) -> None:
+    data = told(name)
+    path = tmp_path / "report.html"
+    path.write_text(report_html(data))
+    visit = Visit(browser, path)
+    sections = [section for section in make_sections(data)[0] if not section.brief_only]
+    shown = visit.page.locator("main section h2").all_inner_texts()
+    assert shown[: len(sections)] == [" ".join(section.title.split()) for section in sections]
+    if name == "infer":
+        rows = visit.page.locator("#latency tbody tr").all_inner_texts()
+        assert any("needs 459 images: --repeat 58" in row for row in rows)
+        assert any((data.summary.slowest[0].file or "") in row for row in rows)
+    assert visit.complaints == []
+
+
+def test_words_of_a_count_decide_nothing_about_a_file_being_whole() -> None:
+    sink = Sink(lambda table, frame: None)
+    sink.add_count("events that look damaged, unreadable and negative", 3)
+    assert not sink.damage
+    sink.add_damage("lines in another alphabet", 2)
+    sink.add_damage("nothing of the kind", 0)
+    assert (sink.damage, sink.counts["lines in another alphabet"]) == ({"lines in another alphabet"}, 2)

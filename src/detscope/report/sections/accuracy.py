@@ -74,7 +74,8 @@ def section(data: ReportData) -> Section | Absent:
         "COCO's average precision: AP is the mean over overlaps 0.50 to 0.95, AP50 that at 0.50; undefined"
         " where a class has no ground truth."
     )
-    return Section("accuracy", "Accuracy", _headline(data), definition if accuracy else "", blocks)
+    short = "Accuracy" if data.summary.verb != "infer" else "Detections"  # nobody said what is right
+    return Section("accuracy", short, _headline(data), definition if accuracy else "", blocks)
 
 
 def _headline(data: ReportData) -> str:

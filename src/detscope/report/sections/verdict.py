@@ -79,8 +79,7 @@ def _cards(data: ReportData) -> Iterator[Card]:
     if step.p50 is not None:
         detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
         yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
-    if summary.verb == "infer":
-        yield from _percentile_cards(summary)
+    yield from _percentile_cards(summary)
     if summary.images_per_s is not None:
         speed = f"{number(summary.images_per_s)} images/s"
         yield Card("Speed", speed, f"batch {summary.batch_size or CANNOT_TELL}")
@@ -109,8 +108,11 @@ def _cards(data: ReportData) -> Iterator[Card]:
 
 
 def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
-    needs = {need.percentile: need for need in summary.percentile_needs}
-    for percentile, value in ((95, summary.step_ms.p95), (99, summary.step_ms.p99)):
+    """p95 where it is known; of an inference p99 as well, each with what it needs."""
+    infers = summary.verb == "infer"
+    needs = {need.percentile: need for need in summary.percentile_needs if infers}
+    known = ((95, summary.step_ms.p95), (99, summary.step_ms.p99 if infers else None))
+    for percentile, value in known:
         need = needs.get(percentile)
         if value is not None:
             yield Card(f"p{percentile}", with_unit(value, "ms"))
