@@ -10,6 +10,7 @@ import pytest
 from browsing import Visit
 
 from detscope.analyze.advice.case import Advice
+from detscope.analyze.device.figures import DeviceUse
 from detscope.analyze.device.roofline import Roofline
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.analyze.step.operators import OperatorFigures
@@ -17,6 +18,7 @@ from detscope.analyze.step.steps import choose_typical_steps, side_steps
 from detscope.ingest.sink import Sink
 from detscope.report.blocks.machine import telemetry_chart
 from detscope.report.clock_blocks import IDLE_CAUSES
+from detscope.report.figures import percent
 from detscope.report.files import report_html
 from detscope.report.model import Cards, Chart, Facts, Section, Table
 from detscope.report.render.markdown import sections_markdown
@@ -225,3 +227,26 @@ def test_words_of_a_count_decide_nothing_about_a_file_being_whole() -> None:
     sink.add_damage("lines in another alphabet", 2)
     sink.add_damage("nothing of the kind", 0)
     assert (sink.damage, sink.counts["lines in another alphabet"]) == ({"lines in another alphabet"}, 2)
+
+
+def test_the_first_screen_of_a_recorded_file_is_about_its_device() -> None:
+    data = told("import")
+    cards = next(block for block in section_of(data, "verdict").blocks if isinstance(block, Cards)).cards
+    values = {card.label: card for card in cards}
+    use = data.summary.device_use
+    assert use is not None and use.utilisation is not None and use.idle is not None
+    assert values["Device busy with kernels"].value == percent(use.utilisation.kernels)
+    longest = max(use.idle.causes, key=lambda cause: cause.idle_ns)
+    assert values["Device idle"].detail == f"most: {IDLE_CAUSES[longest.name][0]} {percent(longest.share)}"
+
+
+def test_counters_of_nsight_compute_stand_on_the_page_and_on_its_first_screen() -> None:
+    data = told("import")
+    counters = [{"name": "sm__throughput.avg.pct_of_peak_sustained_elapsed", "value": 0.0337, "n": 1}]
+    use = made_figure(DeviceUse, {"why": "no time line", "cores": {"kernels": 1, "counters": counters}})
+    counted = ReportData(data.run, msgspec.structs.replace(data.summary, device_use=use))
+    sections = make_sections(counted)[0]
+    cards = next(block for block in sections[0].blocks if isinstance(block, Cards)).cards
+    assert ("SM throughput", "3.4 %") in [(card.label, card.value) for card in cards]
+    assert sections[1].id == "device"
+    assert "sm__throughput" in str(table_of(sections[1], "counters").rows)

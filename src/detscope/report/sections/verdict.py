@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from detscope.analyze.accuracy import KINDS
+from detscope.analyze.device.figures import DeviceUse
+from detscope.analyze.device.utilisation import Utilisation
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
+from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
 from detscope.report.sections import SectionPart
@@ -95,7 +98,10 @@ def _cards(data: ReportData) -> Iterator[Card]:
         yield Card("NMS", with_unit(summary.nms.ms, "ms"), f"{percent(summary.nms.share)} of it, in {where}")
     use = summary.device_use
     if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
-        yield Card("Device busy with kernels", percent(use.utilisation.kernels))
+        yield from _device_cards(use, use.utilisation)
+    elif use is not None and use.cores is not None and (reached := use.cores.find_throughput()) is not None:
+        kernels = f"of the device's peak, over {number(use.cores.kernels, 0)} kernels by their cycles"
+        yield Card("SM throughput", percent(reached), kernels)
     elif summary.clocks.busy_share is not None:
         least = "at least " if any(cause.at_most for cause in summary.clocks.idle) else ""
         yield Card("Device busy", f"{least}{percent(summary.clocks.busy_share)}", summary.clocks.bound or "")
@@ -105,6 +111,22 @@ def _cards(data: ReportData) -> Iterator[Card]:
     detail = "; ".join(part for part in (trust.cause, trust.reason) if part)
     detail += f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else ""
     yield Card("Trust", trust.verdict, detail, _TONES.get(trust.verdict, ""))
+
+
+def _device_cards(use: DeviceUse, busy: Utilisation) -> Iterator[Card]:
+    estimates = (("SM efficiency", use.sm_efficiency), ("occupancy", use.occupancy))
+    told = [
+        f"{name} {percent(one.value)}" for name, one in estimates if one is not None and one.value is not None
+    ]
+    yield Card("Device busy with kernels", percent(busy.kernels), ", ".join(told))
+    causes = use.idle.causes if use.idle is not None else ()
+    longest = max(causes, key=lambda cause: cause.idle_ns, default=None)
+    if longest is not None and longest.idle_ns:
+        yield Card(
+            "Device idle",
+            percent(use.idle.total if use.idle else None),
+            f"most: {IDLE_CAUSES[longest.name][0]} {percent(longest.share)}",
+        )
 
 
 def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
