@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 from detscope.analyze.scan import InferenceScan, ScanRow, make_scan
 from detscope.analyze.summary import summarize
 from detscope.cli.main import app
+from detscope.errors import InterruptedRun
 from detscope.report.model import Chart
 from detscope.report.verbs.scan import scan_csv, scan_sections
+from detscope.sessions.infer import inference
 
 ROW = {"threads": None, "precision": "fp32"}
 
@@ -95,3 +97,20 @@ def test_a_combination_that_failed_keeps_its_row_and_says_why() -> None:
         "failed: not enough memory" in row for block in section.blocks for row in getattr(block, "rows", ())
     )
     assert scan_csv(scan).splitlines()[2].endswith("not enough memory")
+
+
+def test_a_scan_that_is_stopped_keeps_the_rows_that_were_measured(tmp_path, monkeypatch) -> None:
+    real, calls = inference.run_inference, []
+
+    def stopped_at_the_second(*args, **more):
+        calls.append(1)
+        if len(calls) == 2:
+            raise InterruptedRun("interrupted", "")
+        return real(*args, **more)
+
+    monkeypatch.setattr(inference, "run_inference", stopped_at_the_second)
+    flags = ["--limit", "2", "--level", "phases", "--out", str(tmp_path), "--batch-sizes", "1,2"]
+    done = CliRunner().invoke(app, ["infer", "tiny_ssd", *flags])
+    assert done.exit_code == 130
+    (kept,) = tmp_path.glob("*-scan-*/scan.csv")
+    assert [row["batch_size"] for row in csv.DictReader(kept.read_text().splitlines())] == ["1"]

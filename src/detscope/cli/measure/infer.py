@@ -172,16 +172,22 @@ def _split_lists(flags: dict[str, object], batch_sizes: str | None) -> list[dict
 def _scan(choices: list[LoadedSettings], *, quiet: bool, as_json: bool) -> None:
     """Measure all combinations, write table, picture and page, show the table."""
     from detscope.report.progress import make_progress
-    from detscope.report.verbs.scan import scan_sections, write_scan
+    from detscope.report.verbs.scan import scan_sections, write_scan, write_scan_csv
     from detscope.sessions.infer.scan import run_scan, scan_folder
 
     progress, first = make_progress(quiet=quiet), choices[0].settings
+    folder = scan_folder(first.output.runs, first.model.name)
     with stdout_kept_clean(as_json or quiet):
         try:
-            scan = run_scan([one.settings for one in choices], progress=progress, notes=choices[0].notes)
+            scan = run_scan(
+                [one.settings for one in choices],
+                progress=progress,
+                notes=choices[0].notes,
+                keep=lambda known: write_scan_csv(known, folder),
+            )
         finally:
             progress.finish()
-    paths = write_scan(scan, scan_folder(first.output.runs, first.model.name))
+    paths = write_scan(scan, folder)
     if as_json:
         print_json(scan)
     elif quiet:

@@ -49,7 +49,10 @@ def section(data: ReportData) -> Section | Absent:
             limit = f" of the window of operators; the step is {data.summary.clocks.bound or 'not judged'}"
         definition = f"{use.utilisation.definition.kernels}. Copies are a figure of their own."
         clocks = data.summary.clocks  # where both are told, the operators' window is not what is judged
-        blocks = [*clock_blocks(clocks), *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
+        # by kernels the window tells the same, with copies apart: one picture of it is enough
+        twice = ("device-step", "device-step-table") if clocks.source == "kernels" else ()
+        told = [block for block in clock_blocks(clocks) if getattr(block, "id", "") not in twice]
+        blocks = [*told, *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
         return Section(
             "device", "Device use", f"Kernels run {kernels} of the time{limit}", definition, blocks
         )

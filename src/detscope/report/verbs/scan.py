@@ -100,10 +100,16 @@ def write_scan(scan: InferenceScan, folder: Path) -> list[Path]:
     made = "Made by detscope from the runs it lists. The file needs no network and sends nothing."
     where = f"inference on {scan.device}" if scan.device else "inference"
     page = render_page(plain(scan.model), f"{where}, {len(scan.rows)} combinations", sections, [], made)
-    write_text(folder / "scan.csv", scan_csv(scan))
+    write_scan_csv(scan, folder)
     write_text(folder / "scan.html", page)
     pictures = write_chart_files(sections, folder) if has_matplotlib() else []
     return [folder / "scan.csv", folder / "scan.html", *pictures]
+
+
+def write_scan_csv(scan: InferenceScan, folder: Path) -> None:
+    """What is known so far as scan.csv."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "scan.csv", scan_csv(scan))
 
 
 def scan_csv(scan: InferenceScan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,8 +13,17 @@ from detscope.report.progress import Progress
 from detscope.runs.reader import load_run
 
 
-def run_scan(asked: Sequence[Settings], *, progress: Progress, notes: Sequence[str] = ()) -> InferenceScan:
-    """Measure one after the other; that one combination cannot run is its own row and not the others'."""
+def run_scan(
+    asked: Sequence[Settings],
+    *,
+    progress: Progress,
+    notes: Sequence[str] = (),
+    keep: Callable[[InferenceScan], None] = lambda _: None,
+) -> InferenceScan:
+    """Measure one after the other; that one combination cannot run is its own row and not the others'.
+
+    `keep` gets what is known after each of them, so that a stop loses nothing that was measured.
+    """
     from detscope.analyze.summary import summarize
     from detscope.sessions.infer.inference import run_inference
 
@@ -35,10 +44,11 @@ def run_scan(asked: Sequence[Settings], *, progress: Progress, notes: Sequence[s
             threads, precision = setting[1:]
             why = error.message.splitlines()[0]
             rows.append(ScanRow(batch_size=own.batch_size, threads=threads, precision=precision, why=why))
-            continue
-        found = summarize(load_run(run))
-        device, images = found.device or device, found.images or images
-        rows.append(scan_row(*setting, found))
+        else:
+            found = summarize(load_run(run))
+            device, images = found.device or device, found.images or images
+            rows.append(scan_row(*setting, found))
+        keep(make_scan(settings.model.name, device, images, rows))
     if failure is not None and all(row.run is None for row in rows):
         raise failure
     return make_scan(asked[0].model.name, device, images, rows)
@@ -48,6 +58,4 @@ def scan_folder(runs: str, model: str) -> Path:
     """A folder of its own for what a scan writes, beside its runs."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in model)[-60:]
-    folder = Path(runs) / f"{stamp}-scan-{name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return Path(runs) / f"{stamp}-scan-{name}"
