@@ -23,6 +23,7 @@ from detscope.report.files import report_html
 from detscope.report.model import Cards, Chart, Facts, Section, Table
 from detscope.report.render.markdown import sections_markdown
 from detscope.report.sections import make_sections, memory
+from detscope.report.sections.content import section as content_section
 from detscope.report.sections.operators import section as operators_section
 from detscope.runs.reader import load_run
 from made_figures import made_figure
@@ -111,9 +112,20 @@ def test_sections_of_an_inference_have_no_word_of_training() -> None:
         assert word not in text, word
 
 
-def test_boxes_found_are_drawn_against_the_time_of_an_inference() -> None:
-    chart = next(block for block in section_of(told("infer"), "content").blocks if isinstance(block, Chart))
-    assert chart.choices[0][0] == "boxes found"
+def test_boxes_found_are_drawn_first_against_the_time_of_an_inference_where_they_vary() -> None:
+    data = told("infer")
+    boxes = pl.int_range(pl.len()).cast(pl.Int64) + 1
+    varied = data.run.table("content").with_columns(detections=boxes)
+    for content, first in (
+        (data.run.table("content"), "pixels in the network's input"),
+        (varied, "boxes found"),
+    ):
+        given = ReportData(data.run, data.summary)
+        given.__dict__["content"] = content.join(data.steps, on="step")
+        section = content_section(given)
+        assert isinstance(section, Section)
+        chart = next(block for block in section.blocks if isinstance(block, Chart))
+        assert chart.choices[0][0] == first
 
 
 def test_operators_and_memory_say_the_scale_of_the_steps_they_are_of() -> None:

@@ -48,6 +48,8 @@ def section(data: ReportData) -> Section | Absent:
         if pairs:
             found.append((per, fit_cost(pairs, per, name)))
             choices.append((name, [_scatter_of(pairs[:MOST_POINTS], name)]))
+    known = {cost.measure for _, cost in found if cost.slope is not None}
+    choices.sort(key=lambda choice: choice[0] not in known)  # what never varied explains nothing
     if not choices:
         return Absent("Cost against content", "what was in the steps is not known")
     axes = Axis(), Axis("ms" if data.device_steps is None else "ms on the device", lowest=0)
