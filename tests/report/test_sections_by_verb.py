@@ -14,7 +14,7 @@ from detscope.analyze.device.figures import DeviceUse
 from detscope.analyze.device.roofline import Roofline
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.analyze.step.operators import OperatorFigures
-from detscope.analyze.step.steps import choose_typical_steps, side_steps
+from detscope.analyze.step.steps import PhaseFigures, choose_typical_steps, side_steps
 from detscope.ingest.sink import Sink
 from detscope.report.blocks.machine import telemetry_chart
 from detscope.report.clock_blocks import IDLE_CAUSES
@@ -25,6 +25,7 @@ from detscope.report.render.markdown import sections_markdown
 from detscope.report.sections import make_sections, memory
 from detscope.report.sections.content import section as content_section
 from detscope.report.sections.operators import section as operators_section
+from detscope.report.sections.step import section as step_section
 from detscope.runs.reader import load_run
 from made_figures import made_figure
 
@@ -262,3 +263,16 @@ def test_counters_of_nsight_compute_stand_on_the_page_and_on_its_first_screen() 
     assert ("SM throughput", "3.4 %") in [(card.label, card.value) for card in cards]
     assert sections[1].id == "device"
     assert "sm__throughput" in str(table_of(sections[1], "counters").rows)
+
+
+@pytest.mark.parametrize(("backward", "named"), [(50.0, True), (0.0, False)])
+def test_phases_of_a_script_that_only_evaluates_are_those_that_it_had(backward, named) -> None:
+    data = told("script")
+    names = ("data", "transfer", "forward", "backward", "optimizer", "other")
+    spent = {"data": 5.0, "forward": 40.0, "backward": backward}
+    phases = [made_figure(PhaseFigures, {"name": name, "ms": spent.get(name, 0.0)}) for name in names]
+    summary = msgspec.structs.replace(data.summary, phases=phases)
+    section = step_section(ReportData(data.run, summary))
+    assert isinstance(section, Section)
+    listed = column_of(table_of(section, "phases-table"), "Phase")
+    assert ("optimizer" in listed) == ("backward" in listed) == named

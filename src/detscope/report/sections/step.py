@@ -84,8 +84,9 @@ def section(data: ReportData) -> Section | Absent:
 
 
 def _can_have(summary: RunSummary, phase: PhaseFigures) -> bool:
-    """An inference has no backward pass: a phase that nobody can have there is not told as 0."""
-    return bool(phase.ms or phase.host_ms) or summary.verb in ("train", "run", "record")
+    """Where nothing trains there is no backward pass: a phase that nobody can have is not told as 0."""
+    trains = any(one.name == "backward" and (one.ms or one.host_ms) for one in summary.phases)
+    return bool(phase.ms or phase.host_ms) or (trains and summary.verb != "import")
 
 
 def _phases_chart(phases: Sequence[PhaseFigures], whole: float) -> Chart:
