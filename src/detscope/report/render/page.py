@@ -22,6 +22,7 @@ _ASSETS = {
     "chart": ("chart.css", "chart.js"),
     "tree": ("tree.js",),
     "cards": ("picture.js",),
+    "timeline": ("timeline.css", "timeline.js"),
 }
 UNFOLDED_ROWS = 12  # of a table that no chart has told already
 

@@ -164,8 +164,8 @@ def _window_chart(busy: Utilisation, idle: IdleTime) -> Chart:
     parts = [("kernels", kernels, BLUE)]
     parts.append(("copies alone", max(0.0, window - kernels - sum(lost.values())), GREEN))
     parts += [
-        (f"idle: {name.replace('_', ' ')}", lost[name], colour)
-        for name, (_, colour) in IDLE_CAUSES.items()
+        (f"idle: {words}", lost[name], colour)
+        for name, (words, colour) in IDLE_CAUSES.items()
         if lost.get(name)
     ]
     label = "The device's time: kernels, copies, idle by cause"
@@ -189,7 +189,7 @@ def _figures_table(use: DeviceUse, busy: Utilisation, idle: IdleTime) -> Table:
     ]
     figures += [
         (
-            f"idle: {cause.name.replace('_', ' ')}",
+            f"idle: {IDLE_CAUSES[cause.name][0]}",
             cause.share,
             cause.idle_ns,
             idle.window_ns,

@@ -68,7 +68,7 @@ const detscope = (() => {
   const follow = () => {
     const [id, state] = readAddress();
     const node = id && document.getElementById(id);
-    if (!node) return;
+    if (!node || (state !== null && !listeners.has(id))) return; // an address of another script's
     for (const row of document.querySelectorAll("tr.here")) row.classList.remove("here");
     reveal(node);
     if (node.tagName === "TR") node.classList.add("here");
