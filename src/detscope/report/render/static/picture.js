@@ -36,7 +36,7 @@ detscope.drawPicture = () => {
   write(cut(text("header p"), width - edge - after), after, 66, "soft");
   face(36, 650);
   let y = 124;
-  for (const line of wrap(text("main h2"), width - 2 * edge, 2)) { write(line, edge, y); y += 44; }
+  for (const line of wrap(text("section:has(.cards) h2"), width - 2 * edge, 2)) { write(line, edge, y); y += 44; }
 
   const cards = [...document.querySelectorAll(".card")].slice(0, 5);
   const room = (width - 2 * edge) / Math.max(1, cards.length);
@@ -55,20 +55,30 @@ detscope.drawPicture = () => {
   });
   y += cards.length ? 150 : 20;
 
-  const bars = document.querySelector(".bars-chart.alone");
-  if (bars) {
-    const wide = width - 2 * edge;
-    for (const bar of bars.querySelectorAll(".track i")) {
-      const [left, share] = [parseFloat(bar.style.left), parseFloat(bar.style.width)];
+  const bars = document.querySelector(".bars-chart");
+  const tracks = bars ? [...bars.querySelectorAll(".track")].slice(0, 2) : [];
+  const names = bars ? [...bars.querySelectorAll(".name")] : [];
+  face(17);
+  const margin = Math.max(0, ...tracks.map((_, row) => pen.measureText(names[row].textContent).width));
+  const [start, wide] = [edge + (margin && margin + 14), width - 2 * edge - (margin && margin + 14)];
+  const tall = tracks.length > 1 ? 36 : 56;
+  tracks.forEach((track, row) => {
+    face(17);
+    write(names[row].textContent, edge, y + tall / 2 + 6, "soft");
+    for (const bar of track.querySelectorAll("i")) {
+      const [left, share] = [parseFloat(bar.style.left), parseFloat(bar.style.width)].map((value) => (wide * value) / 100);
       pen.fillStyle = bar.style.backgroundColor;
-      pen.fillRect(edge + (wide * left) / 100, y, (wide * share) / 100 - 1.5, 56);
+      pen.fillRect(start + left, y, share - 1.5, tall);
       face(18, 600);
       pen.fillStyle = bar.classList.contains("on-dark") ? "#fff" : "#10151b";
-      if (bar.textContent && share > 5) pen.fillText(cut(bar.textContent, (wide * share) / 100 - 16), edge + (wide * left) / 100 + 8, y + 35);
+      if (pen.measureText(bar.textContent).width < share - 14) pen.fillText(bar.textContent, start + left + 8, y + tall / 2 + 7);
     }
+    y += tall + 6;
+  });
+  if (tracks.length) {
     face(16);
-    write(text(".chart:has(.bars-chart.alone) figcaption"), edge, y + 80, "soft");
-    y += 118;
+    write(bars.closest("figure").querySelector("figcaption").textContent, edge, y + 20, "soft");
+    y += 60;
   }
   for (const finding of [...document.querySelectorAll(".findings h3")].slice(0, Math.floor((height - 50 - y) / 32))) {
     face(20);
