@@ -9,7 +9,7 @@ import pytest
 from detscope.report.model import Axis, Chart, Mark, Series, Tree
 from detscope.report.render.charts.drawing import draw_chart
 from detscope.report.render.charts.scales import scale_of, ticks_of
-from detscope.report.render.charts.trees import TreeBox, figure_texts, square_boxes
+from detscope.report.render.charts.trees import TreeBox, figure_texts, square_boxes, tell_part
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -41,15 +41,17 @@ def test_a_part_of_a_tree_tells_what_it_was_given_and_else_what_it_sums_to():
     ids, parents, values = ["a", "a.b", "a.c"], ["", "a", "a"], [1.0, 2.0, None]
     tree = Tree(ids, ["a", "b", "c"], parents, values, ["#000000"] * 3, "ms")
     assert figure_texts(tree) == [
-        ("3.000 ms", "1.000 ms", "100.0 %"),
-        ("2.000 ms", "2.000 ms", "66.7 %"),
-        ("0.000 ms", "cannot tell", "0.0 %"),
+        ("3.000", "1.000", "100.0"),
+        ("2.000", "2.000", "66.7"),
+        ("0.000", "?", "0.0"),
     ]
     told = Tree(
         ids, ["a", "b", "c"], parents, values, ["#000000"] * 3, "ms", totals=[9, 8, None], shares=[0.5] * 3
     )
-    assert figure_texts(told)[0] == ("9.000 ms", "1.000 ms", "50.0 %")
-    assert figure_texts(told)[2][0] == "cannot tell"
+    assert figure_texts(told)[0] == ("9.000", "1.000", "50.0")
+    assert tell_part(told, 2, figure_texts(told)) == (
+        "a.c\ntotal cannot tell · self cannot tell · 50.0 % of the whole"
+    )
 
 
 def test_what_no_pixel_shows_is_left_out_of_a_path():

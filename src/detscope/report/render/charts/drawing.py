@@ -107,26 +107,30 @@ def _short(value: float | str | None) -> Json:
 
 
 def _tree_data(trees: Sequence[tuple[str, Tree]]) -> Json:
-    """Names once, figures per choice; texts are those of the picture, letter by letter."""
+    """Names once, figures per choice, letter by letter those of the picture; a page has many of them.
+
+    So a name that its parent's name begins is left out (0), and so is an own figure that equals the total.
+    """
     first = trees[0][1]
     places = {name: index for index, name in enumerate(first.ids)}
     colours = list(dict.fromkeys(colour for _, tree in trees for colour in tree.colours))
     data: list[Json] = []
     for name, tree in trees:
-        texts: dict[str, Json]
+        told: dict[str, Json] = {"name": name, "unit": tree.unit, "whole": tree.whole}
+        texts = figure_texts(tree)
+        told["total"] = "|".join(total for total, _, _ in texts)
+        told["own"] = "|".join("" if own == total else own for total, own, _ in texts)
         if tree.details:
-            texts = {"details": list(tree.details)}
+            told["details"] = list(tree.details)
         else:
-            total, own, share = zip(*figure_texts(tree), strict=True)
-            texts = {"total": list(total), "own": list(own), "share": list(share)}
-        values = [_short(max(0.0, float(value or 0))) for value in tree.values]
-        told: dict[str, Json] = {"name": name, "whole": tree.whole, "values": values, **texts}
+            told["share"] = "|".join(share for _, _, share in texts)
         if tree is first or list(tree.colours) != list(first.colours):
             told["shade"] = [colours.index(colour) for colour in tree.colours]
         data.append(told)
+    names = zip(first.ids, first.parents, first.labels, strict=True)
     return {
         "shape": first.shape,
-        "ids": list(first.ids),
+        "ids": [0 if name == f"{parent}.{label}" else name for name, parent, label in names],
         "labels": list(first.labels),
         "parents": [places.get(parent, -1) for parent in first.parents],
         "colours": colours,

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from markupsafe import escape
 
 from detscope.report.colours import is_dark
-from detscope.report.figures import CANNOT_TELL, percent
+from detscope.report.figures import CANNOT_TELL
 from detscope.report.model import Tree
 
 ROW = 24  # pixels of an icicle's row
 MOST_ROWS = 16
 HEAD = 18  # pixels for the name of a box that holds others
 WIDTH = 1000.0
+UNKNOWN = "?"  # in the place of a figure
 _NARROWEST = 2.0  # units of the width: nothing smaller can be read or hit
 
 
@@ -30,7 +31,7 @@ class TreeBox:
 
 
 def figure_texts(tree: Tree) -> list[tuple[str, str, str]]:
-    """Total, own and share of every part, as they are told when one points at it."""
+    """Total, own and share of every part, as they are told when one points at it; units apart."""
     sums = sums_of(tree)
     whole = sum(sums[index] for index, parent in enumerate(tree.parents) if not parent) or 1.0
     totals: Sequence[float | None] = tree.totals or sums
@@ -44,11 +45,12 @@ def figure_texts(tree: Tree) -> list[tuple[str, str, str]]:
 
 
 def tell_part(tree: Tree, index: int, texts: Sequence[tuple[str, str, str]]) -> str:
-    """What is said of a part: its name, then all three figures."""
+    """What is said of a part: its name, then all three figures; the page's script says the same."""
     if tree.details:
         return f"{tree.ids[index]}\n{tree.details[index]}"
     total, own, share = texts[index]
-    return f"{tree.ids[index]}\ntotal {total} · self {own} · {share} of {tree.whole}"
+    figures = f"total {_add_unit(total, tree.unit)} · self {_add_unit(own, tree.unit)}"
+    return f"{tree.ids[index]}\n{figures} · {_add_unit(share, '%')} of {tree.whole}"
 
 
 def sums_of(tree: Tree) -> list[float]:
@@ -174,9 +176,13 @@ def _depth_of(tree: Tree, places: dict[str, int], index: int) -> int:
 
 def _write(value: float | None, unit: str) -> str:
     if value is None:
-        return CANNOT_TELL
-    return f"{value:,.3f} {unit}" if unit == "ms" else f"{value:,.0f} {unit}".rstrip()
+        return UNKNOWN
+    return f"{value:,.3f}" if unit == "ms" else f"{value:,.0f}"
 
 
 def _write_share(value: float | None) -> str:
-    return CANNOT_TELL if value is None else percent(value)
+    return UNKNOWN if value is None else f"{100 * value:.1f}"
+
+
+def _add_unit(text: str, unit: str) -> str:
+    return CANNOT_TELL if text == UNKNOWN else f"{text} {unit}".rstrip()

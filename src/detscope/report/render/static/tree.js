@@ -38,6 +38,15 @@
     const place = figure.querySelector(".tree");
     const data = detscope.data.charts[figure.id];
     if (!place || !data) continue;
+    // names and figures that the file leaves out: see drawing.py
+    const nameOf = (index) => data.ids[index] || (data.ids[index] = `${nameOf(data.parents[index])}.${data.labels[index]}`);
+    data.ids.forEach((_, index) => nameOf(index));
+    for (const one of data.trees) {
+      for (const key of ["total", "own", "share"]) if (one[key] !== undefined) one[key] = one[key].split("|");
+      one.own = one.own.map((own, index) => own || one.total[index]);
+      one.values = one.own.map((own) => Number(own.replace(/,/g, "")) || 0);
+    }
+    const withUnit = (text, unit) => (text === "?" ? "cannot tell" : `${text} ${unit}`.trimEnd());
     const below = new Map();
     data.parents.forEach((parent, index) => {
       if (!below.has(parent)) below.set(parent, []);
@@ -57,7 +66,9 @@
     };
     const said = (index) =>
       `${data.ids[index]}\n` +
-      (tree.details ? tree.details[index] : `total ${tree.total[index]} · self ${tree.own[index]} · ${tree.share[index]} of ${tree.whole}`);
+      (tree.details
+        ? tree.details[index]
+        : `total ${withUnit(tree.total[index], tree.unit)} · self ${withUnit(tree.own[index], tree.unit)} · ${withUnit(tree.share[index], "%")} of ${tree.whole}`);
     const above = () => {
       const chain = [];
       for (let index = top; index >= 0 && data.parents[index] >= 0; index = data.parents[index]) chain.unshift(data.parents[index]);
