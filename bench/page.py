@@ -38,6 +38,9 @@ PAINT = "performance.getEntriesByName('first-contentful-paint').map((entry) => e
 def main() -> None:
     """Sizes and first paints, and their ratio where there is an older tree."""
     before = _option("--before")
+    if find_browser() is None:
+        print("page: no Chromium on this machine, nothing was measured")
+        return
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(_option("--runs") or scratch)
         runs = _record_runs(folder)
@@ -80,9 +83,8 @@ def _record_runs(folder: Path) -> dict[str, Path]:
             words = [sys.executable, "-m", "detscope", *command.split(), "--out", str(home)]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         runs[name] = (home / "latest").resolve()
-        modules = pl.read_parquet(runs[name] / "nodes*.parquet") if name == "many modules" else None
-        if modules is not None:
-            print(f"{name}: {modules.filter(pl.col('kind') == 'module').height} modules")
+    nodes = pl.read_parquet(runs["many modules"] / "nodes*.parquet")
+    print(f"many modules: {nodes.filter(pl.col('kind') == 'module').height}")
     home = folder / "steps"
     runs["100,000 steps"] = next(home.iterdir()) if home.exists() else _generate_steps(home)
     return runs
