@@ -18,6 +18,7 @@ from PIL import Image
 from detscope.report.files import write_report
 from detscope.runs.schema import TABLES
 from detscope.runs.writer import RunWriter, polars_schema
+from memory_samples import made_run
 
 EVIL = "<img src=x onerror=alert(1)>"
 PHASES = {"data": 5.0, "transfer": 0.1, "forward": 40.0, "backward": 50.0, "optimizer": 4.0, "other": 0.9}
@@ -144,6 +145,22 @@ def test_pointing_at_the_icicle_tells_total_self_and_share_as_the_json_has_them(
             f"{path}\ntotal {row['total_ms']:,.3f} ms · self {own:,.3f} ms · "
             f"{100 * row['share']:.1f} % of the step"
         )
+
+
+def test_pointing_at_the_map_of_memory_tells_bytes_and_share_as_the_json_has_them(
+    browser: Any, tmp_path: Path
+) -> None:
+    folder = made_run(tmp_path).folder
+    memory = json.loads(write_report(folder, "json").read_text())["memory"]
+    page = Visit(browser, write_report(folder)).page
+    for category in memory["categories"]:
+        name, size = category["name"], category["bytes"]
+        if size:
+            number = page.evaluate(f"detscope.data.charts['memory-map'].ids.indexOf({name!r})")
+            assert pointed_text(page, f"#memory-map [data-n='{number}']") == (
+                f"{name}\ntotal {size:,} bytes · self 0 bytes · "
+                f"{100 * size / memory['peak_bytes']:.1f} % of the peak"
+            )
 
 
 def test_a_click_zooms_into_the_icicle_and_the_address_brings_the_zoom_back(
