@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
@@ -35,8 +35,10 @@ def draw_chart(chart: Chart) -> DrawnChart:
     panels, data = "", []
     for name, content in choices:
         if not isinstance(content, Tree):
-            panels += f'<div class="panel">{_draw_content(chart, content)}</div>'
-            data.append({"name": name, **_series_data(chart, content)})
+            # what one chooses is mostly what lies along the axis
+            own = chart if chart.x.title else replace(chart, x=replace(chart.x, title=name))
+            panels += f'<div class="panel">{_draw_content(own, content)}</div>'
+            data.append({"name": name, **_series_data(own, content)})
     chooser = _draw_chooser(chart.id, [name for name, _ in choices], "")
     return DrawnChart(Markup(chooser + panels), data if not is_named(chart.content) else None)
 

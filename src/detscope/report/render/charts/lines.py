@@ -217,7 +217,8 @@ def _draw_dots(series: Series, known: Sequence[tuple[int, int, int]]) -> str:
     for (colour, hollow), places in groups.items():
         path = "".join(f"M{x} {y}h0" for x, y in places)
         own = f' stroke="{colour}"' if colour else ""
-        drawn += f'<path class="dots"{own} d="{path}"/>'
+        many = " many" if len(places) > MOST_SHAPES else ""
+        drawn += f'<path class="dots{many}"{own} d="{path}"/>'
         drawn += f'<path class="dots hollow" d="{path}"/>' if hollow else ""
     return drawn
 
