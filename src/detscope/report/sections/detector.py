@@ -7,20 +7,17 @@ from collections.abc import Iterator, Sequence
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.latency import SummedStage
 from detscope.analyze.step.modules import StageFigures
-from detscope.report.colours import BACKWARD, FORWARD, shown_name, takes
+from detscope.report.colours import shown_name, takes
 from detscope.report.figures import number, percent
 from detscope.report.model import (
     Absent,
-    Axis,
     Block,
-    Chart,
     Column,
     Fact,
     Facts,
     Pipeline,
     PipeStage,
     Section,
-    Series,
     Table,
 )
 from detscope.report.sections import SectionPart
@@ -36,7 +33,7 @@ def section(data: ReportData) -> Section | Absent:
     top = [stage for stage in stages if stage.depth == 0 and stage.total_ms > 0]
     if not top:
         return Absent("The detector", "stages need --level modules and a detector whose family is known")
-    blocks: list[Block] = [_pipeline_of(top, stages), _stages_chart(top), _stages_table(stages)]
+    blocks: list[Block] = [_pipeline_of(top, stages), _stages_table(stages)]
     facts = list(_summed_facts(data.summary.nms))
     other = next((stage for stage in stages if stage.in_model_ms is not None), None)
     if other is not None:
@@ -85,21 +82,6 @@ def _pipeline_of(top: Sequence[StageFigures], stages: Sequence[StageFigures]) ->
             )
         )
     return Pipeline("Stages from image to boxes", boxes)
-
-
-def _stages_chart(top: Sequence[StageFigures]) -> Chart:
-    ordered = list(reversed(top))
-    names = [shown_name(stage.name) for stage in ordered]
-    lines = [
-        Series(name, values, names, colour, "bars", details=[f"{value:.3f} ms {name}" for value in values])
-        for name, values, colour in (
-            ("forward", [round(stage.forward_ms, 4) for stage in ordered], FORWARD),
-            ("backward", [round(stage.backward_ms, 4) for stage in ordered], BACKWARD),
-        )
-        if any(values)
-    ]
-    label = "Time of each stage, forward and backward"
-    return Chart("stages", label, lines, Axis("ms per step"), bars="group", height=70 + 46 * len(top))
 
 
 def _stages_table(stages: Sequence[StageFigures]) -> Table:

@@ -158,9 +158,9 @@ def _peak_chart(tree: PeakTree) -> Chart:
         inner = f"{category} {module}"
         add_box(category, category_name(category), "peak", colour, 0.0)
         shown = index < LEAVES_ON_THE_MAP
-        add_box(inner, module, category, paler(colour, 0.3), 0.0 if shown else size / 1e6)
+        add_box(inner, module, category, paler(colour, 0.3), 0.0 if shown else size)
         if shown:
-            add_box(f"{inner} {tensor} #{index}", tensor, inner, paler(colour, 0.55), round(size / 1e6, 4))
+            add_box(f"{inner} {tensor} #{index}", tensor, inner, paler(colour, 0.55), size)
     names = sorted(values, key=lambda name: (name != "peak", _depth_of(name, parents)))
     boxes = Tree(
         names,
@@ -168,7 +168,7 @@ def _peak_chart(tree: PeakTree) -> Chart:
         [parents[name] for name in names],
         [values[name] for name in names],
         [colours[name] for name in names],
-        "MB",
+        "bytes",
         "the peak",
         "treemap",
     )
