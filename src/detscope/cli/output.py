@@ -89,11 +89,12 @@ def read_finished(run: Path) -> ReportData:
 
 
 def present(data: ReportData, *, as_json: bool) -> None:
-    """Show a run: as JSON, or the brief form of its sections."""
+    """Show a run: as JSON, or its first screen."""
     if as_json:
         print_json(data.summary)
         return
-    from detscope.report.render.terminal import print_sections
+    from detscope.report.first_screen import make_first_screen
+    from detscope.report.render.screen import print_first_screen
     from detscope.report.sections import make_sections
 
-    print_sections(make_sections(data)[0], table_console())
+    print_first_screen(make_first_screen(data, make_sections(data)[0]), table_console())
