@@ -55,6 +55,9 @@ DeviceFlag = Annotated[
 PrecisionFlag = Annotated[
     str | None, typer.Option("--precision", metavar="PRECISION", help="fp32, bf16 or fp16.")
 ]
+ThreadsFlag = Annotated[
+    str | None, typer.Option("--threads", metavar="N", help="CPU threads; else torch decides.")
+]
 LevelFlag = Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="phases, modules or ops.")]
 ModulesFlag = Annotated[
     str | None, typer.Option("--modules", metavar="WHICH", help="all, leaf, none or a depth.")

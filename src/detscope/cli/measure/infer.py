@@ -10,6 +10,7 @@ import typer
 from detscope.cli.flags import (
     BadDataFlag,
     ConfigFlag,
+    DataFlag,
     DeviceFlag,
     ImageSizeFlag,
     LevelFlag,
@@ -22,6 +23,7 @@ from detscope.cli.flags import (
     PrecisionFlag,
     QuietFlag,
     TensorboardFlag,
+    ThreadsFlag,
     VerboseFlag,
     WeightsFlag,
 )
@@ -47,6 +49,7 @@ def infer(
     ] = None,
     config: ConfigFlag = None,
     overrides: OverridesFlag = None,
+    data: DataFlag = None,
     on_bad_data: BadDataFlag = None,
     weights: WeightsFlag = None,
     image_size: ImageSizeFlag = None,
@@ -55,7 +58,7 @@ def infer(
     batch_size: PassBatchSizeFlag = None,
     device: DeviceFlag = None,
     precision: PrecisionFlag = None,
-    threads: Annotated[str | None, typer.Option(metavar="N", help="CPU threads.")] = None,
+    threads: ThreadsFlag = None,
     score: Annotated[
         str | None, typer.Option(metavar="S", help="Draw detections above it; else 0.7.")
     ] = None,
@@ -81,12 +84,14 @@ def infer(
     from detscope.config.load import load_settings
 
     model, given = _split(model, images or [], model_name)
+    if data is not None and given:
+        raise UsageError("--data and IMAGES exclude each other", "leave one of them out")
     flags: dict[str, object] = {
         "model.name": model,
         "model.weights": weights,
         "data.on_bad_data": on_bad_data,
         "model.image_size": image_size,
-        "inference.images": given or None,
+        "inference.images": given or (None if data is None else [data]),
         "inference.limit": limit,
         "inference.repeat": repeat,
         "inference.batch_size": batch_size,

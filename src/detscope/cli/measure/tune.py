@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.flags import ConfigFlag, ModelArgument, OutFlag, OverridesFlag
+from detscope.cli.flags import ConfigFlag, DataFlag, DeviceFlag, ModelArgument, OutFlag, OverridesFlag
 from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
 
 
@@ -18,6 +18,8 @@ def tune(
     steps: Annotated[
         str | None, typer.Option(metavar="N", help="Measured steps of each try; else 20.")
     ] = None,
+    data: DataFlag = None,
+    device: DeviceFlag = None,
     out: OutFlag = None,
     json: JsonFlag = False,
 ) -> None:
@@ -28,7 +30,13 @@ def tune(
     from detscope.sessions.tune import parse_budget, run_tuning
 
     seconds = parse_budget(budget)
-    flags = {"model.name": model, "training.steps": steps or "20", "output.runs": out}
+    flags: dict[str, object] = {
+        "model.name": model,
+        "training.steps": steps or "20",
+        "data.name": data,
+        "training.device": device,
+        "output.runs": out,
+    }
     loaded = load_settings(config, overrides or (), flags)
     progress = make_progress(quiet=False)
     with stdout_kept_clean(True):

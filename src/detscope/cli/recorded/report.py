@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from detscope.cli.output import is_stdout, output_path
 from detscope.errors import UsageError
 
 FORMATS = ("html", "md", "json", "csv")
@@ -16,24 +17,35 @@ def report(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN", help="Path, name or beginning of a name, or a sweep's store; else the latest run."
+            metavar="RUN", help="Path, id or part of a name, or a sweep's store; else the latest run."
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="html, md, json or csv.")] = "html",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write it; else into the run's folder.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write it (-: standard output); else into the run."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write the report of a run, or of a sweep: one HTML file that opens anywhere, without a network."""
     if form not in FORMATS:
         raise UsageError(f"--format {form!r} is not one of {', '.join(FORMATS)}", "try --format html")
-    path = _of_sweep(Path(run), form, out) if run and Path(run).is_file() else _of_run(run, form, out)
+    if is_stdout(out) and show:
+        raise UsageError("--open needs a file", "leave --out - out")
+    if out is not None and is_stdout(out):
+        with output_path(out, f".{form}") as path:
+            _write_report(run, form, path)
+        return
+    path = _write_report(run, form, out)
     print(path)
     if show:
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
+
+
+def _write_report(run: str | None, form: str, out: Path | None) -> Path:
+    return _of_sweep(Path(run), form, out) if run and Path(run).is_file() else _of_run(run, form, out)
 
 
 def _of_run(run: str | None, form: str, out: Path | None) -> Path:

@@ -141,8 +141,11 @@ class Watch:
 
         summary = publish_run(run)
         if self._json_file is not None:
-            text = json.dumps(as_standard_json(summary), indent=2)
-            self._json_file.write_text(text + "\n", encoding="utf-8")
+            text = json.dumps(as_standard_json(summary), indent=2) + "\n"
+            if str(self._json_file) == "-":
+                sys.stdout.write(text)
+            else:
+                self._json_file.write_text(text, encoding="utf-8")
         self._print_lines(_summary_lines(summary, isinstance(error, ScriptStopped)))
 
     def _print_lines(self, lines: Sequence[str]) -> None:
