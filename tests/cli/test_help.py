@@ -113,12 +113,14 @@ def test_completion_in_bash_completes_verbs_options_and_installs_with_one_comman
     command.write_text(f"#!{sys.executable}\n{code}\n")
     command.chmod(0o755)
     environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{place}:{os.environ['PATH']}"}
-    script = (
-        "detscope --install-completion >installed.txt 2>&1; cat installed.txt; . ./.bash_completions/detscope.sh;"
-        ' COMP_WORDS=(detscope tr); COMP_CWORD=1; _detscope_completion detscope; echo "verbs ${COMPREPLY[*]}";'
-        " COMP_WORDS=(detscope show --sec); COMP_CWORD=2; _detscope_completion detscope;"
-        ' echo "options ${COMPREPLY[*]}"; true'
-    )
+    script = """
+        detscope --install-completion
+        . ./.bash_completions/detscope.sh
+        COMP_WORDS=(detscope tr); COMP_CWORD=1; _detscope_completion detscope
+        echo "verbs ${COMPREPLY[*]}"
+        COMP_WORDS=(detscope show --sec); COMP_CWORD=2; _detscope_completion detscope
+        echo "options ${COMPREPLY[*]}"
+    """
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=tmp_path,

@@ -18,7 +18,7 @@ from rich.console import Console
 from detscope.analyze.drawing import report_data
 from detscope.report.model import Facts, Table
 from detscope.report.render.cells import cell_of
-from detscope.report.render.terminal import print_section
+from detscope.report.render.terminal import print_whole
 from detscope.report.sections import make_sections
 from detscope.runs.reader import load_run
 
@@ -126,7 +126,7 @@ def test_every_figure_that_the_long_output_had_is_in_a_section(run: Path) -> Non
     assert {"memory", "modules", "operators", "loader", "device", "step"} <= {one.id for one in sections}
     for section in sections:
         console = Console(width=400, record=True, file=io.StringIO())
-        print_section(section, console)
+        print_whole([section], console)
         words = " ".join(console.export_text().split())
         for block in section.blocks:
             if isinstance(block, Facts) and block.brief:

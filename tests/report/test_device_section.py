@@ -15,7 +15,7 @@ from detscope.analyze.device.imported import ImportedFigures, SourceFile
 from detscope.analyze.device.processor import PhaseCores, ProcessorUse, TelemetryFigures
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.report.model import Absent, Section
-from detscope.report.render.terminal import print_sections
+from detscope.report.render.terminal import print_whole
 from detscope.report.sections import device, imported, make_sections, method
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter, polars_schema
@@ -61,7 +61,7 @@ def with_figures(data: ReportData, **changed) -> ReportData:
 
 def shown(*sections: Section | Absent | None) -> str:
     console = Console(file=io.StringIO(), width=140, force_terminal=False)
-    print_sections([section for section in sections if section is not None], console)
+    print_whole([section for section in sections if section is not None], console)
     return console.file.getvalue()
 
 

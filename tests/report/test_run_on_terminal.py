@@ -12,7 +12,8 @@ from rich.console import Console
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.modules import ModuleFigures
 from detscope.analyze.summary import RunSummary
-from detscope.report.render.terminal import BAR_CELLS, print_sections
+from detscope.report.render.terminal import print_whole
+from detscope.report.render.terminal_table import BAR_CELLS
 from detscope.report.sections import make_sections
 from detscope.report.sections.modules import top_modules
 from detscope.runs.reader import load_run
@@ -97,7 +98,7 @@ def shown(tmp_path: Path):
         summary = made_figure(RunSummary, {**TRAINING, **(changes or {})})
         console = Console(width=width, record=True, file=io.StringIO(), **about.pop("console", {}))
         data = ReportData(load_run(writer.folder), summary, **about)
-        print_sections(make_sections(data)[0], console)
+        print_whole(make_sections(data)[0], console)
         return console.export_text()
 
     return show

@@ -9,7 +9,7 @@ import typer
 
 from detscope.cli.examples import examples_of
 from detscope.cli.groups import WholeLinesGroup
-from detscope.cli.output import JsonFlag, print_json, table_console
+from detscope.cli.output import JsonFlag, print_json, show_sections, table_console
 from detscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -124,10 +124,9 @@ def check(
         import msgspec
 
         from detscope.report.checks import DataCheck, check_sections
-        from detscope.report.render.terminal import print_sections
 
         check = msgspec.convert(found, DataCheck, strict=False)
-        print_sections(check_sections(check, str(folder)), table_console())
+        show_sections(check_sections(check, str(folder)), more=f"{folder / 'check.json'} has every row")
     if found["errors"]:
         raise InputError(
             f"{name}: {_errors(found['errors'])} in its images and annotations",

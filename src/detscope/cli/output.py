@@ -47,7 +47,9 @@ def table_console(*, to_stderr: bool = False) -> Console:
     return Console(width=100 if unknown_width else None, highlight=False, stderr=to_stderr)
 
 
-def show_sections(sections: Sequence[Section | Absent], *, more: str = "", to_stderr: bool = False) -> None:
+def show_sections(
+    sections: Sequence[Section | Absent], *, more: str = "--json prints every row", to_stderr: bool = False
+) -> None:
     """Print what sections tell in brief, on one screen of a terminal; `more` names the rest."""
     from detscope.report.render.terminal import print_sections
 

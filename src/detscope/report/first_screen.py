@@ -67,7 +67,6 @@ class FirstScreen:
     verdict: str
     measured: str  # what p50 and p95 are of: step, image, pass
     figures: Sequence[HeadlineFigure]
-    whole: str  # how long the bar is, and on whose clock
     bar: Sequence[ShareOfStep]
     costly: Sequence[CostlyParts]
     advice: Finding | None
@@ -85,7 +84,6 @@ def make_first_screen(data: ReportData, sections: Sequence[Section] = ()) -> Fir
     summary = data.summary
     name = short_name(Path(summary.run))
     trust, tone = _tell_trust(summary)
-    whole, bar = _make_bar(summary)
     said = summary.verdict or CANNOT_TELL
     advice = _order_advice(summary, shlex.quote(name))
     status = "" if summary.status == "ok" else (summary.status or CANNOT_TELL)
@@ -99,8 +97,7 @@ def make_first_screen(data: ReportData, sections: Sequence[Section] = ()) -> Fir
         verdict=said[:1].upper() + said[1:],
         measured=_name_measured(summary),
         figures=tuple(_headline_figures(summary)),
-        whole=whole,
-        bar=bar,
+        bar=_make_bar(summary),
         costly=tuple(_costly_parts(summary)),
         advice=advice[0] if advice else None,
         more_advice=max(0, len(advice) - 1),
@@ -146,9 +143,8 @@ def _count_steps(data: ReportData) -> str:
     if not modes:
         return ""
     total, n = modes.total(), summary.step_ms.n
-    what = "passes" if summary.verb == "infer" else "steps"
     if summary.verb == "import":
-        return f"{n:,} {what}" if n == total else f"{n:,} {what} measured of {total:,}"
+        return f"{n:,}" if n == total else f"{n:,} measured of {total:,}"
     slow = summary.warmup.n - modes.get("warmup", 0)
     others = [f"{summary.warmup.n:,} warm-up"] if summary.warmup.n else []
     others += [f"{modes[mode]:,} {words}" for mode, words in _MODES.items() if modes.get(mode)]
@@ -178,6 +174,8 @@ def _headline_figures(summary: RunSummary) -> Iterator[HeadlineFigure]:
     if summary.images_per_s is not None:
         yield HeadlineFigure("speed", f"{number(summary.images_per_s)} images/s")
     yield from _peak_figure(summary)
+    if summary.clocks.clock == "device" and summary.clocks.device_step_ms is not None:
+        yield HeadlineFigure("device step", with_unit(summary.clocks.device_step_ms, "ms"))
     use = summary.device_use
     if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
         yield HeadlineFigure("device busy", percent(use.utilisation.kernels))
@@ -191,30 +189,27 @@ def _peak_figure(summary: RunSummary) -> Iterator[HeadlineFigure]:
     if summary.memory is not None and summary.memory.peak_bytes is not None:
         yield HeadlineFigure("peak", with_unit(summary.memory.peak_bytes, "bytes"), "allocated")
     elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
-        yield HeadlineFigure("peak", with_unit(summary.pass_memory.peak_bytes, "bytes"), "of a pass")
+        yield HeadlineFigure("peak", with_unit(summary.pass_memory.peak_bytes, "bytes"), "a pass")
     else:
         process = [row for row in summary.telemetry if (row.source, row.metric) == ("process", "rss_bytes")]
         if process and process[0].max is not None:
-            yield HeadlineFigure("peak", with_unit(process[0].max, "bytes"), "of the process")
+            yield HeadlineFigure("peak", with_unit(process[0].max, "bytes"), "process")
 
 
-def _make_bar(summary: RunSummary) -> tuple[str, tuple[ShareOfStep, ...]]:
-    """The phases of a step; without steps the device's window, busy and idle by cause."""
+def _make_bar(summary: RunSummary) -> tuple[ShareOfStep, ...]:
+    """The phases of a step, on the device's clock where it has one; else the device's window by cause."""
     if summary.phases and summary.step_ms.p50 is not None:
-        on_device = summary.clocks.clock == "device" and summary.clocks.device_step_ms is not None
-        ms = summary.clocks.device_step_ms if on_device else summary.step_ms.p50
-        parts = tuple(ShareOfStep(phase.name, phase.ms, phase.share) for phase in summary.phases)
-        return f"{with_unit(ms, 'ms')}{' on the device' if on_device else ''}", parts
+        return tuple(ShareOfStep(phase.name, phase.ms, phase.share) for phase in summary.phases)
     use = summary.device_use
     if use is None or use.idle is None or use.utilisation is None:
-        return "", ()
+        return ()
     busy = [ShareOfStep("busy", (use.utilisation.with_copies_ns or 0) / 1e6, use.idle.busy)]
     idle = [
         ShareOfStep(f"idle: {IDLE_CAUSES[cause.name][0]}", cause.idle_ns / 1e6, cause.share)
         for cause in use.idle.causes
         if cause.idle_ns
     ]
-    return f"{with_unit(use.idle.window_ns / 1e6, 'ms')} of the device", (*busy, *idle)
+    return (*busy, *idle)
 
 
 def _costly_parts(summary: RunSummary) -> Iterator[CostlyParts]:
@@ -271,7 +266,7 @@ def _tell_trust(summary: RunSummary) -> tuple[str, Tone]:
     trust, cost = judge_trust(summary), summary.overhead_ratio.value
     text = f"{trust.verdict}: {f'{trust.cause}; ' if trust.cause else ''}"
     text += f"steps spread by {percent_of(trust.spread)}" if trust.cause and trust.spread else trust.reason
-    if cost is not None:
+    if cost is not None and not trust.cause:  # else the cost is as shaky as the times
         text += f"; recording costs {(cost - 1) * 100:+.1f} %"
     return text, _TONES.get(trust.verdict, "")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, show_sections
+from detscope.cli.output import JsonFlag, print_json, table_console
 
 
 def runs(
@@ -31,4 +31,6 @@ def runs(
     if json:
         print_json(rows)
     else:
-        show_sections(run_list_sections(rows))
+        from detscope.report.render.terminal import print_sections
+
+        print_sections(run_list_sections(rows), table_console())  # a list is as long as it is

@@ -32,12 +32,8 @@ def show(
     if section is None:
         present(data, as_json=json)
         return
-    from detscope.report.render.terminal import print_section
+    from detscope.report.render.terminal import print_whole
     from detscope.report.section_list import find_sections
 
-    console = table_console()
     names = [name.strip().lower() for name in section.split(",") if name.strip()]
-    for number, one in enumerate(find_sections(data, names)):
-        if number:
-            console.print()
-        print_section(one, console)
+    print_whole(find_sections(data, names), table_console())

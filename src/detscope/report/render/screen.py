@@ -18,6 +18,7 @@ from detscope.report.render.wrapping import pad_cells, shorten_middle, wrap_text
 
 MOST_LINES = 23  # of 25: the line of the progress and the prompt are on the same screen
 LABEL_CELLS = 7
+MOST_NAME_CELLS = 24  # of a run that is named once more
 SHOWN_SHARE = 0.005  # of the bar: what is less is only in the section
 # told apart without colours too
 _FILLS = {"data": "░", "transfer": "┄", "forward": "▒", "backward": "█", "optimizer": "▓", "other": "─"}
@@ -34,6 +35,7 @@ class _Piece:
     least: int
     gives_up: int  # the higher, the earlier it is shortened
     goes_on: bool = False  # sentences: where their end is left out, one sees it
+    whole: bool = False  # a command: half of it is worse than none
 
 
 def print_first_screen(screen: FirstScreen, console: Console, most_lines: int = MOST_LINES) -> None:
@@ -54,7 +56,7 @@ def _fit_pieces(pieces: Sequence[_Piece], most_lines: int, width: int) -> Lines:
         if not longer:
             break
         chosen = max(longer, key=lambda piece: (piece.gives_up, len(piece.lines)))
-        chosen.lines.pop()
+        del chosen.lines[0 if chosen.whole else -1 :]
         if chosen.lines and chosen.goes_on:
             chosen.lines[-1] = _mark_cut(chosen.lines[-1], width)
     return [line for piece in pieces for line in piece.lines]
@@ -93,14 +95,15 @@ class _ScreenWriter:
             _Piece(verdict, 2, 3, goes_on=True),
             _blank(),
             _Piece(self._figure_lines(screen.figures, screen.measured), 1, 2),
-            _Piece(self._bar_lines(screen.whole, screen.bar), 2, 5),
-            *(_Piece(self._costly_lines(parts), 1, 5) for parts in screen.costly),
-            _Piece(self._advice_lines(screen), 1, 4),
-            _Piece(say("trust", screen.trust, STYLES[screen.trust_tone]), 1, 4, goes_on=True),
+            _Piece(self._bar_lines(screen.bar), 2, 5),
+            *(_Piece(self._costly_lines(parts), 1, 4) for parts in screen.costly),
+            _Piece(self._advice_lines(screen), 1, 6, goes_on=True),
+            _Piece(self._command_lines("", screen.advice.command if screen.advice else ""), 0, 3, whole=True),
+            _Piece(say("trust", screen.trust, STYLES[screen.trust_tone]), 1, 6, goes_on=True),
             _Piece(self._note_lines(screen.notes), 0, 8, goes_on=True),
             _blank(),
-            _Piece(self._file_lines(screen), 1, 5, goes_on=True),
-            _Piece(labelled_command("next", screen.next_command, width, LABEL_CELLS), 0, 7),
+            _Piece(self._file_lines(screen), 1, 6, goes_on=True),
+            _Piece(self._command_lines("next", screen.next_command), 0, 7, whole=True),
             _Piece(self._section_lines(screen), 1, 1),
         ]
         return [piece for piece in pieces if piece.lines]
@@ -130,7 +133,13 @@ class _ScreenWriter:
             empty = False
         return lines
 
-    def _bar_lines(self, whole: str, parts: Sequence[ShareOfStep]) -> Lines:
+    def _command_lines(self, label: str, command: str) -> Lines:
+        """A command; one that no line can hold is left out where it is only an offer."""
+        lines = labelled_command(label, command, self._width, LABEL_CELLS) if command else []
+        too_long = any(line.cell_len > self._width for line in lines)
+        return [] if too_long and label == "next" else lines
+
+    def _bar_lines(self, parts: Sequence[ShareOfStep]) -> Lines:
         """The bar, and beneath it what its parts are; small ones are left to the section."""
         room = self._width - LABEL_CELLS - 1
         bar, legend, begin, drawn = Text(), [], 0, 0.0
@@ -145,10 +154,7 @@ class _ScreenWriter:
                 legend.append(Text.assemble((fill, colour), words))
         if not legend:
             return []
-        if "device" in whole:
-            legend.append(Text(f"of {whole}", style="dim"))
-        title = "device" if "device" in whole else ""
-        return [Text.assemble((pad_cells(title, LABEL_CELLS + 1), "dim"), bar), *self._join_texts(legend)]
+        return [Text.assemble(" " * (LABEL_CELLS + 1), bar), *self._join_texts(legend)]
 
     def _costly_lines(self, costly: CostlyParts) -> Lines:
         figures = [part.text or f"{number(part.ms)} ms" for part in costly.parts]
@@ -171,10 +177,7 @@ class _ScreenWriter:
             return []
         more = f"; 1 of {screen.more_advice + 1}" if screen.more_advice else ""
         gain = f" ({advice.gain}{more})" if advice.gain else ""
-        lines = self._say("advice", advice.title + gain, "bold")
-        return lines + (
-            labelled_command("", advice.command, self._width, LABEL_CELLS) if advice.command else []
-        )
+        return self._say("advice", advice.title + gain, "bold")
 
     def _note_lines(self, notes: Sequence[str]) -> Lines:
         lines: Lines = []
@@ -189,7 +192,8 @@ class _ScreenWriter:
     def _section_lines(self, screen: FirstScreen) -> Lines:
         """The names that `show --section` takes."""
         names = ", ".join([*screen.sections, "all"])
-        return self._say("more", f"detscope show {screen.name} --section NAME: {names}")
+        run = screen.name if len(screen.name) <= MOST_NAME_CELLS else "RUN"
+        return self._say("more", f"detscope show {run} --section NAME: {names}")
 
 
 def _figure_text(figure: HeadlineFigure, detail: str) -> Text:

@@ -50,8 +50,15 @@ def print_sections(
         print_line(console, _labelled_lines("more", [more])[0])
 
 
-def print_section(section: Section, console: Console) -> None:
-    """Print a section whole: its answer, every fact and every row."""
+def print_whole(sections: Sequence[Section | Absent], console: Console) -> None:
+    """Print sections whole: the answer, every fact and every row of each."""
+    for number, section in enumerate(one for one in sections if isinstance(one, Section)):
+        if number:
+            print_line(console, Text())
+        _print_section(section, console)
+
+
+def _print_section(section: Section, console: Console) -> None:
     if section.title:
         for line in wrap_text(plain(section.title), console.width):
             print_line(console, Text(line, style="bold"))
