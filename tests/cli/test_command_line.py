@@ -25,7 +25,8 @@ FLAGS = {
     "train": {
         "MODEL", "--config", "--set", "--data", "--on-bad-data", "--weights", "--batch-size", "--image-size",
         "--num-workers", "--device", "--precision", "--threads", "--steps", "--epochs", "--eval-every",
-        "--resume", "--seed", "--level", "--tensorboard", "--modules", "--memory", "--try", "--nsight", "--window",
+        "--resume", "--seed", "--level", "--tensorboard", "--modules", "--memory", "--try", "--nsight",
+        "--window",
         "--batch-sizes", "--out", "--strict", "--json", "--ranks", "--nodes", "--rendezvous",
         "--quiet", "-q", "--verbose", "-v",
     },
