@@ -70,6 +70,7 @@ class FirstScreen:
     bar: Sequence[ShareOfStep]
     costly: Sequence[CostlyParts]
     advice: Finding | None
+    advice_how: str  # for people, where no command does it
     more_advice: int
     trust: str
     trust_tone: Tone
@@ -99,7 +100,8 @@ def make_first_screen(data: ReportData, sections: Sequence[Section] = ()) -> Fir
         figures=tuple(_headline_figures(summary)),
         bar=_make_bar(summary),
         costly=tuple(_costly_parts(summary)),
-        advice=advice[0] if advice else None,
+        advice=advice[0][0] if advice else None,
+        advice_how=advice[0][1] if advice else "",
         more_advice=max(0, len(advice) - 1),
         trust=trust,
         trust_tone=tone,
@@ -241,8 +243,8 @@ def _worst_classes(summary: RunSummary) -> Iterator[CostlyParts]:
         yield CostlyParts("worst", parts)
 
 
-def _order_advice(summary: RunSummary, name: str) -> list[Finding]:
-    """About time first; what lowers the peak where there is nothing about time."""
+def _order_advice(summary: RunSummary, name: str) -> list[tuple[Finding, str]]:
+    """About time first, then what lowers the peak; with what a person has to do where no command does it."""
     rows = [row for row in summary.advice if row.worth]
     settings_file = shlex.quote(str(Path(summary.run) / "config.toml"))
     found = []
@@ -250,8 +252,8 @@ def _order_advice(summary: RunSummary, name: str) -> list[Finding]:
         gain = f"saves up to {percent_of(row.gain_share)} of the step" if row.gain_share is not None else ""
         if not gain and row.saves_bytes is not None:
             gain = f"saves {'up to ' if row.at_most else ''}{with_unit(row.saves_bytes, 'bytes')} of the peak"
-        command = row.command.replace(settings_file, name) if row.command else row.how
-        found.append(Finding(row.title, row.evidence, gain, command))
+        command = row.command.replace(settings_file, name)
+        found.append((Finding(row.title, row.evidence, gain, command), "" if command else row.how))
     return found
 
 

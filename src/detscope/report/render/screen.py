@@ -16,7 +16,7 @@ from detscope.report.render.terminal import Lines, labelled, labelled_command, p
 from detscope.report.render.terminal_table import STYLES
 from detscope.report.render.wrapping import pad_cells, shorten_middle, wrap_text
 
-MOST_LINES = 23  # of 25: the line of the progress and the prompt are on the same screen
+MOST_LINES = 22  # of 25: two lines of a note and the prompt are on the same screen
 LABEL_CELLS = 7
 MOST_NAME_CELLS = 24  # of a run that is named once more
 SHOWN_SHARE = 0.005  # of the bar: what is less is only in the section
@@ -99,6 +99,7 @@ class _ScreenWriter:
             *(_Piece(self._costly_lines(parts), 1, 4) for parts in screen.costly),
             _Piece(self._advice_lines(screen), 1, 6, goes_on=True),
             _Piece(self._command_lines("", screen.advice.command if screen.advice else ""), 0, 3, whole=True),
+            _Piece(say("", screen.advice_how), 1, 6, goes_on=True),
             _Piece(say("trust", screen.trust, STYLES[screen.trust_tone]), 1, 6, goes_on=True),
             _Piece(self._note_lines(screen.notes), 0, 8, goes_on=True),
             _blank(),

@@ -25,29 +25,18 @@ def print_sections(
     With `most_lines` tables lose rows until all fits; `more` says where these are.
     """
     chosen = [section for section in sections if isinstance(section, Section)]
-    shortened = {
-        id(block): block.brief_rows
-        for section in chosen
-        for block in section.blocks
-        if isinstance(block, Table)
-    }
-    lines = _brief_lines(chosen, console, shortened)
-    room = None if most_lines is None else most_lines - (1 if more else 0)
-    while room is not None and len(lines) > room:
-        longest = max(shortened, key=lambda key: shortened[key], default=None)
-        if longest is None or shortened[longest] <= LEAST_ROWS:
-            break
-        shortened[longest] -= 1
-        lines = _brief_lines(chosen, console, shortened)
+    tables = [block for section in chosen for block in section.blocks if isinstance(block, Table)]
+    wanted = {id(table): min(table.brief_rows, len(table.rows)) for table in tables}
+    rows = wanted if most_lines is None else {key: min(most_lines, count) for key, count in wanted.items()}
+    lines = _brief_lines(chosen, console, rows)
+    room = len(lines) if most_lines is None else most_lines - (1 if more else 0)
+    while len(lines) > room and max(rows.values(), default=0) > LEAST_ROWS:
+        rows[max(rows, key=lambda key: rows[key])] -= 1
+        lines = _brief_lines(chosen, console, rows)
+    if rows != wanted and more:
+        lines += _labelled_lines("more", [more])
     for line in lines:
         print_line(console, line)
-    cut = any(
-        isinstance(block, Table) and shortened[id(block)] < min(block.brief_rows, len(block.rows))
-        for section in chosen
-        for block in section.blocks
-    )
-    if cut and more:
-        print_line(console, _labelled_lines("more", [more])[0])
 
 
 def print_whole(sections: Sequence[Section | Absent], console: Console) -> None:
