@@ -50,7 +50,7 @@ FLAGS = {
         "--device", "--out", "--json", "--quiet", "-q",
     },
     "show": {"RUN", "--section", "--json"},
-    "report": {"RUN", "--format", "--out", "--open"},
+    "report": {"RUN", "--format", "--out", "--markdown", "--html", "--open"},
     "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--data", "--device", "--out", "--json"},
     "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--html", "--strict", "--json"},
     "runs": {"DIR", "--model", "--device", "--since", "--sort", "--json"},

@@ -21,7 +21,7 @@ ID = "00aa"
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one run."""
     monkeypatch.chdir(tmp_path)
-    writer = RunWriter(Path("made"), "train", "x", {"verb": "train", "model": {"name": "tiny"}})
+    writer = RunWriter(Path("made"), "train", "x", {"model": {"name": "tiny"}})
     writer.append_rows(
         "steps", [(step, 0, "recorded", "step", step * 10**8, 20_000_000, None) for step in range(8)]
     )
@@ -41,6 +41,13 @@ def test_a_report_to_standard_output_is_the_report_alone(form: str, begin: str, 
     assert result.exit_code == 0, result.stderr
     assert result.stdout.lower().startswith(begin)
     assert not Path("-").exists() and not (run / f"report.{form}").exists()
+
+
+def test_markdown_and_page_are_asked_for_as_with_compare() -> None:
+    result = invoke("report", ID, "--markdown", "-", "--html", "page.html")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("# 2026") and result.stdout.endswith("page.html\n")
+    assert Path("page.html").read_text().lower().startswith("<!doctype html")
 
 
 def test_a_page_on_standard_output_cannot_be_opened() -> None:
@@ -90,19 +97,20 @@ def test_a_file_that_is_not_there_stays_what_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--json", "train.py", "--json"], {"json": True, "json_file": None}),
-        (["--json", "figures.json", "train.py"], {"json": False, "json_file": Path("figures.json")}),
-        (["--json=x.txt", "train.py"], {"json": False, "json_file": Path("x.txt")}),
-        (["--json-file", "-", "train.py"], {"json": False, "json_file": Path("-")}),
-        (["--level", "ops", "-m", "package", "--json", "a.json"], {"json": False, "json_file": None}),
+        (["--json", "train.py", "--json"], (True, None)),
+        (["--json", "figures.json", "train.py"], (False, "figures.json")),
+        (["--json=x.txt", "train.py"], (False, "x.txt")),
+        (["--json-file", "-", "train.py"], (False, "-")),
+        (["--level", "ops", "-m", "package", "--json", "a.json"], (False, None)),
     ],
 )
 def test_json_is_a_flag_of_run_as_of_every_verb_and_a_file_as_it_was_spelled_before(
-    args: list[str], expected: dict[str, Any]
+    args: list[str], expected: tuple[bool, str | None]
 ) -> None:
     command: Any = get_command(app)
     context = command.commands["run"].make_context("run", args)
-    assert {key: context.params[key] for key in expected} == expected
+    file = context.params["json_file"]
+    assert (context.params["json"], None if file is None else str(file)) == expected
 
 
 def test_runs_lists_one_line_each_and_json_has_all() -> None:

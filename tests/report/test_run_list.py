@@ -37,7 +37,7 @@ def test_a_run_is_one_line_of_80_columns_with_its_figures() -> None:
     assert max(map(len, lines)) <= 80
     body = lines[2:8]
     assert [line.split()[0] for line in body] == [entry.id for entry in entries], "a line each, in order"
-    for part in ("13 min", "train fas", "~12,346", "1,234", "(123.4 MB)", "optimizer 100 %"):
+    for part in ("13m", "train f", "~12,346", "1,234", "(123.4 MB)", "optimizer 100 %"):
         assert part in body[0], body[0]
     assert body[-1].rstrip().endswith("damaged")
 

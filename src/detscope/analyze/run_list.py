@@ -141,6 +141,6 @@ def _tell_in_few_words(steps: pl.DataFrame, typical: TypicalSteps) -> str | None
     if not shares:
         return None
     if shares.get("data", 0.0) >= DATA_BOUND_SHARE:
-        return f"waits for data {percent(shares['data'])}"
+        return f"data wait {percent(shares['data'])}"
     largest = max(shares, key=lambda name: shares[name])
     return f"{largest} {percent(shares[largest])}"

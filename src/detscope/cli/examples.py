@@ -191,7 +191,7 @@ INNER_VERBS = {
     ),
     "sweep import": (
         "detscope sweep import memory.csv --store results.db",
-        "detscope sweep import older/ --store results.db --device nano --stage inference",
+        "detscope sweep import older/ --store results.db --workload inference",
     ),
 }
 

@@ -25,23 +25,34 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Where to write it (-: standard output); else into the run."),
     ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write Markdown, as --format md --out FILE does.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page, as --format html --out FILE does.")
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write the report of a run, or of a sweep: one HTML file that opens anywhere, without a network."""
     if form not in FORMATS:
         raise UsageError(f"--format {form!r} is not one of {', '.join(FORMATS)}", "try --format html")
-    if is_stdout(out) and show:
-        raise UsageError("--open needs a file", "leave --out - out")
-    if out is not None and is_stdout(out):
-        with output_path(out, f".{form}") as path:
-            _write_report(run, form, path)
-        return
-    path = _write_report(run, form, out)
-    print(path)
-    if show:
-        import webbrowser
+    named = [(kind, file) for kind, file in (("md", markdown), ("html", html)) if file is not None]
+    if named and out is not None:
+        raise UsageError("--out goes with --format", "leave --out out, or --markdown and --html")
+    targets: list[tuple[str, Path | None]] = [*named] if named else [(form, out)]
+    if show and any(is_stdout(file) for _, file in targets):
+        raise UsageError("--open needs a file", "leave - out")
+    for kind, file in targets:
+        if file is not None and is_stdout(file):
+            with output_path(file, f".{kind}") as path:
+                _write_report(run, kind, path)
+            continue
+        path = _write_report(run, kind, file)
+        print(path)
+        if show:
+            import webbrowser
 
-        webbrowser.open(path.resolve().as_uri())
+            webbrowser.open(path.resolve().as_uri())
 
 
 def _write_report(run: str | None, form: str, out: Path | None) -> Path:

@@ -58,9 +58,9 @@ def _fitting_words(text: str, width: int) -> Iterator[tuple[str, str]]:
         before = " "
         for piece in _PIECES.findall(word):
             while cell_len(piece) > width:  # nothing to break behind
-                head = set_cell_size(piece, width)
+                head = set_cell_size(piece, width).rstrip() or piece[0]
                 yield head, before
-                piece, before = piece[len(head.rstrip()) :], ""
+                piece, before = piece[len(head) :], ""
             yield piece, before
             before = ""
 

@@ -10,19 +10,20 @@ from detscope.report.figures import ABSENT, number, with_unit
 from detscope.report.model import Column, Fact, Facts, Section, Table, Tone, Value
 from detscope.report.render.wrapping import shorten_middle
 
-ROOM_FOR_NAMES = 28  # cells that id and model get together, so that a line has 80 at most
+ROOM_FOR_NAMES = 26  # cells that id and model get together, so that a line has 80 at most
 _ID_CELLS = 4
 _HEADS = (
     Column("id", "code"),
     Column("age"),
     Column("what", "code"),
     Column("ms", "number"),
-    Column("images/s", "number"),
+    Column("img/s", "number"),
     Column("peak", "number"),
     Column("verdict"),
 )
 _LEGEND = (
-    "ms is the median step, ~ where it is unstable; peak is of allocated memory, in brackets of the process"
+    "ms: median step, ~ where unstable; img/s: images per second; peak: of allocated memory,"
+    " in brackets of the process"
 )
 
 
@@ -56,7 +57,7 @@ def _make_row(entry: RunEntry, now: datetime, cells: int) -> list[Value]:
 
 
 def _tell_age(stamp: str, now: datetime) -> str:
-    """`35 min` of `20261117T234630Z`; of what is no time nothing."""
+    """`35m`, `7h` or `3d` of `20261117T234630Z`; of what is no time nothing."""
     try:
         began = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
@@ -64,5 +65,5 @@ def _tell_age(stamp: str, now: datetime) -> str:
     minutes = max(0, int((now - began).total_seconds() // 60))
     for unit, size in (("d", 24 * 60), ("h", 60)):
         if minutes >= 2 * size:
-            return f"{minutes // size} {unit}"
-    return f"{minutes} min"
+            return f"{minutes // size}{unit}"
+    return f"{minutes}m"
