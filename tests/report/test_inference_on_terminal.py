@@ -13,6 +13,8 @@ from rich.console import Console
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
 from detscope.report.files import report_html
+from detscope.report.first_screen import make_first_screen
+from detscope.report.render.screen import print_first_screen
 from detscope.report.render.terminal import print_whole
 from detscope.report.render.terminal_table import BAR_CELLS
 from detscope.report.sections import make_sections
@@ -211,7 +213,10 @@ def test_every_part_may_be_missing(make: Make, verb: str, key: str) -> None:
     plainest = made_figure(RunSummary, {"verb": verb})
     data = make({"verb": verb})
     data = ReportData(data.run, msgspec.structs.replace(data.summary, **{key: getattr(plainest, key)}))
-    assert " verdict " in shown(data)
+    assert "tiny_maskrcnn" in shown(data)
+    stream = io.StringIO()
+    print_first_screen(make_first_screen(data, make_sections(data)[0]), Console(file=stream, width=80))
+    assert "tiny_maskrcnn" in stream.getvalue()
     assert "<html" in report_html(data)
 
 
