@@ -16,7 +16,9 @@ from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
 from detscope.report.first_screen import FirstScreen, make_first_screen
+from detscope.report.model import Column, Section, Table
 from detscope.report.render.screen import print_first_screen
+from detscope.report.render.terminal import print_sections, print_whole
 from detscope.report.render.wrapping import shorten_middle, wrap_command, wrap_text
 from detscope.report.sections import make_sections
 from detscope.runs.reader import load_run
@@ -224,3 +226,26 @@ def test_a_command_over_several_lines_is_one_for_a_shell() -> None:
 def test_a_shortened_name_keeps_its_beginning_and_its_end() -> None:
     short = shorten_middle("backbone.body.layer4.0.conv2", 20)
     assert len(short) == 20 and short.startswith("backbo") and short.endswith(".0.conv2")
+
+
+def test_verbs_without_a_run_keep_to_one_screen_and_say_where_the_rest_is() -> None:
+    columns = [Column("network", "code"), Column("ms", "ms")]
+    body = [[f"network-{index}", float(index)] for index in range(100)]
+    tables = [Table(f"t{index}", "Every trial", columns, body, brief_rows=100) for index in range(2)]
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_sections([Section("sweep", "Sweep", "", "", tables)], console, most_lines=24, more="the page")
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 24
+    assert sum("of 100)" in line for line in lines) == 2, "both tables say how many rows they have"
+    assert lines[-1].split() == ["more", "the", "page"]
+
+
+def test_columns_that_do_not_fit_follow_beneath_with_the_first_again() -> None:
+    columns = [Column("module", "code"), *(Column(f"figure{index}", "ms") for index in range(12))]
+    table = Table("wide", "Wide", columns, [["backbone.body", *(1000.0 + index for index in range(12))]])
+    console = Console(width=60, record=True, file=io.StringIO())
+    print_whole([Section("wide", "Wide", "", "", [table])], console)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("backbone.body") == 2
+    assert all(f"{1000 + index:,}" in text for index in range(12))
