@@ -301,11 +301,11 @@ def test_what_was_left_out_stands_beside_every_figure(tmp_path, open_own):
     from rich.console import Console
 
     from detscope.analyze.drawing import report_data
-    from detscope.report.render.terminal import print_sections
+    from detscope.report.render.terminal import print_whole
     from detscope.report.sections import make_sections
 
     console = Console(file=io.StringIO(), width=140)
-    print_sections(make_sections(report_data(load_run(run)))[0], console)
+    print_whole(make_sections(report_data(load_run(run)))[0], console)
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     left_out = "left out: 1 annotation; 1 box cut to its image; 1 detection of images that are not in"
     for title in ("COCO accuracy", "Class by class, boxes"):

@@ -10,6 +10,7 @@ import typer
 from detscope.cli.flags import (
     BadDataFlag,
     ConfigFlag,
+    DataFlag,
     DeviceFlag,
     ImageSizeFlag,
     LevelFlag,
@@ -54,6 +55,7 @@ def infer(
     ] = None,
     config: ConfigFlag = None,
     overrides: OverridesFlag = None,
+    data: DataFlag = None,
     on_bad_data: BadDataFlag = None,
     weights: WeightsFlag = None,
     image_size: ImageSizeFlag = None,
@@ -95,12 +97,14 @@ def infer(
     from detscope.config.load import load_settings
 
     model, given = _split(model, images or [], model_name)
+    if data is not None and given:
+        raise UsageError("--data and IMAGES exclude each other", "leave one of them out")
     flags: dict[str, object] = {
         "model.name": model,
         "model.weights": weights,
         "data.on_bad_data": on_bad_data,
         "model.image_size": image_size,
-        "inference.images": given or None,
+        "inference.images": given or (None if data is None else [data]),
         "inference.limit": limit,
         "inference.repeat": repeat,
         "inference.batch_size": batch_size,
