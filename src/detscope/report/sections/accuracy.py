@@ -209,13 +209,13 @@ def _evaluation_blocks(
     yield from curve_blocks(found.coco_box)
     yield from class_charts(found.coco_box.classes)
     yield _classes_table(found, beside)
+    yield from drawn
     if found.worst:
         columns = [Column("image", "code"), Column("missed", "count"), Column("wrong", "count")]
         columns += [Column("right", "count")]
         worst: list[list[Value]] = [[row.file, row.missed, row.wrong, row.right] for row in found.worst]
         caption = "The worst images; all are drawn in the run's folder"
         yield Table("accuracy-worst", caption, columns, worst, brief_rows=BRIEF_WORST)
-    yield from drawn
     kinds = {kind: figures for kind in KINDS if (figures := getattr(accuracy, kind)) is not None}
     meaning = field_comments(CocoFigures)
     columns = [Column("figure"), Column("of"), *(Column(KINDS[kind]) for kind in kinds)]

@@ -40,9 +40,18 @@ def section(data: ReportData) -> Section | None:
     blocks: list[Block] = [_percentiles_table(summary)]
     if bins:
         blocks += [_latency_chart(summary, durations, bins), _bins_table(bins, _unit_of(summary))]
-    if summary.slowest:
-        blocks.append(_slowest_table(summary))
     return Section("latency", "Latency", _headline(summary), _DEFINITION, blocks)
+
+
+def slowest_section(data: ReportData) -> Section | None:
+    """The slowest images by name; nothing where the run did not infer."""
+    summary = data.summary
+    if summary.verb != "infer" or not summary.slowest:
+        return None
+    first = summary.slowest[0]
+    times = f", {number(first.times_median)} times the median" if first.times_median is not None else ""
+    title = f"{first.file or f'Step {first.step}'} took {with_unit(first.ms, 'ms')}{times}"
+    return Section("slowest", f"Slowest {_unit_of(summary)}", title, "", [_slowest_table(summary)])
 
 
 def _unit_of(summary: RunSummary) -> str:
@@ -124,17 +133,18 @@ def _slowest_table(summary: RunSummary) -> Table:
     columns.append(Column(f"above {number(summary.score)}", "count", brief=False))
     told = any(row.proposals is not None for row in rows)
     columns += [Column("proposals", "count", brief=False)] if told else []
-    columns.append(Column("far above the median because", "sentence"))
+    explained = any(row.why for row in rows)  # those far above the median
+    columns += [Column("far above the median because", "sentence")] if explained else []
     body: list[list[Value]] = [
         [
             *(row.file or f"step {row.step}", row.ms, row.times_median, row.size, row.boxes, row.above_score),
             *((row.proposals,) if told else ()),
-            row.why or "",
+            *((row.why or "",) if explained else ()),
         ]
         for row in rows
     ]
     caption = f"The slowest {_unit_of(summary)} and what was in them"
-    return Table("slowest", caption, columns, body, brief_rows=BRIEF_SLOW)
+    return Table("slowest-table", caption, columns, body, brief_rows=BRIEF_SLOW)
 
 
-PART = SectionPart("latency", 15, section)
+PARTS = [SectionPart("latency", 15, section), SectionPart("slowest", 16, slowest_section)]
