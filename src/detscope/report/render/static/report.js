@@ -58,7 +58,12 @@ const detscope = (() => {
   };
   const setAddress = (id, state) => {
     const end = state ? `=${encodeURIComponent(state).replace(/%2F/g, "/")}` : "";
-    history.replaceState(null, "", `#${encodeURIComponent(id)}${end}`);
+    const address = `#${encodeURIComponent(id)}${end}`;
+    try {
+      history.replaceState(null, "", address);
+    } catch {
+      location.hash = address; // some browsers keep the history of files to themselves
+    }
   };
   const reveal = (node) => {
     for (let fold = node.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
