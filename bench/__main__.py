@@ -14,6 +14,7 @@ from bench import (
     loading,
     memory,
     mutated,
+    page,
     predict,
     predict_cpu,
     predict_detectors,
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "predict_detectors": predict_detectors.main,
     "sweep": sweep.main,
     "comparing": comparing.main,
+    "page": page.main,
 }
 # by name alone: these try something many times instead of timing it
 ON_REQUEST = {"killed_ranks": killed_ranks.main, "saved": saved.main, "straggler": straggler.main}

@@ -117,3 +117,21 @@ def test_empty_lists_of_masks_and_keypoints_are_measured_too():
     nothing = no_detections(masks=True, keypoint_count=17)
     for kind in ("masks", "keypoints"):
         assert measure_coco(truth, nothing, kind).compute_figures()["AP"] == 0.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_curve_of_precision_and_recall_has_its_average_precision_as_mean(seed):
+    content, results = generated(seed)
+    truth = import_truth(content)
+    ours = measure_coco(truth, import_results(results, truth).detections)
+    for category in (None, *range(len(truth.category_ids))):
+        figures = ours.compute_figures(category)
+        for overlap, name in ((None, "AP"), (0.5, "AP50"), (0.75, "AP75")):
+            curve = ours.precision_at_recalls(overlap, category)
+            if figures[name] is None:
+                assert curve is None
+            else:
+                assert curve is not None
+                assert len(curve) == 101
+                assert np.mean(curve) == pytest.approx(figures[name])
+                assert curve == sorted(curve, reverse=True)

@@ -9,6 +9,7 @@ import pytest
 
 from detscope.analyze.advice import advise_on_time
 from detscope.analyze.advice.case import Advice, AdviceRule, SettingValue
+from detscope.analyze.step.steps import StepFigures
 from detscope.analyze.summary import RunSummary
 from detscope.parts import parts_of
 from made_figures import made_figure
@@ -90,11 +91,47 @@ def test_fewer_tensors_where_batches_lie_ready_and_receiving_them_takes_the_time
 
 def test_a_batch_in_one_piece_is_blamed_on_a_busy_machine_only_where_it_was_busy() -> None:
     def on_machine(percent: float) -> dict[str, Advice]:
-        row = {"source": "system", "metric": "cpu", "mean": percent}
+        row = {"source": "system", "metric": "cpu_percent", "mean": percent}
         return advised(received(1, {"telemetry": [row]}))
 
     assert "97 % busy" in on_machine(97.0)["receiving"].evidence
     assert "receiving" not in on_machine(50.0) and "receiving" not in advised(received(1))
+
+
+def waiting(cause: str, share: float, call: str = "enumerate(DataLoader)", **more: Any) -> RunSummary:
+    """A file that was recorded elsewhere: nothing is known of its loader but how long it was waited for."""
+    idle = {"causes": [{"name": cause, "share": share}], "window_ns": 1000}
+    blame = [{"cause": cause, "call": call, "share": share}]
+    use = {"idle": idle, "blame": blame, **more}
+    return summary(verb="import", rerun=None, device="V100", device_use=use, loader={})
+
+
+def test_a_recorded_device_that_waits_for_data_is_told_to_load_beside_the_loop() -> None:
+    found = advised(waiting("data", 0.33, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"))
+    assert found["starved"].gain_share == pytest.approx(0.33)
+    assert found["starved"].title == "load batches in workers beside the loop"
+    assert "more or faster" in advised(waiting("data", 0.33))["starved"].title
+    assert "starved" not in advised(waiting("data", 0.02))
+    assert "starved" not in advised(waiting("host", 0.33))
+
+
+def test_advice_follows_from_a_device_s_window_where_no_step_was_marked() -> None:
+    without_steps = msgspec.structs.replace(waiting("data", 0.47), step_ms=StepFigures(), phases=[])
+    found = advised(without_steps)["starved"]
+    assert (found.gain_share, found.gain_ms) == (pytest.approx(0.47), None)
+
+
+def test_late_launches_where_the_host_keeps_the_device_waiting() -> None:
+    assert advised(waiting("host", 0.2))["late_launches"].gain_share == pytest.approx(0.1)
+    assert "late_launches" not in advised(waiting("host", 0.04))
+
+
+def test_copies_of_a_recorded_file_say_themselves_that_their_memory_was_pageable() -> None:
+    rows = [{"direction": "HtoD", "memory": "pageable", "exposed_ns": 100}]
+    found = advised(waiting("data", 0.01, copies={"rows": rows}))
+    assert found["pinned_memory"].gain_share == pytest.approx(0.05)
+    pinned = [{"direction": "HtoD", "memory": "pinned", "exposed_ns": 100}]
+    assert "pinned_memory" not in advised(waiting("data", 0.01, copies={"rows": pinned}))
 
 
 def test_pinned_memory_on_cuda_only() -> None:
@@ -241,4 +278,4 @@ def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
     )
     gains = [row.gain_share for row in advise_on_time(given)]
     assert gains == sorted(gains, reverse=True)
-    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 13
+    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 15

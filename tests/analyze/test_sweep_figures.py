@@ -78,6 +78,7 @@ def test_the_table_marks_intervals_that_were_not_reached() -> None:
 class Thing:
     def __init__(self, device: str) -> None:
         self.device_name, self.trial, self.kind, self.status_text = device, self, "ok", "ok"
+        self.latency_why = None
 
     def describe_trial(self) -> str:
         return "net training batch 2"

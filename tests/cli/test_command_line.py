@@ -21,17 +21,18 @@ from detscope.runs.writer import RunWriter
 from made_figures import made_figure
 
 FLAGS = {
-    "": {"--version", "--debug"},
+    "": {"--version", "--debug", "--install-completion", "--show-completion"},
     "train": {
         "MODEL", "--config", "--set", "--data", "--on-bad-data", "--weights", "--batch-size", "--image-size",
-        "--num-workers", "--device", "--precision", "--steps", "--epochs", "--eval-every", "--resume",
-        "--seed", "--level", "--tensorboard", "--modules", "--memory", "--try", "--nsight", "--window",
+        "--num-workers", "--device", "--precision", "--threads", "--steps", "--epochs", "--eval-every",
+        "--resume", "--seed", "--level", "--tensorboard", "--modules", "--memory", "--try", "--nsight",
+        "--window",
         "--batch-sizes", "--out", "--strict", "--json", "--ranks", "--nodes", "--rendezvous",
         "--quiet", "-q", "--verbose", "-v",
     },
     "infer": {
-        "MODEL", "IMAGES", "--model", "--config", "--set", "--on-bad-data", "--weights", "--image-size",
-        "--limit",
+        "MODEL", "IMAGES", "--model", "--config", "--set", "--data", "--on-bad-data", "--weights",
+        "--image-size", "--limit",
         "--repeat",
         "--batch-size", "--device", "--precision", "--threads", "--score", "--level", "--modules", "--memory",
         "--stage",
@@ -40,7 +41,7 @@ FLAGS = {
     },
     "run": {
         "SCRIPT [ARGS]...", "-m", "--level", "--memory", "--window",
-        "--max-steps", "--out", "--json", "--quiet", "-q",
+        "--max-steps", "--out", "--json", "--json-file", "--quiet", "-q",
     },
     "import": {"FILE...", "--out", "--name", "--json"},
     "eval": {
@@ -48,9 +49,9 @@ FLAGS = {
         "--batch-size",
         "--device", "--out", "--json", "--quiet", "-q",
     },
-    "show": {"RUN", "--json"},
-    "report": {"RUN", "--format", "--out", "--open"},
-    "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--out", "--json"},
+    "show": {"RUN", "--section", "--json"},
+    "report": {"RUN", "--format", "--out", "--markdown", "--html", "--open"},
+    "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--data", "--device", "--out", "--json"},
     "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--html", "--strict", "--json"},
     "runs": {"DIR", "--model", "--device", "--since", "--sort", "--json"},
     "data": set(),
@@ -69,20 +70,21 @@ FLAGS = {
     "sweep status": {"DB", "--json"},
     "sweep merge": {"DB...", "--out", "--json"},
     "sweep export": {"DB", "--format", "--out"},
-    "sweep import": {"FILE...", "--store", "--device", "--stage", "--json"},
+    "sweep import": {"FILE...", "--store", "--device", "--workload", "--stage", "--json"},
     "doctor": {"--selftest", "--device", "--json"},
     "schema": {"SUBJECT"},
     "fit": {
-        "FILE...", "--out", "--target", "--stage", "--method", "--device", "--where", "--microbench",
+        "FILE...", "--out", "--target", "--workload", "--stage", "--method", "--device", "--where",
+        "--microbench",
         "--microbench-seconds", "--layer-times", "--transfer", "--json",
     },
     "score": {
-        "FILE...", "--target", "--stage", "--method", "--protocol", "--device", "--where",
+        "FILE...", "--target", "--workload", "--stage", "--method", "--protocol", "--device", "--where",
         "--layer-times", "--picture", "--json",
     },
     "predict": {
-        "NETWORK", "--device-model", "--batch-sizes", "--image-size", "--memory-limit", "--stage",
-        "--optimizer", "--picture", "--json",
+        "NETWORK", "--device-model", "--batch-sizes", "--image-size", "--memory-limit", "--workload",
+        "--stage", "--optimizer", "--picture", "--json",
     },
 }  # fmt: skip
 

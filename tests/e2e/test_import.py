@@ -48,7 +48,7 @@ def test_a_trace_becomes_a_run_that_shows_its_phases_modules_and_device_use(tmp_
     assert {row["path"] for row in summary["modules"]} >= {"Conv2d_0", "Linear_0"}
     assert summary["device"] == "Test GPU"
     assert summary["device_use"]["steps"] == 5
-    shown = detscope("show", summary["run"], cwd=tmp_path)
+    shown = detscope("show", summary["run"], "--section", "modules", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "Conv2d_0" in shown.stdout
     assert Path(tmp_path, "there", "latest").exists()

@@ -118,7 +118,8 @@ def test_without_a_device_model_memory_is_simulated_and_latency_cannot_be_told()
     assert found["cannot_tell"] == ["latency: no device model"]
     assert found["rows"][0]["latency_ms"] is None
     assert found["rows"][0]["allocated_bytes"] > 0
-    assert found["rows"][0]["fits"] == "cannot tell: no memory limit"
+    row = found["rows"][0]
+    assert (row["fits"], row["fits_why"]) == ("cannot tell", "no memory limit")
 
 
 def test_a_batch_of_0_is_refused() -> None:

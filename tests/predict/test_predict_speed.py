@@ -149,7 +149,7 @@ def test_a_prediction_loads_nothing_that_only_fits_and_reports_need() -> None:
     code = (
         "import sys, detscope.cli.networks.predict, detscope.sessions.predict.prediction\n"
         "import detscope.report.verbs.prediction, detscope.report.render.terminal\n"
-        "slow = ('torch', 'scipy', 'sklearn', 'skops', 'polars', 'plotly', 'PIL', 'matplotlib')\n"
+        "slow = ('torch', 'scipy', 'sklearn', 'skops', 'polars', 'jinja2', 'PIL', 'matplotlib')\n"
         "print([name for name in slow if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

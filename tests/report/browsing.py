@@ -47,10 +47,7 @@ class Visit:
         if not request.url.startswith(("file:", "data:", "blob:")):
             self.complaints.append(request.url)
 
-    def draw(self) -> None:
-        """Have all charts drawn, as before printing, and not only those near the screen."""
-        self.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        charts = self.page.locator(".plot")
-        drawn = self.page.locator(".js-plotly-plot.plot:has(svg.main-svg)")
-        until(self.page, lambda: drawn.count() == charts.count(), "all charts drawn")
+    def unfold(self) -> None:
+        """Open every table, as before printing."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
         after_some_frames(self.page)

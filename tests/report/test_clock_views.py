@@ -13,7 +13,7 @@ from detscope.analyze.drawing import ReportData, report_data
 from detscope.analyze.step.loader import WorkerFigures
 from detscope.report.model import Absent, Chart, Section, Series, Table
 from detscope.report.render.markdown import sections_markdown
-from detscope.report.render.terminal import print_sections
+from detscope.report.render.terminal import print_whole
 from detscope.report.sections import content, detector, device, loader, method, modules, step, verdict
 from detscope.runs.reader import load_run
 from made_figures import made_figure
@@ -45,7 +45,7 @@ def find(section: Section | Absent | None, name: str) -> Table | Chart:
 def said(section: Section | Absent | None) -> str:
     assert isinstance(section, Section)
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
-    print_sections([section], console)
+    print_whole([section], console)
     return " ".join(console.file.getvalue().split())
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from detscope.analyze.drawing import report_data
 from detscope.analyze.prediction import FILE_NAME, VERSION, compare_categories, compare_figure
 from detscope.report.files import write_report
-from detscope.report.render.terminal import print_sections
+from detscope.report.render.terminal import print_whole
 from detscope.report.sections import make_sections
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
@@ -52,7 +52,7 @@ def make_run(folder: Path, **more: Any) -> Path:
 
 def shown(folder: Path) -> str:
     console = Console(width=160, file=io.StringIO())
-    print_sections(make_sections(report_data(load_run(folder)))[0], console)
+    print_whole(make_sections(report_data(load_run(folder)))[0], console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""A run on a terminal: the brief form of its sections; names stay names, what is not known is said."""
+"""A run on a terminal: its sections whole; names stay names, what is not known is said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.console import Console
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.modules import ModuleFigures
 from detscope.analyze.summary import RunSummary
-from detscope.report.render.terminal import BAR_CELLS, print_sections
+from detscope.report.render.terminal import print_whole
+from detscope.report.render.terminal_table import BAR_CELLS
 from detscope.report.sections import make_sections
 from detscope.report.sections.modules import top_modules
 from detscope.runs.reader import load_run
@@ -97,7 +98,7 @@ def shown(tmp_path: Path):
         summary = made_figure(RunSummary, {**TRAINING, **(changes or {})})
         console = Console(width=width, record=True, file=io.StringIO(), **about.pop("console", {}))
         data = ReportData(load_run(writer.folder), summary, **about)
-        print_sections(make_sections(data)[0], console)
+        print_whole(make_sections(data)[0], console)
         return console.export_text()
 
     return show
@@ -135,16 +136,16 @@ def test_bars_of_the_phases_lie_end_to_end_and_fill_the_step(shown) -> None:
     first = next(index for index, line in enumerate(lines) if line.startswith("Phases of a step")) + 2
     bars = [line[line.find("%") + 1 :] for line in lines[first : first + len(SHARES)]]
     assert sum(bar.count("█") for bar in bars) == BAR_CELLS
-    places = [(bar.find("█"), len(bar.rstrip())) for bar in bars if "█" in bar]
+    places = [(bar.find("█"), bar.rfind("█") + 1) for bar in bars if "█" in bar]
     assert [end for _, end in places[:-1]] == [start for start, _ in places[1:]]
     step = lines[first + len(SHARES)]
-    assert step.split() == ["step", "312.4", "100.0", "%"], "what the phases add up to"
+    assert step.split()[:4] == ["step", "312.4", "100.0", "%"], "what the phases add up to"
 
 
 def test_stages_are_a_tree_with_both_directions(shown) -> None:
     lines = shown().splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("Stages")) + 2
-    assert lines[first].split() == ["backbone", "150.0", "51.7", "%", "█" * 10, "60.0", "90.0"]
+    assert lines[first].split()[:7] == ["backbone", "150.0", "51.7", "%", "█" * 10, "60.0", "90.0"]
     assert lines[first + 1].startswith("  backbone.fpn ")
     assert "█" not in lines[first + 1], "a part is in the bar of its whole"
 
@@ -176,7 +177,7 @@ def test_an_unknown_own_cost_says_why(shown) -> None:
 def test_what_was_recorded_elsewhere_has_no_cost_of_ours(shown) -> None:
     text = shown({"verb": "import", "overhead_ratio": {"why": "no bare steps"}})
     assert "own cost" not in text
-    assert "bare" not in text
+    assert "bare ones as well" not in text
 
 
 def test_a_run_below_the_current_folder_is_named_from_there(shown, tmp_path, monkeypatch) -> None:
@@ -198,7 +199,7 @@ def test_names_of_users_stay_text_and_cannot_steer_the_terminal(shown) -> None:
     changes = {"notes": [HOSTILE], "verdict": HOSTILE, "stages": stages, "modules": modules}
     text = shown(changes, width=250, info={"model": {"name": HOSTILE, "family": HOSTILE}})
     assert "\x1b" not in text
-    assert text.count("[bold red]x[/] [/nothing] \\x1b[2J <img src=x onerror=alert(1)>") == 6
+    assert text.count("[bold red]x[/] [/nothing] \\x1b[2J <img src=x onerror=alert(1)>") >= 6
 
 
 def test_a_run_without_any_figure_says_cannot_tell(shown) -> None:
@@ -270,7 +271,7 @@ def test_an_evaluation_tells_what_it_covers_how_fast_it_was_and_where_it_is_wors
     text = shown(evaluation(), width=160)
     assert "1 image; 2 detections of classes unknown" in text
     assert "4.00 images/s, loading included; 5.00 images/s in the model alone" in text
-    assert "0.jpg" in text and "(first 5 of 7)" in text
+    assert "0.jpg" in text and "6.jpg" in text
     assert voc_rows(text) == ["avg mAP 0.565 0.565"], "the classes of VOC's list are for VOC's data"
 
 

@@ -301,11 +301,11 @@ def test_what_was_left_out_stands_beside_every_figure(tmp_path, open_own):
     from rich.console import Console
 
     from detscope.analyze.drawing import report_data
-    from detscope.report.render.terminal import print_sections
+    from detscope.report.render.terminal import print_whole
     from detscope.report.sections import make_sections
 
     console = Console(file=io.StringIO(), width=140)
-    print_sections(make_sections(report_data(load_run(run)))[0], console)
+    print_whole(make_sections(report_data(load_run(run)))[0], console)
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     left_out = "left out: 1 annotation; 1 box cut to its image; 1 detection of images that are not in"
     for title in ("COCO accuracy", "Class by class, boxes"):
@@ -325,3 +325,36 @@ def test_a_run_that_fails_says_so_and_keeps_the_traceback(tmp_path, data_root, m
     assert (load_run(run).status, load_run(run).info["reason"]) == ("failed", "no such luck")
     assert (run / "detections.json").is_file()
     assert summarize(run).accuracy is None
+
+
+def test_the_page_of_an_evaluation_has_classes_a_curve_and_the_worst_images(tmp_path, open_own):
+    objects = [
+        thing(1, 1, BOX),
+        thing(2, 2, BOX),
+        {**thing(3, 2, [30.0, 20.0, 20.0, 20.0]), "category_id": 9},
+    ]
+    open_own(own_data(tmp_path / "own", objects))
+    rows = [{"image_id": 1, "category_id": 5, "bbox": BOX, "score": 0.9}]
+    rows.append({"image_id": 2, "category_id": 9, "bbox": [1.0, 1.0, 9.0, 9.0], "score": 0.8})
+    run, said = evaluate_rows(rows, tmp_path)
+    from detscope.analyze.drawing import report_data
+    from detscope.report.model import Cards, Chart, Pictures, Table
+    from detscope.report.sections import make_sections
+
+    sections, absent = make_sections(report_data(load_run(run)))
+    assert [one.id for one in sections if not one.brief_only][:2] == ["verdict", "accuracy"]
+    assert absent == []
+    blocks = next(one for one in sections if one.id == "accuracy").blocks
+    charts = {block.id: block for block in blocks if isinstance(block, Chart)}
+    curve = charts["precision-recall"]
+    assert [line.name for line in curve.content][:1] == ["overlap 0.50"]
+    assert np.mean(list(curve.content[0].y)) == pytest.approx(said["coco_box"]["figures"]["AP50"], abs=1e-4)
+    assert [name for name, _ in curve.choices] == ["all classes", "every class, overlap 0.50"]
+    assert charts["classes-chart"].content[0].y == ["<b>cat</b>", "dog"]
+    tables = {block.id: block for block in blocks if isinstance(block, Table)}
+    assert [row[0] for row in tables["accuracy-by-class"].rows] == ["<b>cat</b>", "dog"]
+    (pictures,) = (block.pictures for block in blocks if isinstance(block, Pictures))
+    assert pictures[0][0] == "2.jpg: 2 missed, 0 wrong, 0 right"
+    assert pictures[0][1].startswith("data:image/jpeg")
+    cards = [card.label for block in sections[0].blocks if isinstance(block, Cards) for card in block.cards]
+    assert cards == ["AP of boxes", "Best cut"]

@@ -75,6 +75,17 @@ class CocoAccuracy:
         defined = {name: values[~np.isnan(values)] for name, values in named.items()}
         return {name: float(values.mean()) if values.size else None for name, values in defined.items()}
 
+    def precision_at_recalls(self, overlap: float | None, category: int | None = None) -> list[float] | None:
+        """Best precision at recalls 0, 0.01, ... 1 or beyond, of one class or the mean over all.
+
+        `overlap` None: the mean over all overlaps, whose own mean is AP. None without ground truth.
+        """
+        chosen = slice(None) if category is None else slice(category, category + 1)
+        at = slice(None) if overlap is None else [int(np.argmin(abs(THRESHOLDS - overlap)))]
+        curves = self.precision[chosen, 0, len(SETUPS[self.kind].most) - 1][:, at]
+        known = curves[~np.isnan(curves).any(axis=(1, 2))]
+        return known.mean(axis=(0, 1)).tolist() if len(known) else None
+
 
 def measure_coco(truth: GroundTruth, found: Detections, kind: Kind = "boxes") -> CocoAccuracy:
     """Measure detections against ground truth by COCO's rules; objects marked difficult are ignored."""

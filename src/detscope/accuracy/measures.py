@@ -15,6 +15,9 @@ from detscope.accuracy.voc import VocAccuracy, measure_voc
 
 SCHEMA = 1
 KIND_NAMES: dict[Kind, str] = {"boxes": "coco_box", "masks": "coco_mask", "keypoints": "coco_keypoints"}
+# overlap and name of the curves over all classes; None: the mean over all overlaps
+CURVES = ((0.5, "overlap 0.50"), (0.75, "overlap 0.75"), (None, "mean of overlaps 0.50 to 0.95"))
+EVERY_RECALL_OF_CLASSES = 5  # of the 101 recalls: what a curve of one class among many is drawn with
 VOC_NAMES = {"voc07": "eleven_point", "voc10": "area"}
 AccuracyRow = tuple[int | None, int | None, str, str, str | None, float | None]  # of the table `accuracy`
 
@@ -87,6 +90,7 @@ def export_content(measured: MeasuredAccuracy) -> dict[str, Any]:
             content[name] = {
                 "figures": measured.coco[kind].compute_figures(),
                 "classes": _list_classes(measured, measured.coco[kind]),
+                "curves": _list_curves(measured.coco[kind], truth.category_names),
             }
     for name, which in VOC_NAMES.items():
         values = getattr(measured.voc, which)
@@ -117,6 +121,20 @@ def make_table_rows(measured: MeasuredAccuracy, epoch: int | None, step: int | N
         labels = measured.truth.category_names
         rows += [(epoch, step, name, "AP", label, value) for label, value in zip(labels, values, strict=True)]
     return rows
+
+
+def _list_curves(accuracy: CocoAccuracy, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Precision at evenly spaced recalls from 0 to 1: over all classes, and of each at overlap 0.50."""
+    found: list[dict[str, Any]] = []
+    for overlap, name in CURVES:
+        if (precision := accuracy.precision_at_recalls(overlap)) is not None:
+            rounded = [round(value, 4) for value in precision]
+            found.append({"name": name, "overlap": overlap, "class": None, "precision": rounded})
+    for number, name in enumerate(names):
+        if (precision := accuracy.precision_at_recalls(0.5, number)) is not None:
+            kept = [round(value, 4) for value in precision[::EVERY_RECALL_OF_CLASSES]]
+            found.append({"name": name, "overlap": 0.5, "class": name, "precision": kept})
+    return found
 
 
 def _list_classes(measured: MeasuredAccuracy, accuracy: CocoAccuracy) -> list[dict[str, Any]]:

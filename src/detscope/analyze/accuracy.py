@@ -85,11 +85,27 @@ class CocoClass(CocoFigures, frozen=True, kw_only=True):
     detections: int | None = None  # of the model
 
 
+class PrecisionCurve(Figure, frozen=True, kw_only=True, rename={"class_name": "class"}):
+    """Precision against recall: the best precision at each recall or beyond."""
+
+    name: str  # what it is of
+    overlap: float | None  # from which on a detection is right; None: the mean over 0.50 to 0.95
+    class_name: str | None = None  # None: the mean over all classes
+    precision: tuple[float, ...]  # at evenly spaced recalls from 0 to 1
+
+    @property
+    def recalls(self) -> list[float]:
+        """Where the precisions are."""
+        last = max(1, len(self.precision) - 1)
+        return [number / last for number in range(len(self.precision))]
+
+
 class CocoMeasures(Figure, frozen=True, kw_only=True):
     """COCO's measures of boxes, masks or keypoints."""
 
     figures: CocoFigures
     classes: tuple[CocoClass, ...]
+    curves: tuple[PrecisionCurve, ...] = ()  # none where an older version evaluated
 
 
 class VocClass(Figure, frozen=True, kw_only=True, rename={"ap": "AP"}):

@@ -210,24 +210,27 @@ def read_prediction(found: Mapping[str, Json]) -> Prediction:
     model = found.get("device_model")
     notes = [str(note) for note in _list_of(found.get("notes"))]
     unknown = [str(text) for text in _list_of(found.get("cannot_tell"))]
-    far = [match for note in notes if (match := _FAR.match(note))]
-    reasons = [text.partition(": ")[2] for text in unknown if text.startswith("latency")]
+    older = "extrapolations" not in found  # a file of before has sentences in the place of these fields
+    far = [match for note in notes if older and (match := _FAR.match(note))]
+    reasons = [text.partition(": ")[2] for text in unknown if older and text.startswith("latency")]
     return msgspec.convert(
         {
             **found,
             "rows": rows,
-            "latency_why": reasons[0] if reasons else None,
+            "latency_why": (reasons[0] if reasons else None) if older else found.get("latency_why"),
             "latency_by_stage": _name_rows(found.get("latency_by_stage"), "share"),
             "memory_by_stage": _name_rows(found.get("memory_by_stage"), "bytes"),
             "extrapolations": [
                 {"target": one[1], "features_outside": int(one[2]), "features": int(one[3])} for one in far
-            ],
+            ]
+            if older
+            else found.get("extrapolations"),
             "outside": [
                 {"target": target, "groups": groups}
                 for target, groups in _map_of(found.get("outside")).items()
             ],
             "device_model": _read_grounds(model) if isinstance(model, Mapping) else None,
-            "notes": [note for note in notes if not _FAR.match(note)],
+            "notes": [note for note in notes if not (older and _FAR.match(note))],
             "cannot_tell": unknown,
         },
         Prediction,
@@ -236,7 +239,8 @@ def read_prediction(found: Mapping[str, Json]) -> Prediction:
 
 def _read_step(found: Json) -> dict[str, Json]:
     row = dict(_map_of(found))
-    fits, _, why = str(row.get("fits") or "cannot tell").partition(": ")
+    fits, _, why = str(row.get("fits") or "cannot tell").partition(": ")  # of a file of before
+    why = str(row.get("fits_why") or why)
     parts = {key: _name_rows(row.get(key), "bytes") for key in ("categories", "cpu_categories", "beside")}
     return {**row, **parts, "fits": fits, "fits_why": why or None}
 

@@ -49,6 +49,14 @@ from detscope.analyze.step.inference import (
     stage_times,
     step_contents,
 )
+from detscope.analyze.step.latency import (
+    PercentileNeed,
+    SlowImage,
+    SummedStage,
+    percentile_needs,
+    slowest_images,
+    sum_stages,
+)
 from detscope.analyze.step.loader import LoaderFigures, loader_figures
 from detscope.analyze.step.modules import ModuleFigures, StageFigures
 from detscope.analyze.step.operators import OperatorFigures, operator_figures
@@ -58,12 +66,14 @@ from detscope.analyze.step.steady import Steadiness
 from detscope.analyze.step.steps import (
     Outlier,
     PhaseFigures,
+    SideSteps,
     StepFigures,
     TypicalSteps,
     WarmupFigures,
     choose_typical_steps,
     find_outliers,
     images_per_second,
+    side_steps,
     step_figures,
     warmup_figures,
 )
@@ -188,13 +198,16 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     precision: str | None  # fp32, bf16, ...
     level: str | None  # of recording: bare, phases, modules, ops
     step_ms: StepFigures
+    percentile_needs: tuple[PercentileNeed, ...] = ()  # of those that the steps do not support
     stability: Steadiness
     outliers: list[Outlier]
     warmup: WarmupFigures
+    side_steps: tuple[SideSteps, ...] = ()  # that operators and memory are told of: another scale
     images_per_s: float | None  # of all measured steps
     clocks: Clocks
     phases: list[PhaseFigures]
     stages: list[StageFigures]
+    nms: SummedStage | None = None  # suppression of boxes, in whichever stages it runs
     modules: list[ModuleFigures]  # most expensive first
     backward_attributed: float | None  # share of the backward phase that belongs to modules
     backward_attributed_by: str | None  # operators or module borders
@@ -225,6 +238,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     latency_ms: StepFigures | None = None  # of an inference: the step's figures
     first_image_ms: float | None = None  # of an inference: with all that is done only once
     detections: DetectionCounts | None = None
+    slowest: tuple[SlowImage, ...] = ()  # of an inference, slowest first
     skipped: tuple[SkippedImage, ...] = ()
     growth: MemoryGrowth | None
     advice: tuple[Advice, ...] = ()  # about time, largest gain first; then about memory
@@ -232,6 +246,10 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     cannot_tell: list[str]  # what is not known, and why
     definitions: list[Definition]
     files: list[RunFile]
+
+    def find_side_steps(self, mode: str) -> SideSteps | None:
+        """Steps of another scale by their mode: ops or memory."""
+        return next((one for one in self.side_steps if one.mode == mode), None)
 
     def find_phase(self, name: str) -> PhaseFigures | None:
         """A phase of the step by its name."""
@@ -277,13 +295,18 @@ def summarize(run: Run | str | Path) -> RunSummary:
         precision=info.get("precision"),
         level=info.get("level"),
         step_ms=step_ms,
+        percentile_needs=percentile_needs(
+            step_ms, info.get("verb"), info.get("settings"), info.get("batch_size")
+        ),
         stability=typical.steadiness,
         outliers=find_outliers(steps, content, typical, times.told.steps if times.told is not None else None),
         warmup=warmup_figures(steps, typical),
+        side_steps=side_steps(steps, typical),
         images_per_s=images_per_second(steps, content, typical),
         clocks=parts.clocks,
         phases=phases,
         stages=parts.stages,
+        nms=sum_stages(parts.stages),
         modules=modules,
         backward_attributed=operators.get("backward_attributed", parts.backward_attributed),
         backward_attributed_by="operators" if operators else "module borders",
@@ -345,6 +368,7 @@ def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps, times: 
     per_step = stage_times(steps, run.table("spans"), typical.measured, on_device, times.told)
     measured = images.filter(pl.col("step").is_in(typical.measured))
     stages = inference_stages(summary.stages, summary.phases, summary.step_ms, per_step, on_device)
+    outliers = name_outliers(summary.outliers, images, content, typical)
     return msgspec.structs.replace(
         summary,
         verdict=inference_verdict(stages, summary.step_ms, summary.batch_size, summary.clocks.bound),
@@ -354,7 +378,9 @@ def _add_inference(summary: RunSummary, run: Run, typical: TypicalSteps, times: 
         latency_ms=summary.step_ms,
         first_image_ms=first_step_ms(steps),
         stages=stages,
-        outliers=name_outliers(summary.outliers, images, content, typical),
+        nms=sum_stages(stages),
+        outliers=outliers,
+        slowest=slowest_images(steps, images, content, typical, outliers),
         cost_against_content=tuple(
             cost_against_content(per_step, step_contents(images, content), times.told is not None)
         ),

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, table_console
+from detscope.cli.examples import examples_of
+from detscope.cli.groups import WholeLinesGroup
+from detscope.cli.output import JsonFlag, print_json, show_sections, table_console
 from detscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ Root = Annotated[str, typer.Option("--root", metavar="DIR", help="Where data set
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 data = typer.Typer(
+    cls=WholeLinesGroup,
     help="List, prepare and check data sets.",
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -26,7 +29,7 @@ data = typer.Typer(
 )
 
 
-@data.command("list")
+@data.command("list", epilog=examples_of("data list"))
 def list_(root: Root = "data", json: JsonFlag = False) -> None:
     """List the data sets: what they are, how much is to fetch, whether they are there."""
     from detscope.data.download.prepare import count_download_bytes, find_prepared
@@ -54,7 +57,7 @@ def list_(root: Root = "data", json: JsonFlag = False) -> None:
         _print_list(rows)
 
 
-@data.command()
+@data.command(epilog=examples_of("data prepare"))
 def prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `detscope data list`.")],
     root: Root = "data",
@@ -98,7 +101,7 @@ def prepare(
     console.print(f"next: detscope data check {collection.use_as}{elsewhere}", markup=False)
 
 
-@data.command()
+@data.command(epilog=examples_of("data check"))
 def check(
     name: Annotated[str, typer.Argument(metavar="NAME|DIR", help="A data set, or a folder of your own.")],
     root: Root = "data",
@@ -121,10 +124,9 @@ def check(
         import msgspec
 
         from detscope.report.checks import DataCheck, check_sections
-        from detscope.report.render.terminal import print_sections
 
         check = msgspec.convert(found, DataCheck, strict=False)
-        print_sections(check_sections(check, str(folder)), table_console())
+        show_sections(check_sections(check, str(folder)), more=f"{folder / 'check.json'} has every row")
     if found["errors"]:
         raise InputError(
             f"{name}: {_errors(found['errors'])} in its images and annotations",

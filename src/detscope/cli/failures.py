@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -17,6 +18,8 @@ from detscope.extras import MissingExtraError
 from detscope.faults import classify_fault, describe_error, escape_unprintable
 
 _INTERRUPTED = 130
+_QUOTED = re.compile(r"'([^']+)'")
+_NO_SUCH = re.compile(r"[Nn]o such option:? (\S+?)\.?$")
 _OUTPUT_HINT = "what was measured is in its run: detscope show"
 
 
@@ -119,7 +122,7 @@ def _where_traceback_is(error: Exception, args: Sequence[str]) -> str:
 def _usage_lines(error: Exception) -> Iterator[str]:
     """A usage error in our words: what, and what was probably meant."""
     message, _, meant = str(getattr(error, "message", "") or "").partition(". Did you mean ")
-    possibilities = getattr(error, "possibilities", None)
+    near = _near_words(message, [*_QUOTED.findall(meant), *(getattr(error, "possibilities", None) or ())])
     option = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "detscope")
@@ -127,14 +130,42 @@ def _usage_lines(error: Exception) -> Iterator[str]:
         message = str(error.format_message())  # type: ignore[attr-defined]
     message = " ".join(message.split()).rstrip(".") or type(error).__name__
     yield f"error: {message[0].lower()}{message[1:]}"
-    if meant:
-        yield f"hint: did you mean {meant}"
-    elif possibilities:
-        yield f"hint: did you mean {possibilities[0]}?"
+    if near:
+        yield f"hint: did you mean {' or '.join(near)}?"
     elif option is not None and _belongs_before_the_verb(context, option):
         yield f"hint: {option} goes before the verb: detscope {option} {path.split()[-1]} ..."
     else:
         yield f"hint: see {path} --help"
+
+
+def _near_words(message: str, offered: Sequence[str]) -> list[str]:
+    """Of what click offers that which is but a slip away from what was typed."""
+    typed = next(iter(_QUOTED.findall(message)), None)
+    if typed is None:
+        match = _NO_SUCH.search(message)
+        typed = match.group(1) if match else ""
+    bare = typed.lstrip("-")
+    allowed = max(1, len(bare) // 3)
+    return [
+        word
+        for word in dict.fromkeys(offered)
+        if (len(bare) >= 3 and word.lstrip("-").startswith(bare))
+        or count_slips(bare, word.lstrip("-")) <= allowed
+    ][:2]
+
+
+def count_slips(one: str, other: str) -> int:
+    """Letters to insert, leave out, replace or swap with their neighbour until one is the other."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, wanted in enumerate(other, 1):
+            least = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                least = min(least, rows[-2][j - 2] + 1)
+            row.append(least)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def _belongs_before_the_verb(context: object, option: str) -> bool:

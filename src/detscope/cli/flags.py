@@ -10,9 +10,27 @@ import typer
 ModelArgument = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
 ]
+
+
+def find_config(given: Path | None) -> Path | None:
+    """A file as it is; what names a run instead stands for the settings it was made with."""
+    if given is None or given.is_file() or given.suffix == ".toml":
+        return given
+    from detscope.runs.folder import find_run, runs_named
+
+    if (given / "run.json").is_file() or str(given) == "latest" or runs_named(str(given)):
+        return find_run(str(given)) / "config.toml"
+    return given
+
+
 ConfigFlag = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file; else .config/config.toml if there."),
+    typer.Option(
+        "--config",
+        metavar="FILE|RUN",
+        callback=find_config,
+        help="TOML file, or a run's; else .config/config.toml.",
+    ),
 ]
 OverridesFlag = Annotated[
     list[str] | None,
@@ -36,6 +54,9 @@ DeviceFlag = Annotated[
 ]
 PrecisionFlag = Annotated[
     str | None, typer.Option("--precision", metavar="PRECISION", help="fp32, bf16 or fp16.")
+]
+ThreadsFlag = Annotated[
+    str | None, typer.Option("--threads", metavar="N", help="CPU threads; else torch decides.")
 ]
 LevelFlag = Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="phases, modules or ops.")]
 ModulesFlag = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -13,7 +13,9 @@ from typer.core import TyperGroup
 from detscope import __version__
 from detscope.cli.data import data
 from detscope.cli.doctor import doctor
+from detscope.cli.examples import VERBS, examples_of
 from detscope.cli.failures import run_guarded
+from detscope.cli.groups import GroupedVerbs
 from detscope.cli.measure.eval import evaluate
 from detscope.cli.measure.infer import infer
 from detscope.cli.measure.run import RunCommand, ScriptRequested, run, start
@@ -34,7 +36,7 @@ from detscope.cli.recorded.show import show
 from detscope.cli.signals import interrupted_once
 
 
-class GuardedGroup(TyperGroup):
+class GuardedGroup(GroupedVerbs):
     """The group of verbs; every error leaves it as one or two lines on stderr and an exit code."""
 
     def main(
@@ -60,10 +62,10 @@ class GuardedGroup(TyperGroup):
 app = typer.Typer(
     name="detscope",
     cls=GuardedGroup,
-    add_completion=False,
     rich_markup_mode=None,  # plain help is three times faster: typer's rich help loads a Markdown parser
     help="Where every millisecond and megabyte of an object detector goes.",
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nTab completes verbs and options: detscope --install-completion",
 )
 
 
@@ -87,25 +89,29 @@ def _root(
         typer.echo(context.get_help())
 
 
-app.command()(train)
-app.command()(infer)
-app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
-app.command("import")(import_)
-app.command("eval")(evaluate)
-app.command()(show)
-app.command()(report)
-app.command()(compare)
-app.command()(tune)
-app.command()(runs)
-app.add_typer(data, name="data")
-app.command()(models)
-app.command()(prune)
-app.add_typer(sweep, name="sweep")
-app.command()(fit)
-app.command()(score)
-app.command()(predict)
-app.command()(schema)
-app.command()(doctor)
+def _add_verb(name: str, verb: Callable[..., None], **how: Any) -> None:
+    app.command(name, short_help=VERBS[name].summary, epilog=examples_of(name), **how)(verb)
+
+
+_add_verb("train", train)
+_add_verb("infer", infer)
+_add_verb("eval", evaluate)
+_add_verb("run", run, cls=RunCommand, context_settings={"allow_interspersed_args": False})
+_add_verb("import", import_)
+app.add_typer(sweep, name="sweep", epilog=examples_of("sweep"))
+_add_verb("show", show)
+_add_verb("report", report)
+_add_verb("compare", compare)
+_add_verb("runs", runs)
+_add_verb("tune", tune)
+_add_verb("prune", prune)
+_add_verb("predict", predict)
+_add_verb("fit", fit)
+_add_verb("score", score)
+app.add_typer(data, name="data", epilog=examples_of("data"))
+_add_verb("models", models)
+_add_verb("doctor", doctor)
+_add_verb("schema", schema)
 
 
 def main(*, ends_process: bool = False) -> None:

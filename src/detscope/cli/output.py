@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detscope.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
+SCREEN_LINES = 24
 _PIPE_BYTES = 4096
 
 
@@ -34,21 +37,56 @@ def print_json(value: object) -> None:
         sys.stdout.write(text[start : start + _PIPE_BYTES])
 
 
-def table_console() -> Console:
+def table_console(*, to_stderr: bool = False) -> Console:
     """Where tables go: stdout, 100 columns wide where there is no terminal to ask."""
     from os import environ
 
     from rich.console import Console
 
-    unknown_width = not sys.stdout.isatty() and "COLUMNS" not in environ
-    return Console(width=100 if unknown_width else None, highlight=False)
+    unknown_width = not (sys.stderr if to_stderr else sys.stdout).isatty() and "COLUMNS" not in environ
+    return Console(width=100 if unknown_width else None, highlight=False, stderr=to_stderr)
 
 
-def show_sections(sections: Sequence[Section | Absent]) -> None:
-    """Print what sections tell in brief."""
+def show_sections(
+    sections: Sequence[Section | Absent], *, more: str = "--json prints every row", to_stderr: bool = False
+) -> None:
+    """Print what sections tell in brief, on one screen of a terminal; `more` names the rest."""
     from detscope.report.render.terminal import print_sections
 
-    print_sections(sections, table_console())
+    console = table_console(to_stderr=to_stderr)
+    print_sections(sections, console, most_lines=SCREEN_LINES if console.is_terminal else None, more=more)
+
+
+def is_stdout(given: Path | str | None) -> bool:
+    """Whether an output file is `-`: standard output."""
+    return given is not None and str(given) == "-"
+
+
+@contextmanager
+def output_path(given: Path, suffix: str) -> Iterator[Path]:
+    """Where to write a file; of `-` the file is made aside and then goes to standard output."""
+    if not is_stdout(given):
+        yield given
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="detscope-") as folder:
+        path = Path(folder) / f"output{suffix}"
+        yield path
+        sys.stdout.flush()
+        sys.stdout.buffer.write(path.read_bytes())
+        sys.stdout.buffer.flush()
+
+
+def check_picture(picture: Path | None, *, as_json: bool) -> None:
+    """Refuse a picture that cannot be drawn or has no place, before anything is computed."""
+    if picture is None:
+        return
+    from detscope.report.render.picture import check_picture_name
+
+    if is_stdout(picture) and as_json:
+        raise UsageError("--picture - and --json exclude each other", "standard output can hold one of them")
+    check_picture_name(Path("picture.png") if is_stdout(picture) else picture)
 
 
 @contextmanager
@@ -89,11 +127,12 @@ def read_finished(run: Path) -> ReportData:
 
 
 def present(data: ReportData, *, as_json: bool) -> None:
-    """Show a run: as JSON, or the brief form of its sections."""
+    """Show a run: as JSON, or its first screen."""
     if as_json:
         print_json(data.summary)
         return
-    from detscope.report.render.terminal import print_sections
+    from detscope.report.first_screen import make_first_screen
+    from detscope.report.render.screen import print_first_screen
     from detscope.report.sections import make_sections
 
-    print_sections(make_sections(data)[0], table_console())
+    print_first_screen(make_first_screen(data, make_sections(data)[0]), table_console())

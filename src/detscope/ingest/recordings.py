@@ -19,7 +19,6 @@ from detscope.runs.writer import RunWriter
 
 # tables that say of which rank a row is; of the others only one rank's rows are kept
 TABLES_WITH_RANK = ("device_events", "host_events")
-_DAMAGE = ("damaged", "unreadable", "without ts", "without dur", "without ph", "negative")
 
 
 @dataclass
@@ -116,7 +115,7 @@ def write_run(group: Sequence[RecordedRank], out: Path, name: str | None = None)
         notes += [prefix + note for note in (*recording.sink.notes, *counts.values())]
         if recording.sink.info.get("cut"):
             damage.append(f"{recording.path.name} is cut")
-        damage += [text for what, text in counts.items() if any(word in what for word in _DAMAGE)]
+        damage += [text for what, text in counts.items() if what in recording.sink.damage]
     if several:
         notes.append(f"steps, modules and operators are those of rank {ranks[0]}")
     info: dict[str, Any] = {

@@ -37,6 +37,7 @@ class Sink:
     unknown: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    damage: set[str] = field(default_factory=set)  # counts that mean: the file is not whole
 
     def add_rows(self, table: str, columns: pl.DataFrame | Mapping[str, Any]) -> None:
         """Add rows to a table of the schema; columns that are left out are null, `rank` is the file's."""
@@ -60,3 +61,9 @@ class Sink:
         """Add to a count of what was dropped, clipped or left unlinked; zero is not kept."""
         if n:
             self.counts[what] = self.counts.get(what, 0) + int(n)
+
+    def add_damage(self, what: str, n: int = 1) -> None:
+        """A count of what is broken in the file: a run made from it is partial."""
+        if n:
+            self.add_count(what, n)
+            self.damage.add(what)

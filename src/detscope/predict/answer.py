@@ -20,6 +20,8 @@ from detscope.predict.samples import StepCase
 
 _ITSELF = "(the model itself)"
 _LARGEST = 1e24
+_NO_MODEL, _CANNOT_TELL = "no device model", "cannot tell"
+_FEATURES = 56  # of a network, by which it is near to or far from those that were measured
 
 
 def share_by_stage(model: TargetModel, case: StepCase) -> dict[str, float] | None:
@@ -49,12 +51,14 @@ def answer_questions(
     limit = limit_bytes if limit_bytes is not None else (device.limit_bytes if device else None)
     rows = [(simulate or simulate_row)(case) for case in cases]
     notes: list[str] = []
+    beyond: list[dict[str, Any]] = []
     if device is not None:
-        _add_estimates(rows, cases, device, notes)
+        beyond = _add_estimates(rows, cases, device)
         notes += [*device.notes, *_note_latency(graph, device, optimizer)]
     for row in rows:
-        row["fits"] = _decide_fit(row, limit, device)
+        row["fits"], row["fits_why"] = _decide_fit(row, limit, device)
     known = [row for row in rows if row["latency_ms"] and row["fits"] != "does not fit"]
+    timed = device is not None and "latency" in device.targets
     best = max(known, key=lambda row: row["batch"] / row["latency_ms"]) if known else None
     return {
         "network": graph.name,
@@ -63,7 +67,9 @@ def answer_questions(
         "rows": rows,
         "largest_batch_that_fits": max((row["batch"] for row in rows if row["fits"] == FITS), default=None),
         "best_batch_for_throughput": best and best["batch"],
-        "cannot_tell": [] if device and "latency" in device.targets else ["latency: no device model"],
+        "cannot_tell": [] if timed else [f"latency: {_NO_MODEL}"],
+        "latency_why": None if timed else _NO_MODEL,
+        "extrapolations": beyond,
         "notes": notes,
     }
 
@@ -84,8 +90,10 @@ def simulate_row(case: StepCase) -> dict[str, Any]:
 
 
 def _add_estimates(
-    rows: list[dict[str, Any]], cases: Sequence[StepCase], device: DeviceModel, notes: list[str]
-) -> None:
+    rows: list[dict[str, Any]], cases: Sequence[StepCase], device: DeviceModel
+) -> list[dict[str, Any]]:
+    """Fill rows with what the device model says; gives of each target how far it had to reach."""
+    beyond = []
     for target, key in (("memory", "process_bytes"), ("latency", "latency_ms")):
         model = device.targets.get(target)
         if model is None:
@@ -107,9 +115,8 @@ def _add_estimates(
                 row["process_bytes_unbounded"] = max(wanted, row[key])
         if estimate.extrapolated.any() and model.reach.places.size:
             outside = len({number for case in cases for number in model.reach.find_outside(case)})
-            notes.append(
-                f"{target}: extrapolated, {outside} of 56 features lie beyond everything that was measured"
-            )
+            beyond.append({"target": target, "features_outside": outside, "features": _FEATURES})
+    return beyond
 
 
 def _note_latency(graph: LayerGraph, device: DeviceModel, optimizer: str) -> Iterator[str]:
@@ -131,13 +138,15 @@ def _note_latency(graph: LayerGraph, device: DeviceModel, optimizer: str) -> Ite
         yield f"latency: with the optimizer of the device model's steps, not {optimizer.title()}'s update"
 
 
-def _decide_fit(row: dict[str, Any], limit: float | None, device: DeviceModel | None) -> str:
+def _decide_fit(
+    row: dict[str, Any], limit: float | None, device: DeviceModel | None
+) -> tuple[str, str | None]:
+    """One of four words; where it cannot be told, why."""
     if limit is None:
-        return "cannot tell: no memory limit"
+        return _CANNOT_TELL, "no memory limit"
     if row["process_bytes"] is None:  # the allocator's share alone: a process needs more
         unknown = "the device model has no measured memory" if device else "no device model"
-        return "does not fit" if row["reserved_bytes"] > limit else f"cannot tell: {unknown}"
+        return ("does not fit", None) if row["reserved_bytes"] > limit else (_CANNOT_TELL, unknown)
     lower, upper = row["process_bytes_interval"]
-    return decide_fit(
-        row.get("process_bytes_unbounded") or row["process_bytes"], limit, log(upper / lower) / 2
-    )
+    wanted = row.get("process_bytes_unbounded") or row["process_bytes"]
+    return decide_fit(wanted, limit, log(upper / lower) / 2), None

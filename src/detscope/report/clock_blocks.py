@@ -10,6 +10,7 @@ from detscope.report.colours import BLUE, GREY, ORANGE, PINK, RED, SKY, YELLOW, 
 from detscope.report.figures import CANNOT_TELL, number, percent, with_unit
 from detscope.report.model import Axis, Block, Chart, Column, Fact, Facts, Table, Value
 
+# why a device stands idle: its words and its colour, the same in every view
 IDLE_CAUSES = {
     "data": ("waiting for data", ORANGE),
     "synchronisation": ("synchronisation", RED),

@@ -64,6 +64,12 @@ def paler(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
+def is_dark(colour: str) -> bool:
+    """Whether white letters read better on a colour than black ones."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 120
+
+
 def shown_name(name: str) -> str:
     """A stage as people say it: roi_heads becomes RoI heads."""
     words = name.replace("_", " ")

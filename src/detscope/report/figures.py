@@ -78,8 +78,3 @@ def count(value: float | str | None) -> str:
     if not is_number(value):
         return number(value)
     return f"{value / 1e6:,.1f} M" if value >= 100_000 else f"{value:,.0f}"
-
-
-def category_name(category: str) -> str:
-    """A category of memory as people read it."""
-    return "optimizer state" if category == "optimizer" else category

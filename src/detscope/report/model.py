@@ -110,16 +110,22 @@ class Series:
 
 @dataclass(frozen=True)
 class Tree:
-    """Parts of a whole and their parts; a value is a part's own, without those below it."""
+    """Parts of a whole and their parts; a value is a part's own, without those below it.
+
+    Trees that are choices of one chart have the same parts.
+    """
 
     ids: Sequence[str]
     labels: Sequence[str]
     parents: Sequence[str]
-    values: Sequence[float]
+    values: Sequence[float | None]  # None: not known, drawn without a size of its own
     colours: Sequence[str]
     unit: str = ""
     whole: str = "the whole"  # what shares are of
     shape: Literal["icicle", "treemap"] = "icicle"
+    totals: Sequence[float | None] = ()  # of parts with those below them, as they are told; else sums
+    shares: Sequence[float | None] = ()  # of the whole, as they are told; else of the sum
+    details: Sequence[str] = ()  # said of each part in the place of total, self and share
 
 
 @dataclass(frozen=True)

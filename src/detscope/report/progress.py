@@ -168,12 +168,13 @@ class BarProgress:
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
-        self._console.print(f"note: {printable(text)}", markup=False, soft_wrap=True)
+        self._console.print(f"note: {printable(text)}", markup=False)
 
     def finish(self) -> None:
-        """Draw the last state and leave it standing."""
+        """Leave work that did not come to its end standing; of the rest its results will speak."""
         if self._bar is not None:
             self._draw(self._clock())
+            self._bar.live.transient = self._total is not None and self._done >= self._total
             self._bar.stop()
             self._bar = None
 

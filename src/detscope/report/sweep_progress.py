@@ -45,6 +45,10 @@ class OutcomeLike(Protocol):
     def status_text(self) -> str:
         """The same with its reason."""
 
+    @property
+    def latency_why(self) -> str | None:
+        """Why the measured latency cannot be used; None where it can, or was not asked for."""
+
 
 @dataclass
 class _Line:
@@ -55,6 +59,7 @@ class _Line:
     failed: int = 0
     skipped: int = 0
     began: float = 0.0
+    last_end: float = 0.0  # when the last trial ended
     now: str = ""
 
     def line_text(self, device: str, clock: float) -> str:
@@ -64,10 +69,15 @@ class _Line:
         parts += [f"{self.skipped} skipped", f"{left} left"]
         tried = self.done + self.failed
         if left and tried:
-            parts.append(f"ETA {duration_text((clock - self.began) / tried * left)}")
+            parts.append(f"ETA {duration_text(self._time_left(clock, tried, left))}")
         elif not left:
             parts.append(f"in {duration_text(clock - self.began)}")
         return "  ".join(parts + ([f"now {self.now}"] if left and self.now else []))
+
+    def _time_left(self, clock: float, tried: int, left: int) -> float:
+        """By the mean of trials that ended; counts down, and stands still while one takes longer."""
+        each = (self.last_end - self.began) / tried
+        return max(each * (left - 1), each * left - (clock - self.last_end))
 
 
 @dataclass
@@ -77,6 +87,7 @@ class SweepLines:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     clock: Callable[[], float] = time.monotonic
     quiet: bool = False
+    unusable: int = 0  # rows whose latency cannot be used
     _lines: dict[str, _Line] = field(default_factory=dict)
     _failures: list[str] = field(default_factory=list)
     _next: float = 0.0
@@ -100,8 +111,11 @@ class SweepLines:
         if not final:
             self.add_note(f"{prepared.trial.describe_trial()}: {outcome.status_text}; tried again")
             return
+        if outcome.kind != "skipped":
+            line.last_end = self.clock()
         if outcome.kind == "ok":
             line.done += 1
+            self._warn_of_latency(prepared, outcome)
         elif outcome.kind == "skipped":
             line.skipped += 1
         else:
@@ -110,6 +124,12 @@ class SweepLines:
             self._failures = [*self._failures, words][-_FAILURES_SHOWN:]
             self._say_line(f"failed: {words}")
         self.redraw_lines()
+
+    def _warn_of_latency(self, prepared: PreparedLike, outcome: OutcomeLike) -> None:
+        """A row whose latency nobody can use is told while it can still be measured again."""
+        if outcome.latency_why is not None:
+            self.unusable += 1
+            self._say_line(f"note: {printable(prepared.trial.describe_trial())}: {outcome.latency_why}")
 
     def redraw_lines(self) -> None:
         """Draw if it is time to."""
@@ -125,6 +145,11 @@ class SweepLines:
         """The last state stays."""
         self._show_lines(self.clock())
         self._drawn = 0
+        if self.unusable:
+            self.add_note(
+                f"{self.unusable} rows are of no use for latency, `fit` will leave their latency out:"
+                " measure them again on a quiet machine"
+            )
 
     def _say_line(self, text: str) -> None:
         if not self.quiet:

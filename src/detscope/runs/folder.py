@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from detscope.errors import InputError
 from detscope.runs.atomic import storage_error
+
+MOST_CANDIDATES = 8  # that are named where several runs fit
+_ID = re.compile(r"[0-9a-f]{4}")  # that ends the name of a run
 
 
 def create_run_folder(parent: Path, verb: str, model: str) -> Path:
@@ -55,19 +60,52 @@ def run_folders(parent: Path) -> list[Path]:
         ) from error
 
 
+def short_name(folder: Path, parent: Path = Path("runs")) -> str:
+    """The shortest that `find_run` takes for this run from the current folder: `a2ec`, else its path."""
+    try:
+        if folder.resolve().parent != parent.resolve():
+            return _path_from_here(folder)
+        beside = [path.name for path in run_folders(parent)]
+    except (OSError, InputError):
+        return str(folder)
+    return short_names([*beside, folder.name])[folder.name]
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name of a run its last part, or if others share it its first part, or all of it."""
+    distinct = set(names)
+    heads = Counter(name.split("-")[0] for name in distinct)
+    tails = Counter(name.split("-")[-1] for name in distinct)
+    found = {}
+    for name in distinct:
+        head, tail = name.split("-")[0], name.split("-")[-1]
+        fits = sum(other.startswith(tail) or other.endswith(tail) for other in distinct)
+        alone = tails[tail] == 1 and fits == 1 and _ID.fullmatch(tail)
+        found[name] = tail if alone else head if heads[head] == 1 and head else name
+    return found
+
+
+def _path_from_here(folder: Path) -> str:
+    try:
+        return str(folder.relative_to(Path.cwd()))
+    except ValueError:
+        return str(folder)
+
+
 def find_run(name: str | None, parent: Path = Path("runs")) -> Path:
-    """A run by path, name, beginning of a name, or the latest."""
+    """A run by path, name, beginning or end of a name, or the latest."""
     if not name:
         name = "latest"
     for candidate in (Path(name), parent / name):
         if os.path.lexists(candidate / "run.json"):
             return candidate.resolve()
-    matches = [path for path in run_folders(parent) if path.name.startswith(name)] if parent.is_dir() else []
+    matches = runs_named(name, parent)
     if len(matches) == 1:
         return matches[0].resolve()
     if len(matches) > 1:
-        names = ", ".join(match.name for match in matches[:4])
-        raise InputError(f"{name!r} fits {len(matches)} runs: {names}", "give more of the name")
+        names = ", ".join(match.name for match in matches[:MOST_CANDIDATES])
+        more = f" and {len(matches) - MOST_CANDIDATES} more" if len(matches) > MOST_CANDIDATES else ""
+        raise InputError(f"{name!r} fits {len(matches)} runs: {names}{more}", "give more of the name")
     if name == "latest":
         raise InputError(f"no run in {parent}", "make one: detscope train tiny_fasterrcnn --steps 20")
     if os.path.isdir(name):  # noqa: PTH112  (a Path raises where the name is too long)
@@ -75,3 +113,10 @@ def find_run(name: str | None, parent: Path = Path("runs")) -> Path:
             f"{name} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
         )
     raise InputError(f"no run named {name!r} in {parent}", "list them: detscope runs")
+
+
+def runs_named(name: str, parent: Path = Path("runs")) -> list[Path]:
+    """Runs whose name begins or ends with this."""
+    if not name or not parent.is_dir():
+        return []
+    return [path for path in run_folders(parent) if path.name.startswith(name) or path.name.endswith(name)]

@@ -21,6 +21,18 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _FRAMES = 16
 
 
+WIDEST_INTERVAL = 0.5  # over the median: beyond it a latency says more about the machine's other work
+
+
+def explain_unusable_latency(low: float | None, middle: float, high: float | None) -> str | None:
+    """Why a measured latency cannot be learnt from; None where it can."""
+    if low is None or high is None:
+        return "too few steps to know its latency (measure.max_seconds)"
+    if (high - low) / middle > WIDEST_INTERVAL:
+        return f"the interval of its latency is wider than {100 * WIDEST_INTERVAL:.0f} % (a busy machine?)"
+    return None
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one attempt."""
@@ -37,6 +49,17 @@ class Outcome:
     def status_text(self) -> str:
         """`ok`, `crashed (SIGKILL)`, ..."""
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
+
+    @property
+    def latency_why(self) -> str | None:
+        """Why the measured latency cannot be used; None where it can, or was not measured."""
+        middle = self.result.get("step_ms")
+        if self.kind != "ok" or not middle:
+            return None
+        why = explain_unusable_latency(
+            self.result.get("step_low_ms"), float(middle), self.result.get("step_high_ms")
+        )
+        return None if why is None else f"of no use for latency: {why}"
 
 
 def is_open(status: str) -> bool:

@@ -29,8 +29,8 @@ WORTH_SAYING = 0.005  # of the peak
 def advise_on_time(summary: RunSummary, settings: Mapping[str, Any] | None = None) -> list[Advice]:
     """What would make the step shorter, largest estimated gain first."""
     case = Case(summary, settings or {})
-    if not case.step_ms:
-        return []
+    if not case.step_ms and (summary.device_use is None or summary.device_use.idle is None):
+        return []  # neither a step nor a device's window to save anything of
     found = [
         msgspec.structs.replace(advice, rule=rule.name)
         for rule in parts_of("advice", AdviceRule)
@@ -54,7 +54,25 @@ def advise_on_memory(run: Run, account: MemoryAccount) -> list[Advice]:
         for rule in parts_of("advice", AdviceRule)
         if rule.memory is not None and (advice := rule.memory(case)) is not None
     ]
-    return sorted(found, key=lambda advice: -(advice.saves_bytes or 0))
+    found = [_set_measured(advice, account) for advice in found]
+    return sorted(found, key=lambda advice: -(_best_saving(advice) or 0))
+
+
+def _set_measured(advice: Advice, account: MemoryAccount) -> Advice:
+    """What --try measured of this advice, beside what the replay expects."""
+    tried = next((row for row in account.tried if row.variant == advice.rule), None)
+    if tried is None or tried.measured_saving_bytes is None:
+        return advice
+    return msgspec.structs.replace(
+        advice,
+        measured_bytes=int(tried.measured_saving_bytes),
+        measured_peak_bytes=int(tried.peak_bytes) if tried.peak_bytes is not None else None,
+        measured_step_ratio=tried.step_ratio,
+    )
+
+
+def _best_saving(advice: Advice) -> int | None:
+    return advice.saves_bytes if advice.measured_bytes is None else advice.measured_bytes
 
 
 def spans_on_clock(run: Run) -> pl.DataFrame:

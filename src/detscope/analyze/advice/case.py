@@ -43,6 +43,9 @@ class Advice(Figure, frozen=True, kw_only=True):
     saves_bytes: int | None = None  # of the peak, by replay of this run's own step
     saves_share: float | None = None  # of the peak
     peak_bytes: int | None = None  # afterwards
+    measured_bytes: int | None = None  # of the peak, where --try ran it: then this holds, not the replay
+    measured_peak_bytes: int | None = None  # afterwards, measured
+    measured_step_ratio: float | None = None  # of the step's time, after over before, measured
     at_most: bool = False  # the saving is an upper bound
     worth: bool = True  # worth a line
     costs: str = ""  # what is lost by it
@@ -115,6 +118,12 @@ class Case:
                 shares += phase.share * max(0.0, 1 - idle)
         return shares
 
+    def idle_share(self, cause: str) -> float:
+        """Share of the device's window in which it stood idle for this cause; 0 where it is not known."""
+        use = self.summary.device_use
+        causes = use.idle.causes if use is not None and use.idle is not None else ()
+        return next((one.share or 0.0 for one in causes if one.name == cause), 0.0)
+
     def read_setting(self, dotted: str, default: Any = None) -> Any:
         """A setting of the run."""
         section, _, key = dotted.partition(".")
@@ -162,7 +171,7 @@ class Case:
             title=title,
             evidence=evidence + (f" Assumes that {assumes}." if assumes else ""),
             gain_share=gain_share,
-            gain_ms=gain_share * self.step_ms,
+            gain_ms=gain_share * self.step_ms if self.step_ms else None,
             settings=tuple(SettingValue(key=key, value=value) for key, value in settings.items()),
             how="" if settings else in_code,
             command=self.rerun_with(settings),

@@ -12,7 +12,7 @@ from detscope.analyze.device.figures import DeviceUse
 from detscope.analyze.device.processor import ThreadUse, thread_figures
 from detscope.analyze.device.verdict import say_bound
 from detscope.analyze.figure import Figure
-from detscope.analyze.memory.figures import MemoryAccount
+from detscope.analyze.memory.figures import MemoryAccount, category_name
 from detscope.analyze.stats import percent
 from detscope.runs.reader import Run
 
@@ -101,7 +101,9 @@ def _judge_memory(memory: MemoryAccount) -> str:
     if not known:
         return f"the peak of allocated memory is {size}"
     top = max(known, key=lambda category: category.bytes)
-    return f"the peak of allocated memory is {size}, {percent(top.bytes / peak)} of it {top.name}"
+    return (
+        f"the peak of allocated memory is {size}, {percent(top.bytes / peak)} of it {category_name(top.name)}"
+    )
 
 
 def _judge_counters(cores: CoreUse) -> str:

@@ -34,6 +34,7 @@ class RooflinePoint(Figure, frozen=True, kw_only=True):
     flops_per_byte: float  # arithmetic intensity
     gflops_per_s: float  # what it reaches
     share_of_roof: float | None  # of what the machine can do at this intensity
+    above: Literal["arithmetic", "memory"] | None = None  # the roof that it seems to lie above
 
 
 class Roofline(Figure, frozen=True, kw_only=True):
@@ -109,7 +110,13 @@ def _place_module(
     if not flops or not moved or ms is None or ms < LEAST_MS:
         return None
     speed, intensity = flops / ms * 1e3, flops / moved
-    roof = min(peak["peak_flops_per_s"], intensity * peak["bandwidth_bytes_per_s"]) if peak else None
+    roof, above = None, None
+    if peak:
+        roof = min(peak["peak_flops_per_s"], intensity * peak["bandwidth_bytes_per_s"])
+        if speed > peak["peak_flops_per_s"]:  # no cache explains that: the roof is too low
+            above = "arithmetic"
+        elif speed > roof:
+            above = "memory"
     return RooflinePoint(
         path=module.path,
         direction=direction,
@@ -119,4 +126,5 @@ def _place_module(
         flops_per_byte=intensity,
         gflops_per_s=speed / 1e9,
         share_of_roof=speed / roof if roof else None,
+        above=above,  # type: ignore[arg-type]
     )

@@ -149,6 +149,11 @@ class OutOfMemory(Figure, frozen=True, kw_only=True):
     command: str | None  # that runs it
 
 
+def category_name(category: str) -> str:
+    """A category of memory as people read it, in every view."""
+    return "optimizer state" if category == "optimizer" else category
+
+
 class TriedAdvice(Figure, frozen=True, kw_only=True):
     """A piece of memory advice that was followed."""
 

@@ -31,7 +31,7 @@ def warmup_length(durations: Sequence[float]) -> int:
     if len(values) < 6:
         return 0
     settled = values[len(values) // 2 :]
-    limit = _upper_limit(settled)
+    limit = upper_limit(settled)
     count = 0
     while count < len(values) // 2 and values[count] > limit:
         count += 1
@@ -42,11 +42,12 @@ def outlier_indices(durations: Sequence[float]) -> list[int]:
     """Steps far above the rest; they are listed with what was special about them."""
     if len(durations) < 6:
         return []
-    limit = _upper_limit(np.asarray(durations, dtype=float))
+    limit = upper_limit(np.asarray(durations, dtype=float))
     return [index for index, value in enumerate(durations) if value > limit]
 
 
-def _upper_limit(values: np.typing.NDArray[np.float64]) -> float:
+def upper_limit(values: np.typing.NDArray[np.float64]) -> float:
+    """What lies above it is far from the rest."""
     middle = float(np.median(values))
     deviation = 1.4826 * float(np.median(np.abs(values - middle)))
     return middle + max(OUTLIER_WIDTHS * deviation, OUTLIER_LEAST * middle)

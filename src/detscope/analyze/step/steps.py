@@ -69,6 +69,22 @@ class Outlier(Figure, frozen=True, kw_only=True):
     why: str  # all that in words
 
 
+class SideSteps(Figure, frozen=True, kw_only=True):
+    """Steps of another scale: recorded with more than the step's figures, and so slower or faster."""
+
+    mode: str  # ops: under the operator profiler; memory: with every block of memory
+    n: int  # steps
+    p50: float  # median of their wall time, ms
+    times_median: float  # how many times the median step
+
+    @property
+    def words(self) -> str:
+        """`3 operator steps, which took 1.4 times the median step`."""
+        kind = "operator" if self.mode == "ops" else self.mode
+        many = f"{self.n} {kind} step{'' if self.n == 1 else 's'}"
+        return f"{many}, which took {self.times_median:.2g} times the median step"
+
+
 class WarmupFigures(Figure, frozen=True, kw_only=True):
     """Steps before measuring began."""
 
@@ -227,6 +243,18 @@ def _find_growth(steps: pl.DataFrame, typical: TypicalSteps) -> dict[int, tuple[
         own[phase] += wall_ns / 1e6
     growth = {number: {phase: own[phase] - usual[phase] for phase in PHASES} for number, own in times.items()}
     return {number: max(own.items(), key=lambda item: item[1]) for number, own in growth.items()}
+
+
+def side_steps(steps: pl.DataFrame, typical: TypicalSteps) -> tuple[SideSteps, ...]:
+    """Steps beside the measured ones that other figures are made of, with their own scale."""
+    found = []
+    for mode in ("ops", "memory"):
+        chosen = steps.filter((pl.col("phase") == "step") & (pl.col("mode") == mode))
+        middle = median([ns / 1e6 for ns in chosen["wall_ns"].to_list()])
+        if middle is not None and mode != typical.mode and typical.p50_ms:
+            times = middle / typical.p50_ms
+            found.append(SideSteps(mode=mode, n=chosen.height, p50=middle, times_median=times))
+    return tuple(found)
 
 
 def warmup_figures(steps: pl.DataFrame, typical: TypicalSteps) -> WarmupFigures:

@@ -15,6 +15,7 @@ from detscope.cli.flags import (
     OverridesFlag,
     PassBatchSizeFlag,
     QuietFlag,
+    find_config,
 )
 from detscope.cli.output import JsonFlag, present, read_finished, stdout_kept_clean
 from detscope.errors import UsageError
@@ -40,7 +41,12 @@ def evaluate(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file; else the run's, or .config/config.toml."),
+        typer.Option(
+            "--config",
+            metavar="FILE|RUN",
+            callback=find_config,
+            help="TOML file, or a run's; else .config/config.toml.",
+        ),
     ] = None,
     overrides: OverridesFlag = None,
     batch_size: PassBatchSizeFlag = None,

@@ -10,6 +10,7 @@ import typer
 from detscope.cli.flags import (
     BadDataFlag,
     ConfigFlag,
+    DataFlag,
     DeviceFlag,
     ImageSizeFlag,
     LevelFlag,
@@ -19,17 +20,24 @@ from detscope.cli.flags import (
     OutFlag,
     OverridesFlag,
     PassBatchSizeFlag,
-    PrecisionFlag,
     QuietFlag,
     TensorboardFlag,
     VerboseFlag,
     WeightsFlag,
 )
-from detscope.cli.measure.nsight import BatchSizesFlag, NsightFlag, WindowFlag
+from detscope.cli.measure.nsight import NsightFlag, WindowFlag
 from detscope.cli.measure.nsight import asked as nsight_asked
 from detscope.cli.measure.nsight import measure as measure_nsight
-from detscope.cli.output import JsonFlag, present, read_finished, say_settings, stdout_kept_clean
-from detscope.errors import UsageError
+from detscope.cli.output import (
+    JsonFlag,
+    present,
+    print_json,
+    read_finished,
+    say_settings,
+    show_sections,
+    stdout_kept_clean,
+)
+from detscope.errors import TrialsFailedError, UsageError
 
 if TYPE_CHECKING:
     from detscope.config.load import LoadedSettings
@@ -47,6 +55,7 @@ def infer(
     ] = None,
     config: ConfigFlag = None,
     overrides: OverridesFlag = None,
+    data: DataFlag = None,
     on_bad_data: BadDataFlag = None,
     weights: WeightsFlag = None,
     image_size: ImageSizeFlag = None,
@@ -54,8 +63,13 @@ def infer(
     repeat: Annotated[str | None, typer.Option(metavar="N", help="Passes over the images.")] = None,
     batch_size: PassBatchSizeFlag = None,
     device: DeviceFlag = None,
-    precision: PrecisionFlag = None,
-    threads: Annotated[str | None, typer.Option(metavar="N", help="CPU threads.")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="PRECISION", help="fp32, bf16 or fp16; several, with commas, are a scan."),
+    ] = None,
+    threads: Annotated[
+        str | None, typer.Option(metavar="N", help="CPU threads; several, with commas, are a scan.")
+    ] = None,
     score: Annotated[
         str | None, typer.Option(metavar="S", help="Draw detections above it; else 0.7.")
     ] = None,
@@ -69,7 +83,9 @@ def infer(
     tensorboard: TensorboardFlag = False,
     nsight: NsightFlag = None,
     window: WindowFlag = None,
-    batch_sizes: BatchSizesFlag = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Scan batch sizes: one table, picture and CSV.")
+    ] = None,
     out: OutFlag = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -81,12 +97,14 @@ def infer(
     from detscope.config.load import load_settings
 
     model, given = _split(model, images or [], model_name)
+    if data is not None and given:
+        raise UsageError("--data and IMAGES exclude each other", "leave one of them out")
     flags: dict[str, object] = {
         "model.name": model,
         "model.weights": weights,
         "data.on_bad_data": on_bad_data,
         "model.image_size": image_size,
-        "inference.images": given or None,
+        "inference.images": given or (None if data is None else [data]),
         "inference.limit": limit,
         "inference.repeat": repeat,
         "inference.batch_size": batch_size,
@@ -101,6 +119,15 @@ def infer(
         "record.memory": memory or None,
         "output.runs": out,
     }
+    if nsight is None and (batch_sizes or any("," in text for text in (threads or "", precision or ""))):
+        if window is not None:
+            raise UsageError("--window belongs to --nsight", "add --nsight systems or --nsight compute")
+        lists = _split_lists(flags, batch_sizes)
+        choices = [load_settings(config, overrides or (), {**flags, **one}) for one in lists]
+        if verbose:
+            say_settings(choices[0])
+        _scan(choices, quiet=quiet, as_json=json)
+        return
     loaded = load_settings(config, overrides or (), flags)
     if verbose:
         say_settings(loaded)
@@ -124,6 +151,58 @@ def _split(model: str | None, images: list[str], named: str | None) -> tuple[str
     from detscope.sessions.infer.inference import names_images
 
     return (None, [model, *images]) if names_images(model) else (model, images)
+
+
+def _split_lists(flags: dict[str, object], batch_sizes: str | None) -> list[dict[str, object]]:
+    """Every combination of what was given with commas, as flags of one run; twice the same is once."""
+    from itertools import product
+
+    if batch_sizes is not None and flags["inference.batch_size"] is not None:
+        raise UsageError("--batch-size and --batch-sizes exclude each other", "leave one of them out")
+    given = {
+        "inference.precision": flags["inference.precision"],
+        "inference.threads": flags["inference.threads"],
+        "inference.batch_size": batch_sizes or flags["inference.batch_size"],
+    }
+    lists = []
+    for key, text in given.items():
+        parts = dict.fromkeys(part.strip() for part in str(text).split(",")) if text is not None else (None,)
+        if "" in parts:
+            raise UsageError(f"{text!r} has an empty place between its commas", "as in 1,2,4")
+        lists.append([(key, part) for part in parts])
+    return [dict(choice) for choice in product(*lists)]
+
+
+def _scan(choices: list[LoadedSettings], *, quiet: bool, as_json: bool) -> None:
+    """Measure all combinations, write table, picture and page, show the table."""
+    from detscope.report.progress import make_progress
+    from detscope.report.verbs.scan import scan_sections, write_scan, write_scan_csv
+    from detscope.sessions.infer.scan import run_scan, scan_folder
+
+    progress, first = make_progress(quiet=quiet), choices[0].settings
+    folder = scan_folder(first.output.runs, first.model.name)
+    with stdout_kept_clean(as_json or quiet):
+        try:
+            scan = run_scan(
+                [one.settings for one in choices],
+                progress=progress,
+                notes=choices[0].notes,
+                keep=lambda known: write_scan_csv(known, folder),
+            )
+        finally:
+            progress.finish()
+    paths = write_scan(scan, folder)
+    if as_json:
+        print_json(scan)
+    elif quiet:
+        print(paths[0])
+    else:
+        show_sections(scan_sections(scan))
+        print("\n".join(f"{path.suffix[1:]:12} {path}" for path in paths))
+    failed = [row for row in scan.rows if row.run is None]
+    if failed:
+        many = f"{len(failed)} of {len(scan.rows)} combinations gave nothing"
+        raise TrialsFailedError(many, "their reasons are in the table")
 
 
 def _measure(loaded: LoadedSettings, *, quiet: bool, keep_stdout_clean: bool) -> Path:

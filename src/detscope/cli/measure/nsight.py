@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detscope.cli.output import print_json, stdout_kept_clean, table_console
+from detscope.cli.output import print_json, show_sections, stdout_kept_clean
 from detscope.errors import TrialsFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -60,10 +60,9 @@ def measure(
     elif quiet:
         print("\n".join(str(trial.run) for trial in trials if trial.run))
     else:
-        from detscope.report.render.terminal import print_sections
         from detscope.report.verbs.nsight import nsight_sections
 
-        print_sections(nsight_sections(result), table_console())
+        show_sections(nsight_sections(result))
     failed = [trial for trial in trials if trial.run is None]
     if failed:
         sizes = ", ".join(str(trial.batch_size) for trial in failed)

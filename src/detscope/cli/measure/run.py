@@ -32,7 +32,7 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let nothing behind `-m MODULE` be taken for an option of ours."""
-        return super().parse_args(ctx, self._with_end_of_options(ctx, args))
+        return super().parse_args(ctx, self._with_end_of_options(ctx, list(args)))
 
     def _with_end_of_options(self, ctx: Any, args: list[str]) -> list[str]:
         with_value = {
@@ -43,10 +43,19 @@ class RunCommand(TyperCommand):
         }
         position = 0
         while position < len(args) and args[position].startswith("-") and args[position] not in ("-", "--"):
+            args[position] = self._spell_json(args[position], args[position + 1 : position + 2])
             if args[position] == "-m":
                 return [*args[: position + 2], "--", *args[position + 2 :]]
             position += 2 if args[position] in with_value else 1
         return args
+
+    @staticmethod
+    def _spell_json(option: str, following: list[str]) -> str:
+        """`--json FILE` was how `--json-file FILE` was spelled; no script ends in .json."""
+        if option.startswith("--json="):
+            return f"--json-file={option.removeprefix('--json=')}"
+        names_file = following and following[0].endswith(".json")
+        return "--json-file" if option == "--json" and names_file else option
 
 
 def run(
@@ -72,7 +81,11 @@ def run(
     ] = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures into FILE as JSON.")
+        bool, typer.Option("--json", help="Print JSON on standard output, after what the script prints.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json-file", metavar="FILE", help="Write it into FILE instead (-: standard output)."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write nothing of our own to stderr.")] = False,
 ) -> None:
@@ -86,8 +99,7 @@ def run(
         raise UsageError("no script", "detscope run SCRIPT [ARGS]..., or detscope run -m MODULE [ARGS]...")
     name, arguments = (module, given) if module is not None else (given[0], given[1:])
     target = find_target(name, tuple(arguments), is_module=module is not None)
-    if json is not None and not json.absolute().parent.is_dir():
-        raise UsageError(f"--json {json}: there is no folder {json.absolute().parent}", "make it first")
+    target_file = _find_json_file(json, json_file)
     require_package("torch")  # here: the script's own failure to import it would be a traceback
     options = make_options(
         out=out,
@@ -98,7 +110,17 @@ def run(
         script=name if target.is_module else Path(name).name,
         command=target.command,
     )
-    raise ScriptRequested(target, options, quiet, None if json is None else json.absolute())
+    raise ScriptRequested(target, options, quiet, target_file)
+
+
+def _find_json_file(json: bool, json_file: Path | None) -> Path | None:
+    """Where the figures go: `-` is standard output; a file by its whole path, as a script may move."""
+    if json_file is None or str(json_file) == "-":
+        return Path("-") if json or json_file is not None else None
+    whole = json_file.absolute()
+    if not whole.parent.is_dir():
+        raise UsageError(f"--json-file {json_file}: there is no folder {whole.parent}", "make it first")
+    return whole
 
 
 def start(request: ScriptRequested) -> None:

@@ -23,6 +23,7 @@ from detscope.cli.flags import (
     PrecisionFlag,
     QuietFlag,
     TensorboardFlag,
+    ThreadsFlag,
     VerboseFlag,
     WeightsFlag,
 )
@@ -49,6 +50,7 @@ def train(
     num_workers: Annotated[str | None, typer.Option(metavar="N", help="Loader processes.")] = None,
     device: DeviceFlag = None,
     precision: PrecisionFlag = None,
+    threads: ThreadsFlag = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Measured steps, warm-up apart.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Passes over the data.")] = None,
     eval_every: Annotated[
@@ -97,6 +99,7 @@ def train(
         "training.num_workers": num_workers,
         "training.device": device,
         "training.precision": precision,
+        "training.threads": threads,
         "training.steps": steps,
         "training.num_epochs": epochs,
         "training.seed": seed,

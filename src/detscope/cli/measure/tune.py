@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from detscope.cli.flags import ConfigFlag, DataFlag, DeviceFlag, ModelArgument, OutFlag, OverridesFlag
 from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
 
 
 def tune(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A name of `detscope models`, or file.py:factory.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file to start from.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: section.key=value; repeatable."),
-    ] = None,
+    model: ModelArgument = None,
+    config: ConfigFlag = None,
+    overrides: OverridesFlag = None,
     budget: Annotated[str, typer.Option(metavar="TIME", help="How long to try: 90s, 5m, 1h.")] = "5m",
     steps: Annotated[
         str | None, typer.Option(metavar="N", help="Measured steps of each try; else 20.")
     ] = None,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
+    data: DataFlag = None,
+    device: DeviceFlag = None,
+    out: OutFlag = None,
     json: JsonFlag = False,
 ) -> None:
     """Try the advice of a run, one change at a time, between runs of the base; write the best as a config."""
@@ -35,7 +30,13 @@ def tune(
     from detscope.sessions.tune import parse_budget, run_tuning
 
     seconds = parse_budget(budget)
-    flags = {"model.name": model, "training.steps": steps or "20", "output.runs": out}
+    flags: dict[str, object] = {
+        "model.name": model,
+        "training.steps": steps or "20",
+        "data.name": data,
+        "training.device": device,
+        "output.runs": out,
+    }
     loaded = load_settings(config, overrides or (), flags)
     progress = make_progress(quiet=False)
     with stdout_kept_clean(True):

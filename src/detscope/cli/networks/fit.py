@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
+from detscope.cli.output import (
+    JsonFlag,
+    is_stdout,
+    output_path,
+    print_json,
+    show_sections,
+    stdout_kept_clean,
+)
+from detscope.errors import UsageError
 
 FilesArgument = Annotated[
     list[Path] | None,
@@ -22,7 +30,12 @@ LayerTimesFlag = Annotated[
     Path | None, typer.Option("--layer-times", metavar="CSV", help="What a --microbench kept.")
 ]
 TargetFlag = Annotated[str, typer.Option("--target", metavar="LIST", help="memory, latency or both.")]
-StageFlag = Annotated[str, typer.Option("--stage", metavar="STAGE", help="training or inference.")]
+WorkloadFlag = Annotated[
+    str,
+    typer.Option(
+        "--workload", "--stage", metavar="WORK", help="training or inference; --stage is its old name."
+    ),
+]
 WhereFlag = Annotated[
     str | None,
     typer.Option(
@@ -32,10 +45,12 @@ WhereFlag = Annotated[
 
 
 def fit(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the model goes.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where the model goes (-: standard output).")
+    ],
     files: FilesArgument = None,
     target: TargetFlag = "memory,latency",
-    stage: StageFlag = "training",
+    stage: WorkloadFlag = "training",
     method: Annotated[
         str, typer.Option("--method", metavar="METHOD", help="auto, trees, physical or hybrid.")
     ] = "auto",
@@ -63,25 +78,28 @@ def fit(
     from detscope.report.verbs.fitting import fit_sections
     from detscope.sessions.fit.fitting import FitRequest, run_fit
 
-    asked = FitRequest(
-        files or [],
-        out,
-        target,
-        stage,
-        method,
-        device,
-        where,
-        microbench,
-        microbench_seconds,
-        layer_times,
-        transfer,
-    )
-    with stdout_kept_clean(json), told_meanwhile() as told:
-        found = msgspec.convert(run_fit(asked, told), FitResult)
+    if json and is_stdout(out):
+        raise UsageError("--out - and --json exclude each other", "standard output can hold one of them")
+    with output_path(out, ".model") as path:
+        asked = FitRequest(
+            files or [],
+            path,
+            target,
+            stage,
+            method,
+            device,
+            where,
+            microbench,
+            microbench_seconds,
+            layer_times,
+            transfer,
+        )
+        with stdout_kept_clean(json), told_meanwhile() as told:
+            found = msgspec.convert(run_fit(asked, told), FitResult)
     if json:
         print_json(found)
     else:
-        show_sections(fit_sections(found))
+        show_sections(fit_sections(found), to_stderr=is_stdout(out))
 
 
 @contextmanager

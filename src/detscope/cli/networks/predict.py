@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
+from detscope.cli.output import (
+    JsonFlag,
+    check_picture,
+    is_stdout,
+    output_path,
+    print_json,
+    show_sections,
+    stdout_kept_clean,
+)
 
 
 def predict(
@@ -31,7 +39,13 @@ def predict(
         str | None, typer.Option("--memory-limit", metavar="SIZE", help="8GiB, 512MiB; else the device's.")
     ] = None,
     stage: Annotated[
-        str | None, typer.Option("--stage", metavar="STAGE", help="training, the default, or inference.")
+        str | None,
+        typer.Option(
+            "--workload",
+            "--stage",
+            metavar="WORK",
+            help="training, the default, or inference; --stage is its old name.",
+        ),
     ] = None,
     optimizer: Annotated[
         str | None,
@@ -39,7 +53,9 @@ def predict(
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option("--picture", metavar="FILE", help="Draw it: latency, memory, what fits; .png or .svg."),
+        typer.Option(
+            "--picture", metavar="FILE", help="Draw it: latency, memory, what fits; .png, .svg or -."
+        ),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -48,11 +64,9 @@ def predict(
     Of a run: its own network, predicted beside what was measured, and kept in the run for its report.
     """
     from detscope.analyze.prediction import read_prediction
-    from detscope.report.render.picture import check_picture_name
     from detscope.sessions.predict.prediction import PredictRequest, find_named_run, run_predict
 
-    if picture is not None:
-        check_picture_name(picture)
+    check_picture(picture, as_json=json)
     asked = PredictRequest(network, device_model, batch_sizes, memory_limit, image_size, stage, optimizer)
     run = find_named_run(network)
     with stdout_kept_clean(json):
@@ -68,10 +82,12 @@ def predict(
 
         from detscope.report.verbs.prediction_charts import draw_prediction
 
-        found = msgspec.structs.replace(found, picture=str(draw_prediction(found, picture)))
+        with output_path(picture, ".png") as path:
+            draw_prediction(found, path)
+        found = msgspec.structs.replace(found, picture=str(picture))
     if json:
         print_json(found)
         return
     from detscope.report.verbs.prediction import prediction_sections
 
-    show_sections(prediction_sections(found))
+    show_sections(prediction_sections(found), to_stderr=is_stdout(picture))

@@ -10,18 +10,26 @@ import typer
 from detscope.cli.networks.fit import (
     FilesArgument,
     LayerTimesFlag,
-    StageFlag,
     TargetFlag,
     WhereFlag,
+    WorkloadFlag,
     told_meanwhile,
 )
-from detscope.cli.output import JsonFlag, print_json, show_sections, stdout_kept_clean
+from detscope.cli.output import (
+    JsonFlag,
+    check_picture,
+    is_stdout,
+    output_path,
+    print_json,
+    show_sections,
+    stdout_kept_clean,
+)
 
 
 def score(
     files: FilesArgument = None,
     target: TargetFlag = "memory,latency",
-    stage: StageFlag = "training",
+    stage: WorkloadFlag = "training",
     method: Annotated[
         str, typer.Option("--method", metavar="LIST", help="auto, trees, physical, hybrid.")
     ] = "auto,trees",
@@ -38,7 +46,7 @@ def score(
     layer_times: LayerTimesFlag = None,
     picture: Annotated[
         Path | None,
-        typer.Option("--picture", metavar="FILE", help="Predicted against measured; .png or .svg."),
+        typer.Option("--picture", metavar="FILE", help="Predicted against measured; .png, .svg or -."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -47,12 +55,10 @@ def score(
 
     from detscope.analyze.fitting import ScoreResult
     from detscope.analyze.prediction import PredictionPoint
-    from detscope.report.render.picture import check_picture_name
     from detscope.report.verbs.fitting import score_sections
     from detscope.sessions.fit.score import ScoreRequest, run_score
 
-    if picture is not None:
-        check_picture_name(picture)
+    check_picture(picture, as_json=json)
     asked = ScoreRequest(
         files or [],
         target,
@@ -71,8 +77,10 @@ def score(
         from detscope.report.verbs.prediction_charts import draw_scores
 
         points = msgspec.convert(scored["points"], list[PredictionPoint])
-        found = msgspec.structs.replace(found, picture=str(draw_scores(points, picture)))
+        with output_path(picture, ".png") as path:
+            draw_scores(points, path)
+        found = msgspec.structs.replace(found, picture=str(picture))
     if json:
         print_json(found)
     else:
-        show_sections(score_sections(found))
+        show_sections(score_sections(found), to_stderr=is_stdout(picture))

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from detscope.cli.output import JsonFlag, print_json, show_sections
+from detscope.cli.examples import examples_of
+from detscope.cli.groups import WholeLinesGroup
+from detscope.cli.networks.fit import WorkloadFlag
+from detscope.cli.output import JsonFlag, is_stdout, output_path, print_json, show_sections
 from detscope.errors import TrialsFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ _ISOLATIONS = ("process", "batch")
 _FORMATS = ("csv", "parquet", "older")
 
 
-class PlanOrVerb(TyperGroup):
+class PlanOrVerb(WholeLinesGroup):
     """`detscope sweep plan.toml` means `detscope sweep run plan.toml`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,7 +43,7 @@ sweep = typer.Typer(
 StoreArgument = Annotated[Path, typer.Argument(metavar="DB", help="The store of a sweep.")]
 
 
-@sweep.command()
+@sweep.command(epilog=examples_of("sweep run"))
 def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="TOML file with axes; see docs/sweeps.md.")],
     dry_run: Annotated[
@@ -96,7 +98,7 @@ def run(
         )
 
 
-@sweep.command()
+@sweep.command(epilog=examples_of("sweep status"))
 def status(store: StoreArgument, json: JsonFlag = False) -> None:
     """Tell how far a sweep is and what it has measured; also while it runs."""
     from detscope.sweep.status import summarize_store
@@ -107,10 +109,10 @@ def status(store: StoreArgument, json: JsonFlag = False) -> None:
     _present_sweep(store, found, json)
 
 
-@sweep.command()
+@sweep.command(epilog=examples_of("sweep merge"))
 def merge(
     stores: Annotated[list[Path], typer.Argument(metavar="DB...", help="Two or more stores.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The new store.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The new store (-: standard output).")],
     json: JsonFlag = False,
 ) -> None:
     """Bring stores of several machines together; late duplicates are kept apart."""
@@ -118,7 +120,10 @@ def merge(
 
     from detscope.sweep.exchange import merge_stores as merged
 
-    done = merged(stores, out)
+    with output_path(out, ".db") as path:
+        done = merged(stores, path)
+    if is_stdout(out):
+        return
     if json:
         print_json({**asdict(done), "path": str(done.path)})
         return
@@ -126,12 +131,13 @@ def merge(
     print(f"{done.rows} rows in {done.path}{apart}\nnext: detscope sweep status {done.path}")
 
 
-@sweep.command()
+@sweep.command(epilog=examples_of("sweep export"))
 def export(
     store: StoreArgument,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="csv, parquet or older.")] = "csv",
     out: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The file, or for older the folder, to write.")
+        Path | None,
+        typer.Option(metavar="PATH", help="The file (-: standard output), or for older the folder."),
     ] = None,
 ) -> None:
     """Write the results as CSV, as Parquet, or as the files of the older toolflow."""
@@ -139,18 +145,23 @@ def export(
         raise UsageError(f"--format {form!r} is not one of {', '.join(_FORMATS)}", "try --format csv")
     from detscope.sweep.exchange import export_rows as write
 
-    for path in write(store, form, out):
-        print(path)
+    if out is None or not is_stdout(out):
+        print("\n".join(str(path) for path in write(store, form, out)))
+        return
+    if form == "older":
+        raise UsageError("--out -: the older toolflow has several files", "name a folder")
+    with output_path(out, f".{form}") as path:
+        write(store, form, path)
 
 
-@sweep.command("import")
+@sweep.command("import", epilog=examples_of("sweep import"))
 def import_(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Files of the older toolflow, or their folders.")
     ],
     store: Annotated[Path, typer.Option(metavar="DB", help="The store they go to; made if not there.")],
     device: Annotated[str, typer.Option(metavar="NAME", help="The device they were measured on.")] = "older",
-    stage: Annotated[str, typer.Option(metavar="STAGE", help="training or inference.")] = "training",
+    stage: WorkloadFlag = "training",
     json: JsonFlag = False,
 ) -> None:
     """Read memory and latency files of the older toolflow into a store."""
@@ -180,7 +191,7 @@ def _present_sweep(store: Path, status: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(summary)
     else:
-        show_sections([*sections, *place_sections(summary)])
+        show_sections([*sections, *place_sections(summary)], more=f"detscope report {store} has every trial")
 
 
 def _draw_pictures(sections: Sequence[Section | Absent], folder: Path) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, print_json, show_sections
+from detscope.cli.output import JsonFlag, print_json, table_console
 
 
 def runs(
@@ -15,10 +15,12 @@ def runs(
     model: Annotated[str | None, typer.Option(metavar="TEXT", help="Only models whose name has it.")] = None,
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Only runs on it.")] = None,
     since: Annotated[str | None, typer.Option(metavar="DATE", help="Only runs from this day on.")] = None,
-    sort: Annotated[str, typer.Option(metavar="KEY", help="time, model, device, status or verb.")] = "time",
+    sort: Annotated[
+        str, typer.Option(metavar="KEY", help="time, ms, model, device, status or verb.")
+    ] = "time",
     json: JsonFlag = False,
 ) -> None:
-    """List recorded runs."""
+    """List recorded runs, the newest first: an id that every verb takes, and what each cost."""
     from detscope.analyze.run_list import list_runs
     from detscope.errors import InputError
     from detscope.report.verbs.run_list import run_list_sections
@@ -29,4 +31,6 @@ def runs(
     if json:
         print_json(rows)
     else:
-        show_sections(run_list_sections(rows))
+        from detscope.report.render.terminal import print_sections
+
+        print_sections(run_list_sections(rows), table_console())  # a list is as long as it is

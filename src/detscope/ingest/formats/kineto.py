@@ -117,12 +117,12 @@ def recognize_head(head: bytes, path: Path) -> bool:
 
 def read_trace(path: Path, sink: Sink) -> None:
     """Read a trace into the sink's tables."""
-    text, collector = TraceText(), EventCollector(sink.add_count)
+    text, collector = TraceText(), EventCollector(sink.add_count, sink.add_damage)
     suspects: set[str] = set()
     counters: list[CounterEvent] = []
     most, limit_name = RecordedFile(path).find_event_limit()
     for batch in read_batches(path, text):
-        collector.add_batch(decode_events(batch, text, sink.add_count))
+        collector.add_batch(decode_events(batch, text, sink.add_damage))
         if not collector.batch_is_plain and any(word in batch for word in _SUSPECT_WORDS):
             suspects |= {key.decode("ascii", "replace") for key in _SUSPECT_KEY.findall(batch)[:1000]}
         if collector.batch_has_counters:
@@ -130,7 +130,7 @@ def read_trace(path: Path, sink: Sink) -> None:
         if collector.kept + len(counters) > most:
             text.stopped = limit_name
             break
-    metadata = read_metadata(text, sink.add_count)
+    metadata = read_metadata(text, sink.add_damage)
     facts = select_facts(metadata)
     keys = find_private_keys(metadata)
     for place, texts in (("names of events", collector.names), ("Call stack", collector.stacks)):
@@ -144,7 +144,7 @@ def read_trace(path: Path, sink: Sink) -> None:
             "but think before passing the file on"
         )
         sink.info["private_keys"] = [key[:60] for key in keys[:100]]
-    sink.add_count("unreadable bytes skipped", text.skipped_bytes)
+    sink.add_damage("unreadable bytes skipped", text.skipped_bytes)
     for category, count in collector.unknown.items():
         sink.add_count(f"events of category {category} not understood", count)
     if collector.unknown_on_device:

@@ -467,7 +467,7 @@ def read_listings(path: Path, sink: Sink) -> None:
         table.add_listing(listing)
         sink.add_count("lines that are no part of a listing", listing.log_lines)
         sink.add_count("rows of rules, without a metric", listing.rule_rows)
-        sink.add_count("rows that are cut or damaged", listing.bad_rows)
+        sink.add_damage("rows that are cut or damaged", listing.bad_rows)
     if reader.is_forbidden:
         sink.add_note(f"Nsight Compute reported {PERMISSION}: it was not allowed to read counters")
     table.write_rows()

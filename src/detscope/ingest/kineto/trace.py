@@ -51,7 +51,7 @@ _MOST_FORWARD_THREADS = 64
 class EventCollector:
     """Takes batches of events and hands out columns."""
 
-    def __init__(self, count: Callable[[str, int], None]) -> None:
+    def __init__(self, count: Callable[[str, int], None], damage: Callable[[str, int], None]) -> None:
         self.names, self.threads = ValueNumbers(), ValueNumbers()
         self.shapes, self.stacks = ValueNumbers({b"": 0}), ValueNumbers({"": 0})
         self.events = 0
@@ -61,6 +61,7 @@ class EventCollector:
         self.batch_has_counters = False  # they are read again, with all their arguments
         self.batch_is_plain = False  # nothing but what the profiler writes by itself, with known keys
         self._count = count
+        self._damage = damage  # counts what is broken, not only left out
         self._parts: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._open: dict[int, list[tuple[AnyEvent, int]]] = defaultdict(list)
 
@@ -87,7 +88,7 @@ class EventCollector:
             if role == "mark":
                 self._pair_marks(events)
             elif role == "no phase":
-                self._count("events without ph dropped", len(events))
+                self._damage("events without ph dropped", len(events))
             elif role == "ignored":
                 self._count_unknown(events)
             elif role != "counters":
@@ -113,7 +114,7 @@ class EventCollector:
             stack = self._open[self.threads[(event.pid, event.tid)]]
             start = find_time_ns(event)
             if start is None:
-                self._count("events without ts dropped", 1)
+                self._damage("events without ts dropped", 1)
             elif event.ph == "B":
                 stack.append((event, start))
                 self.kept += 1
@@ -136,9 +137,9 @@ class EventCollector:
         timed = starts != NO_TIME
         lasting = np.isfinite(walls) & (walls < _LARGEST_US)
         backward = walls < 0
-        self._count("events without ts dropped", int((~timed).sum()))
-        self._count("events without dur dropped", int((timed & ~lasting).sum()))
-        self._count("events with negative dur dropped", int((timed & lasting & backward).sum()))
+        self._damage("events without ts dropped", int((~timed).sum()))
+        self._damage("events without dur dropped", int((timed & ~lasting).sum()))
+        self._damage("events with negative dur dropped", int((timed & lasting & backward).sum()))
         usable = timed & lasting & ~backward
         if not usable.all():
             events = [event for event, good in zip(events, usable.tolist(), strict=True) if good]

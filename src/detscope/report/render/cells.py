@@ -1,4 +1,4 @@
-"""Table cells: text for people, and the value they are sorted by."""
+"""Table cells: text for people, and how it is set."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from detscope.report.model import Column, Table, Value
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what is sorted by, and how it is set."""
+    """What is shown, and how long the bar behind it is, in per cent."""
 
     text: str
-    sort: str
-    css: str
-    share: float | None = None
+    share: int = 0
 
 
 def cells_of(table: Table) -> list[list[Cell]]:
@@ -29,11 +27,22 @@ def cells_of(table: Table) -> list[list[Cell]]:
 def cell_of(value: Value, column: Column) -> Cell:
     """One cell; absent is said, never shown as zero."""
     if column.kind in ("text", "code", "sentence"):
-        text = ABSENT if value is None else plain(value)
-        return Cell(text, text.lower(), column.kind)
+        return Cell(ABSENT if value is None else plain(value))
     if not is_number(value):
-        return Cell(plain(value) if isinstance(value, str) else ABSENT, "", "figure")
-    return Cell(_figure(value, column.kind), repr(float(value)), "figure", _bar(value, column.kind))
+        return Cell(plain(value) if isinstance(value, str) else ABSENT)
+    share = round(max(0.0, min(1.0, value)) * 100) if column.kind == "share" else 0
+    return Cell(_figure(value, column.kind), share)
+
+
+def row_names(table: Table) -> list[str]:
+    """The end of each row's address: its first cell, with a number where several have the same."""
+    seen: dict[str, int] = {}
+    names = []
+    for row in table.rows:
+        name = "_".join(plain("" if row[0] is None else row[0]).split()) or "row"
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name}~{seen[name]}")
+    return names
 
 
 def _figure(value: float, kind: str) -> str:
@@ -46,7 +55,3 @@ def _figure(value: float, kind: str) -> str:
     if kind == "count":
         return f"{value:,.0f}" if float(value).is_integer() else number(value)
     return number(value, 3 if kind == "score" else None)
-
-
-def _bar(value: float, kind: str) -> float | None:
-    return round(max(0.0, min(1.0, value)) * 100, 1) if kind == "share" else None

@@ -6,15 +6,25 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
-from detscope.report.model import Absent, Chart, Section
-from detscope.report.render.cells import cells_of
-from detscope.report.render.plotly import chart_json
+from markupsafe import Markup
+
+from detscope.report.model import Absent, Block, Chart, Pipeline, Section, Table, Tree
+from detscope.report.render.cells import cells_of, row_names
+from detscope.report.render.charts.drawing import DrawnChart, Json, draw_chart
 from detscope.runs.standard_json import as_standard_json
 
 _STATIC = Path(__file__).parent / "static"
+_ALWAYS = ("report.css", "report.js")
+# what a block's template needs beside it: a page carries the files of the blocks it has, and no other
+_ASSETS = {
+    "chart": ("chart.css", "chart.js"),
+    "tree": ("tree.js",),
+    "cards": ("picture.js",),
+    "timeline": ("timeline.css", "timeline.js"),
+}
+UNFOLDED_ROWS = 12  # of a table that no chart has told already
 
 
 def render_page(
@@ -30,9 +40,11 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["inert_json"] = inert_json
     sections = [section for section in sections if not section.brief_only]
-    library, own = _plotly(), (_STATIC / "report.js").read_text(encoding="utf-8")
-    charts = {block.id: chart_json(block) for s in sections for block in s.blocks if isinstance(block, Chart)}
+    blocks = [block for section in sections for block in section.blocks]
+    charts = {block.id: draw_chart(block) for block in blocks if isinstance(block, Chart)}
+    styles, scripts = _collect_assets(blocks)
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
@@ -40,27 +52,73 @@ def render_page(
         absent=absent,
         made=made,
         cells_of=cells_of,
-        style=(_STATIC / "report.css").read_text(encoding="utf-8"),
-        plotly=library,
-        script=own,
-        data=_json_inside_html(charts),
-        policy=_policy(library, own),
+        row_names=row_names,
+        charts=charts,
+        unfolded=_find_unfolded(sections),
+        styles=styles,
+        scripts=scripts,
+        data=_collect_data(charts, blocks),
+        policy=_write_policy(scripts),
     )
 
 
-def _json_inside_html(value: object) -> str:
-    """JSON that cannot end its script element, whatever the names in it."""
+def inert_json(value: object) -> Markup:
+    """JSON for a script element that it cannot end, whatever the names in it."""
     text = json.dumps(as_standard_json(value), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _plotly() -> str:
-    """Plotly's own file; nothing of its Python part is imported."""
-    text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+def _collect_assets(blocks: Sequence[Block]) -> tuple[list[Markup], list[Markup]]:
+    """Style sheets and scripts, each once, in the order of their first use."""
+    names = dict.fromkeys(_ALWAYS)
+    for block in blocks:
+        names |= dict.fromkeys(_ASSETS.get(block.template, ()))
+        if isinstance(block, Chart) and isinstance(block.content, Tree):
+            names |= dict.fromkeys(_ASSETS["tree"])
+    texts = {name: Markup((_STATIC / name).read_text(encoding="utf-8")) for name in names}
+    styles, scripts = (
+        [text for name, text in texts.items() if name.endswith(end)] for end in (".css", ".js")
+    )
+    return styles, scripts
 
 
-def _policy(*scripts: str) -> str:
+def _collect_data(charts: dict[str, DrawnChart], blocks: Sequence[Block]) -> dict[str, Json]:
+    """What scripts need beyond the text of the page: values of pictures, figures of tables in full."""
+    told = {name: drawn.data for name, drawn in charts.items() if drawn.data is not None}
+    figures: dict[str, Json] = {}
+    for block in blocks:
+        if isinstance(block, Table) and block.full and block.rows:
+            columns = [
+                [_shorten(row[index]) for row in block.rows]
+                if column.kind not in ("text", "code", "sentence")
+                else None
+                for index, column in enumerate(block.columns)
+            ]
+            figures[block.id] = columns
+    return {"charts": told, "figures": figures}
+
+
+def _shorten(value: str | float | None) -> Json:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def _find_unfolded(sections: Sequence[Section]) -> set[str]:
+    """Tables that are open at first: what a picture above has told already stays folded."""
+    found = set()
+    for section in sections:
+        pictured, first = False, True
+        for block in section.blocks:
+            pictured = pictured or isinstance(block, Chart | Pipeline)
+            if isinstance(block, Table) and block.full:
+                if not pictured and (first or len(block.rows) <= UNFOLDED_ROWS):
+                    found.add(block.id)
+                first = False
+    return found
+
+
+def _write_policy(scripts: Sequence[str]) -> str:
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (

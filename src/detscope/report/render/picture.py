@@ -185,7 +185,7 @@ def _draw_tree(axes: Axes, tree: Tree) -> None:
     below: dict[str, list[int]] = {}
     for index, parent in enumerate(tree.parents):
         below.setdefault(parent, []).append(index)
-    whole = [float(value) for value in tree.values]
+    whole = [float(value or 0) for value in tree.values]
     for index in reversed(range(len(tree.ids))):  # children stand behind their parents
         whole[index] += sum(whole[child] for child in below.get(tree.ids[index], ()))
     depth = 1 + max((_depth_of(tree, index) for index in range(len(tree.ids))), default=0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from detscope.analyze.drawing import ReportData
 from detscope.report.model import Absent, Section
@@ -18,12 +18,16 @@ class SectionPart:
     name: str
     order: int  # of all sections, smallest on top
     make: MakeSection
+    order_in: Mapping[str, int] = field(default_factory=dict)  # verb -> its place there
+    unasked: tuple[str, ...] = ()  # verbs whose runs cannot have it: its absence is no gap there
 
 
 def make_sections(data: ReportData) -> tuple[list[Section], list[Absent]]:
-    """Sections with data, and those without, which say why."""
+    """Sections with data in the order of the run's verb, and those without, which say why."""
     from detscope.parts import parts_of
 
-    made = [part.make(data) for part in parts_of("sections", SectionPart)]
-    found = [section for section in made if isinstance(section, Section)]
-    return found, [section for section in made if isinstance(section, Absent)]
+    verb = data.summary.verb or ""
+    parts = sorted(parts_of("sections", SectionPart), key=lambda part: part.order_in.get(verb, part.order))
+    made = [(part, part.make(data)) for part in parts]
+    found = [section for _, section in made if isinstance(section, Section)]
+    return found, [why for part, why in made if isinstance(why, Absent) and verb not in part.unasked]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from detscope.analyze.accuracy import KINDS, AccuracyFigures, CocoFigures, Evaluation, UncoveredData
+from detscope.analyze.accuracy import (
+    KINDS,
+    AccuracyFigures,
+    CocoFigures,
+    Evaluation,
+    UncoveredData,
+)
 from detscope.analyze.curve import RATE, training_curve
 from detscope.analyze.drawing import ReportData, thinned
 from detscope.analyze.schema import field_comments
+from detscope.report.blocks.accuracy import class_charts, curve_blocks
 from detscope.report.colours import PALETTE
 from detscope.report.figures import number, percent
 from detscope.report.model import (
@@ -28,7 +35,7 @@ from detscope.report.model import (
 )
 from detscope.report.sections import SectionPart
 
-MOST_PICTURES, PICTURE_WIDTH = 6, 420
+MOST_PICTURES, PICTURE_WIDTH, WORST_WIDTH = 6, 420, 640
 BRIEF_EPOCHS, BRIEF_WORST = 20, 5
 UNDEFINED = "undefined"
 _CLASS_FIGURES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "ar_100")
@@ -51,29 +58,43 @@ _CHARTS_WITH_FILES = ("curve", "modules", "memory_timeline", "memory_peak")
 def section(data: ReportData) -> Section | Absent:
     """How right it is, and how it became so."""
     accuracy = data.summary.accuracy
-    pictures = _small_pictures(data.run.folder)
-    blocks = [*_course_blocks(data), *_evaluation_blocks(accuracy)]
-    if accuracy is not None and accuracy.evaluation is None:
-        blocks += _training_tables(accuracy)
-    if pictures:
-        blocks.append(Pictures(pictures))
+    pictures = _small_pictures(data.run.folder, accuracy.evaluation if accuracy is not None else None)
+    drawn = [Pictures(pictures)] if pictures else []
+    if accuracy is not None and accuracy.evaluation is not None:
+        blocks = [*_evaluation_blocks(accuracy, accuracy.evaluation, drawn)]
+    else:
+        blocks = [
+            *_course_blocks(data),
+            *(_training_tables(accuracy) if accuracy is not None else ()),
+            *drawn,
+        ]
     if not blocks:
         return Absent("Accuracy", "train with --eval-every, or run detscope eval")
     definition = (
         "COCO's average precision: AP is the mean over overlaps 0.50 to 0.95, AP50 that at 0.50; undefined"
         " where a class has no ground truth."
     )
-    return Section("accuracy", "Accuracy", _headline(data), definition if accuracy else "", blocks)
+    short = "Accuracy" if data.summary.verb != "infer" else "Detections"  # nobody said what is right
+    return Section("accuracy", short, _headline(data), definition if accuracy else "", blocks)
 
 
 def _headline(data: ReportData) -> str:
     accuracy, loss = data.summary.accuracy, data.summary.loss
+    if accuracy is not None and accuracy.evaluation is not None:
+        return _evaluated_headline(accuracy, accuracy.evaluation)
     if accuracy is not None and accuracy.ap50 is not None:
         whole = f", AP {accuracy.ap:.3f}" if accuracy.ap is not None else ""
         return f"AP50 {accuracy.ap50:.3f}{whole} on images it did not train on"
     if loss is not None and loss.first is not None and loss.last is not None:
         return f"The loss went from {loss.first:.3g} to {loss.last:.3g}; accuracy was not evaluated"
     return "What it found"
+
+
+def _evaluated_headline(accuracy: AccuracyFigures, found: Evaluation) -> str:
+    about = found.data
+    many = f"{number(about.images, 0)} images" if about is not None and about.images is not None else "images"
+    split = f", split {about.split}" if about is not None and about.split else ""
+    return f"AP50 {_figure_text(accuracy.ap50)}, AP {_figure_text(accuracy.ap)} on {many}{split}"
 
 
 def _course_blocks(data: ReportData) -> Iterator[Block]:
@@ -178,13 +199,23 @@ def _figure_text(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.3f}"
 
 
-def _evaluation_blocks(accuracy: AccuracyFigures | None) -> Iterator[Block]:
-    found = accuracy.evaluation if accuracy is not None else None
-    if accuracy is None or found is None:
-        return
+def _evaluation_blocks(
+    accuracy: AccuracyFigures, found: Evaluation, drawn: Sequence[Pictures]
+) -> Iterator[Block]:
+    """Classes, the curve and the worst images first; then all of COCO's and VOC's figures."""
     left = tell_left_out(found.left_out)
     beside = f" (left out: {left})" if left else ""
     yield Facts(list(_evaluation_facts(found, left)))
+    yield from curve_blocks(found.coco_box)
+    yield from class_charts(found.coco_box.classes)
+    yield _classes_table(found, beside)
+    yield from drawn
+    if found.worst:
+        columns = [Column("image", "code"), Column("missed", "count"), Column("wrong", "count")]
+        columns += [Column("right", "count")]
+        worst: list[list[Value]] = [[row.file, row.missed, row.wrong, row.right] for row in found.worst]
+        caption = "The worst images; all are drawn in the run's folder"
+        yield Table("accuracy-worst", caption, columns, worst, brief_rows=BRIEF_WORST)
     kinds = {kind: figures for kind in KINDS if (figures := getattr(accuracy, kind)) is not None}
     meaning = field_comments(CocoFigures)
     columns = [Column("figure"), Column("of"), *(Column(KINDS[kind]) for kind in kinds)]
@@ -199,13 +230,6 @@ def _evaluation_blocks(accuracy: AccuracyFigures | None) -> Iterator[Block]:
             rows.append([_coco_word(name), meaning.get(name, ""), *texts])
     yield Table("accuracy-coco", f"COCO accuracy{beside}", columns, rows, brief_rows=len(rows))
     yield _voc_table(found, beside)
-    yield _classes_table(found, beside)
-    if found.worst:
-        columns = [Column("image", "code"), Column("missed", "count"), Column("wrong", "count")]
-        columns += [Column("right", "count")]
-        worst: list[list[Value]] = [[row.file, row.missed, row.wrong, row.right] for row in found.worst]
-        caption = "The worst images; all are drawn"
-        yield Table("accuracy-worst", caption, columns, worst, brief_rows=BRIEF_WORST)
 
 
 def _evaluation_facts(found: Evaluation, left: str) -> Iterator[Fact]:
@@ -275,25 +299,37 @@ def _classes_table(found: Evaluation, beside: str) -> Table:
     return Table("accuracy-by-class", caption, columns, rows, searchable=True, brief_rows=len(rows))
 
 
-def _small_pictures(folder: Path) -> list[tuple[str, str]]:
-    """A few of the drawn images, made small enough to travel inside the page."""
+def _small_pictures(folder: Path, found: Evaluation | None) -> list[tuple[str, str]]:
+    """A few of the drawn images, made small enough to travel inside the page; of an evaluation the worst."""
+    worst = [(row, folder / "worst" / row.picture) for row in (found.worst if found else ()) if row.picture]
+    if worst:
+        return [
+            (
+                f"{row.file}: {row.missed} missed, {row.wrong} wrong, {row.right} right",
+                _shrink_picture(path, WORST_WIDTH),
+            )
+            for row, path in worst[:MOST_PICTURES]
+            if path.is_file()
+        ]
     drawn = [
         path for path in sorted((folder / "pictures").glob("*.png")) if path.stem not in _CHARTS_WITH_FILES
     ]
-    drawn += sorted((folder / "pictures").glob("*.jpg")) + sorted((folder / "worst").glob("*.png"))
-    return [(path.stem, _shrink_picture(path)) for path in drawn[:MOST_PICTURES]]
+    drawn += sorted((folder / "pictures").glob("*.jpg"))
+    return [(path.stem, _shrink_picture(path, PICTURE_WIDTH)) for path in drawn[:MOST_PICTURES]]
 
 
-def _shrink_picture(path: Path) -> str:
+def _shrink_picture(path: Path, width: int) -> str:
     from io import BytesIO
 
     from PIL import Image
 
     with Image.open(path) as picture:
-        picture.thumbnail((PICTURE_WIDTH, PICTURE_WIDTH))
+        picture.thumbnail((width, width))
         target = BytesIO()
         picture.convert("RGB").save(target, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode()}"
 
 
-PART = SectionPart("accuracy", 140, section)
+PART = SectionPart(
+    "accuracy", 140, section, order_in={"eval": 12}, unasked=("infer", "import", "run", "record")
+)

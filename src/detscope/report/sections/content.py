@@ -32,7 +32,7 @@ LEAST_R2 = 0.1  # a line that explains less is not worth a row on a terminal
 _MEASURES = (
     ("boxes", 10, "annotated boxes"),
     ("proposals", 100, "proposals"),
-    ("detections", 100, "detections"),
+    ("detections", 100, "boxes found"),
     ("network_pixels", 1_000_000, "pixels in the network's input"),
 )
 
@@ -42,11 +42,14 @@ def section(data: ReportData) -> Section | Absent:
     content = data.content.filter(pl.col("mode").is_in(["recorded", "ops"]))
     found: list[tuple[int, ContentCost]] = []
     choices: list[tuple[str, Sequence[Series]]] = []
-    for column, per, name in _MEASURES:
+    infers = data.summary.verb == "infer"
+    for column, per, name in sorted(_MEASURES, key=lambda one: infers and one[0] != "detections"):
         pairs = [(float(x), float(y)) for x, y in content.select(column, "ms").drop_nulls().iter_rows()]
         if pairs:
             found.append((per, fit_cost(pairs, per, name)))
             choices.append((name, [_scatter_of(pairs[:MOST_POINTS], name)]))
+    known = {cost.measure for _, cost in found if cost.slope is not None}
+    choices.sort(key=lambda choice: choice[0] not in known)  # what never varied explains nothing
     if not choices:
         return Absent("Cost against content", "what was in the steps is not known")
     axes = Axis(), Axis("ms" if data.device_steps is None else "ms on the device", lowest=0)
@@ -128,4 +131,6 @@ def _slopes_table(
     return Table(name, caption, columns, rows, brief_rows=brief_rows)
 
 
-PART = SectionPart("content", 110, section)
+PART = SectionPart(
+    "content", 110, section, order_in={"infer": 18}, unasked=("eval", "import", "run", "record")
+)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from detscope.analyze.drawing import ReportData
+from detscope.analyze.step.latency import SummedStage
 from detscope.analyze.step.modules import StageFigures
-from detscope.report.colours import BACKWARD, FORWARD, shown_name, takes
+from detscope.report.colours import shown_name, takes
 from detscope.report.figures import number, percent
 from detscope.report.model import (
     Absent,
-    Axis,
     Block,
-    Chart,
     Column,
     Fact,
     Facts,
     Pipeline,
     PipeStage,
     Section,
-    Series,
     Table,
 )
 from detscope.report.sections import SectionPart
 
-_DEFINITION = (
-    "Stages from image to boxes; a stage holds its parts. Forward is wall time inside the stage, backward"
-    " the time the autograd engine spends on what the stage made."
-)
-_ON_DEVICE = "Both are the device's time, with what it stood idle in them; the host's is beside it."
+_DEFINITION = "Stages from image to boxes; a stage holds its parts. Times are wall time inside the stage"
+_BACKWARD = ", backward the time the autograd engine spends on what the stage made"
+_ON_DEVICE = " They are the device's, with what it stood idle in them; the host's are beside them."
 
 
 def section(data: ReportData) -> Section | Absent:
@@ -37,18 +33,26 @@ def section(data: ReportData) -> Section | Absent:
     top = [stage for stage in stages if stage.depth == 0 and stage.total_ms > 0]
     if not top:
         return Absent("The detector", "stages need --level modules and a detector whose family is known")
-    blocks: list[Block] = [_pipeline_of(top, stages), _stages_chart(top), _stages_table(stages)]
+    blocks: list[Block] = [_pipeline_of(top, stages), _stages_table(stages)]
+    facts = list(_summed_facts(data.summary.nms))
     other = next((stage for stage in stages if stage.in_model_ms is not None), None)
     if other is not None:
         parts = f"{number(other.in_model_ms)} ms in the model, {number(other.in_loop_ms)} ms in the loop"
-        blocks.append(Facts([Fact("other", parts)]))
-    return Section(
-        "detector",
-        "The detector",
-        _headline(top),
-        _DEFINITION if all(stage.clock == "host" for stage in stages) else f"{_DEFINITION} {_ON_DEVICE}",
-        blocks,
-    )
+        facts.append(Fact("other", parts))
+    if facts:
+        blocks.append(Facts(facts))
+    backward = _BACKWARD if any(stage.backward_ms for stage in stages) else ""
+    where = "" if all(stage.clock == "host" for stage in stages) else _ON_DEVICE
+    definition = f"{_DEFINITION}{backward}.{where}"
+    return Section("detector", "The detector", _headline(top), definition, blocks)
+
+
+def _summed_facts(nms: SummedStage | None) -> Iterator[Fact]:
+    """Suppression runs in two stages of some families: what it costs is one sum."""
+    if nms is not None:
+        where = f" in {len(nms.stages)} stages" if len(nms.stages) > 1 else ""
+        whole = f"{number(nms.ms)} ms{where}, {percent(nms.share)} of the step"
+        yield Fact("NMS", f"{whole}: {', '.join(nms.stages)}")
 
 
 def _headline(top: Sequence[StageFigures]) -> str:
@@ -80,21 +84,6 @@ def _pipeline_of(top: Sequence[StageFigures], stages: Sequence[StageFigures]) ->
     return Pipeline("Stages from image to boxes", boxes)
 
 
-def _stages_chart(top: Sequence[StageFigures]) -> Chart:
-    ordered = list(reversed(top))
-    names = [shown_name(stage.name) for stage in ordered]
-    lines = [
-        Series(name, values, names, colour, "bars", details=[f"{value:.3f} ms {name}" for value in values])
-        for name, values, colour in (
-            ("forward", [round(stage.forward_ms, 4) for stage in ordered], FORWARD),
-            ("backward", [round(stage.backward_ms, 4) for stage in ordered], BACKWARD),
-        )
-        if any(values)
-    ]
-    label = "Time of each stage, forward and backward"
-    return Chart("stages", label, lines, Axis("ms per step"), bars="group", height=70 + 46 * len(top))
-
-
 def _stages_table(stages: Sequence[StageFigures]) -> Table:
     columns = [
         Column("Stage", "code"),
@@ -110,15 +99,14 @@ def _stages_table(stages: Sequence[StageFigures]) -> Table:
         rows = [[*row, stage.idle_ms, stage.host_ms] for row, stage in zip(rows, stages, strict=True)]
     if any(stage.n for stage in stages):
         known = any(stage.p95 is not None for stage in stages)
-        columns += [Column("median ms", "ms"), Column("p95 ms", "ms", brief=known)]
+        columns += [Column("median ms", "ms"), *([Column("p95 ms", "ms")] if known else [])]
         columns += [Column("n", "count", brief=False)]
-        rows = [[*row, stage.p50, _tell_p95(stage), stage.n] for row, stage in zip(rows, stages, strict=True)]
+        rows = [
+            [*row, stage.p50, *([stage.p95] if known else []), stage.n]
+            for row, stage in zip(rows, stages, strict=True)
+        ]
     depth = [stage.depth for stage in stages]
     return Table("stages-table", "Stages and their parts", columns, rows, depth=depth, brief_rows=len(rows))
 
 
-def _tell_p95(stage: StageFigures) -> float | str | None:
-    return f"n/a ({stage.p95_why})" if stage.p95 is None and stage.p95_why else stage.p95
-
-
-PART = SectionPart("detector", 50, section)
+PART = SectionPart("detector", 50, section, unasked=("eval", "import"))

@@ -14,8 +14,9 @@ from detscope.analyze.device.processor import ProcessorUse
 from detscope.analyze.device.transfers import CopyRow
 from detscope.analyze.device.utilisation import Utilisation
 from detscope.analyze.drawing import ReportData, thinned
+from detscope.report.blocks.machine import telemetry_chart
 from detscope.report.clock_blocks import BY_MARKS, IDLE_CAUSES, clock_blocks, clock_title
-from detscope.report.colours import BLUE, GREEN, PALETTE, one_bar
+from detscope.report.colours import BLUE, GREEN, one_bar
 from detscope.report.figures import CANNOT_TELL, number, percent, with_unit
 from detscope.report.model import (
     BRIEF_ROWS,
@@ -35,7 +36,6 @@ from detscope.report.sections import SectionPart
 
 MOST_BLAMED, MOST_KERNELS, MOST_STEPS = 20, 40, 200
 _NOT_RECORDED = "device use needs --level ops on CUDA, or an imported trace"
-_SHOWN_TELEMETRY = ("cpu_percent", "utilisation", "gpu_utilisation")
 
 
 def section(data: ReportData) -> Section | Absent:
@@ -49,7 +49,10 @@ def section(data: ReportData) -> Section | Absent:
             limit = f" of the window of operators; the step is {data.summary.clocks.bound or 'not judged'}"
         definition = f"{use.utilisation.definition.kernels}. Copies are a figure of their own."
         clocks = data.summary.clocks  # where both are told, the operators' window is not what is judged
-        blocks = [*clock_blocks(clocks), *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
+        # by kernels the window tells the same, with copies apart: one picture of it is enough
+        twice = ("device-step", "device-step-table") if clocks.source == "kernels" else ()
+        told = [block for block in clock_blocks(clocks) if getattr(block, "id", "") not in twice]
+        blocks = [*told, *_use_blocks(use, use.utilisation, not clocks.agreement), cores]
         return Section(
             "device", "Device use", f"Kernels run {kernels} of the time{limit}", definition, blocks
         )
@@ -58,7 +61,7 @@ def section(data: ReportData) -> Section | Absent:
         title = "Counters of single kernels: how well they use the cores, not how busy the device is"
         blocks = [unknown, *_counter_tables(use.cores)]
         return Section("device", "Device use", title, use.cores.definition, blocks)
-    clocks, chart = data.summary.clocks, _telemetry_chart(data)
+    clocks, chart = data.summary.clocks, telemetry_chart(data)
     if clocks.clock == "device":
         blocks = [*clock_blocks(clocks), cores, *([chart] if chart else [])]
         return Section("device", "Device use", clock_title(clocks), BY_MARKS, blocks)
@@ -100,6 +103,10 @@ def _use_blocks(use: DeviceUse, busy: Utilisation, judged: bool) -> Iterator[Blo
         yield _copies_table(use.copies.rows)
     if use.cores is not None:
         yield from _counter_tables(use.cores)
+
+
+def _cause_words(name: str) -> str:
+    return IDLE_CAUSES[name][0] if name in IDLE_CAUSES else name
 
 
 def _to_ms(length_ns: float | None) -> float | None:
@@ -164,8 +171,8 @@ def _window_chart(busy: Utilisation, idle: IdleTime) -> Chart:
     parts = [("kernels", kernels, BLUE)]
     parts.append(("copies alone", max(0.0, window - kernels - sum(lost.values())), GREEN))
     parts += [
-        (f"idle: {name.replace('_', ' ')}", lost[name], colour)
-        for name, (_, colour) in IDLE_CAUSES.items()
+        (f"idle: {words}", lost[name], colour)
+        for name, (words, colour) in IDLE_CAUSES.items()
         if lost.get(name)
     ]
     label = "The device's time: kernels, copies, idle by cause"
@@ -189,7 +196,7 @@ def _figures_table(use: DeviceUse, busy: Utilisation, idle: IdleTime) -> Table:
     ]
     figures += [
         (
-            f"idle: {cause.name.replace('_', ' ')}",
+            f"idle: {_cause_words(cause.name)}",
             cause.share,
             cause.idle_ns,
             idle.window_ns,
@@ -245,7 +252,7 @@ def _blame_table(blame: Sequence[IdleBlame], per_step: bool) -> Table:
     for row in blame[:MOST_BLAMED]:
         where = [part for part in (row.module, row.inside, row.line) if part] or [row.runtime or "-"]
         spent_ms = row.idle_ms_per_step if per_step else row.idle_ms
-        body.append([row.call, row.cause, "; ".join(where), spent_ms, row.share, row.gaps])
+        body.append([row.call, _cause_words(row.cause), "; ".join(where), spent_ms, row.share, row.gaps])
     return Table("blame", "Who made the device wait", columns, body, brief_rows=BRIEF_ROWS)
 
 
@@ -285,8 +292,8 @@ def _steps_table(steps: Sequence[DeviceStep]) -> Table:
     several = len({(row.rank, row.device) for row in steps}) > 1
     columns = [Column("step", "count"), Column("rank", "count", brief=several)]
     columns += [Column("device", "count", brief=several), Column("ms", "ms"), Column("kernels", "share")]
-    columns += [Column("with copies", "share"), Column("data wait ms", "ms"), Column("sync ms", "ms")]
-    columns.append(Column("host late ms", "ms"))
+    columns += [Column("with copies", "share"), Column(f"{_cause_words('data')} ms", "ms")]
+    columns += [Column(f"{_cause_words(name)} ms", "ms") for name in ("synchronisation", "host")]
     body: list[list[Value]] = []
     for row in steps[:MOST_STEPS]:
         idle = row.idle_by_cause
@@ -378,20 +385,4 @@ def _cores_table(processor: ProcessorUse) -> Table:
     return Table("processor", "Cores in the place of a device", columns, body)
 
 
-def _telemetry_chart(data: ReportData) -> Chart | None:
-    """Utilisation over time as sampled: one line per source."""
-    table = data.run.table("telemetry")
-    times = table["time_ns"]
-    start = int(times.min() or 0) if table.height else 0  # type: ignore[arg-type]
-    lines: list[Series] = []
-    for (source, metric), part in table.group_by("source", "metric", maintain_order=True):
-        if metric in _SHOWN_TELEMETRY and not str(source).startswith("core:"):
-            at = [round((time_ns - start) / 1e9, 2) for time_ns in part["time_ns"].to_list()]
-            numbers, values = thinned(at, part["value"].to_list(), 400)
-            colour = PALETTE[len(lines) % len(PALETTE)]
-            lines.append(Series(f"{source} {metric}", numbers, values, colour))
-    axes = Axis("s"), Axis("% (100 = one core)", lowest=0)
-    return Chart("cpu-use", "Processor use over time", lines, *axes) if lines else None
-
-
-PART = SectionPart("device", 100, section)
+PART = SectionPart("device", 100, section, order_in={"import": 12}, unasked=("eval",))

@@ -23,13 +23,17 @@ def _file_facts(data: ReportData) -> Iterator[Fact]:
     for file in summary.files:
         remark = "  (open in ui.perfetto.dev)" if file.name == "trace" else ""
         yield Fact(file.name, path_from_here(file.path) + remark)
-    rerun = summary.rerun
+    yield Fact("next", next_command(data, shlex.quote(run)))
+
+
+def next_command(data: ReportData, run: str) -> str:
+    """What is worth typing now; `run` is what the shell gets for it."""
+    summary = data.summary
     if data.just_ended:
-        yield Fact("next", f"detscope report {shlex.quote(run)} --open")
-    elif summary.level != "ops" and rerun:
-        yield Fact("next", _with_operators(rerun.replace(summary.run, run)))
-    else:
-        yield Fact("next", f"detscope show {shlex.quote(run)} --json")
+        return f"detscope report {run} --open"
+    if summary.level != "ops" and summary.rerun:
+        return _with_operators(summary.rerun.replace(summary.run, path_from_here(summary.run)))
+    return f"detscope show {run} --json"
 
 
 def _with_operators(rerun: str) -> str:

@@ -49,4 +49,4 @@ def _file_facts(imported: ImportedFigures) -> Iterator[Fact]:
         yield Fact("steps", f"{imported.steps:,}")
 
 
-PART = SectionPart("imported", 5, section)
+PART = SectionPart("imported", 5, section, order_in={"import": 14})

@@ -98,4 +98,4 @@ def _workers_chart(loader: LoaderFigures) -> Chart:
     return Chart("workers-chart", label, lines, Axis("ms per batch"), height=height)
 
 
-PART = SectionPart("loader", 80, section)
+PART = SectionPart("loader", 80, section, unasked=("infer", "eval", "import"))

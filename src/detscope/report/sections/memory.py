@@ -7,10 +7,10 @@ from pathlib import PurePath
 
 from detscope.analyze.advice.case import Advice
 from detscope.analyze.drawing import ReportData
-from detscope.analyze.memory.figures import MemoryAccount, OutOfMemory, PassMemory
+from detscope.analyze.memory.figures import MemoryAccount, OutOfMemory, PassMemory, category_name
 from detscope.analyze.memory.timeline import MemoryTimeline, PeakTree, peak_tree, step_timeline
 from detscope.report.colours import CATEGORY_COLOURS, GREY, paler
-from detscope.report.figures import CANNOT_TELL, category_name, number, percent, with_unit
+from detscope.report.figures import CANNOT_TELL, number, percent, with_unit
 from detscope.report.model import (
     BRIEF_ROWS,
     Absent,
@@ -42,6 +42,7 @@ def section(data: ReportData) -> Section | Absent:
             return _section_of_pass(told)
         return Absent("Memory", (told and told.why) or "record it with --memory")
     blocks: list[Block] = [Facts(list(_peak_facts(account)), full=False)]
+    side = data.summary.find_side_steps("memory")
     timeline = step_timeline(data.run)
     if timeline is not None:
         blocks.append(_timeline_chart(timeline))
@@ -52,7 +53,7 @@ def section(data: ReportData) -> Section | Absent:
     blocks += [table for table in (_modules_table(account), _tensors_table(account)) if table.rows]
     blocks += [
         Facts(list(_level_facts(account))),
-        _advice_table(data.summary.advice),
+        advice_table(data.summary.advice),
         _tried_table(account),
     ]
     if account.oom is not None:
@@ -62,7 +63,8 @@ def section(data: ReportData) -> Section | Absent:
         "Memory",
         _headline(account),
         "Allocated bytes of live tensors, shared storage counted once; reserved (the allocator's) and"
-        " process memory are other figures and never mixed with it.",
+        " process memory are other figures and never mixed with it."
+        + (f" Moments are those of the {side.words}." if side is not None else ""),
         [block for block in blocks if not isinstance(block, Table) or block.rows],
     )
 
@@ -156,9 +158,9 @@ def _peak_chart(tree: PeakTree) -> Chart:
         inner = f"{category} {module}"
         add_box(category, category_name(category), "peak", colour, 0.0)
         shown = index < LEAVES_ON_THE_MAP
-        add_box(inner, module, category, paler(colour, 0.3), 0.0 if shown else size / 1e6)
+        add_box(inner, module, category, paler(colour, 0.3), 0.0 if shown else size)
         if shown:
-            add_box(f"{inner} {tensor} #{index}", tensor, inner, paler(colour, 0.55), round(size / 1e6, 4))
+            add_box(f"{inner} {tensor} #{index}", tensor, inner, paler(colour, 0.55), size)
     names = sorted(values, key=lambda name: (name != "peak", _depth_of(name, parents)))
     boxes = Tree(
         names,
@@ -166,7 +168,7 @@ def _peak_chart(tree: PeakTree) -> Chart:
         [parents[name] for name in names],
         [values[name] for name in names],
         [colours[name] for name in names],
-        "MB",
+        "bytes",
         "the peak",
         "treemap",
     )
@@ -245,21 +247,33 @@ def _level_text(size: int | None, why: str | None) -> str:
     return with_unit(size, "bytes") if size is not None else f"{CANNOT_TELL}: {why}"
 
 
-def _advice_table(advice: Sequence[Advice]) -> Table:
+def advice_table(advice: Sequence[Advice]) -> Table:
+    """What would lower the peak: estimated by replay, or measured where --try ran it."""
     chosen = [row for row in advice if row.about == "memory" and row.worth]
     columns = [Column("saves"), Column("peak", "bytes"), Column("advice", "sentence")]
     columns += [Column("costs", "sentence"), Column("how", "code")]
     rows: list[list[Value]] = [
         [
-            ("at most " if row.at_most else "") + with_unit(row.saves_bytes, "bytes"),
-            row.peak_bytes,
+            _tell_saving(row),
+            row.peak_bytes if row.measured_peak_bytes is None else row.measured_peak_bytes,
             row.title,
-            row.costs,
+            row.costs
+            if row.measured_step_ratio is None
+            else f"step {number(row.measured_step_ratio, 2)} x (measured); {row.costs}",
             row.how,
         ]
         for row in chosen
     ]
     return Table("memory-advice", "What would lower the peak", columns, rows, brief_rows=len(rows))
+
+
+def _tell_saving(row: Advice) -> str:
+    """What was measured stands in the place of what was estimated."""
+    if row.measured_bytes is None:
+        return ("at most " if row.at_most else "") + with_unit(row.saves_bytes, "bytes")
+    if row.measured_bytes < 0:
+        return f"nothing: {with_unit(-row.measured_bytes, 'bytes')} more (measured)"
+    return f"{with_unit(row.measured_bytes, 'bytes')} (measured)"
 
 
 def _tried_table(account: MemoryAccount) -> Table:
@@ -324,4 +338,4 @@ def _section_of_pass(told: PassMemory) -> Section:
     )
 
 
-PART = SectionPart("memory", 120, section)
+PART = SectionPart("memory", 120, section, unasked=("eval", "import"))

@@ -12,6 +12,29 @@ from detscope.report.model import Block, Column, Notes, Section, Table, Value
 from detscope.report.sections import SectionPart
 
 BRIEF_TELEMETRY = 16
+_TRAINS = ("train", "run", "record", "import")
+_INFERS = ("infer",)
+# definitions that only some verbs can need; all others are everybody's
+_VERBS_OF = {
+    "module backward_ms": _TRAINS,
+    "backward_attributed": _TRAINS,
+    "capacity_images_per_s": ("train", "run", "record"),
+    "demand_images_per_s": ("train", "run", "record"),
+    "receive_ms": ("train", "run", "record"),
+    "overhead_ratio": ("train", "infer", "run", "record"),
+    "latency_ms": _INFERS,
+    "decode": _INFERS,
+    "stages of an inference": _INFERS,
+    "first_image_ms": _INFERS,
+    "cost_against_content": _INFERS,
+    "memory of the pass": _INFERS,
+    "padding_share": ("train", "infer", "run", "record"),
+}
+# verbs in which no recorder of ours ran beside the steps
+_UNRECORDED = {
+    "import": "Another tool recorded it: what its recording cost is not in the file",
+    "eval": "Detections against ground truth, by the definitions of COCO and VOC",
+}
 Fact = str | int | float | bool | None | list["Fact"] | Mapping[str, "Fact"]
 
 
@@ -26,12 +49,18 @@ def section(data: ReportData) -> Section:
     blocks.append(Table("facts", "This run and its machine", [Column("what"), Column("value")], facts))
     blocks += _telemetry_tables(summary.telemetry)
     columns = [Column("number"), Column("definition", "sentence")]
-    definitions: list[list[Value]] = [[one.name, one.text] for one in summary.definitions]
+    verb = summary.verb or ""
+    told = [one for one in summary.definitions if verb in _VERBS_OF.get(one.name, (verb,))]
+    if summary.accuracy is not None and summary.accuracy.evaluation is not None:
+        told = list(summary.accuracy.evaluation.definitions)
+    definitions: list[list[Value]] = [[one.name, one.text] for one in told]
     blocks.append(Table("definitions", "What the numbers mean", columns, definitions))
-    return Section("method", "How it was measured", _headline(summary.overhead_ratio), "", blocks)
+    return Section("method", "How it was measured", _headline(summary.overhead_ratio, verb), "", blocks)
 
 
-def _headline(cost: OwnCost) -> str:
+def _headline(cost: OwnCost, verb: str) -> str:
+    if verb in _UNRECORDED:
+        return _UNRECORDED[verb]
     if cost.value is None:
         return f"What recording costs is not known: {cost.why}"
     ends = interval(cost.ci95)
@@ -46,7 +75,8 @@ def _run_facts(data: ReportData) -> Iterator[tuple[str, str]]:
     for key in ("run", "verb", "status", "reason", "device", "batch_size", "precision", "level"):
         if (value := getattr(summary, key)) is not None:
             yield key, str(value)
-    yield "steadiness", f"{summary.stability.verdict}: {summary.stability.reason}"
+    if summary.step_ms.n:
+        yield "steadiness", f"{summary.stability.verdict}: {summary.stability.reason}"
     for key in ("model", "weights", "data", "environment"):
         yield from _flatten_facts(key, data.run.info.get(key))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from detscope.analyze.drawing import ReportData, tree_of
 from detscope.analyze.step.clocks import Clocks
@@ -13,20 +14,20 @@ from detscope.report.model import BRIEF_ROWS, Absent, Chart, Column, Kind, Secti
 from detscope.report.sections import SectionPart
 
 _DEFINITION = (
-    "Self time is a module's own, without the modules below it; self times add up to the forward and the"
-    " backward phase. Click a block to zoom in, the bar above to zoom out."
+    "Self time is a module's own, without the modules below it; self times add up to {}."
+    " Click a block to zoom in, the bar above to zoom out."
 )
 # An ancestor whose own code takes less than this share of its time only repeats its children.
 USEFUL_SELF_SHARE = 0.05
 Measure = Callable[[ModuleFigures], float | None]
-# a module's own value, without the modules below it
-MEASURES: tuple[tuple[str, Measure, str], ...] = (
-    ("time, forward and backward", lambda row: row.self_ms, "ms"),
-    ("forward", lambda row: row.self_forward_ms, "ms"),
-    ("backward", lambda row: row.self_backward_ms, "ms"),
-    ("memory at the peak", lambda row: row.memory_bytes, "B"),
-    ("FLOPs, forward", lambda row: row.self_flops_forward, "FLOP"),
-    ("FLOPs, backward", lambda row: row.self_flops_backward, "FLOP"),
+# a module's own value, without the modules below it, and what it takes with them: None, where that is the sum
+MEASURES: tuple[tuple[str, Measure, Measure | None, str], ...] = (
+    ("time", lambda row: row.self_ms, lambda row: row.total_ms, "ms"),
+    ("forward", lambda row: row.self_forward_ms, lambda row: row.forward_ms, "ms"),
+    ("backward", lambda row: row.self_backward_ms, lambda row: row.backward_ms, "ms"),
+    ("memory at the peak", lambda row: row.memory_bytes, None, "bytes"),
+    ("FLOPs, forward", lambda row: row.self_flops_forward, lambda row: row.flops_forward, "FLOP"),
+    ("FLOPs, backward", lambda row: row.self_flops_backward, lambda row: row.flops_backward, "FLOP"),
 )
 COLUMNS: tuple[tuple[str, Kind, bool, Callable[[ModuleFigures], Value]], ...] = (
     ("type", "text", True, lambda row: row.type),
@@ -53,18 +54,20 @@ def section(data: ReportData) -> Section | Absent:
     modules: list[ModuleFigures] = data.summary.modules
     if not modules:
         return Absent("Modules", "modules need --level modules or ops")
+    backward = any(row.backward_ms for row in modules)
+    definition = _DEFINITION.format("the forward and the backward phase" if backward else "the forward phase")
     return Section(
         "modules",
         "Modules",
         _headline(modules),
-        _DEFINITION if data.summary.clocks.clock == "host" else _tell_marks(data.summary.clocks),
+        definition if data.summary.clocks.clock == "host" else _tell_marks(data.summary.clocks, definition),
         [_icicle_of(modules), _full_table(modules), _brief_table(modules)],
     )
 
 
-def _tell_marks(clocks: Clocks) -> str:
+def _tell_marks(clocks: Clocks, definition: str) -> str:
     """What the times are, and which modules have none."""
-    text = f"Times are the device's, by its {clocks.source}. {_DEFINITION}"
+    text = f"Times are the device's, by its {clocks.source}. {definition}"
     without = [
         f"{len(paths)} {words}"
         for paths, words in (
@@ -99,16 +102,21 @@ def _icicle_of(modules: Sequence[ModuleFigures]) -> Chart:
     labels = [path.rpartition(".")[2] or path for path in paths]
     by_path = {row.path: row for row in reversed(modules)}
     own = _own_parameters(by_path, tree)
-    measures = (*MEASURES[:4], ("parameters", lambda row: own[row.path], ""), *MEASURES[4:])
-    choices = [
-        (name, Tree(paths, labels, parents, values, _shade_paths(paths), unit, "the model"))
-        for name, get, unit in measures
-        if any(values := [round(float(get(by_path[path]) or 0), 5) for path in paths])
-    ]
+    parameters: Measure = lambda row: own[row.path]  # noqa: E731
+    measures = (*MEASURES[:4], ("parameters", parameters, lambda row: row.parameters, ""), *MEASURES[4:])
+    rows, shades = [by_path[path] for path in paths], _shade_paths(paths)
+    choices = []
+    for name, get_own, get_total, unit in measures:
+        values = [get_own(row) for row in rows]
+        if any(values):
+            totals = [get_total(row) for row in rows] if get_total is not None else []
+            tree_of_measure = Tree(paths, labels, parents, values, shades, unit, "the model", totals=totals)
+            if get_own is MEASURES[0][1]:  # the one whose shares are figures: of the step
+                shares = [row.share for row in rows]
+                tree_of_measure = replace(tree_of_measure, whole="the step", shares=shares)
+            choices.append((name, tree_of_measure))
     label = "The module tree; the width of a block is its share"
-    first = (
-        choices[0][1] if choices else Tree(paths, labels, parents, [0.0] * len(paths), _shade_paths(paths))
-    )
+    first = choices[0][1] if choices else Tree(paths, labels, parents, [0.0] * len(paths), shades)
     return Chart("icicle", label, first, height=460, choices=choices, file="modules")
 
 
@@ -135,7 +143,9 @@ def _shade_paths(paths: Sequence[str]) -> list[str]:
 
 def _full_table(modules: Sequence[ModuleFigures]) -> Table:
     wanted = [one for one in COLUMNS if any(one[3](row) is not None for row in modules)]
-    columns = [Column("Module", "code"), *(Column(title, kind) for title, kind, _, _ in wanted)]
+    if not any(row.backward_ms for row in modules):  # nothing went backward: what went forward is all
+        wanted = [one for one in wanted if "backward" not in one[0]]
+    columns = [Column("Module", "code"), *(Column(title, kind, brief) for title, kind, brief, _ in wanted)]
     rows = [[row.path, *(get(row) for *_, get in wanted)] for row in modules]
     caption = f"{len(modules)} modules, methods and functions, dearest first"
     return Table("modules-table", caption, columns, rows, searchable=True)
@@ -164,4 +174,4 @@ def top_modules(modules: Sequence[ModuleFigures], most: int = BRIEF_ROWS) -> lis
     return useful[:most]
 
 
-PART = SectionPart("modules", 60, section)
+PART = SectionPart("modules", 60, section, unasked=("eval", "import"))

@@ -16,6 +16,8 @@ from detscope.report.model import (
     Block,
     Chart,
     Column,
+    Fact,
+    Facts,
     Section,
     Series,
     Table,
@@ -24,6 +26,10 @@ from detscope.report.model import (
 from detscope.report.sections import SectionPart
 
 MOST_BARS = 15
+_ABOVE = {
+    "memory": "above the memory roof: its data stayed in a cache",
+    "arithmetic": "above the arithmetic roof, which was measured too low",
+}
 _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "other": GREY}
 
 
@@ -36,9 +42,11 @@ def section(data: ReportData) -> Section | Absent:
     blocks: list[Block] = [*_roofline_blocks(roofline)]
     if operators:
         blocks += [_operators_chart(operators), _operators_table(operators)]
-    definition = (
-        roofline.definition if roofline.points else "Self time of operators per step of the recorded window."
-    )
+    definition = roofline.definition if roofline.points else ""
+    if operators:
+        side = data.summary.find_side_steps("ops")
+        which = f"the {side.words}" if side is not None else "the recorded window"
+        definition = f"Self time of operators, ms per step of {which}; shares are of it. {definition}".strip()
     return Section("operators", "Operators", _headline(operators, roofline), definition, blocks)
 
 
@@ -116,6 +124,7 @@ def _roofline_blocks(roofline: Roofline) -> list[Block]:
         Column("FLOP/B", "number"),
         Column("GFLOP/s", "number"),
         Column("of the roof", "share"),
+        Column("remark", "sentence"),
     ]
     rows = [
         [
@@ -126,15 +135,23 @@ def _roofline_blocks(roofline: Roofline) -> list[Block]:
             row.flops_per_byte,
             row.gflops_per_s,
             row.share_of_roof,
+            _ABOVE[row.above] if row.above is not None else "",
         ]
         for row in points
     ]
+    over = [row for row in points if row.above == "arithmetic"]
+    too_low = []
+    if over or (roofline.share_of_peak or 0.0) > 1:
+        many = f"{len(over)} of {len(points)} points lie" if over else "the whole model lies"
+        words = f"{many} above the arithmetic roof: it was measured too low, perhaps on a busy machine"
+        too_low = [Facts([Fact("roof", f"{words}; shares of it are too high", "warn")])]
     label = "FLOPs and bytes against what this machine can do"
     axes = Axis("FLOP per byte", "log"), Axis("GFLOP/s", "log")
     return [
         Chart("roofline", label, lines, *axes, height=420),
+        *too_low,
         Table("roofline-table", "Modules on the roofline", columns, rows, searchable=True),
     ]
 
 
-PART = SectionPart("operators", 70, section)
+PART = SectionPart("operators", 70, section, unasked=("eval", "import"))

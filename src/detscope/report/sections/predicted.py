@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detscope.analyze.drawing import ReportData
+from detscope.analyze.memory.figures import category_name
 from detscope.analyze.prediction import ComparedFigure, Prediction
 from detscope.report.colours import BLUE, GREY
-from detscope.report.figures import category_name, number, signed_percent, with_unit
+from detscope.report.figures import number, signed_percent, with_unit
 from detscope.report.model import (
     Absent,
     Axis,
@@ -125,4 +126,4 @@ def _list_remarks(found: Prediction) -> list[str]:
     return remarks + [f"assumed: {text}" for text in (found.rows[0].assumed if found.rows else ())]
 
 
-PART = SectionPart("predicted", 130, section)
+PART = SectionPart("predicted", 130, section, unasked=("eval", "import", "run", "record"))

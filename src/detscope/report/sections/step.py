@@ -47,7 +47,7 @@ _MODES = (
 def section(data: ReportData) -> Section | Absent:
     """Phases and steps."""
     summary = data.summary
-    phases, whole = summary.phases, summary.step_ms.p50
+    phases, whole = [phase for phase in summary.phases if _can_have(summary, phase)], summary.step_ms.p50
     if not phases or whole is None:
         return Absent("A step", "no complete step was recorded")
     largest = max(phases, key=lambda phase: phase.ms)
@@ -55,12 +55,12 @@ def section(data: ReportData) -> Section | Absent:
     blocks: list[Block] = [
         Facts(list(_time_facts(data)), full=False),
         _clocks_chart(phases, whole) if on_device else _phases_chart(phases, whole),
-        _clocks_table(summary) if on_device else _phases_table(summary, whole),
+        _clocks_table(summary, phases) if on_device else _phases_table(summary, phases, whole),
         _steps_chart(data),
         _steps_table(data),
     ]
     outliers = summary.outliers
-    if outliers:
+    if outliers and not summary.slowest:  # else they are among the slowest images
         blocks.append(
             Table(
                 "outliers",
@@ -81,6 +81,12 @@ def section(data: ReportData) -> Section | Absent:
     of = f"the device's {with_unit(told_ms, 'ms')}" if on_device else with_unit(told_ms, "ms")
     title = f"{largest.name.capitalize()} takes {percent(largest.share)} of {of}"
     return Section("step", "A step", title, definition, blocks)
+
+
+def _can_have(summary: RunSummary, phase: PhaseFigures) -> bool:
+    """Where nothing trains there is no backward pass: a phase that nobody can have is not told as 0."""
+    trains = any(one.name == "backward" and (one.ms or one.host_ms) for one in summary.phases)
+    return bool(phase.ms or phase.host_ms) or (trains and summary.verb != "import")
 
 
 def _phases_chart(phases: Sequence[PhaseFigures], whole: float) -> Chart:
@@ -107,8 +113,8 @@ def _clocks_chart(phases: Sequence[PhaseFigures], whole: float) -> Chart:
     return Chart("phases", label, lines, Axis("ms"), Axis(scale="names", falling=True), height=220)
 
 
-def _phases_table(summary: RunSummary, whole: float) -> Table:
-    rows = [[phase.name, phase.ms, phase.share, phase.p50, phase.n] for phase in summary.phases]
+def _phases_table(summary: RunSummary, phases: Sequence[PhaseFigures], whole: float) -> Table:
+    rows = [[phase.name, phase.ms, phase.share, phase.p50, phase.n] for phase in phases]
     columns = [Column("Phase"), Column("ms", "ms"), Column("share", "share", bar=True)]
     columns += [Column("median ms", "ms", brief=False), Column("n", "count", brief=False)]
     return Table(
@@ -120,7 +126,7 @@ def _phases_table(summary: RunSummary, whole: float) -> Table:
     )
 
 
-def _clocks_table(summary: RunSummary) -> Table:
+def _clocks_table(summary: RunSummary, phases: Sequence[PhaseFigures]) -> Table:
     """The device's time first, the host's beside it; both add up to their step."""
     clocks, step = summary.clocks, summary.step_ms
     most = "at most idle ms" if any(cause.at_most for cause in clocks.idle) else "idle ms"
@@ -129,7 +135,7 @@ def _clocks_table(summary: RunSummary) -> Table:
     columns += [Column("median ms", "ms", brief=False), Column("n", "count", brief=False)]
     rows: list[list[Value]] = [
         [phase.name, phase.ms, phase.share, phase.idle_ms, phase.host_ms, phase.p50, phase.n]
-        for phase in summary.phases
+        for phase in phases
     ]
     own_ms = clocks.device_step_ms
     rows.append(["step", own_ms, 1.0, clocks.idle_ms, step.p50, own_ms, clocks.n])
@@ -148,10 +154,13 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
     many = f"{step.n} {'passes' if infers else 'steps'}"
     text = f"median {with_unit(step.p50, 'ms')}, 95 % interval {interval(step.ci95)}, {many}"
     yield Fact(label, text, "strong")
-    ends = (("p95", step.p95, step.p95_why), ("p99", step.p99, step.p99_why))
-    yield Fact(
-        "", ", ".join(f"{name} {with_unit(value, 'ms') if why is None else why}" for name, value, why in ends)
+    words = {need.percentile: need.words for need in summary.percentile_needs}
+    ends = ((95, step.p95, step.p95_why), (99, step.p99, step.p99_why))
+    told = (
+        f"p{name} {with_unit(value, 'ms') if why is None else words.get(name, why)}"
+        for name, value, why in ends
     )
+    yield Fact("", ", ".join(told))
     if infers and summary.first_image_ms is not None:
         yield Fact("", f"the very first took {with_unit(summary.first_image_ms, 'ms')}")
     speed = with_unit(summary.images_per_s, "images/s") if summary.images_per_s is not None else CANNOT_TELL
@@ -203,4 +212,4 @@ def _steps_table(data: ReportData) -> Table:
     return Table("steps-table", "Steps over time in stretches", columns, rows)
 
 
-PART = SectionPart("step", 20, section)
+PART = SectionPart("step", 20, section, unasked=("eval", "import"))

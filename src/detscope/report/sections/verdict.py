@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from detscope.analyze.accuracy import KINDS
+from detscope.analyze.device.figures import DeviceUse
+from detscope.analyze.device.utilisation import Utilisation
 from detscope.analyze.drawing import ReportData
+from detscope.analyze.summary import RunSummary
+from detscope.analyze.trust import judge_trust
+from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
 from detscope.report.sections import SectionPart
@@ -19,7 +25,12 @@ def section(data: ReportData) -> Section:
     said = data.summary.verdict or CANNOT_TELL
     blocks: list[Block] = [Facts(list(_run_facts(data)), full=False), Cards(list(_cards(data)))]
     findings = [
-        Finding(row.title, row.evidence, _gain_words(row.gain_share), row.command or row.how)
+        Finding(
+            row.title,
+            row.evidence,
+            _gain_words(row.gain_share, bool(data.summary.step_ms.p50)),
+            row.command or row.how,
+        )
         for row in [row for row in data.summary.advice if row.about == "time"][:MOST_FINDINGS]
     ]  # what lowers the peak stands with the memory
     if findings:
@@ -27,8 +38,9 @@ def section(data: ReportData) -> Section:
     return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
 
 
-def _gain_words(share: float | None) -> str:
-    return f"saves up to {share * 100:.0f} % of the step" if share is not None else ""
+def _gain_words(share: float | None, of_step: bool) -> str:
+    whole = "the step" if of_step else "the device's time"
+    return f"saves up to {share * 100:.0f} % of {whole}" if share is not None else ""
 
 
 def _run_facts(data: ReportData) -> Iterator[Fact]:
@@ -70,6 +82,7 @@ def _cards(data: ReportData) -> Iterator[Card]:
     if step.p50 is not None:
         detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
         yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
+    yield from _percentile_cards(summary)
     if summary.images_per_s is not None:
         speed = f"{number(summary.images_per_s)} images/s"
         yield Card("Speed", speed, f"batch {summary.batch_size or CANNOT_TELL}")
@@ -77,22 +90,72 @@ def _cards(data: ReportData) -> Iterator[Card]:
     memory = summary.memory
     if memory is not None and memory.peak_bytes is not None:
         yield Card("Peak of allocated memory", with_unit(memory.peak_bytes, "bytes"))
+    elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
+        peak = with_unit(summary.pass_memory.peak_bytes, "bytes")
+        yield Card("Peak of allocated memory", peak, "in a pass, above what was there before it")
+    if summary.verb == "infer" and summary.nms is not None:
+        where = ", ".join(summary.nms.stages)
+        yield Card("NMS", with_unit(summary.nms.ms, "ms"), f"{percent(summary.nms.share)} of it, in {where}")
     use = summary.device_use
     if use is not None and use.utilisation is not None and use.utilisation.kernels is not None:
-        yield Card("Device busy with kernels", percent(use.utilisation.kernels))
+        yield from _device_cards(use, use.utilisation)
+    elif use is not None and use.cores is not None and (reached := use.cores.find_throughput()) is not None:
+        kernels = f"of the device's peak, over {number(use.cores.kernels, 0)} kernels by their cycles"
+        yield Card("SM throughput", percent(reached), kernels)
     elif summary.clocks.busy_share is not None:
         least = "at least " if any(cause.at_most for cause in summary.clocks.idle) else ""
         yield Card("Device busy", f"{least}{percent(summary.clocks.busy_share)}", summary.clocks.bound or "")
-    steady, cost = summary.stability, summary.overhead_ratio.value
-    detail = steady.reason + (f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else "")
-    yield Card("Trust", steady.verdict, detail, _TONES.get(steady.verdict, ""))
+    if not step.n:  # no step was timed, so there is none to trust
+        return
+    trust, cost = judge_trust(summary), summary.overhead_ratio.value
+    detail = "; ".join(part for part in (trust.cause, trust.reason) if part)
+    detail += f"; recording costs {(cost - 1) * 100:+.1f} %" if cost is not None else ""
+    yield Card("Trust", trust.verdict, detail, _TONES.get(trust.verdict, ""))
+
+
+def _device_cards(use: DeviceUse, busy: Utilisation) -> Iterator[Card]:
+    estimates = (("SM efficiency", use.sm_efficiency), ("occupancy", use.occupancy))
+    told = [
+        f"{name} {percent(one.value)}" for name, one in estimates if one is not None and one.value is not None
+    ]
+    yield Card("Device busy with kernels", percent(busy.kernels), ", ".join(told))
+    causes = use.idle.causes if use.idle is not None else ()
+    longest = max(causes, key=lambda cause: cause.idle_ns, default=None)
+    if longest is not None and longest.idle_ns:
+        yield Card(
+            "Device idle",
+            percent(use.idle.total if use.idle else None),
+            f"most: {IDLE_CAUSES[longest.name][0]} {percent(longest.share)}",
+        )
+
+
+def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
+    """p95 where it is known; of an inference p99 as well, each with what it needs."""
+    infers = summary.verb == "infer"
+    needs = {need.percentile: need for need in summary.percentile_needs if infers}
+    known = ((95, summary.step_ms.p95), (99, summary.step_ms.p99 if infers else None))
+    for percentile, value in known:
+        need = needs.get(percentile)
+        if value is not None:
+            yield Card(f"p{percentile}", with_unit(value, "ms"))
+        elif need is not None:
+            detail = f"{need.have} were measured" + (f"; {need.how}" if need.how else "")
+            yield Card(f"p{percentile}", f"needs {need.samples} {need.what}", detail)
 
 
 def _accuracy_cards(data: ReportData) -> Iterator[Card]:
     accuracy = data.summary.accuracy
-    for name, value in (("AP", accuracy.ap), ("AP50", accuracy.ap50)) if accuracy is not None else ():
-        if value is not None:
-            yield Card(f"Accuracy ({name})", f"{value:.3f}")
+    if accuracy is None:
+        return
+    for kind, word in KINDS.items():
+        found = getattr(accuracy, kind)
+        if found is not None and found.ap is not None:
+            half = f"AP50 {found.ap50:.3f}" if found.ap50 is not None else ""
+            yield Card(f"AP of {word}", f"{found.ap:.3f}", half)
+    point = accuracy.evaluation.operating_point if accuracy.evaluation is not None else None
+    if point is not None:
+        both = f"precision {percent(point.precision)}, recall {percent(point.recall)}"
+        yield Card("Best cut", f"score {number(point.score, 2)}", both)
 
 
 PART = SectionPart("verdict", 10, section)

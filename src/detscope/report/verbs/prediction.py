@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 
+from detscope.analyze.memory.figures import category_name
 from detscope.analyze.prediction import ComparedFigure, Ends, PredictedStep, Prediction
-from detscope.report.figures import (
-    CANNOT_TELL,
-    category_name,
-    count,
-    number,
-    percent,
-    signed_percent,
-    with_unit,
-)
+from detscope.report.figures import CANNOT_TELL, count, number, percent, signed_percent, with_unit
 from detscope.report.model import Block, Column, Fact, Facts, Section, Table, Tone, Value
 
 _PARTS_SHOWN, _CATEGORIES_SHOWN = 6, 8
 _SMALL_SHARE = 0.005
+_SHORT = {"too close to call": "too close"}
 _TONES: dict[str, Tone] = {"fits": "good", "too close to call": "warn", "does not fit": "bad"}
 
 
@@ -56,7 +50,7 @@ def _step_table(found: Prediction) -> Table:
         process = _value_text(row.needed_bytes, row.needed_bytes_interval, "bytes")
         cells += [process if whole else row.reserved_bytes, row.allocated_bytes]
         cells += [row.cpu_allocated_bytes] if here else []
-        body.append(cells + ([row.fits.removesuffix(" to call")] if limited else []))
+        body.append(cells + ([_SHORT.get(row.fits, row.fits)] if limited else []))
     tones = [_TONES.get(row.fits, "") for row in found.rows] if limited else []
     return Table("steps", "By batch size", columns, body, tones=tones, brief_rows=len(body))
 

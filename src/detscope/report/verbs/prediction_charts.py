@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from detscope.analyze.memory.figures import category_name
 from detscope.analyze.prediction import (
     CLOSE,
     Ends,
@@ -15,7 +16,7 @@ from detscope.analyze.prediction import (
     list_score_panels,
 )
 from detscope.report.colours import BLUE, CATEGORY_COLOURS, GREEN, GREY, ORANGE, PALETTE, RED
-from detscope.report.figures import category_name, count, number, percent, with_unit
+from detscope.report.figures import count, number, percent, with_unit
 from detscope.report.model import Axis, Chart, Mark, Series
 from detscope.report.render.picture import write_picture
 from detscope.report.verbs.prediction import row_of_places, write_grounds, write_heading

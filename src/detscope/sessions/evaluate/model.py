@@ -30,14 +30,13 @@ class EvaluatedModel:
 
 def run_of_weights(weights: str | None, runs: str) -> Path | None:
     """The run that `--weights` names, by path or name; None where it names a file or a keyword."""
-    from detscope.runs.folder import find_run, run_folders
+    from detscope.runs.folder import find_run, runs_named
 
     if weights is None or weights in ("auto", "coco", "none"):
         return None
     if os.path.isfile(weights):  # noqa: PTH113  (a Path raises where the name is too long)
         return None
-    beside = [path.name for path in run_folders(Path(runs))] if Path(runs).is_dir() else []
-    if os.path.lexists(weights) or weights == "latest" or any(name.startswith(weights) for name in beside):
+    if os.path.lexists(weights) or weights == "latest" or runs_named(weights, Path(runs)):
         return find_run(weights, Path(runs))
     hint = f"runs are looked for in {runs}, files by their path"
     raise UsageError(f"--weights {weights}: no such run or file", hint)

@@ -22,6 +22,7 @@ from detscope.sessions.fit.rows import (
     rows_of_export,
     rows_of_store,
 )
+from detscope.sweep.outcome import explain_unusable_latency
 
 CONDITIONS = (
     "device",
@@ -34,7 +35,6 @@ CONDITIONS = (
     "image_size",
 )
 _PLACE = ("device", "environment")  # together: which machine it was
-WIDEST_MEDIAN = 0.5  # interval over median: beyond it a latency says more about the machine's other work
 _SQLITE = b"SQLite format 3\x00"
 _GIVE = "give a sweep's store, runs, or CSVs of measured steps with a layers.json beside them"
 
@@ -175,13 +175,10 @@ def _select_usable(rows: Sequence[MeasuredRow], stage: str, found: MeasuredSampl
         low, high, why = row.latency_low_ms, row.latency_high_ms, None
         if row.latency_ms is None:
             pass
-        elif low is None or high is None:
-            if row.steps is not None:
-                why = "latency only: too few steps to know it (measure.max_seconds)"
-        elif (high - low) / row.latency_ms > WIDEST_MEDIAN:
-            why = f"latency only: its interval is wider than {100 * WIDEST_MEDIAN:.0f} % (a busy machine?)"
+        elif row.steps is not None or (low is not None and high is not None):
+            why = explain_unusable_latency(low, row.latency_ms, high)
         if why:
-            found.left_out[why] += 1
+            found.left_out[f"latency only: {why}"] += 1
             row = replace(row, latency_ms=None, latency_low_ms=None, latency_high_ms=None)
         if row.stage != stage:
             found.left_out[f"stage {row.stage} (asked: {stage})"] += 1

@@ -27,7 +27,7 @@ from detscope.predict.memory.lifetimes import simulate_inference
 from detscope.predict.memory.model import DOES_NOT_FIT, FITS
 from detscope.predict.models.older import group_features
 from detscope.predict.samples import StepCase
-from detscope.runs.folder import find_run
+from detscope.runs.folder import find_run, runs_named
 
 if TYPE_CHECKING:
     from detscope.predict.trace.network import TracedNetwork
@@ -37,6 +37,7 @@ OPTIMIZERS = ("sgd", "adam")
 STAGES = ("training", "inference")
 USUAL_BATCHES = "1,2,4,8,16,32,64,128"
 _RUN_FILE = "run.json"
+_PART_OF_RUN = re.compile(r"[0-9a-f]{4}|\d{8}T.*")  # its id, or the time that its name begins with
 _LIST_OF_LAYERS = re.compile(r"\.json:[^:]+$")
 
 
@@ -70,10 +71,11 @@ class PredictionInput:
 
 
 def find_named_run(text: str, parent: Path = Path("runs")) -> Path | None:
-    """The run that a network's argument names: `latest`, a run's folder or its name; None: no run."""
+    """The run that a network's argument names: `latest`, its folder, name or id; None: no run."""
     if text == "latest" or any((place / _RUN_FILE).is_file() for place in (Path(text), parent / text)):
         return find_run(text, parent)
-    return None
+    # a model's name must not be taken for the beginning of a run that somebody named after it
+    return find_run(text, parent) if _PART_OF_RUN.fullmatch(text) and runs_named(text, parent) else None
 
 
 @skip_full_collections()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from detscope.sessions.ranks.meeting import Meeting
 
 _PREFIX = "detscope: "
+_STOPPED = "stopped here by --max-steps; the script would have gone on"
 _current: Watch | None = None
 
 
@@ -141,9 +142,17 @@ class Watch:
 
         summary = publish_run(run)
         if self._json_file is not None:
-            text = json.dumps(as_standard_json(summary), indent=2)
-            self._json_file.write_text(text + "\n", encoding="utf-8")
-        self._print_lines(_summary_lines(summary, isinstance(error, ScriptStopped)))
+            text = json.dumps(as_standard_json(summary), indent=2) + "\n"
+            if str(self._json_file) == "-":
+                sys.stdout.write(text)
+            else:
+                self._json_file.write_text(text, encoding="utf-8")
+        stopped = isinstance(error, ScriptStopped)
+        if self._quiet or sys.stderr is None or not sys.stderr.isatty():
+            self._print_lines(_summary_lines(summary, stopped))
+            return
+        self._print_lines([_STOPPED] if stopped else [])
+        _print_screen(run, summary)
 
     def _print_lines(self, lines: Sequence[str]) -> None:
         """On stderr, after everything the script wrote; its stdout is its own."""
@@ -274,10 +283,25 @@ def _with_rank(options: ScriptOptions) -> ScriptOptions:
     return options if place is None else replace(options, rank=place.rank, ranks=place.ranks)
 
 
+def _print_screen(run: Path, summary: RunSummary) -> None:
+    """The first screen on a terminal's standard error, as other verbs print it on their output."""
+    from rich.console import Console
+
+    from detscope.analyze.drawing import ReportData
+    from detscope.report.first_screen import make_first_screen
+    from detscope.report.render.screen import print_first_screen
+    from detscope.report.sections import make_sections
+    from detscope.runs.reader import load_run
+
+    data = ReportData(load_run(run), summary, just_ended=True)
+    console = Console(stderr=True, highlight=False)
+    print_first_screen(make_first_screen(data, make_sections(data)[0]), console)
+
+
 def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:
     lines = []
     if stopped:
-        lines.append("stopped here by --max-steps; the script would have gone on")
+        lines.append(_STOPPED)
     if summary.reason:
         lines.append(f"{summary.status}: {summary.reason}")
     lines.append(summary.verdict)

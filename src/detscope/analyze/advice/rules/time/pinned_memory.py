@@ -8,7 +8,10 @@ from detscope.analyze.advice.case import Advice, AdviceRule, Case
 def advise(case: Case) -> Advice | None:
     """Copies from pinned memory run beside the computation."""
     share = case.phases.get("transfer", 0.0)
-    if not case.on_accelerator or case.read_setting("training.pin_memory") is not False:
+    told = case.read_setting("training.pin_memory")
+    if told is None:  # recorded elsewhere: the copies say what memory they came from
+        told, share = False, _pageable_share(case)
+    if not case.on_accelerator or told is not False or not share:
         return None
     return case.suggest_change(
         "pin the loader's memory",
@@ -18,6 +21,17 @@ def advise(case: Case) -> Advice | None:
         {"training.pin_memory": True},
         "DataLoader(..., pin_memory=True), and .to(device, non_blocking=True)",
     )
+
+
+def _pageable_share(case: Case) -> float:
+    """Share of the device's window in copies to it from pageable memory while no kernel ran."""
+    use = case.summary.device_use
+    if use is None or use.copies is None or use.idle is None or not use.idle.window_ns:
+        return 0.0
+    exposed = [
+        row.exposed_ns for row in use.copies.rows if (row.direction, row.memory) == ("HtoD", "pageable")
+    ]
+    return sum(exposed) / use.idle.window_ns
 
 
 PART = AdviceRule("pinned_memory", 40, time=advise)

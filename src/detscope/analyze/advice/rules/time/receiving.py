@@ -41,7 +41,7 @@ def advise(case: Case) -> Advice | None:
 def _busy_percent(case: Case) -> float | None:
     """How busy the whole machine was."""
     rows = case.summary.telemetry
-    found = (row.mean for row in rows if row.source == "system" and row.metric == "cpu")
+    found = (row.mean for row in rows if row.source == "system" and row.metric == "cpu_percent")
     return next(found, None)
 
 

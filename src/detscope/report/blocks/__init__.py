@@ -1,0 +1,1 @@
+"""Blocks that sections are put together from, where a section alone would be too long."""

@@ -1,0 +1,148 @@
+"""`train --level ops --memory` on a terminal of 80 x 25: one screen, and `show --section` has the rest."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from detscope.analyze.drawing import report_data
+from detscope.report.model import Facts, Table
+from detscope.report.render.cells import cell_of
+from detscope.report.render.terminal import print_whole
+from detscope.report.sections import make_sections
+from detscope.runs.reader import load_run
+
+COLUMNS, ROWS = 80, 25
+COMMAND = [sys.executable, "-c", "from detscope.cli.main import main; main()"]
+_CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
+
+
+def run_on_terminal(args: list[str], cwd: Path) -> list[str]:
+    """The lines that a terminal shows in the end, standard error among them."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(cwd)
+        os.environ.update(TERM="xterm-256color", LANG="C.UTF-8", PYTHONIOENCODING="utf-8")
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            os.environ.pop(name, None)
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        os.execvp(COMMAND[0], [*COMMAND, *args])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    written = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the child has closed its end
+            break
+        if not part:
+            break
+        written += part
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    text = written.decode("utf-8")
+    assert os.waitstatus_to_exitcode(status) == 0, text
+    return replay_terminal(text)
+
+
+def replay_terminal(text: str) -> list[str]:
+    """Every line a terminal would show, scrolled away or not; cursor movements of a progress bar obeyed."""
+    lines, row, column = [""], 0, 0
+    for found in _CONTROL.finditer(text):
+        numbers, letter, plain = found.group(1), found.group(2), found.group(0)
+        if letter == "A":
+            row = max(0, row - int(numbers or 1))
+        elif letter == "K":
+            lines[row] = "" if numbers == "2" else lines[row][:column]
+        elif letter or plain == "\x1b":
+            continue  # colours, the cursor's visibility
+        elif plain == "\r":
+            column = 0
+        elif plain == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        else:
+            for character in plain:
+                if column == COLUMNS:  # the terminal itself breaks the line
+                    row, column = row + 1, 0
+                    lines += [""] * (row + 1 - len(lines))
+                lines[row] = lines[row][:column].ljust(column) + character + lines[row][column + 1 :]
+                column += 1
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("one_screen")
+
+
+@pytest.fixture(scope="module")
+def screen(place: Path) -> list[str]:
+    args = ["train", "tiny_fasterrcnn", "--level", "ops", "--memory", "--steps", "6", "--num-workers", "0"]
+    return run_on_terminal(args, place)
+
+
+@pytest.fixture(scope="module")
+def run(place: Path, screen: list[str]) -> Path:
+    return (place / "runs" / "latest").resolve()
+
+
+def test_training_with_operators_and_memory_prints_24_lines_with_progress_and_all(screen: list[str]) -> None:
+    assert len(screen) <= 24, "\n".join(screen)
+    assert max(map(len, screen)) <= COLUMNS
+    text = "\n".join(screen)
+    for part in ("tiny_fasterrcnn", "p50", "p95", "images/s", "peak", "allocated", "forward", "stages",
+                 "modules", "trust", "report.html", "--section", "recorded of"):  # fmt: skip
+        assert part in text, (part, text)
+    assert re.search(r"modules\s+\S+\s+[\d.,]+ ms\s+[\d.]+ %", text)
+
+
+def test_show_prints_the_same_screen_and_ends_with_the_sections(
+    screen: list[str], place: Path, run: Path
+) -> None:
+    again = run_on_terminal(["show", run.name[-4:]], place)
+    assert len(again) <= 24
+    for line in screen[1:]:
+        if line.startswith(("on ", "steps", "stages", "modules", "trust")):
+            assert line in again
+    words = " ".join(again[-3:])
+    assert f"detscope show {run.name[-4:]} --section NAME:" in words
+    assert words.rstrip().endswith(", all")
+
+
+def test_every_figure_that_the_long_output_had_is_in_a_section(run: Path) -> None:
+    sections = make_sections(report_data(load_run(run)))[0]
+    assert {"memory", "modules", "operators", "loader", "device", "step"} <= {one.id for one in sections}
+    for section in sections:
+        console = Console(width=400, record=True, file=io.StringIO())
+        print_whole([section], console)
+        words = " ".join(console.export_text().split())
+        for block in section.blocks:
+            if isinstance(block, Facts) and block.brief:
+                assert all(" ".join(fact.text.split()) in words for fact in block.facts), section.id
+            elif isinstance(block, Table) and block.brief_rows:
+                for row in block.rows:
+                    cells = zip(row, block.columns, strict=True)
+                    shown = [cell_of(value, column).text for value, column in cells if column.brief]
+                    assert all(" ".join(cell.split()) in words for cell in shown), (section.id, row)
+
+
+def test_sections_on_the_terminal_fit_its_width_and_break_no_word(run: Path, place: Path) -> None:
+    lines = run_on_terminal(["show", str(run), "--section", "memory,loader,step,method"], place)
+    assert max(map(len, lines)) <= COLUMNS
+    text = "\n".join(lines)
+    assert "What the peak is made of" in text
+    whole = " ".join(text.split())
+    for words in ("optimizer state", "Phases of a step", "live tensors"):
+        assert words in whole
