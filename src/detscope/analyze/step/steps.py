@@ -12,6 +12,7 @@ from detscope.analyze.stats import Interval, median_interval, percentile_or_why,
 from detscope.analyze.step.columns import median, total
 from detscope.analyze.step.steady import Steadiness, judge_steadiness, outlier_indices, warmup_length
 
+MEASURED_MODES = ("recorded", "ops", "memory", "warmup")  # whose steps count: the first that a run has
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 
@@ -111,7 +112,7 @@ def choose_typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> T
     """Choose the steps that count; a slow start is only looked for where all steps do the same work."""
     whole = steps.filter(pl.col("phase") == "step").sort("step")
     kinds = set(whole["mode"].to_list())
-    mode = next((m for m in ("recorded", "ops", "memory", "warmup") if m in kinds), "recorded")
+    mode = next((mode for mode in MEASURED_MODES if mode in kinds), "recorded")
     warmup = whole.filter(pl.col("mode") == "warmup")["step"].to_list() if mode != "warmup" else []
     chosen = whole.filter(pl.col("mode") == mode)
     numbers, durations = chosen["step"].to_list(), [ns / 1e6 for ns in chosen["wall_ns"].to_list()]

@@ -6,6 +6,7 @@ import polars as pl
 
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.latency import LatencyBin, cumulated_shares, latency_bins
+from detscope.analyze.step.steps import MEASURED_MODES
 from detscope.analyze.summary import RunSummary
 from detscope.report.colours import BLUE, SKY
 from detscope.report.figures import interval, number, percent, with_unit
@@ -34,7 +35,9 @@ def section(data: ReportData) -> Section | None:
     summary = data.summary
     if summary.verb != "infer" or summary.step_ms.p50 is None:
         return None
-    chosen = data.steps.filter(pl.col("mode") == "recorded")
+    modes = set(data.steps["mode"].to_list())
+    mode = next((one for one in MEASURED_MODES if one in modes), "recorded")
+    chosen = data.steps.filter(pl.col("mode") == mode)
     durations = [float(ms) for ms in chosen["ms"].to_list()]
     bins = latency_bins(durations)
     blocks: list[Block] = [_percentiles_table(summary)]
