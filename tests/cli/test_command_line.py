@@ -51,7 +51,10 @@ FLAGS = {
     "show": {"RUN", "--json"},
     "report": {"RUN", "--format", "--out", "--open"},
     "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--out", "--json"},
-    "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--html", "--strict", "--json"},
+    "compare": {
+        "BASE", "RUN...", "--repeat", "--budget", "--by", "--fail-if", "--markdown", "--html",
+        "--strict", "--json",
+    },
     "runs": {"DIR", "--model", "--device", "--since", "--sort", "--json"},
     "data": set(),
     "data list": {"--root", "--json"},
