@@ -10,7 +10,7 @@ import pytest
 from detscope.analyze.compare.variation import FILE_NAME, read_variations
 from detscope.errors import InputError, UsageError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.repeat import RepeatRequest, place_output, repeat_commands, spend_risk, split_commands
+from detscope.sessions.repeat import RepeatRequest, place_output, repeat_commands, split_commands
 
 # a verb that needs no torch: it writes the run that its name asks for
 VERB = """#!{python}
@@ -68,13 +68,6 @@ def test_a_command_that_fails_is_named_with_its_last_line(verb: str, tmp_path: P
     with pytest.raises(InputError, match="the disk is on fire") as error:
         repeat_commands(request(verb, "broken", "broken", tmp_path / "runs"), QuietProgress())
     assert "output.txt" in error.value.hint
-
-
-def test_the_risk_is_spent_over_the_looks_and_never_more_than_all_of_it() -> None:
-    spent = [spend_risk(number / 8) for number in range(1, 9)]
-    assert spent == sorted(spent)
-    assert spent[2] < 0.002
-    assert spent[-1] == pytest.approx(0.05)
 
 
 def test_two_commands_are_split_at_the_dashes_and_write_where_they_are_told() -> None:

@@ -1,14 +1,12 @@
 """`detscope compare --repeat`: two commands again and again, in fresh processes, until the interval decides.
 
-Commands take turns in random order, so that what drifts meets both. Whoever looks after every round finds a
-difference sooner or later; so the 5 % are spent over the looks, little at first (O'Brien and Fleming's
-spending function, each look by itself). What the processes of one side differ by is kept for later
-comparisons of one run each.
+Commands take turns in random order, so that what drifts meets both. The risk is spent over the looks
+(`analyze/compare/looks.py`). What the processes of one side differ by is kept for later comparisons of one
+run each.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import shlex
 import shutil
@@ -19,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from statistics import NormalDist
 
 import msgspec
 
-from detscope.analyze.compare.change import RISK, Sample, measure_inside
+from detscope.analyze.compare.change import Sample, measure_inside
 from detscope.analyze.compare.figures import RunFigures, Samples, read_figures
+from detscope.analyze.compare.looks import RiskSpender
 from detscope.analyze.compare.sides import SMALLEST_SHARE, RunComparison, compare_sides
 from detscope.analyze.compare.variation import (
     FILE_NAME,
@@ -130,7 +128,7 @@ def repeat_commands(request: RepeatRequest, progress: Progress) -> RunComparison
         side.folder.mkdir(parents=True, exist_ok=True)
     order, begin_s = random.Random(request.seed), time.monotonic()
     progress.start(request.rounds, "rounds")
-    known, spent, number = MachineVariation(machine=""), 0.0, 0
+    known, looks, number = MachineVariation(machine=""), RiskSpender(request.rounds), 0
     try:
         while True:
             number += 1
@@ -141,10 +139,8 @@ def repeat_commands(request: RepeatRequest, progress: Progress) -> RunComparison
             is_last = number >= request.rounds or _is_time_up(request.budget_s, begin_s, number)
             if not is_last and number < LEAST_ROUNDS:
                 continue
-            # whatever is left of the risk belongs to the last look
-            risk = (RISK if is_last else spend_risk(number / request.rounds)) - spent
+            risk = looks.take_look(number, is_last)
             found = compare_sides(sides[0].figures, sides[1].figures, known, risk)
-            spent += risk
             if is_last or _decides(found):
                 break
     finally:
@@ -153,12 +149,6 @@ def repeat_commands(request: RepeatRequest, progress: Progress) -> RunComparison
     why = _tell_end(found, number, request.rounds)
     progress.note(why)
     return msgspec.structs.replace(found, notes=[*found.notes, why])
-
-
-def spend_risk(share: float) -> float:
-    """How much of the 5 % may be used up when this share of the rounds is done."""
-    normal = NormalDist()
-    return 2 * (1 - normal.cdf(normal.inv_cdf(1 - RISK / 2) / math.sqrt(share)))
 
 
 def _is_time_up(budget_s: float | None, begin_s: float, rounds: int) -> bool:
