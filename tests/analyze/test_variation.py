@@ -107,5 +107,14 @@ def test_a_file_that_is_not_ours_teaches_nothing(tmp_path: Path, text: str):
 def test_waiting_for_a_core_counts_where_others_worked_or_nobody_looked():
     assert measure_waiting(RunLoad(0.9, 0.01), RunLoad(0.3, 0.02)) == 0.0
     assert measure_waiting(RunLoad(0.9, 0.01), RunLoad(0.3, 0.60)) == pytest.approx(np.log(3))
-    assert measure_waiting(RunLoad(0.9, None), RunLoad(0.3, None)) == pytest.approx(np.log(3))
+    assert measure_waiting(RunLoad(0.3, None), RunLoad(0.9, None)) == pytest.approx(-np.log(3))
     assert measure_waiting(RunLoad(None, None), RunLoad(0.3, None)) == 0.0
+
+
+def test_what_waiting_explains_is_inside_the_interval_and_what_it_cannot_explain_is_told():
+    between = UNKNOWN.find_spread("step", 100.0, [0.0, 0.0], waiting=float(np.log(2)))
+    doubled = compare_samples([Sample(100.0)], [Sample(190.0)], between)
+    assert doubled.verdict == "no difference seen"
+    assert doubled.relative_ci95 is not None and doubled.relative_ci95[0] < 0
+    assert compare_samples([Sample(100.0)], [Sample(400.0)], between).verdict == "slower"
+    assert compare_samples([Sample(100.0)], [Sample(40.0)], between).verdict == "faster"  # though it waited

@@ -138,6 +138,7 @@ class Spread:
 
     variance: float
     freedom: float
+    lean: float = 0.0  # how far the later figure may be too high (negative: the first) for another reason
 
 
 def sample_median(times: Mapping[int, float]) -> Sample | None:
@@ -212,12 +213,15 @@ def _judge_ratio(known: Change, spread: Spread, words: Words, risk: float) -> Ch
     """The verdict of a ratio whose logarithm has this spread."""
     assert known.before and known.after and known.relative is not None
     error, logarithm = math.sqrt(spread.variance), math.log(known.after / known.before)
-    reach = min(700.0, ratio_for(risk, spread.freedom) * error)
+    reach = min(300.0, ratio_for(risk, spread.freedom) * error)
+    low, high = logarithm - reach - max(0.0, spread.lean), logarithm + reach - min(0.0, spread.lean)
     ends = (
-        math.floor(_STEP * math.expm1(logarithm - reach) + 1e-9) / _STEP,
-        math.ceil(_STEP * math.expm1(min(700.0, logarithm + reach)) - 1e-9) / _STEP,
+        math.floor(_STEP * math.expm1(low) + 1e-9) / _STEP,
+        math.ceil(_STEP * math.expm1(min(700.0, high)) - 1e-9) / _STEP,
     )
-    ratio = abs(logarithm) / error if error else math.inf if logarithm else 0.0
+    explained = max(0.0, math.copysign(1.0, logarithm) * spread.lean)
+    distance = max(0.0, abs(logarithm) - explained)
+    ratio = distance / error if error else math.inf if distance else 0.0
     chance = min(1.0, chance_beyond(ratio, spread.freedom) * RISK / risk)
     seen = _excludes_zero(ends)
     return msgspec.structs.replace(
@@ -226,7 +230,7 @@ def _judge_ratio(known: Change, spread: Spread, words: Words, risk: float) -> Ch
         relative_ci95=ends,
         chance=chance,
         corrected_chance=chance,
-        resolution=math.expm1(reach),
+        resolution=math.expm1(reach + abs(spread.lean)),
         verdict=words[0 if known.relative > 0 else 1] if seen else UNSEEN,
     )
 
@@ -337,7 +341,7 @@ def _add_spreads(parts: Sequence[Spread]) -> Spread:
     variance = math.fsum(part.variance for part in parts)
     weights = math.fsum(part.variance**2 / part.freedom for part in parts)
     freedom = variance**2 / weights if weights > 0 else math.fsum(part.freedom for part in parts)
-    return Spread(variance, freedom)
+    return Spread(variance, freedom, math.fsum(part.lean for part in parts))
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class _Sides:
 
     @property
     def waiting(self) -> float:
-        """How much more one side may have waited for a core than the other."""
+        """How much more the later side may have waited for a core than the first."""
         first, second = (
             RunLoad(side[0].cores_busy, side[0].others_share) for side in (self.before, self.after)
         )
@@ -143,6 +143,7 @@ class _Sides:
         spreads = [_spread_of_steps(side[0]) for side in (self.before, self.after)]
         size = size_ms if size_ms is not None else min(values, default=0.0)
         waiting = 0.0 if group in ("device", "memory") else self.waiting
+        waiting *= -1 if words[0] == "faster" else 1  # of a speed, which falls where times grow
         between = self.known.find_spread(group, size, spreads, waiting) if group else None
         return compare_samples(
             taken[0], taken[1], between, same_content=self.alike, words=words, risk=self.risk

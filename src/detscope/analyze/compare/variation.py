@@ -39,7 +39,9 @@ ASSUMED: dict[Group, float] = {
     "memory": 0.01,
 }
 JITTER_MS = 0.01  # of a figure, whatever its size: clocks, caches, one interrupt more
+PHASE_JITTER_MS = 0.3  # the same of phases, whose borders are met by whatever a process does beside the model
 MOOD = 0.25  # of the steps' own spread: an unsteady machine is another one a minute later
+WAITING = 0.2  # of what waiting for cores explains: parts of a step meet it more and less than the whole
 DISTURBED = 0.05  # of all cores: from here on other processes may have taken what a run lacks
 ASSUMED_FREEDOM = 6.0  # what is assumed counts as much as seven processes that were measured
 MOST_FACTOR = 100.0  # of one figure: a stopped process must not blind the machine for ever
@@ -73,34 +75,36 @@ class MachineVariation(Figure, frozen=True, kw_only=True):
     ) -> Spread:
         """The spread that being two processes gives to a ratio of figures of this size (ms).
 
-        `waiting` is how much more one of them waited for a core, as a logarithm of ratios.
+        `waiting` is how much more the later one waited for a core, as a logarithm of ratios.
         """
         known = next((one for one in self.groups if one.group == group), None)
         assumed = sum(assume_variance(group, value, spread) for spread in steps_spread)
+        unequal = (WAITING * waiting) ** 2
         if known is None:
-            return Spread(assumed + waiting**2, ASSUMED_FREEDOM)
+            return Spread(assumed + unequal, ASSUMED_FREEDOM, waiting)
         freedom = ASSUMED_FREEDOM + known.freedom
         factor = (ASSUMED_FREEDOM + known.freedom * known.factor) / freedom
-        return Spread(assumed * factor + waiting**2, freedom)
+        return Spread(assumed * factor + unequal, freedom, waiting)
 
 
 def measure_waiting(first: RunLoad, second: RunLoad) -> float:
-    """How far two runs may differ because other processes took the cores; 0 where nobody did.
+    """How far the later run may be slower because others took its cores (negative: the first); else 0.
 
     Where others worked, a run that computed for less of its time may have waited for a core or for something
-    of its own: that cannot be told apart.
+    of its own: that cannot be told apart, and is at most the ratio of the times in which they computed.
     """
     shares = [load.others_share for load in (first, second)]
     quiet = all(share is not None and share < DISTURBED for share in shares)
     if quiet or not first.cores_busy or not second.cores_busy:
         return 0.0
-    return abs(math.log(second.cores_busy / first.cores_busy))
+    return math.log(first.cores_busy / second.cores_busy)
 
 
 def assume_variance(group: Group, value: float, steps_spread: float | None) -> float:
     """Of the logarithm of one process's figure; jitter counts where the figure is a time."""
     timed = group not in ("device", "memory")
-    jitter = JITTER_MS / value if timed and value > 0 else 0.0
+    jitter_ms = PHASE_JITTER_MS if group == "phase" else JITTER_MS
+    jitter = jitter_ms / value if timed and value > 0 else 0.0
     mood = MOOD * (steps_spread or 0.0) if timed else 0.0
     return ASSUMED[group] ** 2 + jitter**2 + mood**2
 
