@@ -57,7 +57,9 @@ def _run_section(number: int, base: str, one: RunComparison, short: bool) -> Sec
         blocks.append(Table(f"differs-{number}", "What differs", columns, body, brief_rows=shown))
     peak = [row for row in one.memory if row.name in ("peak", "process")]
     headline = [row for row in (one.step, one.step_p95, one.images_per_s) if row is not None]
-    plotted: Rows = [*headline, *peak, *one.phases, *one.stages, *one.told_modules, *one.device]
+    kinds: list[tuple[str, Rows]] = [("", headline), ("memory ", peak), ("phase ", one.phases)]
+    kinds += [("stage ", one.stages), ("module ", one.told_modules), ("device ", one.device)]
+    plotted = [(f"{kind}{row.row_label}", row) for kind, rows in kinds for row in rows]
     parts: list[tuple[str, str, Rows, str, int]] = [
         ("step", "Step, ms, and images per second", headline, "", len(headline)),
         ("phases", f"Phases{on}, ms per step", one.phases, "", _BRIEF_PARTS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detscope.analyze.compare.change import ModuleChange, NamedChange
+from detscope.analyze.compare.change import Change, ModuleChange
 from detscope.analyze.figure import Clock
 from detscope.analyze.step.modules import ROOT
 from detscope.report.colours import BLUE, GREY, RED, paler
@@ -22,32 +22,35 @@ TONES: dict[str, Tone] = {
 _COLOURS = {"bad": RED, "good": BLUE}
 
 
-def forest_plot(number: int, rows: Sequence[NamedChange | ModuleChange]) -> list[Chart]:
-    """Changes with their intervals, one beneath the other; those that were told first are never left out."""
-    known = [row for row in rows if row.relative is not None and row.relative_ci95 is not None]
-    known = [row for row in known if row.chance is not None]  # what is too small to judge hides the rest
-    told = [row for row in known if row.is_seen]
-    chosen = (told + [row for row in known if not row.is_seen])[:MOST_INTERVALS]
-    shown = [row for row in known if any(row is one for one in chosen)]
+def forest_plot(number: int, named: Sequence[tuple[str, Change]]) -> list[Chart]:
+    """Changes with their intervals, one beneath the other; those that were told are never left out."""
+    # what is too small to judge has no chance, and an interval that would hide the rest
+    known = [(name, row) for name, row in named if row.chance is not None and row.relative_ci95 is not None]
+    told = sum(row.is_seen for _, row in known)
+    room = max(0, MOST_INTERVALS - told)
+    shown = []
+    for name, row in known:
+        if row.is_seen or room > 0:
+            shown.append((name, row))
+            room -= not row.is_seen
     if not shown:
         return []
     series = []
-    for place, row in enumerate(shown):
+    for place, (name, row) in enumerate(shown):
         low, high = (100 * min(end, _WIDEST) for end in row.relative_ci95 or (0.0, 0.0))
-        colour = _COLOURS.get(TONES.get(row.verdict, ""), GREY)
-        details = [_describe_row(row)] * 2
+        details = [_describe_row(name, row)] * 2
         series.append(
-            Series(row.row_label, [low, high], [-place, -place], colour, "lines", width=3, details=details)
+            Series(name, [low, high], [-place, -place], _colour_row(row), "lines", width=3, details=details)
         )
     series.append(
         Series(
             "change",
-            [100 * min(row.relative or 0.0, _WIDEST) for row in shown],
+            [100 * min(row.relative or 0.0, _WIDEST) for _, row in shown],
             [-place for place in range(len(shown))],
-            [_COLOURS.get(TONES.get(row.verdict, ""), GREY) for row in shown],
+            [_colour_row(row) for _, row in shown],
             "points",
-            texts=[row.row_label for row in shown],
-            details=[_describe_row(row) for row in shown],
+            texts=[name for name, _ in shown],
+            details=[_describe_row(name, row) for name, row in shown],
         )
     )
     return [
@@ -64,10 +67,14 @@ def forest_plot(number: int, rows: Sequence[NamedChange | ModuleChange]) -> list
     ]
 
 
-def _describe_row(row: NamedChange | ModuleChange) -> str:
+def _colour_row(row: Change) -> str:
+    return _COLOURS.get(TONES.get(row.verdict, ""), GREY)
+
+
+def _describe_row(name: str, row: Change) -> str:
     low, high = row.relative_ci95 or (0.0, 0.0)
     ends = f"[{signed_percent(low)}, {signed_percent(high)}]"
-    return f"{row.row_label}: {signed_percent(row.relative)} {ends}, {row.verdict_text}"
+    return f"{name}: {signed_percent(row.relative)} {ends}, {row.verdict_text}"
 
 
 def difference_flames(number: int, rows: Sequence[ModuleChange], clock: Clock) -> list[Chart]:
