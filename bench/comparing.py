@@ -3,7 +3,7 @@
 Equal runs of two models, each compared with the one before it; then 5 ms planted in one module, one run each;
 then 2 % planted in the step, by `--repeat`. What is assumed about processes (`analyze/compare/variation.py`)
 is chosen on the first half of the equal pairs and scored on the second half: both are printed.
-`--pairs=N`, `--planted=N` and `--repeats=N` make it shorter.
+`--pairs=N`, `--planted=N`, `--repeats=N` and `--tuned=0` make it shorter.
 """
 
 from __future__ import annotations
@@ -127,6 +127,31 @@ def find_share(base: Sequence[RunFigures], count: int, out: Path) -> None:
     print(f"  planted {SHARE:.0%} with --repeat {ROUNDS}: found in {found} of {count}")
 
 
+def try_tuning(out: Path) -> None:
+    """A slow data set: what tuning promised, and what it measured."""
+    sys.path.insert(0, str(PLANTED.parent))
+    from planted import open_slow
+
+    from detscope.config.schema import Settings
+    from detscope.data.registry import register_dataset
+    from detscope.report.progress import QuietProgress
+    from detscope.sessions.tune import run_tuning
+
+    register_dataset("slow", "a slow disk", open_slow)
+    settings = Settings.model_validate(
+        {
+            "model": {"name": "tiny_ssd"},
+            "data": {"name": "slow", "images": 16, "root": str(out / "data")},
+            "training": {"steps": 16, "threads": 1, "num_workers": 0},
+            "output": {"runs": str(out)},
+        }
+    )
+    for row in run_tuning(settings, budget_s=120, progress=QuietProgress()).tried:
+        gains = [row.estimated_gain, row.measured_gain]
+        shown = ["n/a" if gain is None else f"{gain:.1%}" for gain in gains]
+        print(f"  tune, slow data set: {row.title}: estimated {shown[0]}, measured {shown[1]}, {row.verdict}")
+
+
 def _read_count(name: str, usual: int) -> int:
     return next((int(word.partition("=")[2]) for word in sys.argv if word.startswith(f"{name}=")), usual)
 
@@ -145,3 +170,5 @@ def main() -> None:
             score_pairs(found, model.rpartition(":")[2])
         find_planted(runs[MODELS[0]], _read_count("--planted", FOUND), out / "planted")
         find_share(runs[MODELS[0]], _read_count("--repeats", REPEATED), out)
+        if _read_count("--tuned", 1):
+            try_tuning(out / "tuned")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from detscope.analyze.compare.variation import FILE_NAME, read_variations
+from detscope.cli.main import app
 from detscope.errors import InputError, UsageError
 from detscope.report.progress import QuietProgress
 from detscope.sessions.repeat import RepeatRequest, place_output, repeat_commands, split_commands
@@ -82,3 +85,17 @@ def test_two_commands_are_split_at_the_dashes_and_write_where_they_are_told() ->
         place_output(("detscope", "show", "a"), Path("o"))
     with pytest.raises(UsageError, match="decides where runs go"):
         place_output(("detscope", "train", "a", "--out", "b"), Path("o"))
+
+
+def test_two_commands_as_typed(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "--repeat", "3", "--json", "--fail-if", "stage.backbone > +10%"]
+    words += ["--", verb, "train", "fast", "--", verb, "train", "slow"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 7, done.output
+    one = json.loads(done.stdout)["comparisons"][0]
+    assert one["step"]["verdict"] == "slower" and len(one["runs_before"]) == len(one["runs_after"]) == 3
+    assert one["between"]["source"] == "measured in these runs"
+    assert (tmp_path / "runs" / FILE_NAME).is_file()
+    wrong = CliRunner().invoke(app, ["compare", "--repeat", "3", verb, "train"])
+    assert wrong.exit_code == 2 and "two commands" in wrong.stderr
