@@ -56,7 +56,7 @@ def test_three_runs_are_a_trend_that_names_where_it_changed(tmp_path: Path) -> N
             tmp_path / str(number),
             number,
             {"backbone": 25.0 * (number > 0)},
-            info={"environment": {"code": {"commit": commit, "changes": None}}},
+            info={"environment": {"code": {"commit": commit, "files": None}}},
         ).folder
         for number, commit in enumerate(commits)
     ]

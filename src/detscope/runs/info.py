@@ -73,10 +73,10 @@ class AcceleratorInfo(TypedDict, total=False):
 
 
 class CodeInfo(TypedDict, total=False):
-    """The commit of the folder it was started in."""
+    """The commit of the folder it was started in, and a mark of its tracked files."""
 
     commit: str | None
-    changes: str | None
+    files: str | None
 
 
 class EnvironmentInfo(TypedDict, total=False):

@@ -45,10 +45,9 @@ class Trend(Figure, frozen=True, kw_only=True):
 
 
 def find_commit(run: Run) -> str | None:
-    """The commit that a run's code was at, marked where files differed from it."""
-    code = (run.info.get("environment") or {}).get("code") or {}
-    commit, changes = code.get("commit"), code.get("changes")
-    return None if not commit else f"{commit[:10]}+{changes[:6]}" if changes else commit[:10]
+    """The commit that a run's code was at."""
+    commit = ((run.info.get("environment") or {}).get("code") or {}).get("commit")
+    return str(commit)[:10] if commit else None
 
 
 def follow_runs(runs: Sequence[RunFigures], known: MachineVariation, by: Order = "time") -> Trend:
