@@ -40,6 +40,7 @@ from detscope.runs.folder import find_run
 from detscope.runs.reader import load_run
 
 LEAST_ROUNDS = 3  # before the first look
+TOO_BUSY = 0.2  # of the cores, used by others: what is seen then is not the machine's own variation
 EQUAL = 0.01  # an interval inside of +-1 % decides as well
 MEASURING = ("train", "infer", "eval", "run", "import")
 EXAMPLE = "detscope compare --repeat 5 -- detscope train A -- detscope train B"
@@ -145,10 +146,15 @@ def repeat_commands(request: RepeatRequest, progress: Progress) -> RunComparison
                 break
     finally:
         progress.finish()
-    _learn(known, [side.figures for side in sides], request.runs / FILE_NAME)
-    why = _tell_end(found, number, request.rounds)
-    progress.note(why)
-    return msgspec.structs.replace(found, notes=[*found.notes, why])
+    notes = [_tell_end(found, number, request.rounds)]
+    others = max((one.others_share or 0.0 for side in sides for one in side.figures), default=0.0)
+    if others < TOO_BUSY:
+        _learn(known, [side.figures for side in sides], request.runs / FILE_NAME)
+    else:
+        notes.append(f"nothing was learnt about this machine: other processes used {others:.0%} of the cores")
+    for note in notes:
+        progress.note(note)
+    return msgspec.structs.replace(found, notes=[*found.notes, *notes])
 
 
 def _is_time_up(budget_s: float | None, begin_s: float, rounds: int) -> bool:

@@ -37,6 +37,7 @@ from detscope.analyze.compare.variation import (
 from detscope.analyze.figure import Clock, Figure
 
 _TOLD: tuple[Verdict, ...] = ("slower", "faster", "new", "gone")
+LARGEST = 10.0  # a change beyond +1,000 % is said to be beyond it
 SMALLEST_SHARE = 0.002  # of the step: whatever happens to a smaller part, nobody should act
 Side = Sequence[RunFigures]
 
@@ -329,9 +330,11 @@ def _write_verdict(step: Change, modules: Sequence[ModuleChange], clock: Clock) 
     if step.relative is None or step.relative_ci95 is None:
         return step.verdict_text
     low, high = step.relative_ci95
-    sentence = f"{step.verdict}: the step changed by {step.relative:+.1%} [{low:+.1%}, {high:+.1%}]"
+    ends = f"[{low:+.1%}, {'over ' if high > LARGEST else ''}{min(high, LARGEST):+.1%}]"
+    sentence = f"{step.verdict}: the step changed by {step.relative:+.1%} {ends}"
     top = modules[0] if modules else None
     if top is not None and top.verdict in ("slower", "faster"):
         whose = "its own time" if clock == "host" else "the device's time"
-        sentence += f"; most in {top.path} ({top.difference or 0.0:+.2f} ms of {whose})"
+        where = f"most in {top.path}" if step.is_seen else f"but {top.path} is {top.verdict}"
+        sentence += f"; {where} ({top.difference or 0.0:+.2f} ms of {whose})"
     return sentence

@@ -10,9 +10,9 @@ from pathlib import PurePath
 from detscope.analyze.compare.change import Change, Ends, ModuleChange, NamedChange
 from detscope.analyze.compare.gate import GateResult
 from detscope.analyze.compare.runs import ComparisonResult
-from detscope.analyze.compare.sides import RunComparison
+from detscope.analyze.compare.sides import LARGEST, RunComparison
 from detscope.report.figures import ABSENT, signed_percent
-from detscope.report.model import SEARCHED_ROWS, Block, Column, Fact, Facts, Notes, Section, Table, Tone
+from detscope.report.model import SEARCHED_ROWS, Block, Column, Fact, Facts, Notes, Section, Table
 from detscope.report.render.page import render_page
 from detscope.report.verbs.comparison_charts import TONES, difference_flames, forest_plot
 from detscope.report.verbs.comparison_trend import trend_section
@@ -21,7 +21,6 @@ Rows = Sequence[NamedChange | ModuleChange]
 _BRIEF_DIFFERENCES = 8
 _BRIEF_PARTS = 12
 _LONG = ("modules", "operators", "kernels")  # of these a terminal shows what changed
-_LARGEST = 10.0  # a change beyond +1,000 % is said to be beyond it
 _BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 _OWN, _WHOLE = "self time", "time on the device with what they call"
 METHOD = (
@@ -95,13 +94,26 @@ def _list_facts(base: str, one: RunComparison) -> list[Fact]:
     facts += [Fact("note", text, "warn") for text in one.notes]
     if not one.settings:
         facts.append(Fact("differs", "settings and environment: equal"))
-    for run in one.stability:
-        tone: Tone = "warn" if run.verdict == "unstable" else ""
-        facts.append(Fact("stability", f"{run.side}: {run.verdict}: {run.reason}", tone))
+    facts += [Fact("stability", text, "warn" if unstable else "") for text, unstable in tell_stability(one)]
     facts += [Fact("between", text) for text in tell_between(one)]
     if one.clock == "device":
         facts.append(Fact("clock", "phases, stages and modules are the device's, the step is wall time"))
     return facts + [_gate_fact(gate) for gate in one.gates]
+
+
+def tell_stability(one: RunComparison) -> list[tuple[str, bool]]:
+    """How steady each side was, and whether that is a warning; several runs of a side in one sentence."""
+    found = []
+    for side in ("before", "after"):
+        runs = [run for run in one.stability if run.side == side]
+        unstable = [run for run in runs if run.verdict == "unstable"]
+        first = next(iter(unstable or runs), None)
+        if first is not None and len(runs) == 1:
+            found.append((f"{side}: {first.verdict}: {first.reason}", bool(unstable)))
+        elif first is not None:
+            told = f"{side}: {len(unstable)} of {len(runs)} runs unstable; one of them: {first.reason}"
+            found.append((told if unstable else f"{side}: all {len(runs)} runs stable", bool(unstable)))
+    return found
 
 
 def tell_between(one: RunComparison) -> list[str]:
@@ -175,5 +187,5 @@ def interval_text(row: Change) -> str:
 
 def ends_text(ends: Ends) -> str:
     """Both ends of an interval; what is larger than anybody reads is said to be larger."""
-    high = f"over {signed_percent(_LARGEST)}" if ends[1] > _LARGEST else signed_percent(ends[1])
+    high = f"over {signed_percent(LARGEST)}" if ends[1] > LARGEST else signed_percent(ends[1])
     return f"{signed_percent(ends[0])} to {high}"

@@ -10,7 +10,7 @@ from detscope.analyze.compare.runs import ComparisonResult
 from detscope.analyze.compare.sides import RunComparison
 from detscope.report.figures import signed_percent
 from detscope.report.render.markdown import name_cell, sentence
-from detscope.report.verbs.comparison import figure_text, interval_text, tell_between
+from detscope.report.verbs.comparison import figure_text, interval_text, tell_between, tell_stability
 
 MOST_LINES = 40
 _DIFFERENCES, _ROWS = 4, 8
@@ -31,9 +31,7 @@ def _tell_one(result: ComparisonResult, one: RunComparison) -> list[str]:
     lines = [f"### {sentence(one.verdict[:1].upper() + one.verdict[1:])}", ""]
     lines += _tell_gates(one)
     lines += _tell_differences(one)
-    for run in one.stability:
-        if run.verdict == "unstable":
-            lines.append(f"- {run.side} is unstable: {sentence(run.reason)}")
+    lines += [f"- {sentence(text)}" for text, unstable in tell_stability(one) if unstable]
     lines += [f"- {sentence(text)}" for text in [*one.notes, *tell_between(one)][:4]]
     peak = [row for row in one.memory if row.name in ("peak", "process")]
     headline: list[tuple[str, Row, str]] = [
