@@ -25,7 +25,7 @@ from detscope.analyze.stats import Floats
 
 BLOCKS = 10
 DRAWS = 300
-MOST_DRAWN = 1000  # steps; of more the blocks themselves are long enough to be samples
+MOST_DRAWN = 300  # steps; of more the blocks themselves are long enough to be samples
 LONG_BLOCKS = 25
 LEAST_STEPS = 6
 RISK = 0.05  # of an interval that misses
@@ -175,11 +175,13 @@ def compare_samples(
     same_content: bool = False,
     words: Words = TIME_WORDS,
     risk: float = RISK,
+    unjudged: str | None = None,
 ) -> Change:
     """The change of a figure; `between` is how processes differ, None of what is exact.
 
     Sides of several runs tell themselves how processes differ; rounds are then compared with each other, as
     the i-th runs of both sides were made one after the other. `risk` is below 5 % where one looked often.
+    `unjudged` is why nobody should judge it.
     """
     first, second = (_print_value(side) for side in (before, after))
     counts = (sum(len(one.steps) for one in before), sum(len(one.steps) for one in after))
@@ -189,6 +191,8 @@ def compare_samples(
     difference = second - first
     relative = second / first - 1 if first > 0 else None
     known = msgspec.structs.replace(known, difference=difference, relative=relative)
+    if unjudged:
+        return msgspec.structs.replace(known, why=unjudged)
     repeated = min(len(before), len(after)) > 1
     if between is None and not (repeated and _varies(before, after)):
         return _judge_exact(known, words)

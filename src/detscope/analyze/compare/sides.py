@@ -12,7 +12,6 @@ import msgspec
 from detscope.analyze.compare.change import (
     RISK,
     TIME_WORDS,
-    UNTOLD,
     Change,
     Family,
     ModuleChange,
@@ -39,6 +38,7 @@ from detscope.analyze.figure import Clock, Figure
 _TOLD: tuple[Verdict, ...] = ("slower", "faster", "new", "gone")
 LARGEST = 10.0  # a change beyond +1,000 % is said to be beyond it
 SMALLEST_SHARE = 0.002  # of the step: whatever happens to a smaller part, nobody should act
+_PARTS_OF_STEP: tuple[Group, ...] = ("phase", "stage", "module", "operator", "kernel")
 Side = Sequence[RunFigures]
 
 
@@ -147,7 +147,13 @@ class _Sides:
         waiting *= -1 if words[0] == "faster" else 1  # of a speed, which falls where times grow
         between = self.known.find_spread(group, size, spreads, waiting) if group else None
         return compare_samples(
-            taken[0], taken[1], between, same_content=self.alike, words=words, risk=self.risk
+            taken[0],
+            taken[1],
+            between,
+            same_content=self.alike,
+            words=words,
+            risk=self.risk,
+            unjudged=self.explain_small(group, values),
         )
 
     def compare_named(
@@ -160,18 +166,15 @@ class _Sides:
         rows = []
         for name in names:
             change = self.compare(group, lambda one, name=name: table(one).get(name), words)  # type: ignore[misc]
-            judged = self.skip_small(change) if words is TIME_WORDS else change
-            rows.append(name_change(name, judged))
+            rows.append(name_change(name, change))
         return rows
 
-    def skip_small(self, change: Change) -> Change:
-        """A part of the step that is too small to matter takes no place among the rows that are judged."""
+    def explain_small(self, group: Group | None, values: Sequence[float]) -> str | None:
+        """Why a part of the step takes no place among the rows that are judged: it is too small to matter."""
         step = max(self.before[0].step_ms, self.after[0].step_ms)
-        largest = max(change.before or 0.0, change.after or 0.0)
-        if not step or largest >= SMALLEST_SHARE * step or change.chance is None:
-            return change
-        why = f"below {SMALLEST_SHARE:.1%} of the step"
-        return msgspec.structs.replace(change, chance=None, corrected_chance=None, verdict=UNTOLD, why=why)
+        if group not in _PARTS_OF_STEP or max(values, default=0.0) >= SMALLEST_SHARE * step:
+            return None
+        return f"below {SMALLEST_SHARE:.1%} of the step"
 
 
 def _spread_of_steps(one: RunFigures) -> float | None:
@@ -274,7 +277,7 @@ def _compare_modules(sides: _Sides) -> list[ModuleChange]:
     rows = []
     for old, new in match_modules(sides.before[0].series, sides.after[0].series):
         change = sides.compare("module", _take_module(old), take_after=_take_module(new))
-        fields = msgspec.structs.asdict(sides.skip_small(change))
+        fields = msgspec.structs.asdict(change)
         if old is None or new is None:
             fields |= {"verdict": "new" if old is None else "gone", "why": None}
         rows.append(ModuleChange(path=new or old or "", was=old if old != new else None, **fields))
