@@ -152,3 +152,4 @@ def test_figures_are_printed_with_the_digits_that_changes_are_made_of() -> None:
     assert figure_text(123_460_000.0, "bytes") == "123.46 MB"
     assert figure_text(0.0) == "0"
     assert ends_text((-0.998, 53.0)) == "-99.8 % to over +1000.0 %"
+    assert ends_text((11.566, 53.0)) == "+1156.6 % to +5300.0 %"

@@ -58,6 +58,9 @@ class BetweenProcesses(Figure, frozen=True, kw_only=True):
     source: str  # assumed, learnt on this machine, or measured in these runs
     step: float | None  # a standard deviation, as a share of the step
     runs: int = 0  # that taught it
+    waiting: float = (
+        0.0  # logarithm of how much slower others may have made the later run; negative: the first
+    )
 
 
 class RunComparison(Figure, frozen=True, kw_only=True):
@@ -314,8 +317,10 @@ def _tell_between(sides: _Sides, step: Change) -> BetweenProcesses | None:
     spread = sides.known.find_spread("step", size, spreads, sides.waiting)
     share = math.sqrt(spread.variance / 2)
     if sides.known.runs:
-        return BetweenProcesses(source="learnt on this machine", step=share, runs=sides.known.runs)
-    return BetweenProcesses(source="assumed", step=share)
+        return BetweenProcesses(
+            source="learnt on this machine", step=share, runs=sides.known.runs, waiting=sides.waiting
+        )
+    return BetweenProcesses(source="assumed", step=share, waiting=sides.waiting)
 
 
 def _write_without_steps(rows: Sequence[NamedChange]) -> str:

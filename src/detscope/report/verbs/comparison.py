@@ -18,6 +18,7 @@ from detscope.report.verbs.comparison_charts import TONES, difference_flames, fo
 from detscope.report.verbs.comparison_trend import trend_section
 
 Rows = Sequence[NamedChange | ModuleChange]
+LEAST_WAITING = 0.02  # from which on it is said that one run waited more for cores
 _BRIEF_DIFFERENCES = 8
 _BRIEF_PARTS = 12
 _LONG = ("modules", "operators", "kernels")  # of these a terminal shows what changed
@@ -126,7 +127,11 @@ def tell_between(one: RunComparison) -> list[str]:
     source = f"{between.source} by {between.runs} runs" if between.runs else "assumed"
     told = f"equal processes differ by {between.step:.1%} (a standard deviation, {source})"
     hidden = f"a change of the step below {step.resolution:.1%} cannot be told from one run each"
-    return [told, hidden]
+    if abs(between.waiting) < LEAST_WAITING:
+        return [told, hidden]
+    who = "after" if between.waiting > 0 else "before"
+    waited = f"{who} computed for less of its time: waiting for cores that others took may explain"
+    return [told, f"{waited} {math.expm1(abs(between.waiting)):+.0%}", hidden]
 
 
 def _gate_fact(gate: GateResult) -> Fact:
@@ -187,5 +192,6 @@ def interval_text(row: Change) -> str:
 
 def ends_text(ends: Ends) -> str:
     """Both ends of an interval; what is larger than anybody reads is said to be larger."""
-    high = f"over {signed_percent(LARGEST)}" if ends[1] > LARGEST else signed_percent(ends[1])
+    beyond = ends[1] > LARGEST > ends[0]
+    high = f"over {signed_percent(LARGEST)}" if beyond else signed_percent(ends[1])
     return f"{signed_percent(ends[0])} to {high}"
