@@ -40,14 +40,14 @@ def comparison_page(result: ComparisonResult) -> str:
 
 def comparison_sections(result: ComparisonResult) -> list[Section]:
     """One section per later run; of several runs their trend first."""
-    short = result.trend is not None  # a terminal has no room for all tables of several runs
+    briefly = result.trend is not None  # a terminal has no room for all tables of several runs
     sections = [
-        _run_section(number, result.base, one, short) for number, one in enumerate(result.comparisons, 1)
+        _run_section(number, result.base, one, briefly) for number, one in enumerate(result.comparisons, 1)
     ]
     return [trend_section(result.trend), *sections] if result.trend else sections
 
 
-def _run_section(number: int, base: str, one: RunComparison, short: bool) -> Section:
+def _run_section(number: int, base: str, one: RunComparison, briefly: bool) -> Section:
     on, own = (" on the device", _WHOLE) if one.clock == "device" else ("", _OWN)
     blocks: list[Block] = [Facts(_list_facts(base, one))]
     if one.settings:
@@ -78,11 +78,12 @@ def _run_section(number: int, base: str, one: RunComparison, short: bool) -> Sec
             blocks += difference_flames(number, one.modules, one.clock)
         if rows:
             blocks += _change_tables(
-                f"{name}-{number}", title, rows, unit, 0 if short and rows is not headline else brief
+                f"{name}-{number}", title, rows, unit, 0 if briefly and rows is not headline else brief
             )
     blocks.append(Notes([METHOD]))
     title = one.verdict[:1].upper() + one.verdict[1:]
-    return Section(f"run-{number}", PurePath(one.run).name, title, "", blocks, brief_title=True)
+    short = PurePath(one.run).name.rpartition("-")[2]  # the whole name is the first fact
+    return Section(f"run-{number}", f"After: {short}", title, "", blocks, brief_title=True)
 
 
 def _list_facts(base: str, one: RunComparison) -> list[Fact]:
