@@ -8,15 +8,13 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from detscope.analyze.compare.change import Change, compare_steps, find_discoveries
-from detscope.analyze.compare.gate import judge_gate, parse_gate
-from detscope.analyze.compare.runs import SettingChange, compare_runs
+from compared_runs import make_run
+from detscope.analyze.compare.change import Change, Family, compare_steps
+from detscope.analyze.compare.differences import SettingChange
+from detscope.analyze.compare.gate import GATE_NAMES, judge_gate, parse_gate
+from detscope.analyze.compare.runs import compare_runs
 from detscope.errors import UsageError
-from detscope.runs.reader import load_run
 from detscope.runs.standard_json import as_standard_json
-from detscope.runs.writer import RunWriter
-
-MODULES = {"backbone": 30.0, "rpn": 10.0, "roi_heads.box_head": 8.0, "roi_heads.box_predictor": 2.0}
 
 
 def noisy(mean, steps, seed, drift=0.05):
@@ -26,49 +24,6 @@ def noisy(mean, steps, seed, drift=0.05):
     noise = np.exp(generator.normal(0, 0.03, steps))
     spikes = np.where(generator.random(steps) < 0.03, 2.0, 1.0)
     return dict(enumerate(mean * mood * noise * spikes))
-
-
-def make_run(parent, seed, slower=None, steps=40, info=None, rename=None, same_images=True):
-    slower = slower or {}
-    writer = RunWriter(parent, "train", "small", {"device": "cpu", "level": "modules", **(info or {})})
-    generator = np.random.default_rng(seed)
-    factors = np.exp(generator.normal(0, 0.03, steps)) * (1 + 0.03 * np.sin(np.arange(steps) / 7 + seed))
-    for step in range(steps):
-        times = {
-            name: (mean * factors[step] * generator.uniform(0.98, 1.02) + slower.get(name, 0.0))
-            for name, mean in MODULES.items()
-        }
-        forward = int(sum(times.values()) * 1e6)
-        rows = [("step", forward + 1_000_000), ("forward", forward), ("other", 1_000_000)]
-        writer.append_rows("steps", [(step, 0, "recorded", p, step * 10**8, ns, None) for p, ns in rows])
-        writer.append_rows(
-            "spans",
-            [
-                (
-                    step,
-                    "module",
-                    (rename or {}).get(n, n),
-                    "forward",
-                    1,
-                    int(ms * 1e6),
-                    int(ms * 1e6),
-                    None,
-                    None,
-                )
-                for n, ms in times.items()
-            ]
-            + [
-                (step, "stage", n.split(".")[0], "forward", 1, int(ms * 1e6), int(ms * 1e6), None, None)
-                for n, ms in times.items()
-            ],
-        )
-        ids = str(step) if same_images else f"{seed}-{step}"
-        writer.append_rows("content", [(step, 2, 5, 100, 100, 0, None, None, None, 0, False, ids)])
-    writer.append_rows(
-        "nodes", [("module", (rename or {}).get(n, n), "Linear", n, 10 * i) for i, n in enumerate(MODULES)]
-    )
-    writer.close_run("ok")
-    return load_run(writer.folder)
 
 
 def test_a_slow_start_of_nothing_is_no_difference():
@@ -114,8 +69,17 @@ def test_five_steps_are_too_few_to_tell():
     assert change.why is not None and change.why.startswith("5 steps")
 
 
-def test_of_many_chances_only_the_improbable_ones_count():
-    assert find_discoveries([0.5, 0.04, 1e-6, None, 0.03]) == [False, False, True, False, False]
+def test_of_many_chances_only_those_that_hold_for_all_rows_count():
+    rows = [
+        Change(before=1.0, after=2.0, relative=1.0, relative_ci95=(0.5, 1.5), chance=chance, verdict="slower")
+        for chance in (0.5, 0.04, 1e-6, None, 0.012)
+    ]
+    family = Family.of_tables(rows)
+    assert (family.tables, family.rows) == (1, 4)
+    found = family.correct_rows(rows)
+    assert [row.is_seen for row in found] == [False, False, True, True, True]  # without a chance: not judged
+    assert found[1].verdict_text == "no difference seen, corrected for 4 rows"
+    assert [row.is_seen for row in Family.of_tables(rows, rows).correct_rows(rows)][-1] is False
 
 
 def test_the_module_that_became_slower_is_named_first(tmp_path):
@@ -177,9 +141,24 @@ def test_a_gate_never_fails_on_what_may_be_noise():
     assert judge_gate(parse_gate("step_p50 > +5%"), {"step_p50": change}).outcome == "cannot tell"
 
 
-def test_a_gate_on_a_figure_nobody_measured_names_those_there_are():
-    with pytest.raises(UsageError, match=r"memory\.peek"):
-        judge_gate(parse_gate("memory.peek > +2%"), {"memory.peak": Change(before=1.0, after=1.0)})
+def test_a_gate_on_a_figure_nobody_measured_fails_and_names_those_there_are():
+    found = judge_gate(parse_gate("memory.peek > +2%"), {"memory.peak": Change(before=1.0, after=1.0)})
+    assert found.outcome == "failed"
+    assert found.why == "these runs do not have it; they have memory.peak"
+
+
+def test_a_gate_on_a_figure_that_one_run_lacks_fails():
+    change = Change(before=None, after=4.0, why="known in one of the runs only")
+    found = judge_gate(parse_gate("stage.rpn > +5%"), {"stage.rpn": change})
+    assert (found.outcome, found.why) == ("failed", "missing: known in one of the runs only")
+
+
+def test_a_gate_that_names_no_kind_of_figure_is_wrong_use_and_names_all_kinds():
+    with pytest.raises(UsageError, match="'speed'") as error:
+        parse_gate("speed > +2%")
+    assert all(name in error.value.hint for name in GATE_NAMES)
+    for name in ("step_p50", "step_p95", "images_per_s", "kernel.void cudnn::conv", "module.a.b[0]"):
+        assert parse_gate(f"{name} > +2%").name == name
 
 
 def test_comparison_as_markdown_keeps_strange_names_inert(tmp_path):
@@ -207,6 +186,6 @@ def test_what_is_printed_and_written_as_json_is_what_was_compared(tmp_path):
     text = " ".join(console.file.getvalue().split())
     one = result.comparisons[0]
     assert "gate step_p50 > +5%: failed" in text and "settings and environment: equal" in text
-    assert f"{one.step.after:.1f}" in text and f"{100 * one.step.relative:+.1f} %" in text
+    assert f"{one.step.after:.3f}" in text and f"{100 * one.step.relative:+.1f} %" in text
     rows = as_standard_json(result)["comparisons"][0]["stages"]
     assert {"name", "before", "after", "relative", "verdict"} <= set(rows[0])

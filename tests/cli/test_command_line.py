@@ -52,7 +52,10 @@ FLAGS = {
     "show": {"RUN", "--section", "--json"},
     "report": {"RUN", "--format", "--out", "--markdown", "--html", "--open"},
     "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--data", "--device", "--out", "--json"},
-    "compare": {"BASE", "RUN...", "--fail-if", "--markdown", "--html", "--strict", "--json"},
+    "compare": {
+        "BASE", "RUN...", "--repeat", "--budget", "--by", "--fail-if", "--markdown", "--html",
+        "--strict", "--json",
+    },
     "runs": {"DIR", "--model", "--device", "--since", "--sort", "--json"},
     "data": set(),
     "data list": {"--root", "--json"},

@@ -159,4 +159,4 @@ def test_a_module_that_became_slower_is_named_first_and_stops_the_gate() -> None
     )
     assert shown.exit_code == 0, shown.output
     assert "roi_heads.box_head" in Path("compared.html").read_text()
-    assert "| `roi_heads.box_head` |" in Path("compared.md").read_text()
+    assert "| `module roi_heads.box_head` |" in Path("compared.md").read_text()

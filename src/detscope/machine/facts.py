@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from detscope.machine.code import describe_code
 from detscope.machine.devices import list_gpus
 from detscope.machine.limits import cpu_quota_cores, memory_limit_bytes, read_text, usable_cores
 
@@ -61,6 +62,7 @@ def gather_facts() -> dict[str, Any]:
             "torch_interop": loaded and loaded.get_num_interop_threads(),
         },
         "gpus": list_gpus().as_dict(),
+        "code": describe_code(),
     }
 
 

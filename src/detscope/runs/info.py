@@ -72,6 +72,13 @@ class AcceleratorInfo(TypedDict, total=False):
     capability: str | None
 
 
+class CodeInfo(TypedDict, total=False):
+    """The commit of the folder it was started in, and a mark of its tracked files."""
+
+    commit: str | None
+    files: str | None
+
+
 class EnvironmentInfo(TypedDict, total=False):
     """Facts about the machine."""
 
@@ -80,6 +87,7 @@ class EnvironmentInfo(TypedDict, total=False):
     gpus: GpusInfo
     accelerator: AcceleratorInfo | None
     threads: dict[str, Count | None] | None
+    code: CodeInfo | None
 
 
 class OperatorsInfo(TypedDict, total=False):

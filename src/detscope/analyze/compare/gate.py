@@ -1,7 +1,8 @@
 """Gates of a comparison: `step_p50 > +5%`, `memory.peak > +2%`, `stage.rpn > 3ms`.
 
 A signed threshold is about the change, an unsigned one about the later run's own value. A change is only
-held against a gate when it can be told from noise; where it cannot, the gate says so.
+held against a gate when it can be told from noise; where it cannot, the gate says so. A figure that one of
+the runs does not have fails its gate: what guards nothing must not look like a guard.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 from detscope.analyze.compare.change import Change
@@ -17,10 +19,24 @@ from detscope.analyze.figure import Figure
 from detscope.errors import UsageError
 
 _GATE = re.compile(
-    r"^\s*(?P<name>[\w.()\[\]:-]+)\s*(?P<op>>=|<=|>|<)\s*(?P<sign>[+-]?)\s*(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-z]*)\s*$"
+    r"^\s*(?P<name>[^<>=]+?)\s*(?P<op>>=|<=|>|<)\s*(?P<sign>[+-]?)\s*(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-z]*)\s*$"
 )
 _UNITS = {"": 1.0, "%": 0.01, "ms": 1.0, "s": 1e3, "us": 1e-3, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _UNITS |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+# what a gate may name, and what that is
+GATE_NAMES = {
+    "step_p50": "median step, ms",
+    "step_p95": "95th percentile of the step, ms; needs 90 steps",
+    "images_per_s": "images per second",
+    "phase.NAME": "phase of the step, ms: data, transfer, forward, backward, optimizer, other",
+    "stage.NAME": "stage of the detector, ms: stage.backbone, stage.rpn, ...",
+    "module.PATH": "module, own ms: module.roi_heads.box_head",
+    "operator.NAME": "operator, ms per step (--level ops): operator.aten::convolution",
+    "kernel.NAME": "kernel, ms per step",
+    "device.NAME": "device: utilisation, busy_ms, idle_ms, idle_data, occupancy, ...",
+    "memory.NAME": "bytes: peak, process, or a category such as activations",
+    "accuracy.NAME": "AP, AP50, AP75, AP_small, coco_mask.AP, ...",
+}
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -49,7 +65,7 @@ class GateResult(Figure, frozen=True, kw_only=True):
     value: float | None  # what was compared with the threshold
     threshold: float  # in the figure's unit, or a share
     outcome: Literal["passed", "failed", "cannot tell"]  # of holding it
-    why: str | None = None  # why it cannot be told
+    why: str | None = None  # why it cannot be told, or failed without being compared
 
 
 def parse_gate(text: str) -> Gate:
@@ -59,6 +75,11 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(
             f"--fail-if {text!r} is not NAME > THRESHOLD",
             "for example 'step_p50 > +5%', 'memory.peak > +2%', 'stage.rpn > 3ms', 'accuracy.AP50 < -0.01'",
+        )
+    kind, dot, rest = match["name"].partition(".")
+    if not any(known.partition(".")[:2] == (kind, dot) for known in GATE_NAMES) or (dot and not rest):
+        raise UsageError(
+            f"--fail-if {text!r}: no figure is called {match['name']!r}", f"known: {', '.join(GATE_NAMES)}"
         )
     percent, signed = match["unit"] == "%", bool(match["sign"])
     if percent and not signed:
@@ -70,17 +91,15 @@ def parse_gate(text: str) -> Gate:
 def judge_gate(gate: Gate, figures: Mapping[str, Change]) -> GateResult:
     """Hold one gate against the figures of a comparison: failed, passed or cannot tell."""
     figure = figures.get(gate.name)
-    if figure is None:
-        near = ", ".join(
-            sorted(name for name in figures if name.split(".")[0] == gate.name.split(".")[0])[:8]
-        )
-        hint = f"known: {near}" if near else f"known: {', '.join(list(figures)[:12])} ..."
-        raise UsageError(f"--fail-if names {gate.name!r}, which these runs do not have", hint)
-    value = figure.relative if gate.relative else figure.difference if gate.of_change else figure.after
+    value = None
+    if figure is not None:
+        value = figure.relative if gate.relative else figure.difference if gate.of_change else figure.after
     outcome: Literal["passed", "failed", "cannot tell"] = "failed"
     why = None
-    if value is None:
-        outcome, why = "cannot tell", figure.verdict_text
+    if figure is None:
+        why = f"these runs do not have it; {_list_near(gate.name, figures)}"
+    elif value is None:
+        why = f"missing: {figure.why or figure.verdict}"
     elif not _COMPARE[gate.operator](value, gate.threshold):
         outcome = "passed"
     elif gate.of_change and not figure.is_seen:
@@ -88,3 +107,11 @@ def judge_gate(gate: Gate, figures: Mapping[str, Change]) -> GateResult:
     return GateResult(
         gate=gate.text, figure=gate.name, value=value, threshold=gate.threshold, outcome=outcome, why=why
     )
+
+
+def _list_near(name: str, figures: Mapping[str, Change]) -> str:
+    """What these runs have of the same kind, the nearest first."""
+    kind = name.partition(".")[0]
+    alike = [known for known in figures if known.partition(".")[0] == kind]
+    near = get_close_matches(name, alike, n=4, cutoff=0.5) or sorted(alike)[:4] or list(figures)[:4]
+    return f"they have {', '.join(near)}" if near else "they share no figure"

@@ -10,6 +10,7 @@ from detscope.analyze.figure import Clock
 from detscope.analyze.step.clocks import RunTimes, read_times
 from detscope.analyze.step.modules import DIRECTIONS, OUTSIDE, ROOT
 from detscope.analyze.step.series import step_points
+from detscope.analyze.step.steady import Steadiness
 from detscope.analyze.step.steps import PHASES, choose_typical_steps
 from detscope.runs.reader import Run
 
@@ -27,6 +28,9 @@ class RunSeries:
     clock: Clock = "host"  # of phases, stages and modules
     types: dict[str, tuple[str, int]] = field(default_factory=dict)  # module -> type, parameters
     content: dict[int, str] = field(default_factory=dict)  # step -> which images
+    timed: PerStep = field(default_factory=dict)  # the bare steps as well: speed is told by all of them
+    images: PerStep = field(default_factory=dict)  # of these steps
+    steadiness: Steadiness | None = None  # None where the run has no steps
 
 
 def read_series(run: Run, clock: Clock = "device") -> RunSeries:
@@ -42,7 +46,10 @@ def read_series(run: Run, clock: Clock = "device") -> RunSeries:
         if point.group == "stages_ms" and point.step in measured:
             stages.setdefault(point.name, {})[point.step] = point.value
     nodes = run.table("nodes").filter(pl.col("kind") == "module")
-    content = run.table("content").filter(pl.col("step").is_in(list(measured)))
+    inside = run.table("content")
+    content = inside.filter(pl.col("step").is_in(list(measured)))
+    images = dict(inside.select("step", "images").drop_nulls().iter_rows())
+    timed = _split_phases(steps, {step for step in typical.timed if images.get(step)}).get("step", {})
     return RunSeries(
         step=by_phase.get("step", {}),
         phases={name: phases[name] for name in PHASES if name in phases},
@@ -58,6 +65,9 @@ def read_series(run: Run, clock: Clock = "device") -> RunSeries:
         content={
             step: ids for step, ids in content.select("step", "image_ids").iter_rows() if ids is not None
         },
+        timed=timed,
+        images={step: float(images[step]) for step in timed},
+        steadiness=typical.steadiness if measured else None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from detscope.analyze.compare.change import Change, Ends, Verdict
-from detscope.analyze.compare.runs import SettingValue
+from detscope.analyze.compare.differences import SettingValue
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.steps import choose_typical_steps
 from detscope.runs.reader import Run
