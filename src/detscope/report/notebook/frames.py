@@ -134,7 +134,8 @@ def _make_column(name: str, values: Sequence[object], allowed: Sequence[object])
             return pl.Series(name, values, _PLAIN[one])
         if get_origin(one) is tuple and get_args(one)[0] in _PLAIN:
             return pl.Series(name, [list(value) for value in values], pl.List(_PLAIN[get_args(one)[0]]))  # type: ignore[call-overload]
-    return pl.Series(name, [msgspec.json.encode(value).decode() for value in values], pl.String)
+    told = [None if value is None else msgspec.json.encode(value).decode() for value in values]
+    return pl.Series(name, told, pl.String)
 
 
 def _list_types(hint: object) -> list[object]:
