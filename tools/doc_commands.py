@@ -1,6 +1,6 @@
 """Runs the commands of README and docs as typed: `python -m tools.doc_commands [PAGE ...]`.
 
-Commands are what stands in `sh` and `bash` blocks; they run in order in a fresh folder with a copy of examples/.
+Commands are what stands in `sh` and `bash` blocks; they run in order in a fresh folder beside examples/.
 A block of another language whose first line is a comment with a file's name is that file, as a reader would
 save it. Left out is only what says so itself in its comment: `needs a GPU`, `downloads ...`. A comment that
 says `exit 7` allows that exit code.
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def read_blocks(page: Path) -> Iterator[DocBlock]:
 
 def read_page(page: Path) -> list[DocCommand | DocFile]:
     """What a reader of the page types and saves, in order."""
-    name = str(page.relative_to(ROOT))
+    name = str(page.relative_to(ROOT)) if page.is_relative_to(ROOT) else page.name
     found: list[DocCommand | DocFile] = []
     for block in read_blocks(page):
         if block.language in SHELLS:
@@ -135,8 +135,8 @@ def run_command(command: DocCommand, folder: Path) -> tuple[bool, float, str]:
     return ended.returncode in command.exit_codes, time.monotonic() - began, ended.stdout
 
 
-def type_page(page: Path, folder: Path) -> Iterator[str]:
-    """Run a page's commands in order; gives those that failed."""
+def type_page(page: Path, folder: Path, only: Container[str] | None = None) -> Iterator[str]:
+    """Run a page's commands in order, or those of them that are named; gives those that failed."""
     make_folder(folder)
     for one in read_page(page):
         if isinstance(one, DocFile):
@@ -144,6 +144,8 @@ def type_page(page: Path, folder: Path) -> Iterator[str]:
             (folder / one.name).write_text(one.text, encoding="utf-8")
             continue
         where = f"{one.page}:{one.line}"
+        if only is not None and one.bare not in only:
+            continue
         if one.mark:
             print(f"left out      {where}  {one.bare}  ({one.mark})", flush=True)
             continue
