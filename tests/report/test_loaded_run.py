@@ -77,7 +77,7 @@ def test_what_a_run_does_not_have_is_not_offered_and_says_who_records_it(verb: s
         reason = FIGURES[name].missing if name in FIGURES else RECORDED_BY[name]
         with pytest.raises(AttributeError) as raised:
             getattr(run, name)
-        assert str(raised.value) == f"{verb} has no {name}: {reason}"
+        assert str(raised.value) == f"{verb} has no {name}, which {reason}"
         assert not hasattr(run, name) and name not in dir(run)
 
 

@@ -47,9 +47,13 @@ def _take_kernels(summary: RunSummary) -> Sequence[Figure]:
     return summary.device_use.kernels if summary.device_use is not None else ()
 
 
-_MEASURED = "steps are recorded by train, infer, run and a Recorder, or come with an imported trace"
-_LISTENED = "it is recorded by train, infer and run at --level modules, which is the default, and --level ops"
-_OPERATED = "it is recorded by train and run with --level ops, or comes with an imported trace"
+# who records it, as the rest of a sentence: "this run has no stages, which ..."
+_MEASURED = "train, infer, run and a Recorder record, and imported traces bring"
+_LISTENED = "train, infer and run record at --level modules, the default, and ops"
+_OPERATED = "train and run record with --level ops, and imported traces bring"
+_ON_DEVICE = "are recorded on a GPU with --level ops, and brought by imported traces"
+_CLOCKED = "are recorded on a device with a clock of its own, a GPU"
+_SEVERAL = "trainings on several ranks record"
 FIGURES: dict[str, FrameSource] = {
     "steps": FrameSource("step, with its phases in ms", "steps", _MEASURED),
     "phases": FrameSource("phase of the typical step", "steps", _MEASURED, PhaseFigures, lambda s: s.phases),
@@ -67,7 +71,7 @@ FIGURES: dict[str, FrameSource] = {
     "kernels": FrameSource(
         "kernel of the device",
         "device_events",
-        "kernels run on a GPU: they are recorded there by --level ops, or come with an imported trace",
+        _ON_DEVICE,
         KernelFigures,
         _take_kernels,
     ),
@@ -75,37 +79,37 @@ FIGURES: dict[str, FrameSource] = {
         "step far above the median", "steps", _MEASURED, Outlier, lambda s: s.outliers, True
     ),
     "epochs": FrameSource(
-        "epoch of a training", "losses", "a training has epochs", EpochFigures, lambda s: s.epochs, True
+        "epoch of a training", "losses", "a training has", EpochFigures, lambda s: s.epochs, True
     ),
     "advice": FrameSource(
         "change that would save time or memory", "steps", _MEASURED, Advice, lambda s: s.advice, True
     ),
 }
-# tables as they lie in the folder, times in ns: who records what
+# tables as they lie in the folder, times in ns
 RECORDED_BY: dict[str, str] = {
     "content": _MEASURED,
-    "images": "it is recorded by infer",
-    "losses": "it is recorded by train and run, where the model returns losses",
+    "images": "infer records",
+    "losses": "train and run record where the model returns losses",
     "spans": _LISTENED,
     "nodes": _LISTENED,
-    "device_steps": "it is recorded on a device with a clock of its own, a GPU",
-    "device_spans": "it is recorded on a device with a clock of its own, a GPU",
+    "device_steps": _CLOCKED,
+    "device_spans": _CLOCKED,
     "ops": _OPERATED,
-    "costs": "arithmetic is counted by train, infer and run at --level modules",
-    "loader": "it is recorded where a data loader delivers the batches",
-    "telemetry": "it is recorded by train, infer and run",
-    "timeline": "it is recorded by train, infer and run at --level modules",
-    "memory": "blocks of memory are recorded with --memory, or come with an imported snapshot",
-    "memory_levels": "it is recorded with --memory",
-    "memory_changes": "it comes with an imported memory timeline",
-    "device_events": "they are recorded on a GPU by --level ops, or come with an imported trace",
-    "host_events": "they are recorded on a GPU by --level ops, or come with an imported trace",
-    "kernel_metrics": "counters of kernels come with a file of Nsight Compute",
-    "communication": "it is recorded of several ranks",
-    "accuracy": "it is recorded by eval, and by train with --eval-every",
-    "rank_steps": "it is recorded of several ranks",
-    "rank_content": "it is recorded of several ranks",
-    "rank_timeline": "it is recorded of several ranks",
+    "costs": "train, infer and run count at --level modules, the default",
+    "loader": "is recorded where a data loader delivers the batches",
+    "telemetry": "train, infer and run record",
+    "timeline": _LISTENED,
+    "memory": "is recorded block by block with --memory, and brought by imported snapshots",
+    "memory_levels": "are recorded with --memory",
+    "memory_changes": "imported memory timelines bring",
+    "device_events": _ON_DEVICE,
+    "host_events": _ON_DEVICE,
+    "kernel_metrics": "imported files of Nsight Compute bring",
+    "communication": _SEVERAL,
+    "accuracy": "eval records, and train with --eval-every",
+    "rank_steps": _SEVERAL,
+    "rank_content": _SEVERAL,
+    "rank_timeline": _SEVERAL,
 }
 NAMES = tuple(dict.fromkeys([*FIGURES, *TABLES]))
 

@@ -103,7 +103,7 @@ class LoadedRun(Run):
             else:
                 frame = frame_figures(source.take(self.summary), source.figure)
         if not frame.height and not answers:
-            raise AttributeError(f"{self.folder.name} has no {name}: {missing}")
+            raise AttributeError(f"{self.folder.name} has no {name}, which {missing}")
         return frame
 
     def _count_rows(self, table: str) -> int | None:
