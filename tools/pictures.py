@@ -25,52 +25,36 @@ IMAGES = ROOT / "docs" / "images"
 WIDE, NARROW = (1200, 800), (420, 900)
 PATIENCE_MS = 300_000
 MOST_BYTES = 200_000
+MODEL = "tiny_maskrcnn"
 V100 = "v100_resnet50_train_workers0.json.gz"
-# one step is made as long as the picture is wide by these keys: towards the pointer
-_ZOOM_STEPS = 8
 
 
 @dataclass(frozen=True)
 class PageShot:
     """A picture: which page, how large, on which background, and what is brought into view first."""
 
-    page: str  # of `make_pages`
+    make_page: Callable[[Path], Path]  # in a folder; gives where it lies
     size: tuple[int, int] = WIDE
     dark: bool = False
     prepare: Callable[[Any], bool] = lambda _: True  # False: the page has no such thing
 
 
 def zoom_into_backward(page: Any) -> bool:
-    """The timeline, zoomed by its keys until one backward fills it."""
-    timeline = page.locator("#timeline")
-    if not timeline.count():
+    """The timeline of the median step, zoomed by its search and keys until one backward fills it."""
+    if not page.locator("#timeline canvas").count():
         return False
-    timeline.scroll_into_view_if_needed()
     page.evaluate("document.querySelector('#timeline').scrollIntoView()")
-    canvas = timeline.locator("canvas").first
-    search = timeline.locator("input[type=search]")
-    if search.count():
-        search.first.fill("backward")
-        search.first.press("Enter")
+    canvas, search = (
+        page.locator("#timeline canvas").first,
+        page.locator("#timeline input[type=search]").first,
+    )
+    canvas.wait_for(state="visible")
+    search.fill("backward")
+    search.press("Enter")
     canvas.focus()
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.3 * box["height"])
-    for _ in range(_ZOOM_STEPS):
-        page.keyboard.press("w")
+    for key in "ww":
+        page.keyboard.press(key)
     return True
-
-
-SHOTS: dict[str, PageShot] = {
-    "train": PageShot("train"),
-    "infer": PageShot("infer"),
-    "eval": PageShot("eval"),
-    "import_v100": PageShot("import"),
-    "compare": PageShot("compare"),
-    "sweep": PageShot("sweep"),
-    "timeline": PageShot("train", prepare=zoom_into_backward),
-    "dark": PageShot("train", dark=True),
-    "narrow": PageShot("train", NARROW),
-}
 
 
 def type_command(folder: Path, *words: str | Path) -> None:
@@ -82,6 +66,13 @@ def type_command(folder: Path, *words: str | Path) -> None:
     ended = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}\nexit code {ended.returncode}")
+
+
+def make_run(folder: Path, into: str, *words: str | Path) -> Path:
+    """The page of a run that a verb records, or has recorded there before."""
+    if not (folder / into / "latest" / "report.html").is_file():
+        type_command(folder, *words, "--out", into)
+    return folder / into / "latest" / "report.html"
 
 
 def find_v100_trace(folder: Path) -> Path:
@@ -96,34 +87,56 @@ def find_v100_trace(folder: Path) -> Path:
     return next(folder.rglob(V100))
 
 
-def make_pages(folder: Path, wanted: set[str]) -> dict[str, Path]:
-    """Run the commands whose pages are wanted; gives where each page lies."""
-    pages = {}
-    model = "tiny_maskrcnn"
-    if wanted & {"train", "compare"}:
-        type_command(folder, "train", model, "--steps", "20", "--level", "ops", "--memory", "--out", "train")
-        pages["train"] = folder / "train" / "latest" / "report.html"
-    if "infer" in wanted:
-        type_command(folder, "infer", model, "--limit", "100", "--out", "infer")
-        pages["infer"] = folder / "infer" / "latest" / "report.html"
-    if "eval" in wanted:
-        type_command(folder, "train", model, "--epochs", "6", "--eval-every", "3", "--out", "trained")
-        type_command(folder, "eval", "--weights", "trained/latest", "--out", "eval")
-        pages["eval"] = folder / "eval" / "latest" / "report.html"
-    if "import" in wanted:
-        type_command(folder, "import", find_v100_trace(folder / "restored"), "--out", "import")
-        pages["import"] = folder / "import" / "latest" / "report.html"
-    if "compare" in wanted:
-        type_command(folder, "train", model, "--steps", "20", "--batch-size", "4", "--out", "after")
-        pages["compare"] = folder / "compare.html"
-        type_command(folder, "compare", "train/latest", "after/latest", "--html", pages["compare"])
-    if "sweep" in wanted:
+def make_train(folder: Path) -> Path:
+    """A training with operators and memory, as `make demo` does it."""
+    return make_run(folder, "train", "train", MODEL, "--steps", "20", "--level", "ops", "--memory")
+
+
+def make_infer(folder: Path) -> Path:
+    """An inference of so many images that its p95 is known."""
+    return make_run(folder, "infer", "infer", MODEL, "--limit", "100")
+
+
+def make_eval(folder: Path) -> Path:
+    """The accuracy of a model that has learnt something."""
+    make_run(folder, "trained", "train", MODEL, "--epochs", "6", "--eval-every", "6")
+    return make_run(folder, "eval", "eval", "--weights", "trained/latest")
+
+
+def make_import(folder: Path) -> Path:
+    """A trace that others recorded on a V100."""
+    return make_run(folder, "import", "import", find_v100_trace(folder / "restored"))
+
+
+def make_compare(folder: Path) -> Path:
+    """Two trainings that differ in one setting."""
+    make_train(folder)
+    make_run(folder, "after", "train", MODEL, "--steps", "20", "--precision", "bf16")
+    type_command(folder, "compare", "train/latest", "after/latest", "--html", "compare.html")
+    return folder / "compare.html"
+
+
+def make_sweep(folder: Path) -> Path:
+    """The plan of examples/, with less time for each trial."""
+    if not (folder / "sweep.db").is_file():
         plan = (ROOT / "examples" / "sweep.toml").read_text(encoding="utf-8")
         (folder / "sweep.toml").write_text(plan.replace("max_seconds = 10", "max_seconds = 2"))
         type_command(folder, "sweep", "sweep.toml")
-        pages["sweep"] = folder / "sweep.html"
-        type_command(folder, "report", "sweep.db", "--out", pages["sweep"])
-    return pages
+    type_command(folder, "report", "sweep.db", "--out", "sweep.html")
+    return folder / "sweep.html"
+
+
+SHOTS: dict[str, PageShot] = {
+    "train": PageShot(make_train),
+    "infer": PageShot(make_infer),
+    "eval": PageShot(make_eval),
+    "import_v100": PageShot(make_import),
+    "compare": PageShot(make_compare),
+    "sweep": PageShot(make_sweep),
+    "timeline": PageShot(make_train, prepare=zoom_into_backward),
+    "dark": PageShot(make_train, dark=True),
+    "narrow": PageShot(make_train, NARROW),
+}
 
 
 @contextmanager
@@ -170,17 +183,14 @@ def shrink_png(taken: bytes) -> bytes:
     return made.getvalue()
 
 
-def main(names: list[str]) -> int:
-    """Make the pages, then take the pictures that are named, or all of them."""
+def main(names: list[str], kept: str = os.environ.get("DETSCOPE_PICTURES", "")) -> int:
+    """Take the pictures that are named, or all of them; pages in a folder that is kept are not made again."""
     if unknown := set(names) - set(SHOTS):
         print(f"error: no picture is called {', '.join(sorted(unknown))}; there are {', '.join(SHOTS)}")
         return 2
-    shots = {name: shot for name, shot in SHOTS.items() if not names or name in names}
-    IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="detscope-pictures-") as made, open_browser() as browser:
-        pages = make_pages(Path(made), {shot.page for shot in shots.values()})
-        for name, shot in shots.items():
-            taken = take_picture(browser, shot, pages[shot.page])
+        for name in names or SHOTS:
+            taken = take_picture(browser, SHOTS[name], SHOTS[name].make_page(Path(kept or made)))
             if taken is None:
                 print(f"{name}: the page has no such part")
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tools.pictures import (
     SHOTS,
     WIDE,
     PageShot,
+    make_train,
     open_browser,
     shrink_png,
     take_picture,
@@ -47,13 +49,10 @@ def test_a_picture_is_what_the_page_shows_and_nothing_where_it_has_no_such_part(
     style = "body{background:#fff} @media (prefers-color-scheme: dark){body{background:#000}}"
     page.write_text(f"<!doctype html><style>{style}</style><p>a page")
     with open_browser() as browser:
-        shots = {
-            (size, dark): PageShot("train", size, dark) for size in (WIDE, NARROW) for dark in (False, True)
-        }
-        for (size, dark), shot in shots.items():
-            taken = take_picture(browser, shot, page)
+        for size, dark in product((WIDE, NARROW), (False, True)):
+            taken = take_picture(browser, PageShot(make_train, size, dark), page)
             assert taken is not None
             shown = Image.open(BytesIO(shrink_png(taken))).convert("RGB")
             assert shown.size == size
             assert shown.getpixel((size[0] - 1, size[1] - 1)) == ((0, 0, 0) if dark else (255, 255, 255))
-        assert take_picture(browser, PageShot("train", prepare=zoom_into_backward), page) is None
+        assert take_picture(browser, PageShot(make_train, prepare=zoom_into_backward), page) is None
