@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -32,22 +33,28 @@ PROGRAMS = r"(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?:detscope|torchrun|pip|make|dock
 VERBS = typer.main.get_command(app)
 
 # Every command that ended within 10 s when all were run one after the other on two cores (`make test-docs`):
-# page, command, seconds then, what it needs before. All others train, measure, prune or fit for longer.
+# page, command, seconds then, what it needs before. All others train, measure, import, prune, sweep or fit.
 QUICK = (
-    ("README.md", "detscope doctor", 3, "nothing"),
-    ("README.md", "detscope models 'mask*'", 1, "nothing"),
-    ("docs/data.md", "detscope data list", 1, "nothing"),
+    ("README.md", "detscope doctor", 4, ""),
+    ("README.md", "detscope models 'mask*'", 2, ""),
+    ("README.md", "detscope show", 3, "a run"),
+    ("README.md", "detscope report", 4, "a run"),
+    ("README.md", "detscope runs", 2, "a run"),
+    ("docs/data.md", "detscope data list", 2, ""),
+    ("docs/index.md", "detscope report", 3, "a run"),
     (
         "docs/limits.md",
         "DETSCOPE_LIMIT_PLAN_TRIALS=500000 detscope sweep examples/sweep.toml --dry-run",
-        3,
-        "nothing",
+        2,
+        "",
     ),
-    ("docs/versions.md", "detscope schema summary", 1, "nothing"),
-    ("docs/versions.md", "detscope schema run", 1, "nothing"),
-    ("docs/versions.md", "detscope schema sweep", 1, "nothing"),
-    ("docs/versions.md", "detscope schema findings", 1, "nothing"),
+    ("docs/run.md", "detscope report --open", 6, "a run"),
+    ("docs/versions.md", "detscope schema summary", 6, ""),
+    ("docs/versions.md", "detscope schema run", 2, ""),
+    ("docs/versions.md", "detscope schema sweep", 2, ""),
+    ("docs/versions.md", "detscope schema findings", 3, ""),
 )
+RECORDED = ROOT / "tests" / "old_runs" / "train"
 
 
 def find_verb(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
@@ -139,4 +146,8 @@ def test_quick_commands_work_as_typed(page: str, tmp_path: Path) -> None:
     commands = [command for name, command, *_ in QUICK if name == page]
     typed = [one.bare for one in COMMANDS if one.page == page and not one.mark]
     assert [one for one in typed if one in commands] == commands, "the table names them in the page's order"
+    if any(needs == "a run" for name, _, _, needs in QUICK if name == page):
+        run = tmp_path / "runs" / "20261117T101112Z-train-tiny_retinanet-505f"
+        shutil.copytree(RECORDED, run)
+        (run.parent / "latest").symlink_to(run.name)
     assert not list(type_page(ROOT / page, tmp_path, only=commands))

@@ -95,7 +95,7 @@ class LoadedRun(Run):
             raise AttributeError(f"a run has no {name!r}; {meant}")
         source = FIGURES.get(name)
         if source is None:
-            frame, missing, answers = self.table(name), RECORDED_BY[name], False
+            frame, missing, answers = self.table(name), RECORDED_BY.get(name, "was not recorded"), False
         else:
             missing, answers = source.missing, source.can_be_empty and source.table in self.rows
             if source.figure is None:
