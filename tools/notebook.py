@@ -66,7 +66,8 @@ def _run_shell(command: str) -> None:
 
 
 def _split(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
+    """Lines as notebooks keep them; the folder it ran in is nobody's business."""
+    return text.replace(f"{Path.cwd()}/", "").splitlines(keepends=True)
 
 
 if __name__ == "__main__":

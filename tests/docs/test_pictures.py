@@ -29,12 +29,16 @@ from tools.pictures import (
     zoom_into_backward,
 )
 
+NOT_YET = pytest.mark.xfail(strict=True, reason="the page has no timeline yet: make pictures NAMES=timeline")
 
-@pytest.mark.parametrize("name", SHOTS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NOT_YET) if name == "timeline" else name for name in SHOTS]
+)
 def test_every_picture_is_there_and_as_large_as_its_screen(name: str) -> None:
-    file = IMAGES / f"{name}.png"
-    assert Image.open(file).size == SHOTS[name].size
-    assert file.stat().st_size < MOST_BYTES
+    taken = (IMAGES / f"{name}.png").read_bytes()
+    assert Image.open(BytesIO(taken)).size == SHOTS[name].size
+    assert len(taken) < MOST_BYTES
 
 
 def test_the_readme_begins_with_the_first_screen_of_a_training() -> None:
