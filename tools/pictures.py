@@ -110,9 +110,9 @@ def make_import(folder: Path) -> Path:
 
 def make_compare(folder: Path) -> Path:
     """Two trainings that differ in one setting."""
-    make_train(folder)
+    make_run(folder, "before", "train", MODEL, "--steps", "20")
     make_run(folder, "after", "train", MODEL, "--steps", "20", "--precision", "bf16")
-    type_command(folder, "compare", "train/latest", "after/latest", "--html", "compare.html")
+    type_command(folder, "compare", "before/latest", "after/latest", "--html", "compare.html")
     return folder / "compare.html"
 
 
