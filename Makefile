@@ -10,7 +10,7 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick test-slow test-busy test-torch lint docs bench bench-predict lock install install-dev browser clean
+.PHONY: help demo test quick test-slow test-busy test-torch test-docs pictures lint docs bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
@@ -19,6 +19,8 @@ help:
 	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make test-torch TORCH=2.6.0   quick tests and those that use torch, with that torch in .venv-torch-2.6.0'
+	@echo 'make test-docs   the commands of README and docs as typed, in order; an hour on two cores'
+	@echo 'make pictures   docs/images and the outputs of the example notebook again, from pages made now'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make docs    the documentation as a site, into site/'
 	@echo 'make bench   what recording costs, side by side, as ratios'
@@ -50,6 +52,15 @@ WITH_TORCH := tests/record tests/simulated tests/zoo tests/loops tests/machine \
 test-torch: $(if $(TORCH),install-dev)
 	@[ -n '$(TORCH)' ] || { echo 'error: which torch? hint: make test-torch TORCH=2.6.0' >&2; exit 2; }
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' $(QUICK) $(WITH_TORCH)
+
+# what needs a GPU or a download says so in its own comment on the page, and is left out by that alone
+test-docs: install-dev
+	$(BIN)/python -m tools.doc_commands $(PAGES)
+
+NOTEBOOK := $(CURDIR)/examples/look_into_a_run.ipynb
+pictures: browser
+	$(BIN)/python -m tools.pictures $(NAMES)
+	cd "$$(mktemp -d)" && PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=$(CURDIR) python -m tools.notebook $(NOTEBOOK)
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+import detscope
 from detscope.analyze.advice.case import AdviceRule
+from detscope.analyze.step.steps import PHASES
 from detscope.data.contract import DatasetFormat
 from detscope.ingest.sink import Format
 from detscope.parts import FOLDERS
+from detscope.report.notebook.frames import FIGURES, RECORDED_BY
+from detscope.report.notebook.loaded import LoadedRun
 from detscope.report.sections import SectionPart
+from detscope.runs.schema import TABLES
 from detscope.zoo.family import Family
 from test_house import BELOW_ALL, MAY_IMPORT
 
@@ -80,6 +85,21 @@ def test_snippets_for_contributors_are_parts(subject: str, code: str) -> None:
         assert callable(module.steps)
     else:
         assert isinstance(module.PART, PART_TYPES) and len(SNIPPETS) == len(FOLDERS) + 1
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in set(detscope.__all__) - {"__version__"}:
+        assert f"detscope.{name}" in page or re.search(rf"members: \[.*\b{name}\b", page), name
+    for name, source in FIGURES.items():
+        assert f"| `{name}` | {source.rows} | {source.missing} |" in page
+    for name in set(TABLES) - {"steps"}:
+        assert f"| `{name}` | {RECORDED_BY[name]} |" in page
+    own = {name for name in dir(LoadedRun) if not name.startswith("_")}
+    assert own == {"summary", "names", "rows", "to_pandas", "table", "status"}
+    for name in (*own, "folder", "info"):
+        assert re.search(rf"`run\.{name}\b|members: \[.*\b{name}\b", page), name
+    assert all(f"`{name}_ms`" in page for name in ("step", *PHASES))
 
 
 def test_every_page_is_part_of_the_site() -> None:

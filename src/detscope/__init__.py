@@ -12,7 +12,7 @@ from detscope.marks import phase, region
 
 if TYPE_CHECKING:
     from detscope.analyze.summary import summarize
-    from detscope.runs.reader import load_run
+    from detscope.report.notebook.loaded import load_run
     from detscope.sessions.own_loop import PublishingRecorder as Recorder
     from detscope.sessions.run.watch import watch
 
@@ -21,7 +21,7 @@ __all__ = ["Recorder", "__version__", "load_run", "phase", "region", "summarize"
 
 _LAZY = {
     "Recorder": ("detscope.sessions.own_loop", "PublishingRecorder"),
-    "load_run": ("detscope.runs.reader", "load_run"),
+    "load_run": ("detscope.report.notebook.loaded", "load_run"),
     "summarize": ("detscope.analyze.summary", "summarize"),
     "watch": ("detscope.sessions.run.watch", "watch"),
 }
