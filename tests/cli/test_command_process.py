@@ -67,7 +67,7 @@ def test_a_misspelt_flag_gets_a_suggestion_and_exit_2(tmp_path: Path) -> None:
 def test_a_misspelt_verb_gets_a_suggestion_and_exit_2(tmp_path: Path) -> None:
     done = run("trian", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: no such command 'trian'\nhint: did you mean 'train'?\n"
+    assert done.stderr == "error: no such command 'trian'\nhint: did you mean train?\n"
 
 
 def test_three_wrong_keys_give_three_messages_and_exit_2(tmp_path: Path) -> None:

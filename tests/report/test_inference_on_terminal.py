@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_an_inference_fits_the_terminal_and_shows_every_part(make: Make, width: 
         "random weights",
     ):
         assert words in text, words
-    assert "backward" not in text
+    assert "backward ms" not in text
 
 
 def test_a_line_that_explains_nothing_comes_after_those_that_do(make: Make) -> None:
@@ -194,7 +195,8 @@ def test_bars_of_the_phases_fill_the_step_without_a_gap_where_there_are_only_pla
     stream.flush()
     lines = stream.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
     first = next(index for index, line in enumerate(lines) if line.startswith("Phases of a step")) + 2
-    bars = [line[line.find("%") + 1 :].rstrip() for line in lines[first : first + len(SHARES)]]
+    found = [re.match(" *#*", line[line.find("%") + 1 :]) for line in lines[first : first + len(SHARES)]]
+    bars = [match.group().rstrip() for match in found if match]
     assert "".join(bar.strip() for bar in bars) == "#" * BAR_CELLS
     begins, ends = [bar.find("#") for bar in bars], [len(bar) for bar in bars]
     assert begins[1:] == ends[:-1]

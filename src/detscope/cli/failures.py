@@ -145,13 +145,11 @@ def _near_words(message: str, offered: Sequence[str]) -> list[str]:
         match = _NO_SUCH.search(message)
         typed = match.group(1) if match else ""
     bare = typed.lstrip("-")
-    allowed = max(1, len(bare) // 3)
-    return [
-        word
-        for word in dict.fromkeys(offered)
-        if (len(bare) >= 3 and word.lstrip("-").startswith(bare))
-        or count_slips(bare, word.lstrip("-")) <= allowed
-    ][:2]
+    slips = {word: count_slips(bare, word.lstrip("-")) for word in offered}
+    begun = [word for word in slips if len(bare) >= 3 and word.lstrip("-").startswith(bare)]
+    least = min(slips.values(), default=0)
+    near = [word for word, count in slips.items() if count == least and count <= max(1, len(bare) // 3)]
+    return (near or begun)[:2]
 
 
 def count_slips(one: str, other: str) -> int:

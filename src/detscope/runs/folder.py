@@ -14,6 +14,7 @@ from detscope.errors import InputError
 from detscope.runs.atomic import storage_error
 
 MOST_CANDIDATES = 8  # that are named where several runs fit
+_ID_LENGTH = 4
 _ID = re.compile(r"[0-9a-f]{4}")  # that ends the name of a run
 
 
@@ -75,12 +76,11 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     """For each name of a run its last part, or if others share it its first part, or all of it."""
     distinct = set(names)
     heads = Counter(name.split("-")[0] for name in distinct)
-    tails = Counter(name.split("-")[-1] for name in distinct)
+    ends = Counter(end for name in distinct for end in {name[:_ID_LENGTH], name[-_ID_LENGTH:]})
     found = {}
     for name in distinct:
         head, tail = name.split("-")[0], name.split("-")[-1]
-        fits = sum(other.startswith(tail) or other.endswith(tail) for other in distinct)
-        alone = tails[tail] == 1 and fits == 1 and _ID.fullmatch(tail)
+        alone = _ID.fullmatch(tail) and ends[tail] == 1
         found[name] = tail if alone else head if heads[head] == 1 and head else name
     return found
 

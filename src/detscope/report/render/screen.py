@@ -89,7 +89,12 @@ class _ScreenWriter:
         pieces = [
             _Piece([Text(shorten_middle(plain(screen.ran), width), style="bold")], 1, 0),
             _Piece(say("on", screen.setting), 1, 6, goes_on=True),
-            _Piece(say("steps", screen.steps), 1, 6, goes_on=True),
+            _Piece(
+                say("passes" if screen.measured in ("image", "pass") else "steps", screen.steps),
+                1,
+                6,
+                goes_on=True,
+            ),
             _Piece(say("status", screen.status, "bold red"), 1, 4, goes_on=True),
             _blank(),
             _Piece(verdict, 2, 3, goes_on=True),
