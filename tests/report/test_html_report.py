@@ -276,7 +276,8 @@ def test_on_a_narrow_screen_nothing_sticks_out_and_the_navigation_folds(telephon
     page = telephone.page
     telephone.unfold()
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
-    narrowest = "Math.min(...[...document.querySelectorAll('td')].map((cell) => cell.offsetWidth))"
+    widths = "[...document.querySelectorAll('td')].map((cell) => cell.offsetWidth).filter((width) => width)"
+    narrowest = f"Math.min(...{widths})"
     assert page.evaluate(narrowest) >= 40  # a column of single letters is narrower
     links = page.locator("nav a").first
     assert not links.is_visible()
