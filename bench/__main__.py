@@ -24,6 +24,7 @@ from bench import (
     startup,
     straggler,
     sweep,
+    timeline,
     training_cost,
     training_real,
 )
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "predict_detectors": predict_detectors.main,
     "sweep": sweep.main,
     "comparing": comparing.main,
+    "timeline": timeline.main,
 }
 # by name alone: these try something many times instead of timing it
 ON_REQUEST = {"killed_ranks": killed_ranks.main, "saved": saved.main, "straggler": straggler.main}

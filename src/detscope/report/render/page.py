@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from detscope.report.model import Absent, Chart, Section
+from detscope.report.model import Absent, Chart, Section, Timeline
 from detscope.report.render.cells import cells_of
 from detscope.report.render.plotly import chart_json
+from detscope.report.render.timeline import timeline_json
 from detscope.runs.standard_json import as_standard_json
 
 _STATIC = Path(__file__).parent / "static"
@@ -33,6 +34,10 @@ def render_page(
     sections = [section for section in sections if not section.brief_only]
     library, own = _plotly(), (_STATIC / "report.js").read_text(encoding="utf-8")
     charts = {block.id: chart_json(block) for s in sections for block in s.blocks if isinstance(block, Chart)}
+    timelines = {b.id: timeline_json(b) for s in sections for b in s.blocks if isinstance(b, Timeline)}
+    names = ["timeline"] if timelines else []
+    beside = [(_STATIC / f"{name}.js").read_text(encoding="utf-8") for name in names]
+    styles = ["report", *names]
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
@@ -40,11 +45,13 @@ def render_page(
         absent=absent,
         made=made,
         cells_of=cells_of,
-        style=(_STATIC / "report.css").read_text(encoding="utf-8"),
+        style="".join((_STATIC / f"{name}.css").read_text(encoding="utf-8") for name in styles),
         plotly=library,
         script=own,
         data=_json_inside_html(charts),
-        policy=_policy(library, own),
+        timelines=_json_inside_html(timelines) if timelines else "",
+        beside=beside,
+        policy=_policy(library, own, *beside),
     )
 
 
