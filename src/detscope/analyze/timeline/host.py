@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from detscope.analyze.memory.blocks import NEVER
 from detscope.analyze.timeline.figures import SpanNames, TimelineLane, TimelineWindow, make_lane, tell_columns
 from detscope.runs.reader import Run
 
@@ -14,8 +15,7 @@ _TRACKS = (
     ("stages", "stage", "Stages"),
     ("modules", "module", "Modules, forward and backward"),
     ("operators", "operator", "Operators"),
-)
-_MARKS = (
+    ("kernels", "kernel", "Kernels"),
     ("device phases", "phase", "Phases on the device, by its marks"),
     ("device stages", "stage", "Stages on the device, by its marks"),
 )
@@ -32,13 +32,14 @@ _EVENTS = (
 def read_host_lanes(
     timeline: pl.DataFrame, step: int | None, window: TimelineWindow, known: SpanNames
 ) -> Iterator[TimelineLane]:
-    """Lanes of a step that detscope recorded."""
+    """Lanes of a step that detscope recorded; a device may end after the host, and is drawn to its end."""
     own = timeline.filter(pl.col("step") == step)
-    for track, kind, title in (*_TRACKS, *_MARKS):
+    reach = TimelineWindow(window.start_ns, NEVER)
+    for track, kind, title in _TRACKS:
         rows = own.filter(pl.col("track") == track).with_columns(group=_group_of(kind))
         if kind == "stage":  # drawn in colours of stages, so that the direction must be said
             rows = rows.with_columns(about=tell_columns(direction=pl.col("direction")))
-        lane = make_lane(title, kind, rows, window, known)
+        lane = make_lane(title, kind, rows, reach, known)
         if lane is not None:
             yield lane
 

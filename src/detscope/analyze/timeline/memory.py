@@ -21,6 +21,8 @@ def read_memory_curve(run: Run, step: int | None, window: TimelineWindow) -> Mem
 
 
 def _curve_of_blocks(run: Run, blocks: pl.DataFrame, step: int | None) -> MemoryCurve | None:
+    if step is None or not (blocks["step"] == step).any():
+        return None
     device = main_device(run, blocks)
     ledger = ledger_of(blocks.filter(pl.col("device") == device))
     own = next((one for one in windows_of(ledger, run.table("steps")) if one.step == step), None)

@@ -15,6 +15,7 @@ from detscope.analyze.timeline.figures import (
     SpanNames,
     StepTimeline,
     TimelineName,
+    WaitArrow,
     read_told,
 )
 from detscope.analyze.timeline.host import (
@@ -57,25 +58,23 @@ def _draw_step(
 ) -> StepTimeline:
     step, host_window = chosen.step, chosen.window
     window = device_window(lines, step, host_window)
+    if lines.lines:  # which tell kernels by stream
+        timeline = timeline.filter(pl.col("track") != "kernels")
     lanes = list(read_host_lanes(timeline, step, host_window, known))
+    drawn_ns = max((int((lane.starts + lane.lengths).max()) for lane in lanes), default=0)
     if not lanes and hosts.height:
         lanes = list(read_event_lanes(hosts, window, known))
-    arrows = []
+    arrows: list[WaitArrow] = []
     if lines.lines:
         on_device, arrows = read_device_lanes(lines, window, known, len(lanes))
         lanes += on_device
-    elif (kernels := timeline.filter((pl.col("step") == step) & (pl.col("track") == "kernels"))).height:
-        lanes += list(read_host_lanes(kernels.with_columns(track=pl.lit("operators")), step, window, known))
     lanes += [*read_collectives(run, window, known), *read_loader_lanes(run, window, known)]
-    marked_ns = max(
-        (int((lane.starts + lane.lengths).max()) for lane in lanes if "marks" in lane.title), default=0
-    )
     return StepTimeline(
         step,
         chosen.title,
         chosen.remark,
         host_window.end_ns - host_window.start_ns,
-        max(window.end_ns - window.start_ns, marked_ns),
+        max(window.end_ns - window.start_ns, drawn_ns),
         lanes,
         arrows,
         read_memory_curve(run, step, host_window),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from detscope.analyze.step.columns import highest, lowest
 from detscope.analyze.step.steps import choose_typical_steps
 from detscope.analyze.timeline.figures import TimelineWindow
 from detscope.runs.reader import Run
@@ -47,9 +48,8 @@ def choose_steps(run: Run, timeline: pl.DataFrame, events: Sequence[pl.DataFrame
         return _choose_among(run, whole, drawable)
     if not has_events:
         return StepChoice([])
-    start_ns = min(int(table["start_ns"].min() or 0) for table in events if table.height)  # type: ignore[arg-type]
-    ends = [(table["start_ns"] + table["wall_ns"]).max() for table in events if table.height]
-    end_ns = max(int(end or 0) for end in ends)  # type: ignore[arg-type]
+    start_ns = min(lowest(table["start_ns"]) for table in events if table.height)
+    end_ns = max(highest(table["start_ns"] + table["wall_ns"]) for table in events if table.height)
     remark = "the file has no marks of steps"
     return StepChoice(
         [ChosenStep(None, "the whole recording", remark, TimelineWindow(start_ns, end_ns))], 0, 0

@@ -77,7 +77,7 @@
       this.data = data;
       this.find = (name) => root.querySelector(`.timeline-${name}`);
       this.canvas = root.querySelector("canvas");
-      this.context = this.canvas.getContext("2d");
+      this.context = this.canvas.getContext("2d", { alpha: false });
       this.steps = [];
       this.matches = [];
       this.match = -1;
@@ -98,7 +98,8 @@
       this.chosen = index;
       this.steps[index] ||= { ...packed, lanes: packed.lanes.map(readLane), memory: packed.memory && readMemory(packed.memory) };
       this.step = this.steps[index];
-      [this.pinned, this.hovered] = [null, null];
+      this.hovered = null;
+      this.pin(null);
       this.find("step").value = index;
       const left = this.step.lanes.filter((lane) => lane.left).map((lane) => `${lane.title}: the ${lane.left[0]} shortest (${showMs(lane.left[1])} together) are left out`);
       const remark = [this.step.remark && `This step was ${this.step.remark}`, ...left].filter(Boolean).join(". ");
@@ -361,7 +362,7 @@
       const { context, from, to } = this, rough = (to - from) / Math.max(2, width / 110), size = 10 ** Math.floor(Math.log10(rough));
       const gap = [1, 2, 5, 10].map((one) => one * size).find((one) => one >= rough), digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(gap / 1e6))));
       context.fillStyle = look.line;
-      for (let at = Math.ceil(from / gap) * gap; at <= to; at += gap) context.fillRect((at - from) * this.scale, 0, 1, this.height);
+      for (let at = Math.ceil(from / gap) * gap; at <= to; at += gap) context.fillRect(Math.round((at - from) * this.scale), 0, 1, this.height);
       context.fillStyle = look.soft;
       for (let at = Math.ceil(from / gap) * gap; at <= to; at += gap) context.fillText(`${(at / 1e6).toFixed(digits)} ms`, (at - from) * this.scale + 3, AXIS / 2);
       const end = (this.step.wall - from) * this.scale;
@@ -375,10 +376,10 @@
 
     drawRow(row, y, width, look) {
       const { context, from, to, scale } = this, count = row.start.length, dim = this.wanted !== "", height = ROW - 2;
-      let run = -1, runFrom = 0, runTo = 0;
+      let run = -1, runFrom = 0, runTo = 0, colour = -1;
       const flush = () => {
         if (run < 0) return;
-        context.fillStyle = look.groups[run];
+        if (run !== colour) context.fillStyle = look.groups[(colour = run)];
         context.fillRect(runFrom, y, runTo - runFrom, height);
         run = -1;
       };
@@ -386,12 +387,16 @@
       let at = firstAbove(row.end, from);
       while (at < count && row.start[at] < to) {
         const left = (row.start[at] - from) * scale, right = (row.end[at] - from) * scale, group = row.group[at];
-        if (right - left >= 1) {
+        if (right - left >= 1.5) {
           flush();
-          const begin = Math.max(left, -2), end = Math.min(right, width + 2);
-          context.fillStyle = look.groups[group];
-          context.fillRect(begin, y, Math.max(end - begin - (right - left > 3 ? 0.7 : 0), 0.7), height);
-          if (end - begin > 26) this.write(row.name[at], Math.max(begin, 0), end, y, look.letters[group]);
+          // whole pixels: no smoothing of edges, which costs most of the time of a frame
+          const begin = Math.max(Math.round(left), -2), end = Math.min(Math.round(right), width + 2);
+          if (group !== colour) context.fillStyle = look.groups[(colour = group)];
+          context.fillRect(begin, y, end - begin - (end - begin > 3 ? 1 : 0) || 1, height);
+          if (end - begin > 26) {
+            this.write(row.name[at], Math.max(begin, 0), end, y, look.letters[group]);
+            colour = -1;
+          }
           at += 1;
         } else {
           const pixel = Math.floor(left);
@@ -413,26 +418,26 @@
       let drawn = -1;
       for (const at of row.found) {
         if (row.end[at] < from || row.start[at] > to) continue;
-        const left = Math.max((row.start[at] - from) * scale, -2), right = Math.min((row.end[at] - from) * scale, width + 2);
+        const left = Math.max(Math.round((row.start[at] - from) * scale), -2), right = Math.min(Math.round((row.end[at] - from) * scale), width + 2);
         if (right < drawn) continue;
         drawn = Math.max(right, left + 2);
         context.fillStyle = look.groups[row.group[at]];
-        context.fillRect(left, y, Math.max(2, right - left - 0.7), ROW - 2);
+        context.fillRect(left, y, Math.max(2, right - left - 1), ROW - 2);
         context.fillStyle = look.accent;
-        context.fillRect(left, y + ROW - 4, Math.max(2, right - left - 0.7), 2);
+        context.fillRect(left, y + ROW - 4, Math.max(2, right - left - 1), 2);
         if (right - left > 26) this.write(row.name[at], Math.max(left, 0), right, y, look.letters[row.group[at]]);
       }
     }
 
     // of a path the last parts that fit, of everything else its begin
     write(name, from, to, y, colour) {
-      const room = Math.floor((to - from - 6) / 5.6), [text, kind] = this.data.names[name];
+      const room = Math.floor((to - from - 6) / 5.9), [text, kind] = this.data.names[name];
       if (room < 3) return;
       let shown = text;
       if (kind === "module" || kind === "stage") while (shown.length > room && shown.includes(".")) shown = shown.slice(shown.indexOf(".") + 1);
       if (shown.length > room) shown = `${shown.slice(0, room - 1)}…`;
       this.context.fillStyle = colour;
-      this.context.fillText(shown, from + 3, y + ROW / 2 - 1, to - from - 5);
+      this.context.fillText(shown, from + 3, y + ROW / 2 - 1);
     }
 
     outline(hit, thick, width, look) {
@@ -518,10 +523,8 @@
       const find = this.find("find");
       find.addEventListener("input", () => this.search(find.value));
       find.addEventListener("keydown", (event) => event.key === "Enter" && (event.preventDefault(), this.go(event.shiftKey ? -1 : 1)));
-      document.addEventListener("detscope:search", (event) => this.search((find.value = String(event.detail ?? ""))));
       this.find("step").addEventListener("change", (event) => {
         this.touched = true;
-        this.pin(null);
         this.open(Number(event.target.value));
       });
       canvas.addEventListener("wheel", (event) => {
@@ -592,17 +595,19 @@
   const timelines = JSON.parse(document.getElementById("timelines").textContent);
   for (const [id, data] of Object.entries(timelines)) {
     const root = document.getElementById(id);
-    const begin = () => {
-      seen.disconnect();
-      if (!root.dataset.begun) new Timeline(root, data);
-      root.dataset.begun = "1";
-    };
+    let made = null;
+    const begin = () => (made ||= new Timeline(root, data));
     // not before one comes near it: the first screen of the page does not wait for it
-    const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && begin(), { rootMargin: "600px" });
+    const seen = new IntersectionObserver((entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      seen.disconnect();
+      begin();
+    }, { rootMargin: "600px" });
     seen.observe(root);
-    addEventListener("beforeprint", begin);
-    if (new URLSearchParams(location.hash.slice(1)).has("step")) begin();
-    addEventListener("hashchange", () => location.hash.includes("step=") && begin());
-    document.addEventListener("detscope:search", begin);
+    addEventListener("beforeprint", () => begin().draw());
+    const restore = () => location.hash.includes("step=") && begin();
+    addEventListener("hashchange", restore);
+    restore();
+    document.addEventListener("detscope:search", ({ detail }) => begin().search((begin().find("find").value = String(detail ?? ""))));
   }
 })();
