@@ -90,7 +90,7 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True)
-class StepTimeline:
+class DrawnStep:
     """One step, or the whole of a recording without steps."""
 
     step: int | None
@@ -109,7 +109,7 @@ class RunTimeline:
 
     names: Sequence[TimelineName]
     groups: Sequence[str]
-    steps: Sequence[StepTimeline]
+    steps: Sequence[DrawnStep]
     measured: int  # steps that the median and the slowest are chosen among
     drawn: int  # of these, steps whose spans were kept
 

@@ -13,7 +13,7 @@ from detscope.analyze.timeline.figures import (
     MOST_SPANS,
     RunTimeline,
     SpanNames,
-    StepTimeline,
+    DrawnStep,
     TimelineName,
     WaitArrow,
     read_told,
@@ -55,7 +55,7 @@ def _draw_step(
     lines: DeviceLines,
     chosen: ChosenStep,
     known: SpanNames,
-) -> StepTimeline:
+) -> DrawnStep:
     step, host_window = chosen.step, chosen.window
     window = device_window(lines, step, host_window)
     if lines.lines:  # which tell kernels by stream
@@ -69,7 +69,7 @@ def _draw_step(
         on_device, arrows = read_device_lanes(lines, window, known, len(lanes))
         lanes += on_device
     lanes += [*read_collectives(run, window, known), *read_loader_lanes(run, window, known)]
-    return StepTimeline(
+    return DrawnStep(
         step,
         chosen.title,
         chosen.remark,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from detscope.analyze.memory.blocks import Longs
-from detscope.analyze.timeline.figures import MemoryCurve, StepTimeline, TimelineLane
+from detscope.analyze.timeline.figures import MemoryCurve, DrawnStep, TimelineLane
 from detscope.report.model import Timeline
 
 
@@ -23,7 +23,7 @@ def timeline_json(block: Timeline) -> dict[str, object]:
     }
 
 
-def _pack_step(step: StepTimeline, block: Timeline) -> dict[str, object]:
+def _pack_step(step: DrawnStep, block: Timeline) -> dict[str, object]:
     arrows = [[a.device_lane, a.done_ns, a.host_lane, a.returned_ns] for a in step.arrows]
     packed: dict[str, object] = {
         "step": step.step,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.modules import ROOT
-from detscope.analyze.timeline.figures import RunTimeline, StepTimeline
+from detscope.analyze.timeline.figures import RunTimeline, DrawnStep
 from detscope.analyze.timeline.read import read_timeline
 from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.colours import (
@@ -77,7 +77,7 @@ def _choose_colours(groups: Sequence[str]) -> list[str]:
     return [_COLOURS.get(group) or shades.get(group) or GREY for group in groups]
 
 
-def _name_step(step: StepTimeline) -> str:
+def _name_step(step: DrawnStep) -> str:
     return step.title if step.step is None else f"step {step.step} ({step.title})"
 
 
@@ -116,7 +116,7 @@ def _longest(found: RunTimeline) -> Table:
     return Table("timeline-table", caption, columns, rows, searchable=True)
 
 
-def _longest_of(found: RunTimeline, step: StepTimeline) -> list[list[Value]]:
+def _longest_of(found: RunTimeline, step: DrawnStep) -> list[list[Value]]:
     spans: list[tuple[int, list[Value]]] = []
     named = "all" if step.step is None else str(step.step)
     for lane in step.lanes:
