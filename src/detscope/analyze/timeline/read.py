@@ -11,9 +11,9 @@ from detscope.analyze.step.modules import ModuleFigures
 from detscope.analyze.timeline.device import device_window, read_device_lanes
 from detscope.analyze.timeline.figures import (
     MOST_SPANS,
+    DrawnStep,
     RunTimeline,
     SpanNames,
-    DrawnStep,
     TimelineName,
     WaitArrow,
     read_told,

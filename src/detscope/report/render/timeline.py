@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from detscope.analyze.memory.blocks import Longs
-from detscope.analyze.timeline.figures import MemoryCurve, DrawnStep, TimelineLane
+from detscope.analyze.timeline.figures import DrawnStep, MemoryCurve, TimelineLane
 from detscope.report.model import Timeline
 
 

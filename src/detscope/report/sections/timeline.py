@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.modules import ROOT
-from detscope.analyze.timeline.figures import RunTimeline, DrawnStep
+from detscope.analyze.timeline.figures import DrawnStep, RunTimeline
 from detscope.analyze.timeline.read import read_timeline
 from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.colours import (
