@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
+import polars as pl
+
 from detscope.record.steps.drawn import SAMPLED_STEPS, DrawnSteps, KeptEvents
+from detscope.record.steps.nodes import NodeTable
+from detscope.record.steps.tables import OpenStep, StepTables
+from detscope.runs.reader import load_run
+from detscope.runs.writer import RunWriter
 
 EVENTS = list(range(30))
 
@@ -55,3 +62,35 @@ def test_nothing_is_kept_where_nothing_is_to_be_drawn() -> None:
     drawn = DrawnSteps(wanted=False)
     offer(drawn, [100, 200])
     assert drawn.choose_steps() == []
+
+
+def test_the_spans_of_the_chosen_steps_are_in_the_timeline_and_sum_up_to_their_tables(tmp_path: Path) -> None:
+    nodes = NodeTable()
+    root = nodes.add_node("module", "", "Root").number
+    head = nodes.add_node("module", "head", "Head", "head").number
+    forward, backward = (nodes.phase_node(phase).number for phase in ("forward", "backward"))
+    codes = [4 * forward, 4 * root, 4 * head, 4 * head + 1, 4 * root + 1, 4 * forward + 1]
+    codes += [4 * backward, 4 * head + 2, 4 * backward + 1]
+    writer = RunWriter(tmp_path, "train", "model", {})
+    tables = StepTables(writer, nodes, 2)
+    for index, gap in enumerate((10, 11, 17, 12, 40, 13, 16, 14, 15)):
+        begin = 1_000_000 * index
+        times = [begin + gap * place for place in range(1, len(codes) + 1)]
+        step = OpenStep(index, 0, "recorded", begin, begin + 5, 0)
+        step.events = [number for pair in zip(codes, times, strict=True) for number in (*pair, -1)]
+        step.end_ns = times[-1] + gap
+        tables.add_step(step)
+    tables.close_tables([])
+    writer.close_run("ok")
+    run = load_run(writer.folder)
+    drawn = run.table("timeline")
+    assert drawn["step"].unique().sort().to_list() == [0, 1, 4, 7]  # the first two, the slowest, the median
+    spans = run.table("spans").filter(pl.col("step").is_in([0, 1, 4, 7]) & (pl.col("kind") == "module"))
+    told = {
+        (step, path or "Root", direction): total_ns
+        for step, path, direction, total_ns in spans.select(
+            "step", "path", "direction", "total_ns"
+        ).iter_rows()
+    }
+    sums = drawn.filter(pl.col("track") == "modules").group_by("step", "name", "direction")
+    assert {tuple(row[:3]): row[3] for row in sums.agg(pl.col("wall_ns").sum()).iter_rows()} == told

@@ -39,7 +39,8 @@ def read_timeline(run: Run, modules: Mapping[str, ModuleFigures] | None = None) 
     if not choice.steps:
         return None
     lines = find_lines(devices, hosts, run.table("steps"))
-    known = SpanNames(most_spans=MOST_SPANS // len(choice.steps))
+    # operators and kernels make the number: of our own recordings one step has them, of others' all
+    known = SpanNames(most_spans=MOST_SPANS if timeline.height else MOST_SPANS // len(choice.steps))
     steps = [_draw_step(run, timeline, hosts, lines, chosen, known) for chosen in choice.steps]
     steps = [step for step in steps if any(len(lane) for lane in step.lanes)]
     if not steps:
