@@ -1,4 +1,4 @@
-"""What a step on an asynchronous device looks like: streams, idle time, waits, and marks to the device's end."""
+"""A step on an asynchronous device: streams, idle time, waits, and marks to the end of the device."""
 
 from __future__ import annotations
 
