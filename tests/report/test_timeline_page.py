@@ -95,8 +95,8 @@ def test_the_keyboard_zooms_to_a_named_module_whose_time_is_that_of_the_table(de
     first, last = seen_range(page)
     assert (first, last) == (0, 14)  # twice its length, as far as the step has it
     row = page.locator("#modules-table tbody tr", has_text="backbone.conv1").first
-    titles = page.locator("#modules-table thead th").all_inner_texts()
-    cells = row.locator("td").all_inner_texts()
+    titles = page.locator("#modules-table thead th").all_text_contents()
+    cells = row.locator("td").all_text_contents()
     for key, direction in (("n", "backward"), ("p", "forward")):
         page.locator(".timeline canvas").focus()
         page.keyboard.press(key)
@@ -149,13 +149,13 @@ def test_what_is_found_keeps_its_colour_and_all_else_pales(desk: Visit) -> None:
     context = "document.querySelector('.timeline canvas').getContext('2d')"
     look = f"([x, y]) => [...{context}.getImageData(x, y, 1, 1).data]"
     after_some_frames(page)
-    plain = page.evaluate(look, [x + 120, y - 5])
+    plain = page.evaluate(look, [x + 60, y - 5])
     page.locator(".timeline-find").fill("conv2")
     after_some_frames(page)
-    assert page.evaluate(look, [x + 120, y - 5]) == plain
+    assert page.evaluate(look, [x + 60, y - 5]) == plain
     page.locator(".timeline-find").fill("conv1")
     after_some_frames(page)
-    assert page.evaluate(look, [x + 120, y - 5]) != plain
+    assert page.evaluate(look, [x + 60, y - 5]) != plain
     page.locator(".timeline-find").fill("")
 
 
