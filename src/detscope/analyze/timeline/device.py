@@ -26,8 +26,8 @@ _ABOUT = ("operator", "module", "stage", "copy")
 def device_window(found: DeviceLines, step: int | None, window: TimelineWindow) -> TimelineWindow:
     """The step until the first device is through with it."""
     for line in found.lines[:1]:
-        own = np.flatnonzero(line.steps.numbers == step) if step is not None else ()
-        if len(own):
+        own = np.flatnonzero(line.steps.numbers == step)
+        if step is not None and len(own):
             return TimelineWindow(window.start_ns, max(window.end_ns, int(line.steps.ends[own[0]])))
     return window
 
