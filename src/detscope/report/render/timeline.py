@@ -15,8 +15,14 @@ from detscope.report.model import Timeline
 def timeline_json(block: Timeline) -> dict[str, object]:
     """What the page's script reads; `timeline.js: readLane` is the other side of it."""
     content = block.content
+    words: dict[str, int] = {}
+    names = [
+        [name.text, name.kind, [[words.setdefault(word, len(words)), text] for word, text in name.about]]
+        for name in content.names
+    ]
     return {
-        "names": [[name.text, name.kind, [list(pair) for pair in name.about]] for name in content.names],
+        "names": names,
+        "words": list(words),
         "groups": [[group, colour] for group, colour in zip(content.groups, block.colours, strict=True)],
         "categories": dict(block.categories),
         "steps": [_pack_step(step, block) for step in content.steps],

@@ -229,7 +229,7 @@
 
     facts(hit) {
       const { lane, row, at } = hit, length = row.end[at] - row.start[at];
-      const [text, kind, about] = this.data.names[row.name[at]];
+      const [text, kind, known] = this.data.names[row.name[at]], about = known.map(([word, value]) => [this.data.words[word], value]);
       const told = about.find(([word]) => word === "direction")?.[1], group = this.data.groups[row.group[at]][0].replaceAll("_", " ");
       const what = told || (group === kind || group === text || kind === "idle" || kind === "loader" ? "" : group);
       return { text, kind, about: about.filter(([word]) => word !== "direction"), length, what, begin: row.start[at], lane: lane.title };
