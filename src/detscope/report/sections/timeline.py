@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detscope.analyze.drawing import ReportData
-from detscope.analyze.step.modules import ROOT
 from detscope.analyze.timeline.figures import DrawnStep, RunTimeline
-from detscope.analyze.timeline.read import read_timeline
 from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.colours import (
     BLUE,
@@ -56,8 +54,7 @@ _COLOURS = {
 
 def section(data: ReportData) -> Section | None:
     """Steps to look into; None where no span was recorded."""
-    figures = {row.path if row.path != ROOT else "": row for row in data.summary.modules}
-    found = read_timeline(data.run, figures)
+    found = data.timeline
     if found is None:
         return None
     label = "What ran when in " + ", ".join(_name_step(step) for step in found.steps)
