@@ -25,6 +25,7 @@ from bench import (
     startup,
     straggler,
     sweep,
+    timeline,
     training_cost,
     training_real,
 )
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "sweep": sweep.main,
     "comparing": comparing.main,
     "page": page.main,
+    "timeline": timeline.main,
 }
 # by name alone: these try something many times instead of timing it
 ON_REQUEST = {"killed_ranks": killed_ranks.main, "saved": saved.main, "straggler": straggler.main}

@@ -10,7 +10,10 @@ import numpy as np
 import polars as pl
 
 from detscope.analyze.device.times import read_marks
+from detscope.analyze.step.modules import ROOT
 from detscope.analyze.summary import RunSummary, summarize
+from detscope.analyze.timeline.figures import RunTimeline
+from detscope.analyze.timeline.read import read_timeline
 from detscope.runs.reader import Run
 
 MOST_POINTS = 1500
@@ -45,6 +48,12 @@ class ReportData:
         """What was in every step, with its milliseconds: the host's step may hold work of the one before."""
         steps = self.steps if self.device_steps is None else self.device_steps
         return self.run.table("content").join(steps, on="step")
+
+    @cached_property
+    def timeline(self) -> RunTimeline | None:
+        """Steps to look into; None where no span was recorded."""
+        modules = {"" if row.path == ROOT else row.path: row for row in self.summary.modules}
+        return read_timeline(self.run, modules)
 
 
 def report_data(run: Run, just_ended: bool = False) -> ReportData:

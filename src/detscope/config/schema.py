@@ -137,7 +137,11 @@ class RecordSettings(SettingsSection):
     memory: bool = Field(default=False, description="record memory block by block, in steps of their own")
     memory_steps: int = Field(default=5, ge=1, description="how many such steps, on top of the others")
     telemetry_hz: float = Field(default=2.0, ge=0, le=100, description="0 switches telemetry off")
-    traced_steps: int = Field(default=8, ge=0, description="steps drawn into the Chrome trace")
+    traced_steps: int = Field(
+        default=8,
+        ge=0,
+        description="first steps drawn into timeline and trace; the median and the slowest are added",
+    )
 
     @field_validator("modules", mode="before")
     @classmethod

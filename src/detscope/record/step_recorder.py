@@ -185,7 +185,7 @@ class StepRecorder:
         self.device_tables: DeviceTables | None = None
         if self._clock is not None:
             self._clock.set_anchor()
-            about = (self.accelerator, self._clock, self._plan)
+            about = (self.accelerator, self._clock, self._plan, self.tables.drawn)
             self.device_tables = DeviceTables(self.writer, self.nodes, *about)
         if not self.accelerator.is_host:
             self.writer.info["device_clock"] = describe_clock(self.accelerator, self._clock)

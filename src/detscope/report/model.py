@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from detscope.analyze.timeline.figures import RunTimeline
+
 Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "number", "score", "sentence"]
 Tone = Literal["", "good", "warn", "bad", "strong"]
 Value = str | float | int | None
@@ -156,6 +158,18 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """Steps to look into; a table with their longest spans stands beneath it."""
+
+    id: str
+    label: str  # what it shows, for those who cannot see it
+    content: RunTimeline
+    colours: Sequence[str]  # of the content's groups
+    categories: Mapping[str, str]  # colours of categories of memory, from the ground up
+    template: str = "timeline"
+
+
+@dataclass(frozen=True)
 class Card:
     """One figure that is read first."""
 
@@ -229,7 +243,7 @@ class Notes:
     template: str = "notes"
 
 
-Block = Table | Chart | Facts | Cards | Findings | Pipeline | Pictures | Notes
+Block = Table | Chart | Timeline | Facts | Cards | Findings | Pipeline | Pictures | Notes
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,34 @@ def trace_lines(run: Run) -> Iterator[str]:
     """Events in the trace's format, one line each; times in us from the first traced step."""
     timeline = run.table("timeline")
     origin = lowest(timeline["start_ns"])
-    last = highest(timeline["start_ns"] + timeline["wall_ns"])
+    drawn = _find_stretches(timeline)
     yield from _process(run, 0 if run.info.get("ranks") else None)
     yield from _spans(timeline, origin)
-    yield from _workers(run, origin, last)
-    yield from _counters(run, origin, last)
-    yield from _ranks(run, origin, last)
+    yield from _workers(run, origin, drawn)
+    yield from _counters(run, origin, drawn)
+    yield from _ranks(run, origin, drawn)
+
+
+def _find_stretches(timeline: pl.DataFrame) -> list[tuple[int, int]]:
+    """The time that is drawn: of a long run the first steps and single ones, not all that lies between."""
+    steps = timeline.group_by("step").agg(
+        pl.col("start_ns").min(), end_ns=(pl.col("start_ns") + pl.col("wall_ns")).max()
+    )
+    near_ns = 2 * highest(steps["end_ns"] - steps["start_ns"])  # a step or two in between are not drawn
+    found: list[tuple[int, int]] = []
+    for start_ns, end_ns in steps.sort("start_ns").select("start_ns", "end_ns").iter_rows():
+        if found and start_ns - found[-1][1] <= near_ns:
+            found[-1] = (found[-1][0], max(end_ns, found[-1][1]))
+        else:
+            found.append((start_ns, end_ns))
+    return found
+
+
+def _are_drawn(drawn: list[tuple[int, int]], start: str, length: str | None = None) -> pl.Expr:
+    """Whether rows reach into what is drawn."""
+    begin, wall = pl.col(start), pl.col(length) if length else pl.lit(0)
+    parts = [(begin <= end_ns) & (begin + wall >= start_ns) for start_ns, end_ns in drawn]
+    return pl.any_horizontal(parts) if parts else pl.lit(False)
 
 
 def _process(run: Run, rank: int | None) -> Iterator[str]:
@@ -51,13 +73,13 @@ def _process(run: Run, rank: int | None) -> Iterator[str]:
             yield from _thread_name(index + 1, track, process)
 
 
-def _ranks(run: Run, origin: int, last: int) -> Iterator[str]:
+def _ranks(run: Run, origin: int, stretches: list[tuple[int, int]]) -> Iterator[str]:
     """The other ranks as processes of their own, and the collectives of all of them."""
     others = run.table("rank_timeline")
     for rank in sorted(others["rank"].unique().to_list()):
         yield from _process(run, rank)
         yield from _spans(others.filter(pl.col("rank") == rank), origin, rank + 1)
-    drawn = run.table("communication").filter(pl.col("start_ns").is_between(origin, last))
+    drawn = run.table("communication").filter(_are_drawn(stretches, "start_ns"))
     for rank in sorted(drawn["rank"].unique().to_list()):
         yield from _thread_name(COLLECTIVES_THREAD, "collectives", rank + 1)
     for row in drawn.iter_rows(named=True):  # buckets overlap, which spans of one thread must not: async ones
@@ -102,11 +124,10 @@ def _spans(timeline: pl.DataFrame, origin: int, process: int = 1) -> list[str]:
     return lines.to_series().to_list()
 
 
-def _workers(run: Run, origin: int, last: int) -> Iterator[str]:
+def _workers(run: Run, origin: int, drawn: list[tuple[int, int]]) -> Iterator[str]:
     named: set[int] = set()
-    for row in run.table("loader").iter_rows(named=True):
-        if row["start_ns"] > last or row["start_ns"] + row["wall_ns"] < origin:
-            continue
+    rows = run.table("loader").filter(_are_drawn(drawn, "start_ns", "wall_ns"))
+    for row in rows.iter_rows(named=True):
         thread = WORKER_THREADS_FROM + row["worker"] + 1
         if thread not in named:
             named.add(thread)
@@ -117,18 +138,18 @@ def _workers(run: Run, origin: int, last: int) -> Iterator[str]:
         yield _span(thread, name, row["start_ns"] - origin, row["wall_ns"], "loader")
 
 
-def _counters(run: Run, origin: int, last: int) -> Iterator[str]:
-    for row in run.table("telemetry").iter_rows(named=True):
-        if row["source"] != "step" and origin <= row["time_ns"] <= last:
-            yield _line(
-                {
-                    "ph": "C",
-                    "name": f"{row['source']} {row['metric']} [{row['unit']}]",
-                    "pid": 1,
-                    "ts": (row["time_ns"] - origin) / 1e3,
-                    "args": {row["metric"]: row["value"]},
-                }
-            )
+def _counters(run: Run, origin: int, drawn: list[tuple[int, int]]) -> Iterator[str]:
+    rows = run.table("telemetry").filter((pl.col("source") != "step") & _are_drawn(drawn, "time_ns"))
+    for row in rows.iter_rows(named=True):
+        yield _line(
+            {
+                "ph": "C",
+                "name": f"{row['source']} {row['metric']} [{row['unit']}]",
+                "pid": 1,
+                "ts": (row["time_ns"] - origin) / 1e3,
+                "args": {row["metric"]: row["value"]},
+            }
+        )
 
 
 def _thread_name(thread: int, name: str, process: int = 1) -> Iterator[str]:

@@ -39,8 +39,8 @@ def step_timeline(run: Run, columns: int = COLUMNS) -> MemoryTimeline | None:
     time_ns = np.maximum(ledger.time_ns[first:last], window.start_ns)
     total = ledger.level[first:last]
     column = np.minimum((time_ns - window.start_ns) * columns // span_ns, columns - 1)
-    chosen = _highest_per_column(column, total)
-    levels = {name: _levels(ledger, name)[first:last][chosen].tolist() for name in CATEGORIES}
+    chosen = highest_per_column(column, total)
+    levels = {name: sum_levels(ledger, name)[first:last][chosen].tolist() for name in CATEGORIES}
     at_ns = max(int(ledger.time_ns[event]), window.start_ns)
     return MemoryTimeline(
         step=window.step,
@@ -64,7 +64,7 @@ def _peak_of_run(run: Run) -> tuple[Ledger, int, Window, str] | None:
     return None if window is None else (ledger, event, window, device)
 
 
-def _highest_per_column(column: Longs, total: Longs) -> Longs:
+def highest_per_column(column: Longs, total: Longs) -> Longs:
     """Of each column the highest moment and its last, in time order."""
     frame = pl.DataFrame({"column": column, "total": total, "index": np.arange(len(column))})
     grouped = frame.group_by("column").agg(
@@ -73,7 +73,8 @@ def _highest_per_column(column: Longs, total: Longs) -> Longs:
     return np.unique(np.concatenate([grouped["highest"].to_numpy(), grouped["last"].to_numpy()]))
 
 
-def _levels(ledger: Ledger, category: str) -> Longs:
+def sum_levels(ledger: Ledger, category: str) -> Longs:
+    """What was allocated of a category after every event."""
     own = ledger.blocks["category"].eq(category).fill_null(category == "unknown").to_numpy()
     begins = np.arange(len(ledger.level)) == ledger.begin_at[ledger.block_of]
     size = np.where(own, ledger.size, 0)[ledger.block_of]

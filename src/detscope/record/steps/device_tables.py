@@ -16,9 +16,10 @@ from detscope.record.steps.device_account import (
     make_device_span_rows,
     make_device_step_rows,
 )
+from detscope.record.steps.drawn import DrawnSteps
 from detscope.record.steps.events import ENTER, EXIT, TIME, WIDTH, encode_event
 from detscope.record.steps.nodes import PHASES, NodeTable
-from detscope.record.steps.replay import BACKWARD, FORWARD
+from detscope.record.steps.replay import BACKWARD, FORWARD, StepAccount
 from detscope.record.steps.rows import make_timeline_rows
 from detscope.record.steps.schedule import BARE, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
@@ -61,8 +62,11 @@ class DeviceTables:
         accelerator: Accelerator,
         clock: DeviceClock,
         plan: MarkPlan,
+        drawn: DrawnSteps,
     ) -> None:
         self._writer = writer
+        self._drawn = drawn
+        self._traced: set[int] = set()
         self._nodes = nodes
         self._accelerator = accelerator
         self._clock = clock
@@ -106,6 +110,7 @@ class DeviceTables:
         if self._waiting:
             self._clock.wait_for_device()
         self.write_ready()
+        self._draw_chosen()
         clock, plan, steps = self._clock, self._plan, len(self._marks)
         self._writer.info["device_clock"] = describe_clock(self._accelerator, clock) | {
             "marks_per_step": sum(self._marks) / steps if steps else None,
@@ -148,9 +153,20 @@ class DeviceTables:
             spans = make_device_span_rows(step.index, self._nodes, account, step.marked, ways)
             writer.append_rows("device_spans", spans)
             if step.traced:
-                drawn = make_timeline_rows(step.index, self._nodes, account.wall, "device ")
-                writer.append_rows("timeline", drawn)
+                self._draw_step(step.index, account.wall)
+            else:
+                self._drawn.add_marks(step.index, moments)
             self._learn_times(account.wall.total_ns, account.wall.calls, step.marked)
+
+    def _draw_step(self, index: int, account: StepAccount) -> None:
+        self._traced.add(index)
+        self._writer.append_rows("timeline", make_timeline_rows(index, self._nodes, account, "device "))
+
+    def _draw_chosen(self) -> None:
+        for kept in self._drawn.choose_steps():
+            if kept.on_device and kept.index not in self._traced:
+                found = account_device(kept.on_device, self._nodes, self._plan.ways, keep_slices=True)
+                self._draw_step(kept.index, found.wall)
 
     def _learn_times(
         self,

@@ -18,6 +18,7 @@ from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
 from detscope.record.operators.attribution import StepSpan, attribute_operators, make_device_tables
 from detscope.record.operators.profiler import no_garbage_collection
+from detscope.record.steps.drawn import DrawnSteps
 from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import PHASES, NodeTable
@@ -82,6 +83,8 @@ class StepTables:
         self._writer = writer
         self._nodes = nodes
         self._traced_left = traced_steps
+        self._traced: set[int] = set()
+        self.drawn = DrawnSteps(wanted=traced_steps > 0)
         self._tell_ways = tell_ways  # how nodes are reached, as far as that is new
         self._repeats = RepeatedSteps(nodes)
         self._operator_events: list[int] = []
@@ -111,13 +114,22 @@ class StepTables:
     def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
         """Give the writer what is still waiting."""
         self._write_repeated()
+        self._draw_chosen()
         self._writer.append_rows("telemetry", telemetry)
         self._writer.info["growth"] = self._growth.describe_growth()
+
+    def _draw_chosen(self) -> None:
+        for kept in self.drawn.choose_steps():
+            if kept.index not in self._traced:
+                times = (kept.start_ns, kept.end_ns)
+                account = replay_events(kept.events, self._nodes, *times, keep_slices=True)
+                self._writer.append_rows("timeline", make_timeline_rows(kept.index, self._nodes, account))
 
     def _write_step(self, step: OpenStep) -> bool:
         waiting = (_DATA_BEGINS, step.start_ns, NO_SEQUENCE, _DATA_ENDS, step.waited_ns, NO_SEQUENCE)
         events = [*waiting, *step.events]
         traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
+        self.drawn.offer_step(step.index, step.mode, step.start_ns, step.end_ns, events)
         layout = None if traced or step.mode == BARE else self._repeats.find_layout(events)
         if layout is not None:
             moments = moments_of(events, step.start_ns, step.end_ns)
@@ -128,6 +140,7 @@ class StepTables:
             self._write_account(step, account)
             if traced:
                 self._traced_left -= 1
+                self._traced.add(step.index)
                 if step.mode == OPERATORS and not self._drawn_until_ns:
                     self._drawn_until_ns = step.end_ns
                 self._writer.append_rows("timeline", make_timeline_rows(step.index, self._nodes, account))

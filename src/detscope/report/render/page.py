@@ -10,9 +10,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from detscope.report.model import Absent, Block, Chart, Pipeline, Section, Table, Tree
+from detscope.report.model import Absent, Block, Chart, Pipeline, Section, Table, Timeline, Tree
 from detscope.report.render.cells import cells_of, row_names
 from detscope.report.render.charts.drawing import DrawnChart, Json, draw_chart
+from detscope.report.render.timeline import timeline_json
 from detscope.runs.standard_json import as_standard_json
 
 _STATIC = Path(__file__).parent / "static"
@@ -82,7 +83,7 @@ def _collect_assets(blocks: Sequence[Block]) -> tuple[list[Markup], list[Markup]
     return styles, scripts
 
 
-def _collect_data(charts: dict[str, DrawnChart], blocks: Sequence[Block]) -> dict[str, Json]:
+def _collect_data(charts: dict[str, DrawnChart], blocks: Sequence[Block]) -> dict[str, object]:
     """What scripts need beyond the text of the page: values of pictures, figures of tables in full."""
     told = {name: drawn.data for name, drawn in charts.items() if drawn.data is not None}
     figures: dict[str, Json] = {}
@@ -95,7 +96,8 @@ def _collect_data(charts: dict[str, DrawnChart], blocks: Sequence[Block]) -> dic
                 for index, column in enumerate(block.columns)
             ]
             figures[block.id] = columns
-    return {"charts": told, "figures": figures}
+    timelines = {block.id: timeline_json(block) for block in blocks if isinstance(block, Timeline)}
+    return {"charts": told, "figures": figures, **({"timelines": timelines} if timelines else {})}
 
 
 def _shorten(value: str | float | None) -> Json:
