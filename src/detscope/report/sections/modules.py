@@ -135,8 +135,6 @@ def _shade_paths(paths: Sequence[str]) -> list[str]:
 
 def _full_table(modules: Sequence[ModuleFigures]) -> Table:
     wanted = [one for one in COLUMNS if any(one[3](row) is not None for row in modules)]
-    if not any(row.backward_ms for row in modules):  # an inference has none
-        wanted = [one for one in wanted if "backward" not in one[0]]
     columns = [Column("Module", "code"), *(Column(title, kind, brief) for title, kind, brief, _ in wanted)]
     rows = [[row.path, *(get(row) for *_, get in wanted)] for row in modules]
     caption = f"{len(modules)} modules, methods and functions, dearest first"
