@@ -86,7 +86,7 @@ def _record_runs(folder: Path) -> dict[str, Path]:
     nodes = pl.read_parquet(runs["many modules"] / "nodes*.parquet")
     print(f"many modules: {nodes.filter(pl.col('kind') == 'module').height}")
     home = folder / "steps"
-    runs["100,000 steps"] = next(home.iterdir()) if home.exists() else _generate_steps(home)
+    runs["100,000 steps"] = (home / "latest").resolve() if home.exists() else _generate_steps(home)
     return runs
 
 
