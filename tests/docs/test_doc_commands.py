@@ -33,7 +33,8 @@ PROGRAMS = r"(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?:detscope|torchrun|pip|make|dock
 VERBS = typer.main.get_command(app)
 
 # Every command that ended within 10 s when all were run one after the other on two cores (`make test-docs`):
-# page, command, seconds then, what it needs before. All others train, measure, import, prune, sweep or fit.
+# page, command, seconds then, what it needs before: a run, which a recorded one stands for. All others take
+# longer, or need what a longer one before them makes (a sweep's store, a trace, a model of a device).
 QUICK = (
     ("README.md", "detscope doctor", 4, ""),
     ("README.md", "detscope models 'mask*'", 2, ""),
