@@ -109,8 +109,8 @@ def test_a_step_has_the_spans_of_its_tables_and_what_the_loader_made_meanwhile(r
     assert found is not None
     step = found.steps[0]
     lanes = {lane.title: lane for lane in step.lanes}
-    assert list(lanes) == ["Phases", "Modules, forward and backward", "Loader worker 0"]
-    modules = lanes["Modules, forward and backward"]
+    assert list(lanes) == ["Phases", "Modules", "Loader worker 0"]
+    modules = lanes["Modules"]
     assert modules.starts.tolist() == [0, 6 * MS]
     assert modules.lengths.tolist() == [6 * MS, 6 * MS]
     assert [found.groups[group] for group in modules.groups] == ["forward", "backward"]

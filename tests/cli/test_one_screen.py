@@ -116,7 +116,7 @@ def test_show_prints_the_same_screen_and_ends_with_the_sections(
     for line in screen[1:]:
         if line.startswith(("on ", "steps", "stages", "modules", "trust")):
             assert line in again
-    words = " ".join(again[-3:])
+    words = " ".join(" ".join(again[-3:]).split())
     assert f"detscope show {run.name[-4:]} --section NAME:" in words
     assert words.rstrip().endswith(", all")
 

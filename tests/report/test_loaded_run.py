@@ -39,7 +39,7 @@ def test_a_run_is_found_by_folder_name_beginning_and_as_the_latest(
 ) -> None:
     whole = (runs / "latest").resolve()
     monkeypatch.chdir(runs.parent)
-    for said in ("latest", whole, str(whole), whole.name, "20261117T10"):
+    for said in ("latest", whole, str(whole), whole.name, "20261117T10", "505f"):
         assert detscope.load_run(said).folder == whole
     assert detscope.load_run().folder == whole
     monkeypatch.chdir("/")

@@ -139,7 +139,7 @@ def test_a_stage_holds_its_parts(trained: Path, events: Any) -> None:
 def test_pictures_and_charts_are_drawn(events: Any, tmp_path: Path) -> None:
     tags = events.Tags()["images"]
     charts = [tag for tag in tags if tag.startswith("charts/")]
-    assert charts == ["charts/phases", "charts/steps-over-time", "charts/stages", "charts/icicle"]
+    assert charts == ["charts/phases", "charts/steps-over-time", "charts/icicle"]
     assert tags[: len(charts) + 1] == [*charts, "pictures/dog"]
     assert len(tags) == len(charts) + 2 and "<" not in tags[-1]
     for tag in charts:

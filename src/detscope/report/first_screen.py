@@ -274,6 +274,7 @@ def _tell_trust(summary: RunSummary) -> tuple[str, Tone]:
 
 
 def _name_files(summary: RunSummary) -> Iterator[str]:
-    for file in summary.files:
+    """The page first: it is what one opens."""
+    for file in sorted(summary.files, key=lambda file: Path(file.path).name != "report.html"):
         path = Path(file.path)
         yield f"{path.name}/" if path.is_dir() else path.name

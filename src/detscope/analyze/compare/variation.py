@@ -26,8 +26,7 @@ FILE_NAME = "variation.json"
 VERSION = 1
 Group = Literal["step", "phase", "stage", "module", "operator", "kernel", "device", "memory"]
 
-# of one process, as a share of the figure (a standard deviation); chosen on half of the pairs of
-# `bench comparing`, scored on the other half: docs/compare.md
+# of one process, as a share of the figure (a standard deviation): guessed, and tried as docs/compare.md says
 ASSUMED: dict[Group, float] = {
     "step": 0.02,
     "phase": 0.03,

@@ -13,7 +13,7 @@ from detscope.runs.reader import Run
 _TRACKS = (
     ("phases", "phase", "Phases"),
     ("stages", "stage", "Stages"),
-    ("modules", "module", "Modules, forward and backward"),
+    ("modules", "module", "Modules"),
     ("operators", "operator", "Operators"),
     ("kernels", "kernel", "Kernels"),
     ("device phases", "phase", "Phases on the device, by its marks"),

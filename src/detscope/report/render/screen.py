@@ -192,8 +192,9 @@ class _ScreenWriter:
         return lines
 
     def _file_lines(self, screen: FirstScreen) -> Lines:
-        held = f": {', '.join(screen.files)}" if screen.files else ""
-        return self._say("files", f"{screen.folder}{held}")
+        first, *others = screen.files or ("",)
+        held = f" and {', '.join(others)}" if others else ""
+        return self._say("files", f"{screen.folder}/{first}{held}" if first else screen.folder)
 
     def _section_lines(self, screen: FirstScreen) -> Lines:
         """The names that `show --section` takes."""

@@ -47,7 +47,8 @@ _MODES = (
 def section(data: ReportData) -> Section | Absent:
     """Phases and steps."""
     summary = data.summary
-    phases, whole = [phase for phase in summary.phases if _can_have(summary, phase)], summary.step_ms.p50
+    whole = summary.step_ms.p50
+    phases = [phase for phase in summary.phases if _can_have(summary, phase)] or summary.phases
     if not phases or whole is None:
         return Absent("A step", "no complete step was recorded")
     largest = max(phases, key=lambda phase: phase.ms)
