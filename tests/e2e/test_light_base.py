@@ -122,7 +122,8 @@ def test_lists_and_schemas_are_told(base: BaseEnvironment) -> None:
 
 def test_a_file_of_detections_is_judged_and_data_is_checked(base: BaseEnvironment) -> None:
     (base.work / "found.json").write_text("[]")
-    assert "COCO accuracy" in base.read_output("eval", "--detections", "found.json")
+    assert "Boxes AP 0.000" in base.read_output("eval", "--detections", "found.json")
+    assert "COCO accuracy" in base.read_output("show", "--section", "accuracy")
     assert "nothing wrong" in base.read_output("data", "check", "synthetic")
 
 

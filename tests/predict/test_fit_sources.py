@@ -96,8 +96,8 @@ def test_rows_under_other_conditions_are_left_out_and_counted(store: Path) -> No
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
-        ({"step_low_ms": 9.0, "step_high_ms": 90.0}, "its interval is wider than 50 %"),
-        ({"step_low_ms": None, "step_high_ms": None}, "too few steps to know it"),
+        ({"step_low_ms": 9.0, "step_high_ms": 90.0}, "the interval of its latency is wider than 50 %"),
+        ({"step_low_ms": None, "step_high_ms": None}, "too few steps to know its latency"),
     ],
 )
 def test_a_latency_that_is_hardly_known_is_left_out_and_its_memory_stays(

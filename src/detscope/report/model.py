@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from detscope.analyze.timeline.figures import RunTimeline
+if TYPE_CHECKING:
+    from detscope.analyze.timeline.figures import RunTimeline
 
 Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "number", "score", "sentence"]
 Tone = Literal["", "good", "warn", "bad", "strong"]

@@ -33,6 +33,8 @@ def read_host_lanes(
     timeline: pl.DataFrame, step: int | None, window: TimelineWindow, known: SpanNames
 ) -> Iterator[TimelineLane]:
     """Lanes of a step that detscope recorded; a device may end after the host, and is drawn to its end."""
+    if step is None:  # a recording of others without steps: it has events and no drawn spans
+        return
     own = timeline.filter(pl.col("step") == step)
     reach = TimelineWindow(window.start_ns, NEVER)
     for track, kind, title in _TRACKS:
