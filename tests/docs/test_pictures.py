@@ -29,12 +29,8 @@ from tools.pictures import (
     zoom_into_backward,
 )
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="the page has no timeline yet: make pictures NAMES=timeline")
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=NOT_YET) if name == "timeline" else name for name in SHOTS]
-)
+@pytest.mark.parametrize("name", SHOTS)
 def test_every_picture_is_there_and_as_large_as_its_screen(name: str) -> None:
     taken = (IMAGES / f"{name}.png").read_bytes()
     assert Image.open(BytesIO(taken)).size == SHOTS[name].size

@@ -14,6 +14,7 @@ from detscope.analyze.compare.sides import LARGEST, RunComparison
 from detscope.report.figures import ABSENT, signed_percent
 from detscope.report.model import SEARCHED_ROWS, Block, Column, Fact, Facts, Notes, Section, Table
 from detscope.report.render.page import render_page
+from detscope.report.sections.files import path_from_here
 from detscope.report.verbs.comparison_charts import TONES, difference_flames, forest_plot
 from detscope.report.verbs.comparison_trend import trend_section
 
@@ -88,10 +89,10 @@ def _run_section(number: int, base: str, one: RunComparison, briefly: bool) -> S
 
 def _list_facts(base: str, one: RunComparison) -> list[Fact]:
     """What one has to know before any figure: what was compared, how it differs, how far to trust it."""
-    several = len(one.runs_before) > 1
+    several, base, after = len(one.runs_before) > 1, path_from_here(base), path_from_here(one.run)
     facts = [
         Fact("before", f"{len(one.runs_before)} runs, the first {base}" if several else base),
-        Fact("after", f"{len(one.runs_after)} runs, the first {one.run}" if several else one.run),
+        Fact("after", f"{len(one.runs_after)} runs, the first {after}" if several else after),
     ]
     facts += [Fact("note", text, "warn") for text in one.notes]
     if not one.settings:
