@@ -146,3 +146,15 @@ def test_sections_on_the_terminal_fit_its_width_and_break_no_word(run: Path, pla
     whole = " ".join(text.split())
     for words in ("optimizer state", "Phases of a step", "live tensors"):
         assert words in whole
+
+
+def test_a_script_on_a_terminal_ends_with_the_screen_and_names_its_page(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples" / "plain_loop.py"
+    lines = run_on_terminal(["run", str(script)], tmp_path)
+    written = [line for line in lines if line.startswith("step ")]
+    assert len(written) > 10, "what the script prints comes first, untouched"
+    own = lines[lines.index(next(line for line in lines if line.startswith("run "))) :]
+    assert len(own) <= 24 and max(map(len, own)) <= COLUMNS
+    text = "\n".join(own)
+    for part in ("p50", "images/s", "trust", "/report.html", "--section NAME:"):
+        assert part in text, (part, text)

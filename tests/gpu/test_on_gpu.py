@@ -97,6 +97,9 @@ def test_nvidias_tools_record_a_window(
     if find_nsight(program) is None:
         pytest.skip(f"{program} is not on this machine")
     detscope("train", "tiny_ssd", "--device", gpu, "--nsight", tool, "--window", "5:8", "--batch-size", "2")
+    run = load_run((tmp_path / "runs" / "latest").resolve())
+    assert run.info["nsight"]["tool"] == tool
+    assert run.table("device_events" if tool == "systems" else "kernel_metrics").height
 
 
 def test_too_large_a_batch_is_out_of_memory_and_says_so(detscope: Command, gpu: str, tmp_path: Path) -> None:

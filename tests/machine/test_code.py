@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from detscope.machine import code
 from detscope.machine.code import describe_code
 
 
@@ -57,7 +59,45 @@ def test_the_mark_of_files_follows_their_contents_and_nothing_else(repository: P
     assert describe_code(repository)["files"] != first
 
 
-def test_no_repository_and_a_damaged_one_are_nothing(tmp_path: Path, repository: Path) -> None:
+def test_without_a_repository_nothing_is_known_and_with_a_damaged_index_the_commit_is(
+    tmp_path: Path, repository: Path
+) -> None:
     assert describe_code(tmp_path) == {"commit": None, "files": None}
     (repository / ".git" / "index").write_bytes(b"DIRC\0\0\0\2\0\0\0\7")
+    assert describe_code(repository) == {"commit": git(repository, "rev-parse", "HEAD"), "files": None}
+    (repository / ".git" / "HEAD").unlink()
     assert describe_code(repository) == {"commit": None, "files": None}
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(repository: Path) -> None:
+    first = describe_code(repository)["files"]
+    (repository / "train.py").unlink()
+    os.mkfifo(repository / "train.py")
+    assert describe_code(repository)["files"] not in (None, first)
+
+
+def test_a_link_is_told_by_where_it_leads(repository: Path) -> None:
+    link = repository / "link.py"
+    link.symlink_to("train.py")
+    git(repository, "add", "-A")
+    first = describe_code(repository)["files"]
+    os.utime(link, (1, 1), follow_symlinks=False)
+    assert describe_code(repository)["files"] == first
+    link.unlink()
+    link.symlink_to("/dev/zero")
+    assert describe_code(repository)["files"] not in (None, first)
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_FILES", 1), ("_MOST_READ_BYTES", 10)])
+def test_a_tree_that_would_keep_a_script_waiting_has_its_commit_alone(
+    limit: str, most: int, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, limit, most)
+    for file in repository.rglob("*.py"):
+        os.utime(file, (1, 1))  # as in a copied tree: git would have to read every file
+    assert describe_code(repository) == {"commit": git(repository, "rev-parse", "HEAD"), "files": None}
+
+
+def test_an_index_of_another_format_leaves_the_commit(repository: Path) -> None:
+    git(repository, "update-index", "--index-version", "4")
+    assert describe_code(repository) == {"commit": git(repository, "rev-parse", "HEAD"), "files": None}

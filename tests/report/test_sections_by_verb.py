@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from detscope.report.blocks.machine import telemetry_chart
 from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.figures import percent
 from detscope.report.files import report_html
+from detscope.report.first_screen import make_first_screen
 from detscope.report.model import Cards, Chart, Facts, Section, Table
 from detscope.report.render.markdown import sections_markdown
 from detscope.report.sections import make_sections, memory
@@ -276,3 +278,16 @@ def test_phases_of_a_script_that_only_evaluates_are_those_that_it_had(backward, 
     assert isinstance(section, Section)
     listed = column_of(table_of(section, "phases-table"), "Phase")
     assert ("optimizer" in listed) == ("backward" in listed) == named
+
+
+def test_advice_for_a_script_says_what_to_change_in_it_and_how_to_run_it_again() -> None:
+    data = told("script")
+    row = Advice(
+        rule="batch", title="batch 4", about="time", evidence="The loop takes 10 %.", worth=True,
+        gain_share=0.1, how="DataLoader(..., batch_size=4)", command="detscope run train.py",
+    )  # fmt: skip
+    data = replace(data, summary=msgspec.structs.replace(data.summary, advice=[row]))
+    page = report_html(data)
+    assert "In the code: DataLoader(..., batch_size=4)." in page and "detscope run train.py" in page
+    screen = make_first_screen(data)
+    assert (screen.advice_how, screen.advice and screen.advice.command) == (row.how, row.command)

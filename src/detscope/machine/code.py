@@ -6,13 +6,18 @@ Git's own files are read: starting git would be a child process inside of the sc
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+_LARGEST_ENTRY = 300  # bytes, on average: sixty and a path
 _ENTRY = struct.Struct(">10I20sH")  # times, place, mode, owner, size, hash, flags: format 2 and 3 of an index
-_LARGEST_INDEX = 20_000_000  # bytes: about 150,000 files
+# a script waits while this is done: beyond these the mark is not known, the commit still is
+_MOST_FILES = 20_000  # each is looked at: a tenth of a second on a disk, far more on a file server
+_MOST_READ_BYTES = 20_000_000  # of files that were touched since git looked; of a copied tree that is all
 _LARGEST_FILE = 5_000_000  # bytes: code is smaller; data that changed is told by its size alone
 
 
@@ -35,9 +40,13 @@ def describe_code(folder: Path | None = None) -> dict[str, str | None]:
         if root is None:
             return nothing
         git = _find_git_folder(root)
-        return {"commit": _read_commit(git), "files": _mark_files(root, git / "index")}
-    except (OSError, ValueError, struct.error):
+        commit = _read_commit(git)
+    except (OSError, ValueError):
         return nothing
+    try:
+        return {"commit": commit, "files": _mark_files(root, git / "index")}
+    except (OSError, ValueError, struct.error):  # an index of another format, or half of one
+        return {"commit": commit, "files": None}
 
 
 def _find_git_folder(root: Path) -> Path:
@@ -66,26 +75,38 @@ def _read_commit(git: Path) -> str | None:
 
 def _mark_files(root: Path, index: Path) -> str | None:
     """Of the contents of all tracked files; only those that were touched since git looked are read."""
-    if not index.is_file() or index.stat().st_size > _LARGEST_INDEX:
+    if not index.is_file() or index.stat().st_size > _MOST_FILES * _LARGEST_ENTRY:
         return None
-    mark = hashlib.sha256()
-    for file in read_index(index.read_bytes()):
-        mark.update(file.path.encode() + b"\0" + _current_blob(root, file))
+    mark, left_bytes = hashlib.sha256(), _MOST_READ_BYTES
+    for number, file in enumerate(read_index(index.read_bytes())):
+        blob, read_bytes = _current_blob(root, file)
+        left_bytes -= read_bytes
+        if left_bytes < 0 or number >= _MOST_FILES:
+            return None
+        mark.update(file.path.encode() + b"\0" + blob)
     return mark.hexdigest()[:12]
 
 
-def _current_blob(root: Path, file: TrackedFile) -> bytes:
+def _current_blob(root: Path, file: TrackedFile) -> tuple[bytes, int]:
+    """What git would call the file's content, and how much had to be read to know it."""
+    path = root / file.path
     try:
-        found = (root / file.path).lstat()
+        found = path.lstat()
         same_time = found.st_mtime_ns == file.mtime_s * 10**9 + file.mtime_ns
         if same_time and found.st_size & 0xFFFFFFFF == file.size:
-            return file.blob
-        if found.st_size > _LARGEST_FILE:
-            return str(found.st_size).encode()
-        content = (root / file.path).read_bytes()
+            return file.blob, 0
+        if stat.S_ISLNK(found.st_mode):
+            content = os.fsencode(path.readlink())
+        elif not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            return b"no file", 0
+        elif found.st_size > _LARGEST_FILE:
+            return str(found.st_size).encode(), 0
+        else:
+            content = path.read_bytes()
     except OSError:
-        return b"gone"
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest()
+        return b"gone", 0
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+    return blob.digest(), len(content)
 
 
 def read_index(content: bytes) -> Iterator[TrackedFile]:

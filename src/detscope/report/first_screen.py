@@ -70,7 +70,7 @@ class FirstScreen:
     bar: Sequence[ShareOfStep]
     costly: Sequence[CostlyParts]
     advice: Finding | None
-    advice_how: str  # for people, where no command does it
+    advice_how: str  # for people: what to change where the command alone does not
     more_advice: int
     trust: str
     trust_tone: Tone
@@ -253,7 +253,7 @@ def _order_advice(summary: RunSummary, name: str) -> list[tuple[Finding, str]]:
         if not gain and row.saves_bytes is not None:
             gain = f"saves {'up to ' if row.at_most else ''}{with_unit(row.saves_bytes, 'bytes')} of the peak"
         command = row.command.replace(settings_file, name)
-        found.append((Finding(row.title, row.evidence, gain, command), "" if command else row.how))
+        found.append((Finding(row.title, row.evidence, gain, command), row.how))
     return found
 
 

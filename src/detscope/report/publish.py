@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from detscope.analyze.summary import RunSummary
     from detscope.report.drawing import Picture
@@ -48,6 +50,7 @@ def publish_run(folder: Path, pictures: Sequence[Picture] = ()) -> RunSummary:
 def publish_page(folder: Path, charts: bool = True) -> RunSummary:
     """Write report.html and the pictures of its charts anew from what the run says now; gives its figures."""
     from detscope.analyze.drawing import report_data
+    from detscope.analyze.summary import list_files
     from detscope.report.files import report_html
     from detscope.report.render.picture import has_matplotlib, write_chart_files
     from detscope.report.sections import make_sections
@@ -58,4 +61,4 @@ def publish_page(folder: Path, charts: bool = True) -> RunSummary:
     write_text(folder / "report.html", report_html(data))
     if charts and has_matplotlib():
         write_chart_files(make_sections(data)[0], folder / "pictures")
-    return data.summary
+    return msgspec.structs.replace(data.summary, files=list_files(folder))  # the page is one of them now

@@ -16,7 +16,7 @@ from torch import distributed
 from detscope.record.steps.events import EventBuffer
 
 
-def hear_last_gradient(buffer: EventBuffer, outputs: Iterable[Any]) -> Any:
+def hear_last_gradient(buffer: EventBuffer, outputs: Iterable[Any] = ()) -> Any:
     """Ask for an event behind the last node of the coming backward pass; a handle to be removed, or None.
 
     Only where there is a device's queue and other ranks to wait for: on a host waiting is a call of its own.

@@ -93,7 +93,7 @@ class PhaseProbes(CallListener):
         if not self._on:
             return plain(*args, **kwargs)
         self._buffer.enter_node(self._backward)
-        last = None if self.calls.in_backward else hear_last_gradient(self._buffer, args[0])
+        last = None if self.calls.in_backward else hear_last_gradient(self._buffer, *args[:1])
         self.calls.in_backward += 1
         try:
             return plain(*args, **kwargs)

@@ -241,7 +241,7 @@ class ScriptTracker(CallState):
         writing, last = self.writing, None
         if writing:
             self.buffer.enter_node(BACKWARD)
-            last = None if self.in_backward else hear_last_gradient(self.buffer, args[0])
+            last = None if self.in_backward else hear_last_gradient(self.buffer, *args[:1])
         self.inside += 1
         self.in_backward += 1
         try:

@@ -27,7 +27,7 @@ def section(data: ReportData) -> Section:
     findings = [
         Finding(
             row.title,
-            row.evidence,
+            f"{row.evidence} In the code: {row.how}." if row.how and row.command else row.evidence,
             _gain_words(row.gain_share, bool(data.summary.step_ms.p50)),
             row.command or row.how,
         )
