@@ -15,6 +15,7 @@ _PACKAGES = {
     "pictures": ("matplotlib",),
     "tensorboard": ("tensorboard",),
     "ray": ("ray",),
+    "families": ("transformers",),
 }
 EXTRA_OF = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 _PREDICTING = ("predict", "fit", "score")  # verbs that need both: networks are traced, devices are fitted
