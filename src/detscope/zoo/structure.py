@@ -1,8 +1,8 @@
 """Stages of a model that no family describes: from the tree of its modules, and from what its code is called.
 
-Children are stages and their children parts of them, level by level, until there are enough names. A child that
-holds nearly all of the model is opened. Lists and sequences give their children, whether they are called or
-only iterated; of many, neighbours share a name: those between two changes of resolution, or as many as are
+Children are stages and their children parts of them, level by level, until there are enough names. A child
+that holds nearly all of the model is opened. Lists and sequences give their children, whether they are called
+or only iterated; of many, neighbours share a name: those between two changes of resolution, or as many as are
 alike. What lies in no module has a name where its method or function has one that tells: losses, matching.
 """
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _NEARLY_ALL = 0.95  # of the parameters
 _MOST_STAGES = 32
 _MOST_PARTS = 8  # of one sequence
+_MOST_NAMED = 16  # children of one module that have names of their own
 _MOST_ALIKE = 12  # of one class in a sequence that each have a name
 _DEEPEST = 3  # dots in a name
+_WORTH_PARTS = 0.08  # share of the layers from which a part has parts itself
 _WRAPPED = 3  # models inside of each other that are opened
 # words in names of methods and functions, and what these are then called; None: as they are
 _WORDS = {
@@ -58,13 +60,14 @@ def find_structure(model: nn.Module) -> tuple[Stage, ...]:
     own, parts = _open_whole(model)
     found = [*own]
     named: dict[str, Stage] = {}
-    level = parts
+    level, whole = parts, _leaves(model)
     while level and len(named) + len(level) <= _MOST_STAGES + len(parts):
         for part in level:
             named |= {path: Stage(part.name, path) for path in part.paths}
-        level = [below for part in level for below in _list_parts(part)]
+        level = [below for part in level for below in _list_parts(part, whole)]
         # of a level that is too wide, the parts of what holds most
         level = level if len(named) + len(level) <= _MOST_STAGES else _keep_largest(level, len(named))
+    _lend_names(model, named)
     found += _sort_stages(model, named.values())
     found += _find_code(model, {stage.target for stage in (*own, *found)})
     return tuple(found)
@@ -87,39 +90,45 @@ def _open_whole(model: nn.Module) -> tuple[list[Stage], list[_Part]]:
     return own, parts
 
 
-def _list_parts(part: _Part) -> list[_Part]:
-    """What a stage is made of; nothing where that is one module, or names would be too long."""
-    if part.name.count(".") >= _DEEPEST:
+def _list_parts(part: _Part, whole: int) -> list[_Part]:
+    """What a stage is made of; nothing where that is one module, or not worth its names."""
+    deep = part.name.count(".")
+    if deep >= _DEEPEST or (deep and (_weigh(part) < _WORTH_PARTS * whole or not _has_depth(part))):
         return []
     if len(part.modules) > 1:
-        members = zip(part.paths, part.modules, strict=True)
         return [
-            _Part(f"{part.name}.{_name_child(path.rpartition('.')[2], module, part.modules)}", (path,), (module,))
-            for path, module in members
+            _Part(f"{part.name}.{_name_child(_last_of(path), module, part.modules)}", (path,), (module,))
+            for path, module in zip(part.paths, part.modules, strict=True)
             if _has_work(module)
         ]
     (path,), (module,) = part.paths, part.modules
     parts = _children_of(part.name, path, module)
     if len(parts) == 1 and not _is_sequence(module):  # a wrapper: its only child's parts
-        return _list_parts(parts[0]._replace(name=part.name))
+        return _list_parts(parts[0]._replace(name=part.name), whole)
     return [one for one in parts if len(one.modules) > 1 or _has_work(one.modules[0])]
+
+
+def _has_depth(part: _Part) -> bool:
+    """Whether it is more than a layer with its normalisation and activation."""
+    return len(part.modules) > 1 or any(any(child.children()) for child in part.modules[0].children())
 
 
 def _children_of(name: str, path: str, module: nn.Module) -> list[_Part]:
     """Children with their names; neighbours in a long sequence together."""
     children = [(f"{path}.{key}" if path else key, child) for key, child in module.named_children()]
-    groups = _group_children(children) if _is_sequence(module) else [[one] for one in children]
+    many = _is_sequence(module) or len(children) > _MOST_NAMED
+    groups = _group_children(children) if many else [[one] for one in children]
     siblings = [child for _, child in children]
     parts = []
     for group in groups:
-        keys = [one.rpartition(".")[2] for one, _ in group]
+        keys = [_last_of(one) for one, _ in group]
         if len(group) == 1:
             last = _name_child(keys[0], group[0][1], siblings)
         else:
             last = f"{keys[0]}-{keys[-1]}"
             kinds = {type(child) for _, child in group}
             if len(kinds) == 1 and len({type(child) for child in siblings}) > 1:
-                last += f"_{_snake(kinds.pop().__name__)}"
+                last += f"_{name_class(kinds.pop().__name__)}"
         modules = tuple(child for _, child in group)
         parts.append(_Part(f"{name}.{last}" if name else last, tuple(one for one, _ in group), modules))
     return parts
@@ -128,7 +137,7 @@ def _children_of(name: str, path: str, module: nn.Module) -> list[_Part]:
 def _name_child(key: str, child: nn.Module, siblings: Sequence[nn.Module]) -> str:
     """A number says little where the neighbours are something else."""
     alike = len({type(one) for one in siblings}) == 1 and len(siblings) > 1
-    return key if not key.isdigit() or alike else f"{key}_{_snake(type(child).__name__)}"
+    return key if not key.isdigit() or alike else f"{key}_{name_class(type(child).__name__)}"
 
 
 def _group_children(children: list[tuple[str, nn.Module]]) -> list[list[tuple[str, nn.Module]]]:
@@ -172,6 +181,21 @@ def _keep_largest(level: list[_Part], taken: int) -> list[_Part]:
             room -= len(parts)
             kept.add(parent)
     return [part for part in level if part.name.rpartition(".")[0] in kept]
+
+
+def _lend_names(model: nn.Module, named: dict[str, Stage]) -> None:
+    """Children of containers that may never be called have their name, where they have none of their own."""
+    from torch import nn
+
+    waiting = list(named)
+    while waiting:
+        path = waiting.pop()
+        module = model.get_submodule(path)
+        if _is_sequence(module) or isinstance(module, nn.ModuleDict):
+            below = [f"{path}.{key}" for key, _ in module.named_children()]
+            new = {one: Stage(named[path].name, one) for one in below if one not in named}
+            named |= new
+            waiting += new
 
 
 def _sort_stages(model: nn.Module, stages: Iterable[Stage]) -> list[Stage]:
@@ -218,6 +242,10 @@ def _is_sequence(module: nn.Module) -> bool:
     return bool(keys) and all(key.isdigit() for key in keys)
 
 
+def _last_of(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
 def _has_work(module: nn.Module) -> bool:
     return any(module.children()) or next(module.parameters(), None) is not None
 
@@ -234,7 +262,7 @@ def _weigh(part: _Part) -> int:
     return sum(_leaves(module) for module in part.modules)
 
 
-def _snake(name: str) -> str:
+def name_class(name: str) -> str:
     """The name of a class as a word of stages: TransformerEncoderLayer, SPPF, Conv2d."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return name.strip("_").lower()
