@@ -195,7 +195,7 @@ def arrange_stages(
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
         parts = row.name.split(".") if row.name != REST else [row.name]
         prefixes = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-        return [(rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in prefixes]
+        return [(rank.get(prefix, len(order) + (prefix == REST)), prefix) for prefix in prefixes]
 
     return sorted(rows, key=place_of)  # as a detector passes through them; unknown ones last
 

@@ -74,6 +74,8 @@ class NamedParts:
         self._patches = Patches()
         self._forward_end: tuple[int, int] | None = None  # of the model: its time, the next autograd node
 
+        self._loss = nodes.add_node("region", LOSS, LOSS, LOSS).number
+        self._loss_mark = borders.find_mark(self._loss)
         self.calls = CallState()  # which thread is recorded
         self.active = False  # a step is recorded
         self.open = 0
@@ -153,9 +155,8 @@ class NamedParts:
             if items[place + TIME] < ended[0]:
                 break  # of a step that was over before
             if items[place] == _FORWARD_ENDS and items[place + TIME] == ended[0]:
-                loss = self._nodes.add_node("region", LOSS, LOSS, LOSS).number
-                self._borders.buffer.prolong_node(place, _FORWARD, loss, (ended[1], sequence))
-                mark_own(tensors, ended[1], self._borders.find_mark(loss))
+                self._borders.buffer.prolong_node(place, _FORWARD, self._loss, (ended[1], sequence))
+                mark_own(tensors, ended[1], self._loss_mark)
                 return ended[0]
         return None
 

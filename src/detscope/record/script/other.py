@@ -58,13 +58,11 @@ class OtherSampler:
         self._awake.set()
         self._thread = threading.Thread(target=self._run_thread, name="detscope-other", daemon=True)
         self._pending: list[tuple[int, CodeLook]] = []  # and when
-        self._loss_pending: list[CodeLook] = []
         self.forget_looks()
 
     def forget_looks(self) -> None:
         """What was seen so far was in steps that the figures are not about."""
         self.looks: Counter[CodeLook] = Counter()
-        self.in_loss: Counter[CodeLook] = Counter()
         self._steps: Counter[Function] = Counter()  # steps in which a function was seen
 
     def start(self) -> None:
@@ -88,15 +86,12 @@ class OtherSampler:
     def take_step(self, counts: bool) -> None:
         """A step has ended: what was seen in it counts, or does not."""
         seen, self._pending = [look for _, look in self._pending], []
-        loss, self._loss_pending = self._loss_pending, []
         if counts:
             self.looks.update(seen)
-            self.in_loss.update(loss)
             self._steps.update({(look.own.function, look.own.file) for look in seen})
 
-    def take_loss(self, since_ns: int) -> None:
-        """What was seen since then turned out to be part of a loss, which is no `other`."""
-        self._loss_pending += [look for time_ns, look in self._pending if time_ns >= since_ns]
+    def forget_since(self, since_ns: int) -> None:
+        """What was seen since then turned out to be no `other`."""
         self._pending = [one for one in self._pending if one[0] < since_ns]
 
     def look_once(self) -> bool:
@@ -115,10 +110,11 @@ class OtherSampler:
             self._awake.wait()
             pace.count_turn(self.look_once())
 
-    def make_rows(self, other_ms: float | None) -> list[dict[str, Any]]:
+    def make_rows(self, other_ms: float | None, unheard: float = 1.0) -> list[dict[str, Any]]:
         """The script's functions by their share of `other`, each with the line that was seen most.
 
-        `inside` has the functions of packages that ran in it, `steps` in how many steps it was seen.
+        `unheard` is the share of `other` in no part that was measured: only that is looked at. `inside` has
+        the functions of packages that ran in it, `steps` in how many steps it was seen.
         """
         own: Counter[CodeLine] = Counter()
         inside: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
@@ -126,21 +122,28 @@ class OtherSampler:
             own[look.own] += times
             if look.inside is not None:
                 inside[look.own.function, look.own.file][look.inside] += times
-        rows = _make_function_rows(own, own.total())[:_SHOWN]
+        whole = own.total() / unheard if unheard else 0.0
+        rows = _make_function_rows(own, whole)[:_SHOWN]
         for row in rows:
             function = (row["function"], row["file"])
             row["ms"] = None if other_ms is None else row["share_of_other"] * other_ms
             row["steps"] = self._steps[function]
-            row["inside"] = _make_function_rows(inside[function], own.total())[:_SHOWN_INSIDE]
+            row["inside"] = _make_function_rows(inside[function], whole)[:_SHOWN_INSIDE]
         return rows
 
 
-def _make_function_rows(lines: Counter[CodeLine], whole: int) -> list[dict[str, Any]]:
+def _make_function_rows(lines: Counter[CodeLine], whole: float) -> list[dict[str, Any]]:
     by_function: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
     for line, times in lines.items():
         by_function[line.function, line.file][line] += times
     rows = []
     for seen in sorted(by_function.values(), key=lambda seen: -seen.total()):
         ((line, _),) = seen.most_common(1)
-        rows.append({**line._asdict(), "share_of_other": seen.total() / whole, "looks": seen.total()})
+        rows.append(
+            {
+                **line._asdict(),
+                "share_of_other": seen.total() / whole if whole else 0.0,
+                "looks": seen.total(),
+            }
+        )
     return rows

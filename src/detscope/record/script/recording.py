@@ -190,9 +190,9 @@ class ScriptRecording:
         return None if self._recorder is None else self._recorder.parts
 
     def take_loss(self, since_ns: int | None) -> None:
-        """Since then a loss was computed, if at all: what was seen running belongs to it."""
+        """Since then a loss was computed, if at all: what was seen running is no `other`."""
         if since_ns is not None:
-            self._sampler.take_loss(since_ns)
+            self._sampler.forget_since(since_ns)
 
     def find_pair(self, root: RootModel) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
@@ -420,7 +420,7 @@ class ScriptRecording:
             recorder.relabel_steps()
             writer = recorder.writer
         figures = read_step_figures(writer.folder)
-        other = self._sampler.make_rows(figures.other_ms)
+        other = self._sampler.make_rows(figures.other_ms, figures.unheard)
         status, reason, code = find_outcome(error, self.failure)
         if recorder is None and self.no_step is not None and status == "ok":
             status, reason = "partial", self.no_step
