@@ -234,7 +234,7 @@ def test_backward_of_a_loss_that_is_a_function_belongs_to_it(listen) -> None:
             optimizer.step()
     summary = summarize(heard.run)
     (loss,) = [stage for stage in summary.stages if stage.name == "loss"]
-    assert loss.backward_ms > 1e3 * PLANTED_S
+    assert loss.backward_ms > 1e3 * PLANTED_S - TOLERANCE_MS
     assert loss.forward_ms < 1e3 * PLANTED_S - TOLERANCE_MS
     assert summary.backward_attributed is not None
     assert summary.backward_attributed > 0.99

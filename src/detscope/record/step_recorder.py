@@ -111,7 +111,7 @@ class StepRecorder:
         known = {
             "level": level,
             "device": self._device,
-            "stages": [stage.name for stage in stages],
+            "stages": list(dict.fromkeys(stage.name for stage in stages)),
             "bare_steps": {"one_in": bare_every, "seed": seed},
             "model": {"name": name, "parameters": sum(p.numel() for p in model.parameters())},
             **(info or {}),

@@ -43,6 +43,7 @@ _WORDS = {
     "predict": None,
     "forward_": None,
 }
+_OF_FUNCTIONS = ("loss", "matcher", "assigner", "nms", "postprocess")  # others may be anything
 _MOST_METHODS = 12
 _NOT_THEIRS = ("torch.", "lightning.", "pytorch_lightning.", "builtins")  # whose methods are no model's own
 
@@ -128,7 +129,7 @@ def _children_of(name: str, path: str, module: nn.Module) -> list[_Part]:
             last = f"{keys[0]}-{keys[-1]}"
             kinds = {type(child) for _, child in group}
             if len(kinds) == 1 and len({type(child) for child in siblings}) > 1:
-                last += f"_{name_class(kinds.pop().__name__)}"
+                last = "_".join([last, name_class(kinds.pop().__name__)])
         modules = tuple(child for _, child in group)
         parts.append(_Part(f"{name}.{last}" if name else last, tuple(one for one, _ in group), modules))
     return parts
@@ -137,7 +138,7 @@ def _children_of(name: str, path: str, module: nn.Module) -> list[_Part]:
 def _name_child(key: str, child: nn.Module, siblings: Sequence[nn.Module]) -> str:
     """A number says little where the neighbours are something else."""
     alike = len({type(one) for one in siblings}) == 1 and len(siblings) > 1
-    return key if not key.isdigit() or alike else f"{key}_{name_class(type(child).__name__)}"
+    return key if not key.isdigit() or alike else "_".join([key, name_class(type(child).__name__)])
 
 
 def _group_children(children: list[tuple[str, nn.Module]]) -> list[list[tuple[str, nn.Module]]]:
@@ -187,10 +188,11 @@ def _lend_names(model: nn.Module, named: dict[str, Stage]) -> None:
     """Children of containers that may never be called have their name, where they have none of their own."""
     from torch import nn
 
+    modules = dict(model.named_modules())
     waiting = list(named)
     while waiting:
         path = waiting.pop()
-        module = model.get_submodule(path)
+        module = modules[path]
         if _is_sequence(module) or isinstance(module, nn.ModuleDict):
             below = [f"{path}.{key}" for key, _ in module.named_children()]
             new = {one: Stage(named[path].name, one) for one in below if one not in named}
@@ -206,8 +208,8 @@ def _sort_stages(model: nn.Module, stages: Iterable[Stage]) -> list[Stage]:
 
 def _find_code(model: nn.Module, targets: set[str]) -> Iterator[Stage]:
     """Methods of stages and functions of their files whose names say what they do."""
-    owners = [("", model)]
-    owners += [(path, model.get_submodule(path)) for path in sorted(targets) if path.count(".") < 2]
+    owners = [(path, one) for path, one in model.named_modules() if not path or path in targets]
+    owners = [(path, one) for path, one in owners if path.count(".") < 2]
     files: dict[str, None] = {}
     left = _MOST_METHODS
     for path, owner in owners:
@@ -224,7 +226,7 @@ def _find_code(model: nn.Module, targets: set[str]) -> Iterator[Stage]:
         for name, value in list(vars(sys.modules.get(file, sys)).items()):
             theirs = getattr(value, "__module__", None) == file and hasattr(value, "__code__")
             known = _name_code(name)
-            if theirs and known and left:
+            if theirs and known in _OF_FUNCTIONS and not name.startswith("test") and left:
                 left -= 1
                 yield Stage(known, f"{file}:{name}")
 
