@@ -197,6 +197,27 @@ def test_averages_of_libraries_are_heard(listen) -> None:
     assert as_shown(summarize(heard.run))["ema"] == pytest.approx(sleeps.typical_ms("ema"), abs=TOLERANCE_MS)
 
 
+def test_a_metric_that_is_only_updated_is_heard_and_works_as_without_us(listen) -> None:
+    sleeps = Sleeps()
+    model, metric = Net(), SlowMetric(sleeps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    plain = vars(SlowMetric)["update"]
+    with listen() as heard:
+        for batch in batches(STEPS):
+            optimizer.zero_grad()
+            output = model(batch)
+            output.sum().backward()
+            optimizer.step()
+            metric.update(output.detach())
+        twin = copy.deepcopy(metric)
+        twin.update(output.detach())
+        assert b"detscope" not in pickle.dumps(metric)
+    assert (metric.compute(), twin.compute()) == (4 * STEPS, 4 * STEPS + 4)
+    assert vars(SlowMetric)["update"] is plain
+    shown = as_shown(summarize(heard.run))
+    assert shown["metrics"] == pytest.approx(sleeps.typical_ms("metrics"), abs=TOLERANCE_MS)
+
+
 def test_a_checkpoint_is_a_part_whoever_imported_the_function(listen, tmp_path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

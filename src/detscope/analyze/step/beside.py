@@ -38,7 +38,7 @@ class StepPart(Figure, frozen=True, kw_only=True):
     ms: float  # per step on the host's clock, without the parts inside of it
     share: float  # of the step
     known: Literal["measured", "sampled", "rest"]  # heard at its borders, seen by a timer, or what is left
-    calls: float | None = None  # per step, where it was measured
+    calls: float | None = None  # per step, where it was measured; of several functions the most called
     looks: int | None = None  # how often it was seen, where it was sampled
     own: CodePlace | None = None  # the script's own line
     inside: CodePlace | None = None  # the innermost line that is neither the script's nor torch's
@@ -104,7 +104,7 @@ def _measured_parts(
             ms=ms,
             share=ms / step_ms,
             known="measured",
-            calls=sum(calls for _, calls, _ in rows) / max(1, numbers.len()),
+            calls=max(calls for _, calls, _ in rows) / max(1, numbers.len()),
             own=_read_place(place.get("own")),
             inside=_read_place(place.get("inside")),
         )

@@ -11,6 +11,7 @@ of the forward phase, and backward begins with its nodes.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from detscope.record.code_lines import CodeLook, look_at
 from detscope.record.foreign import Patches
@@ -62,6 +64,23 @@ class _OpenPart(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         if self._pair is not None:
             self._pair[1](None, (), None)
+
+
+class _HeldMethod:
+    """On a class whose objects hold a method of theirs, wrapped, as attributes: goes before those."""
+
+    def __init__(self, plain: Any, name: str, around: Callable[[Any], Any]) -> None:
+        self._plain, self._name, self._around = plain, name, around
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        held = None if owner is None else vars(owner).get(self._name)
+        return self._plain.__get__(owner, kind) if held is None else self._around(held)
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        vars(owner)[self._name] = value
+
+    def __delete__(self, owner: Any) -> None:
+        del vars(owner)[self._name]
 
 
 class NamedParts:
@@ -129,6 +148,23 @@ class NamedParts:
                 around = partial(self._call_part, part.name, f"{name}()")
                 for holder in find_holders(sys.modules[library], name):
                     put_around(self._patches, holder, name, around)
+
+        self._listen_to_metrics()
+
+    def _listen_to_metrics(self) -> None:
+        """Metrics of torchmetrics hold their `update`, wrapped: that of their class is never asked for."""
+        metric = getattr(sys.modules.get("torchmetrics.metric"), "Metric", None)
+        if metric is None:
+            return
+        kinds = {type(one) for one in gc.get_objects() if issubclass(type(one), metric)}
+        for kind in {next(one for one in kind.__mro__ if "update" in vars(one)) for kind in kinds}:
+            path = f"{kind.__name__}.update()"
+
+            def around(held: Any, path: str = path) -> Any:
+                heard = self.active and not is_dynamo_compiling() and step_recorded_here(self.calls)
+                return partial(self._call_part, "metrics", path, held) if heard else held
+
+            self._patches.put(kind, "update", _HeldMethod(vars(kind)["update"], "update", around))
 
     def _call_part(self, part: str, path: str, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self.hear_part(part, path):
