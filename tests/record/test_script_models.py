@@ -90,7 +90,7 @@ def test_the_model_of_an_evaluation_is_the_one_that_predicts_and_not_the_head_it
                 model(torch.randn(4, 8))
         assert heard.info["model"]["name"] == "Detector"
         assert heard.info["model"]["parameters"] == sum(p.numel() for p in model.parameters())
-        assert heard.info["stages"] == ["body", "head"]
+        assert heard.info["stages"] == ["body", "body.0_linear", "body.2_linear", "head"]
         assert {"body.0", "head.out"} <= recorded_paths(heard)
         assert roles(heard)["Head"] == "part of the model, called directly"
         assert not any("called directly" in note for note in heard.info["notes"])

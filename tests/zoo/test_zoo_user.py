@@ -72,7 +72,8 @@ def failure(spec: str, options: BuildOptions | None = None, code: int = 2) -> De
 def test_a_factory_in_a_file_gives_a_model_with_its_children_as_stages(own: Path) -> None:
     built = zoo.build_model(f"{own}:factory", BuildOptions(num_classes=7))
     assert built.module.top.out_features == 7
-    assert [(stage.name, stage.target) for stage in built.stages] == [("trunk", "trunk"), ("top", "top")]
+    stages = [("trunk", "trunk"), ("top", "top"), ("decode", "decode()")]  # a method that says what it does
+    assert [(stage.name, stage.target) for stage in built.stages] == stages
     assert (built.card.family, built.card.source, built.card.parameters) == ("user", "user", 103)
     assert built.weights.kind == "factory"
 
@@ -92,7 +93,8 @@ def test_a_factory_in_a_package_is_found_from_the_current_folder(tmp_path: Path,
     (package / "__init__.py").write_text("")
     (package / "nets.py").write_text(textwrap.dedent(PLAIN))
     monkeypatch.chdir(tmp_path)
-    assert [s.name for s in zoo.build_model("own_package_for_zoo.nets:factory").stages] == ["trunk", "top"]
+    stages = zoo.build_model("own_package_for_zoo.nets:factory").stages
+    assert [stage.name for stage in stages] == ["trunk", "top", "decode"]
 
 
 def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:

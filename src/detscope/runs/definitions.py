@@ -14,7 +14,13 @@ DEFINITIONS = {
     " (90 and 459 samples)",
     "phases_ms": "share of each phase in the time of the typical steps (measured, outliers apart) times"
     " the median step, so that the phases add up to it",
-    "other": "time of the step in none of the named phases: Python between them, loss sums, logging",
+    "forward": "calls of models and of loss modules, and the time from the end of the model's call to the"
+    " begin of backward, if autograd nodes were made in it: a loss that is no module, the stage `loss`",
+    "other": "time of the step in none of the named phases: Python between them, averages of weights,"
+    " metrics, logging",
+    "parts": "of the phases optimizer and other, on the host's clock: measured (heard where they begin and"
+    " end, without parts inside of them), sampled (share of the looks of a timer at what was not measured),"
+    " or the rest; they add up to their phase",
     "module forward_ms": "wall time between a module's begin and end, scaled as the forward phase; self:"
     " without the modules below",
     "module backward_ms": "time the autograd engine spent from the first node a module made until the next"

@@ -57,7 +57,7 @@ TABLES: dict[str, dict[str, str]] = {
     # one row per step, kind, path and direction
     "spans": {
         "step": "Int64",
-        "kind": "String",  # stage, module, method, function, region, outside
+        "kind": "String",  # stage, module, method, function, region, part (beside the model), outside
         "path": "String",
         "direction": "String",  # forward, backward, recompute
         "calls": "Int64",

@@ -19,7 +19,7 @@ from detscope.faults import describe_error, find_user_frame
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Stage, WeightsUsed
 from detscope.zoo.family import UNKNOWN, has_target
 from detscope.zoo.outputs import name_kind
-from detscope.zoo.registry import recognise_family
+from detscope.zoo.registry import recognise_family, recognise_parts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -115,15 +115,15 @@ def _describe_made(made: Any, card: ModelCard) -> BuiltModel:
         raise OwnCodeError(f"model {card.name}: the factory returned {name_kind(made)}", _RESULTS)
     if stages is None and isinstance(getattr(module, "stages", None), Mapping):
         stages = module.stages
-    family = recognise_family(module)
-    named = family.find_stages(module) if stages is None else _check_stages(stages, module, card.name)
+    family, found, observers = recognise_parts(module)
+    named = found if stages is None else _check_stages(stages, module, card.name)
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    note = "" if family is UNKNOWN else f"recognised as {family.name}"
+    note = "" if family == UNKNOWN.name else f"recognised as {family}"
     return BuiltModel(
         module=module,
         card=replace(card, parameters=parameters, note=note),
         stages=named,
-        observers=family.find_observers(module),
+        observers=observers,
         weights=WeightsUsed("factory", card.name, _NOTE),
     )
 

@@ -42,6 +42,8 @@ def time_parts(
     spans, order, told_clock = run.table("spans"), run.info.get("stages", []), run.info.get("device_clock")
     phases = phase_figures(run.table("steps"), typical)
     phases_ms = {phase.name: phase.ms for phase in phases}
+    if run.info.get("level") == "phases":  # parts beside the model were heard, nothing of the model itself
+        spans = spans.clear()
     stages = stage_figures(spans, typical, phases_ms, order)
     modules = module_figures(spans, run.table("nodes"), typical, phases_ms)
     told, of_modules = times.told, times.of_modules
