@@ -8,7 +8,13 @@ import tempfile
 
 import torch
 from torch.utils.data import Dataset
-from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrResNetConfig, Trainer, TrainingArguments
+from transformers import (
+    RTDetrConfig,
+    RTDetrForObjectDetection,
+    RTDetrResNetConfig,
+    Trainer,
+    TrainingArguments,
+)
 
 SIZE = 128
 

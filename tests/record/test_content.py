@@ -59,7 +59,7 @@ class OddBatch:
     second: list[dict[str, Any]]
 
 
-Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024
+Pair = namedtuple("Pair", ["x", "y"])
 
 FORMS = {
     "list of images, list of dicts": (LISTED, TARGETS),

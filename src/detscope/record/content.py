@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 _IMAGES = ("pixel_values", "img", "imgs", "images", "image", "inputs", "input", "samples", "tensors", "data")
 _TARGETS = ("labels", "targets", "target", "annotations", "annotation", "instances", "data_samples")
@@ -74,7 +74,7 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
     return tuple(shape) if isinstance(shape, Sequence) else None
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, (list, tuple)) and bool(value) and not hasattr(value, "_fields")
 
 
