@@ -71,7 +71,7 @@ def make_model():
     return RTDetrForObjectDetection(config)
 
 
-def main():
+def main(callbacks=()):
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 12
     torch.manual_seed(0)
     arguments = TrainingArguments(
@@ -93,6 +93,7 @@ def main():
         train_dataset=Squares(4 * 2 * 6),
         eval_dataset=Squares(8),
         data_collator=collate,
+        callbacks=list(callbacks),
     )
     trainer.train()
 
