@@ -13,7 +13,12 @@ class Detector(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.network = fasterrcnn_mobilenet_v3_large_320_fpn(
-            weights=None, weights_backbone=None, num_classes=2, min_size=96, max_size=96
+            weights=None,
+            weights_backbone=None,
+            num_classes=2,
+            min_size=96,
+            max_size=96,
+            box_batch_size_per_image=16,
         )
 
     def training_step(self, batch, _index):

@@ -19,5 +19,5 @@ def test_transformers_trainer(tmp_path):
 
 def test_lightning_s_trainer(tmp_path):
     pytest.importorskip("lightning")
-    found = check_callback_gives_the_same_run(tmp_path, HERE / "lightning_training.py", "12")
+    found = check_callback_gives_the_same_run(tmp_path, HERE / "lightning_training.py", "11")
     assert found["accumulated"]["per_step"] == 2
