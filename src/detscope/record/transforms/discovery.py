@@ -69,7 +69,7 @@ class _Walk:
 
     def _look_at(self, value: Any, inside: FoundTransform | None, depth: int) -> None:
         if isinstance(value, _FUNCTIONS):
-            if inside is not None:
+            if inside is not None and getattr(value, "__self__", None) is not inside.transform:
                 inside.has_parts = True
             return
         kind = type(value)

@@ -1,7 +1,9 @@
 """Times transforms where they run: in a loader's worker, or in the loop that loads by itself.
 
-Only while a batch is made are the classes of known transforms timed, and only objects that are known; the
-data set, its lists and its transforms stay as they are, and their classes are put back after every batch.
+The data set, its lists and its transforms stay as they are: a stand-in for the call of their class times
+objects that are known, while a batch is made, and answers plainly at all other times. Putting it in place
+and back for each batch would cost more than the timing: Python forgets what it knows of a changed class. In
+a worker it stays, in the loop's own process it is put back when the recording ends.
 """
 
 from __future__ import annotations
@@ -10,31 +12,33 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from time import perf_counter_ns
-from types import FunctionType
 from typing import Any, NamedTuple
 
+from detscope.record.foreign import Patches
 from detscope.record.transforms.discovery import find_transforms, list_attributes
 from detscope.record.transforms.looks import CodeLooks, LooksInside
 
-_ABSENT = object()
-# what decodes, as "module:name": heard where the module is loaded and the function is called through it
+# what decodes: heard where the module is loaded and the function is called through it
 _DECODERS = (
-    "PIL.Image:open",
-    "PIL.Image:Image.convert",
-    "PIL.ImageFile:ImageFile.load",
-    "cv2:imread",
-    "cv2:imdecode",
-    "torchvision.io:read_image",
-    "torchvision.io:decode_image",
-    "torchvision.io:decode_jpeg",
-    "torchvision.io:decode_png",
+    ("PIL.Image", "open"),
+    ("PIL.Image", "Image.convert"),
+    ("PIL.ImageFile", "ImageFile.load"),
+    ("cv2", "imread"),
+    ("cv2", "imdecode"),
+    ("torchvision.io", "read_image"),
+    ("torchvision.io", "decode_image"),
+    ("torchvision.io", "decode_jpeg"),
+    ("torchvision.io", "decode_png"),
 )
-_LAZY = "PIL.ImageFile:ImageFile.load"  # is asked again and again, and decodes once
-_NO_DECODING_IN_TRANSFORMS = "PIL.Image:Image.convert"
+_LAZY = ("PIL.ImageFile", "ImageFile.load")  # is asked again and again, and decodes once
+_ALSO_A_TRANSFORM = ("PIL.Image", "Image.convert")  # counts outside of transforms only
+
+
+_NESTED = 4  # lists and dicts around an image
 
 
 class PartWork(NamedTuple):
@@ -75,22 +79,11 @@ class TimedPart:
         return PartWork(self.name, self.kind, self.origin, self.inside, *counts)
 
 
-class _Stand(NamedTuple):
-    """What stands for a class's or module's own while a batch is made."""
-
-    owner: Any
-    name: str
-    plain: Any
-    earlier: Any  # _ABSENT: inherited
-    stand_in: Any
-
-
 class _Pipeline(NamedTuple):
     """What is known of a holder of transforms."""
 
     holder: Any  # a weak reference
     held: tuple[int, ...]  # its attributes when it was looked at
-    classes: tuple[type, ...]
 
 
 class TransformTimer:
@@ -104,9 +97,21 @@ class TransformTimer:
         self._alive: dict[int, Any] = {}
         self._named: dict[tuple[str, str], TimedPart] = {}  # decoders and regions
         self._pipelines: dict[int, _Pipeline] = {}
-        self._stands: dict[tuple[int, str], _Stand] = {}
-        self._put: list[_Stand] = []
+        self._patches = Patches()
+        self._standing: set[tuple[str, str] | type] = set()  # classes and decoders that are stood in for
         self.looks = CodeLooks(self._find_place)
+
+    def begin_in_fork(self) -> None:
+        """This is another process now: nothing was done in it, and nobody looks."""
+        self.thread, self._inner_ns[:] = None, [0]
+        self.open.clear()
+        self.looks = CodeLooks(self._find_place)
+        self.take_work()
+
+    def end(self) -> None:
+        """Time nothing more; everything is as it was."""
+        self._patches.undo()
+        self.looks.stop_looking()
 
     # ---- windows
 
@@ -119,84 +124,50 @@ class TransformTimer:
         if self.thread is not None:
             yield self.thread == get_ident()
             return
-        self._open_window(holders)
+        try:
+            for holder in holders:
+                self._know_pipeline(holder)
+            self._hear_decoders()
+            self.looks.keep_looking()
+        except Exception:  # strangers' classes that cannot be looked at: what is known of them is timed
+            pass
+        self.thread = get_ident()
         try:
             yield True
         finally:
             self.thread = None
-            self.open.clear()
-            self._inner_ns = [0]
-            self._put_back()
-
-    def _open_window(self, holders: tuple[Any, ...]) -> None:
-        try:
-            for holder in holders:
-                for kind in self._know_pipeline(holder).classes:
-                    self._put_stand(kind, "__call__", self._time_transform)
-            for target in _DECODERS:
-                module, _, path = target.partition(":")
-                if module in sys.modules:
-                    *within, name = path.split(".")
-                    owner: Any = sys.modules[module]
-                    for step in within:
-                        owner = vars(owner)[step]
-                    self._put_stand(owner, name, functools.partial(self._time_decoder, target))
-            self.looks.keep_looking()
-        except Exception:  # strangers' classes that cannot be looked at: they are not timed
-            self._put_back()
-        self.thread = get_ident()
-
-    def _put_stand(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        plain = getattr(owner, name, None)
-        if plain is None:
-            return
-        key = (id(owner), name)
-        known = self._stands.get(key)
-        if known is None or known.plain is not plain or known.owner is not owner:
-            known = self._stands[key] = _Stand(
-                owner, name, plain, vars(owner).get(name, _ABSENT), make(plain)
-            )
-        try:
-            setattr(owner, name, known.stand_in)
-        except (TypeError, AttributeError):  # a class that cannot be changed
-            return
-        self._put.append(known)
-
-    def _put_back(self) -> None:
-        while self._put:
-            done = self._put.pop()
-            if vars(done.owner).get(done.name) is not done.stand_in:
-                continue  # replaced by somebody else meanwhile
-            if done.earlier is _ABSENT:
-                delattr(done.owner, done.name)
-            else:
-                setattr(done.owner, done.name, done.earlier)
 
     # ---- what is known
 
-    def _know_pipeline(self, holder: Any) -> _Pipeline:
+    def _know_pipeline(self, holder: Any) -> None:
         """Its transforms; looked for again when it holds something else than before."""
         held = tuple(map(id, list_attributes(holder).values()))
         known = self._pipelines.get(id(holder))
         if known is not None and known.held == held and known.holder() is holder:
-            return known
-        found = find_transforms(holder)
-        for one in found:
-            key = id(one.transform)
-            try:
+            return
+        with suppress(TypeError):  # what nobody can say of when it is gone is looked at every time
+            self._pipelines[id(holder)] = _Pipeline(weakref.ref(holder), held)
+        for one in find_transforms(holder):
+            key, kind = id(one.transform), type(one.transform)
+            with suppress(TypeError, AttributeError):  # also: a class that cannot be changed
                 self._alive[key] = weakref.ref(one.transform, functools.partial(self._forget, key))
-            except TypeError:  # nobody would say when it is gone
+                self._parts[key] = TimedPart(one.name, "transform", one.origin, one.inside, one.has_parts)
+                if kind not in self._standing:
+                    self._standing.add(kind)
+                    self._patches.put(kind, "__call__", self._time_transform(kind))
+
+    def _hear_decoders(self) -> None:
+        for target in _DECODERS:
+            module, name = target
+            if target in self._standing or module not in sys.modules:
                 continue
-            self._parts[key] = TimedPart(one.name, "transform", one.origin, one.inside, one.has_parts)
-        classes = tuple(
-            {type(one.transform): None for one in found if id(one.transform) in self._parts},
-        )
-        try:
-            pipeline = _Pipeline(weakref.ref(holder), held, classes)
-            self._pipelines[id(holder)] = pipeline
-        except TypeError:
-            pipeline = _Pipeline(lambda: None, held, classes)
-        return pipeline
+            self._standing.add(target)
+            owner: Any = sys.modules[module]
+            *within, name = name.split(".")
+            for step in within:
+                owner = vars(owner)[step]
+            if name in vars(owner):
+                self._patches.put(owner, name, self._time_decoder(target, vars(owner)[name]))
 
     def _forget(self, key: int, reference: Any) -> None:
         if self._alive.get(key) is reference:
@@ -205,30 +176,40 @@ class TransformTimer:
 
     # ---- stand-ins
 
-    def _time_transform(self, plain: Any) -> Any:
-        parts, open_parts = self._parts, self.open
+    def _time_transform(self, kind: Any) -> Any:
+        """A stand-in for a class's call; one that is inherited is looked for anew at every call."""
+        parts, open_parts, inner_ns = self._parts, self.open, self._inner_ns
+        plain: Any = vars(kind).get("__call__")
 
-        @functools.wraps(plain)
+        @functools.wraps(kind.__call__)
         def call_timed(transform: Any, *args: Any, **kwargs: Any) -> Any:
+            call = plain.__get__(transform) if plain else super(kind, transform).__call__  # type: ignore[misc]
             part = parts.get(id(transform))
             if part is None or get_ident() != self.thread or (open_parts and open_parts[-1] is part):
-                return plain(transform, *args, **kwargs)
+                return call(*args, **kwargs)
             before = find_image(kwargs or args)
-            begun_ns = self.enter(part)
+            open_parts.append(part)
+            inner_ns.append(0)
+            begun_ns = perf_counter_ns()
             try:
-                result = plain(transform, *args, **kwargs)
+                result = call(*args, **kwargs)
             finally:
-                self.leave(part, begun_ns)
+                spent_ns = perf_counter_ns() - begun_ns
+                open_parts.pop()
+                part.own_ns += spent_ns - inner_ns.pop()
+                part.total_ns += spent_ns
+                part.calls += 1
+                inner_ns[-1] += spent_ns
             if find_image(result) is not before:
                 part.applied += 1
             return result
 
         return call_timed
 
-    def _time_decoder(self, target: str, plain: Any) -> Any:
-        part = self._named.setdefault(("decode", target), TimedPart(target.replace(":", "."), "decode"))
+    def _time_decoder(self, target: tuple[str, str], plain: Any) -> Any:
+        part = self._named.setdefault(("decode", ".".join(target)), TimedPart(".".join(target), "decode"))
         open_parts = self.open
-        lazy, only_outside = target == _LAZY, target == _NO_DECODING_IN_TRANSFORMS
+        lazy, only_outside = target == _LAZY, target == _ALSO_A_TRANSFORM
 
         def is_counted(args: tuple[Any, ...]) -> bool:
             if get_ident() != self.thread or (open_parts and open_parts[-1].kind == "decode"):
@@ -240,34 +221,29 @@ class TransformTimer:
         def decode_timed(*args: Any, **kwargs: Any) -> Any:
             if not is_counted(args):
                 return plain(*args, **kwargs)
-            begun_ns = self.enter(part)
-            try:
+            with self._inside(part):
                 return plain(*args, **kwargs)
-            finally:
-                self.leave(part, begun_ns)
 
-        return functools.wraps(plain)(decode_timed) if isinstance(plain, FunctionType) else decode_timed
+        return functools.wraps(plain)(decode_timed)
 
     # ---- time
 
-    def enter(self, part: TimedPart) -> int:
-        """Something begins; when it did."""
-        self.open.append(part)
-        self._inner_ns.append(0)
-        return perf_counter_ns()
-
-    def leave(self, part: TimedPart, begun_ns: int) -> None:
-        """It has ended; its own time is without its parts'."""
-        spent_ns = perf_counter_ns() - begun_ns
+    @contextmanager
+    def _inside(self, part: TimedPart) -> Iterator[None]:
+        """Its own time is without its parts'."""
         open_parts, inner_ns = self.open, self._inner_ns
-        if not open_parts or open_parts[-1] is not part:  # the window has closed meanwhile
-            return
-        open_parts.pop()
-        part.own_ns += spent_ns - inner_ns.pop()
-        inner_ns[-1] += spent_ns
-        if part not in open_parts:
+        open_parts.append(part)
+        inner_ns.append(0)
+        begun_ns = perf_counter_ns()
+        try:
+            yield
+        finally:
+            spent_ns = perf_counter_ns() - begun_ns
+            open_parts.pop()
+            part.own_ns += spent_ns - inner_ns.pop()
             part.total_ns += spent_ns
-        part.calls += 1
+            part.calls += 1
+            inner_ns[-1] += spent_ns
 
     @contextmanager
     def region(self, name: str, kind: str = "region") -> Iterator[None]:
@@ -275,12 +251,9 @@ class TransformTimer:
         if self.thread != get_ident():
             yield
             return
-        part = self._named.setdefault((kind, name), TimedPart(name, kind, parts=True))
-        begun_ns = self.enter(part)
-        try:
+        part = self._named.setdefault((kind, name), TimedPart(name, kind, parts=kind == "region"))
+        with self._inside(part):
             yield
-        finally:
-            self.leave(part, begun_ns)
 
     def take_work(self) -> BatchWork:
         """What was done since it was asked last."""
@@ -296,18 +269,18 @@ class TransformTimer:
 
 def find_image(value: Any) -> Any:
     """The image among what a transform takes or gives: that of a dict, else what comes first."""
-    for _ in range(3):
+    for _ in range(_NESTED):
         kind = type(value)
-        if kind is dict:
-            value = value.get("image", value.get("img", value))
-            if value.__class__ is dict:
-                return next(iter(value.values()), None)
-        elif kind is tuple or kind is list:
-            if not value:
-                return None
-            value = value[0]
-        else:
+        if not (kind is tuple or kind is list or kind is dict) or not value:
             break
+        if kind is not dict:
+            value = value[0]
+        elif "image" in value:
+            value = value["image"]
+        elif "img" in value:
+            value = value["img"]
+        else:
+            value = next(iter(value.values()))
     return value
 
 
@@ -315,16 +288,20 @@ _timer: tuple[int, TransformTimer] | None = None
 
 
 def find_timer() -> TransformTimer:
-    """The timer of this process; a fork begins one of its own, since its threads are not there."""
+    """The timer of this process."""
     global _timer
-    if _timer is None or _timer[0] != os.getpid():
-        _timer = (os.getpid(), TransformTimer())
+    process = os.getpid()
+    if _timer is None:
+        _timer = (process, TransformTimer())
+    elif _timer[0] != process:
+        _timer[1].begin_in_fork()
+        _timer = (process, _timer[1])
     return _timer[1]
 
 
 def end_timing() -> None:
-    """Look no more in this process; a later batch begins anew."""
+    """Time nothing more in this process; a later batch begins anew."""
     global _timer
     if _timer is not None and _timer[0] == os.getpid():
-        _timer[1].looks.stop_looking()
+        _timer[1].end()
     _timer = None
