@@ -47,7 +47,8 @@ class LoaderFigures(Figure, frozen=True, kw_only=True):
     @property
     def dearest(self) -> TransformFigures | None:
         """What a worker spends most of its time on and could do less of; decoding and collating must be."""
-        return next((one for one in self.transforms if one.kind in ("transform", "sampled")), None)
+        able = (one for one in self.transforms if one.kind in ("transform", "sampled"))
+        return next((one for one in able if one.share is not None), None)
 
     @property
     def lies_ready(self) -> bool:
@@ -69,10 +70,12 @@ def loader_figures(
 
     `num_workers` is what the loader says; without it those count that made a batch of the measured steps.
     """
-    busy_ms = (typical.p50_ms or 0.0) - wait_ms
-    demand = images_per_step / busy_ms * 1e3 if images_per_step and busy_ms > 0 else None
     chosen = loader.filter(pl.col("step").is_in(typical.measured))
     batches = chosen.filter(pl.col("region") == "batch")
+    if images_per_step is None and batches.height:  # not to be seen in a batch, but known by its maker
+        images_per_step = total(batches["images"]) / batches["step"].n_unique()
+    busy_ms = (typical.p50_ms or 0.0) - wait_ms
+    demand = images_per_step / busy_ms * 1e3 if images_per_step and busy_ms > 0 else None
     if batches.height == 0:
         why = "the loader's workers could not be measured (not a map-style DataLoader)"
         return LoaderFigures(wait_ms=wait_ms, demand_images_per_s=demand, why=why)

@@ -11,7 +11,8 @@ import polars as pl
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import total
 
-LEAST_LOOKS = 5  # of a timer, before time is given to what it saw
+_LOADING = ("worker", "loop")
+LEAST_LOOKS = 3  # of a timer, before time is given to what it saw
 _REST = "(without a name)"
 
 
@@ -23,9 +24,9 @@ class TransformFigures(Figure, frozen=True, kw_only=True):
     origin: str | None = None  # its class with its module; of sampled ones file:line
     inside: str | None = None  # the transform that it is a part of
     where: str = "worker"  # worker, loop (loads by itself), batch (whole batches, in the loop), device
-    ms_per_image: float  # without its parts
+    ms_per_image: float  # without its parts; on a device, of the host
     total_ms_per_image: float | None = None  # with its parts
-    share: float | None = None  # of the worker's time, without its parts; of the step's for whole batches
+    share: float | None = None  # of the worker's time, without its parts; None for whole batches
     calls_per_image: float | None = None  # None: seen by a timer
     applied_per_image: float | None = None  # calls after which the image was another; None: not to be seen
     looks: int | None = None  # of the timer, that the figure rests on
@@ -67,7 +68,7 @@ class _Place:
             kind=kind,
             where=self.where,
             ms_per_image=own_ns / 1e6 / self.images,
-            share=own_ns / self.spent_ns if self.spent_ns else None,
+            share=own_ns / self.spent_ns if self.spent_ns and self.where in _LOADING else None,
             **more,
         )
 

@@ -56,12 +56,12 @@ def make_loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
     return rows
 
 
-def make_transform_rows(step: int, timing: BatchTiming) -> list[Row]:
-    """What was done to one batch's images, by name."""
+def make_transform_rows(step: int, timing: BatchTiming, where: str | None = None) -> list[Row]:
+    """What was done to one batch's images, by name; `where` it was not the loader."""
     if timing.work is None:
         return []
     spent_ns, images = timing.end_ns - timing.start_ns, timing.images
-    where = "loop" if timing.worker < 0 else "worker"
+    where = where or ("loop" if timing.worker < 0 else "worker")
     parts, looks = timing.work
     rows: list[Row] = [("batch", "batch", None, None, where, images, spent_ns, spent_ns, 1, 1, None)]
     rows += [(*part[:4], where, images, *part[4:], None) for part in parts]

@@ -27,10 +27,12 @@ class FoundTransform:
     has_parts: bool = False  # it holds others, or a list of functions
 
 
-def find_transforms(*holders: Any) -> list[FoundTransform]:
-    """All transforms that data sets or collate functions hold, in order; the holders are none."""
+def find_transforms(holder: Any, itself: bool = False) -> list[FoundTransform]:
+    """All transforms that a data set or a collate function holds, in order; and `itself`, if it is one."""
     walk = _Walk()
-    for holder in holders:
+    if itself:
+        walk.look_at(holder, None, 0)
+    else:
         walk.look_inside(holder, None, 0)
     return walk.found
 
@@ -65,9 +67,10 @@ class _Walk:
         self._seen[id(holder)] = holder
         for value in list(list_attributes(holder).values()):
             if not isinstance(value, _FUNCTIONS):  # one function that is wrapped: its time is the wrapper's
-                self._look_at(value, inside, depth + 1)
+                self.look_at(value, inside, depth + 1)
 
-    def _look_at(self, value: Any, inside: FoundTransform | None, depth: int) -> None:
+    def look_at(self, value: Any, inside: FoundTransform | None, depth: int) -> None:
+        """Look at something that a transform or a data set holds."""
         if isinstance(value, _FUNCTIONS):
             if inside is not None and getattr(value, "__self__", None) is not inside.transform:
                 inside.has_parts = True
@@ -79,7 +82,7 @@ class _Walk:
             if len(value) <= _LONGEST_LIST:
                 self._seen[id(value)] = value
                 for one in list(value.values() if kind is dict else value):
-                    self._look_at(one, inside, depth + 1)
+                    self.look_at(one, inside, depth + 1)
             return
         if isinstance(value, (type, ModuleType)) or kind.__module__.partition(".")[0] in _STANDARD:
             if inside is not None and callable(value) and not isinstance(value, type):

@@ -1,7 +1,11 @@
-"""What a worker does outside of all named parts: a timer looks which function is running."""
+"""What a worker does outside of all named parts: a timer looks which function is running.
+
+Looks are close together until there are enough of them for a short run, and only while a batch is made.
+"""
 
 from __future__ import annotations
 
+import random
 import sys
 import sysconfig
 import threading
@@ -11,11 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from detscope.record.script.other import LookPace
-
 if TYPE_CHECKING:
     from detscope.record.transforms.timer import TimedPart
 
+PERIOD_S = 0.01  # between two looks, on average
+FIRST_PERIOD_S, FIRST_LOOKS = 0.002, 200
 _RECORD = str(Path(__file__).parents[1])  # our stand-ins: whoever called them is not looked for
 _PACKAGES = "-packages/"  # site-packages, dist-packages
 _BELOW = tuple(f"{_PACKAGES}{name}/" for name in ("torch", "numpy"))
@@ -25,23 +29,29 @@ LooksInside = tuple[tuple[str | None, str, str, int], ...]  # part, function, fi
 
 
 class CodeLooks:
-    """A thread that counts places; it sleeps while there is nothing to look at."""
+    """A thread that counts places; it sleeps while no batch is made."""
 
     def __init__(self, find_place: Callable[[], tuple[int, TimedPart | None] | None]) -> None:
         self._find_place = find_place
-        self._end = threading.Event()
+        self._end, self._awake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._seen: Counter[tuple[str | None, str, str]] = Counter()
 
-    def keep_looking(self) -> None:
-        """Look, if that has not begun."""
+    def begin_looking(self) -> None:
+        """A batch is being made."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run_thread, name="detscope-looks", daemon=True)
             self._thread.start()
+        self._awake.set()
+
+    def pause_looking(self) -> None:
+        """It has been made."""
+        self._awake.clear()
 
     def stop_looking(self) -> None:
         """Look no more."""
         self._end.set()
+        self._awake.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -51,9 +61,15 @@ class CodeLooks:
         return tuple((*place, times) for place, times in seen.items())
 
     def _run_thread(self) -> None:
-        pace = LookPace()
-        while not self._end.wait(pace.period_s):
-            pace.count_turn(self._look_once())
+        chance = random.Random()  # a script's own numbers stay as they are
+        looks = 0
+        while True:
+            self._awake.wait()
+            period_s = FIRST_PERIOD_S if looks < FIRST_LOOKS else PERIOD_S
+            # at random: what comes at a batch's beginning is seen as often as what comes at its end
+            if self._end.wait(chance.uniform(0, 2 * period_s)):
+                return
+            looks += self._look_once()
 
     def _look_once(self) -> bool:
         place = self._find_place()

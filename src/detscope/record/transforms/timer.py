@@ -116,19 +116,19 @@ class TransformTimer:
     # ---- windows
 
     @contextmanager
-    def timing(self, *holders: Any) -> Iterator[bool]:
+    def timing(self, *holders: Any, themselves: bool = False) -> Iterator[bool]:
         """Time the transforms of these data sets or collate functions in the block, in this thread.
 
-        Whether that is done: one thread is timed at a time.
+        Whether that is done: one thread is timed at a time. `themselves`: the holders are transforms.
         """
         if self.thread is not None:
             yield self.thread == get_ident()
             return
         try:
             for holder in holders:
-                self._know_pipeline(holder)
+                self._know_pipeline(holder, themselves)
             self._hear_decoders()
-            self.looks.keep_looking()
+            self.looks.begin_looking()
         except Exception:  # strangers' classes that cannot be looked at: what is known of them is timed
             pass
         self.thread = get_ident()
@@ -136,10 +136,11 @@ class TransformTimer:
             yield True
         finally:
             self.thread = None
+            self.looks.pause_looking()
 
     # ---- what is known
 
-    def _know_pipeline(self, holder: Any) -> None:
+    def _know_pipeline(self, holder: Any, itself: bool) -> None:
         """Its transforms; looked for again when it holds something else than before."""
         held = tuple(map(id, list_attributes(holder).values()))
         known = self._pipelines.get(id(holder))
@@ -147,7 +148,7 @@ class TransformTimer:
             return
         with suppress(TypeError):  # what nobody can say of when it is gone is looked at every time
             self._pipelines[id(holder)] = _Pipeline(weakref.ref(holder), held)
-        for one in find_transforms(holder):
+        for one in find_transforms(holder, itself):
             key, kind = id(one.transform), type(one.transform)
             with suppress(TypeError, AttributeError):  # also: a class that cannot be changed
                 self._alive[key] = weakref.ref(one.transform, functools.partial(self._forget, key))
