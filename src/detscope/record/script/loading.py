@@ -294,7 +294,7 @@ class StepBatches:
         if timer.thread is not None:  # a part of such a one
             return plain(module, *args, **kwargs)
         start_ns = perf_counter_ns()
-        with timer.timing(module, themselves=True):
+        with timer.timing(module, themselves=True), timer.calling(module):
             result = plain(module, *args, **kwargs)
         timing = BatchTiming(-1, os.getpid(), start_ns, perf_counter_ns(), work=timer.take_work())
         taken, given = find_image(kwargs or args), find_image(result)

@@ -38,6 +38,7 @@ _LAZY = ("PIL.ImageFile", "ImageFile.load")  # is asked again and again, and dec
 _ALSO_A_TRANSFORM = ("PIL.Image", "Image.convert")  # counts outside of transforms only
 
 
+_NETWORKS = "torch.nn."  # models are made of these, and compilers look at their classes
 _NESTED = 4  # lists and dicts around an image
 
 
@@ -153,7 +154,7 @@ class TransformTimer:
             with suppress(TypeError, AttributeError):  # also: a class that cannot be changed
                 self._alive[key] = weakref.ref(one.transform, functools.partial(self._forget, key))
                 self._parts[key] = TimedPart(one.name, "transform", one.origin, one.inside, one.has_parts)
-                if kind not in self._standing:
+                if kind not in self._standing and not kind.__module__.startswith(_NETWORKS):
                     self._standing.add(kind)
                     self._patches.put(kind, "__call__", self._time_transform(kind))
 
@@ -245,6 +246,16 @@ class TransformTimer:
             part.total_ns += spent_ns
             part.calls += 1
             inner_ns[-1] += spent_ns
+
+    @contextmanager
+    def calling(self, transform: Any) -> Iterator[None]:
+        """Time a transform that is called past its class."""
+        part = self._parts.get(id(transform))
+        if part is None or self.thread != get_ident():
+            yield
+            return
+        with self._inside(part):
+            yield
 
     @contextmanager
     def region(self, name: str, kind: str = "region") -> Iterator[None]:
