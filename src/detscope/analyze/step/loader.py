@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import highest, lowest, mean, total
 from detscope.analyze.step.steps import TypicalSteps
+from detscope.analyze.step.transforms import TransformFigures, sum_region_ms, transform_figures
 
 
 class WorkerFigures(Figure, frozen=True, kw_only=True):
@@ -35,7 +38,17 @@ class LoaderFigures(Figure, frozen=True, kw_only=True):
     receive_ms: float | None = None  # of the waiting: after a batch had been made
     ready_share: float | None = None  # of batches: made before they were asked for
     tensors_per_batch: float | None = None  # that travel from a worker
+    transforms: tuple[TransformFigures, ...] = ()  # most time first, over all workers
+    named_share: float | None = None  # of the workers' time: in `transforms` by name
+    worker_ms_per_image: float | None = None  # of one worker
+    workers_needed: int | None = None  # for the loop to wait for none
     why: str | None = None  # why workers are not known
+
+    @property
+    def dearest(self) -> TransformFigures | None:
+        """What a worker spends most of its time on and could do less of; decoding and collating must be."""
+        able = (one for one in self.transforms if one.kind in ("transform", "sampled"))
+        return next((one for one in able if one.share is not None), None)
 
     @property
     def lies_ready(self) -> bool:
@@ -51,25 +64,32 @@ def loader_figures(
     images_per_step: float | None,
     wait_ms: float,
     num_workers: int | None = None,
+    transforms: pl.DataFrame | None = None,
 ) -> LoaderFigures:
     """Workers, capacity and demand.
 
     `num_workers` is what the loader says; without it those count that made a batch of the measured steps.
     """
-    busy_ms = (typical.p50_ms or 0.0) - wait_ms
-    demand = images_per_step / busy_ms * 1e3 if images_per_step and busy_ms > 0 else None
     chosen = loader.filter(pl.col("step").is_in(typical.measured))
     batches = chosen.filter(pl.col("region") == "batch")
+    if images_per_step is None and batches.height:  # not to be seen in a batch, but known by its maker
+        images_per_step = total(batches["images"]) / batches["step"].n_unique()
+    busy_ms = (typical.p50_ms or 0.0) - wait_ms
+    demand = images_per_step / busy_ms * 1e3 if images_per_step and busy_ms > 0 else None
     if batches.height == 0:
         why = "the loader's workers could not be measured (not a map-style DataLoader)"
         return LoaderFigures(wait_ms=wait_ms, demand_images_per_s=demand, why=why)
     window_ns = highest(batches["start_ns"] + batches["wall_ns"]) - lowest(batches["start_ns"])
     numbers = sorted(batches["worker"].unique().to_list())
-    workers = tuple(_worker_figures(number, chosen, batches, window_ns) for number in numbers)
+    done = None if transforms is None else transforms.filter(pl.col("step").is_in(typical.measured))
+    workers = tuple(_worker_figures(number, chosen, batches, window_ns, done) for number in numbers)
     if num_workers is None:
         num_workers = sum(worker.worker >= 0 for worker in workers)
     making_s = total(batches["wall_ns"]) / 1e9
-    images = total(batches["images"]) * max(1, num_workers)
+    made = total(batches["images"])
+    images = made * max(1, num_workers)
+    each_ms = making_s / made * 1e3 if made else None
+    named = transform_figures(done)
     sent = batches.filter(pl.col("step").is_in(typical.steps)).drop_nulls("receive_ns")
     waited = total(sent["wait_ns"])  # 0 where nobody sent batches, or it was not kept
     made_before = sent.filter(pl.col("receive_ns") >= pl.col("wait_ns"))
@@ -79,6 +99,10 @@ def loader_figures(
         capacity_images_per_s=images / making_s if making_s else None,
         num_workers=num_workers,
         workers=workers,
+        transforms=named,
+        named_share=None if not named else 1 - sum(one.share or 0.0 for one in named if one.kind == "rest"),
+        worker_ms_per_image=each_ms,
+        workers_needed=None if not (demand and each_ms) else max(1, math.ceil(demand * each_ms / 1e3)),
         receive_ms=wait_ms * total(sent["receive_ns"]) / waited if waited else None,
         ready_share=made_before.height / sent.height if waited else None,
         tensors_per_batch=mean(sent["tensors"]) if waited else None,
@@ -86,12 +110,16 @@ def loader_figures(
 
 
 def _worker_figures(
-    number: int, chosen: pl.DataFrame, batches: pl.DataFrame, window_ns: int
+    number: int, chosen: pl.DataFrame, batches: pl.DataFrame, window_ns: int, done: pl.DataFrame | None
 ) -> WorkerFigures:
     own = batches.filter(pl.col("worker") == number)
     parts = chosen.filter(pl.col("worker") == number)
 
+    by_kind = {} if done is None else sum_region_ms(done.filter(pl.col("worker") == number))
+
     def per_batch_ms(region: str) -> float:
+        if by_kind:
+            return by_kind.get(region, 0.0) / own.height
         return total(parts.filter(pl.col("region") == region)["wall_ns"]) / 1e6 / own.height
 
     return WorkerFigures(

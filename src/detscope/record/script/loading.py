@@ -27,11 +27,13 @@ from detscope.record.script.endings import forget_own_frames
 from detscope.record.script.fetched import FetchedBatches
 from detscope.record.script.pacing import StepEnd
 from detscope.record.steps.nodes import PHASES
+from detscope.record.transforms.timer import find_image, find_timer
 
 if TYPE_CHECKING:
     from detscope.record.script.tracker import ScriptTracker
 
 DATA = PHASES.index("data")
+_IMAGE_DIMENSIONS = 3
 _FRAMES = 12  # to look at for a constructor
 _ELSEWHERE = "batches were fetched in another thread: what the loop waits for them is part of `other`"
 _FETCHERS = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
@@ -52,17 +54,18 @@ def make_timed_fetch(
         info = get_worker_info()
         if info is None and here is None:
             return plain(self, index)
-        collector, collate = RegionCollector(), self.collate_fn
+        collector, collate, timer = RegionCollector(), self.collate_fn, find_timer()
         collated_ns: list[int] = []
 
         def collate_timed(data: Any) -> Any:
             collated_ns.append(perf_counter_ns())
-            return collate(data)
+            with timer.region("collate", "collate"):
+                return collate(data)
 
         start_ns = perf_counter_ns()
         self.collate_fn = collate_timed
         try:
-            with marks.listening(collector):
+            with timer.timing(self.dataset, collate) as timed, marks.listening(collector):
                 batch = plain(self, index)
         finally:
             self.collate_fn = collate
@@ -72,6 +75,7 @@ def make_timed_fetch(
         between_ns = collated_ns[0] if collated_ns else end_ns
         timing.spans = collector.spans or [("load", start_ns, between_ns)]
         timing.spans.append(("collate", between_ns, end_ns))
+        timing.work = timer.take_work() if timed else None
         if info is not None:
             timing.tensors = count_tensors(batch)
             return FetchedBatch(batch, timing)
@@ -210,6 +214,7 @@ class StepBatches:
         self.timings: list[tuple[BatchTiming, int]] = []  # and the loop's waiting; -1: not got yet
         self.arguments: list[BatchContent] = []  # of models, where no loader tells
         self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
+        self.transformed: list[tuple[BatchTiming, str]] = []  # whole batches, by the loop, and where
         self._waited_ns = 0
         self._fetcher: int | None = None  # a thread that asked for batches before any model was called
         # by iterator; that of a loader whose workers persist begins anew
@@ -222,7 +227,7 @@ class StepBatches:
         """A step has ended, or what counts as none: that does not end the beginning of a pass."""
         for fetched in self.from_loaders if ended is StepEnd.DROPPED else ():
             fetched.drop_unused()
-        self.from_loaders, self.timings = [], []
+        self.from_loaders, self.timings, self.transformed = [], [], []
         self.arguments = self._next_arguments if ended is StepEnd.EARLIER else []
         self._next_arguments = []
         self.fresh_pass = self.fresh_pass and ended is StepEnd.DROPPED
@@ -291,6 +296,23 @@ class StepBatches:
             tracker.inside -= 1
 
         return end_waiting
+
+    def transform_batch(
+        self, plain: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The loop calls a module that trains nothing: one that gives images for images is a transform."""
+        timer = find_timer()
+        if timer.thread is not None:  # a part of such a one
+            return plain(module, *args, **kwargs)
+        start_ns = perf_counter_ns()
+        with timer.timing(module, themselves=True), timer.calling(module):
+            result = plain(module, *args, **kwargs)
+        timing = BatchTiming(-1, os.getpid(), start_ns, perf_counter_ns(), work=timer.take_work())
+        taken, given = find_image(kwargs or args), find_image(result)
+        if all(isinstance(one, torch.Tensor) and one.ndim >= _IMAGE_DIMENSIONS for one in (taken, given)):
+            timing.images = given.shape[0] if given.ndim > _IMAGE_DIMENSIONS else 1
+            self.transformed.append((timing, "batch" if given.is_cpu else "device"))
+        return result
 
     def add_made(self, timing: BatchTiming) -> None:
         """A batch was made, here or in a worker; it may be made ahead of the one that is waited for."""

@@ -136,7 +136,7 @@ class ScriptTracker(CallState):
         self._models_called = True
         root = self.roots.find_root(module)
         if not root.is_model_work((args, kwargs)):
-            return plain(module, *args, **kwargs)
+            return self.batches.transform_batch(plain, module, args, kwargs)
         gradients = torch.is_grad_enabled()
         trains = gradients and module.training
         if self._inside_optimizer():
@@ -376,6 +376,7 @@ class ScriptTracker(CallState):
                 [(timing, waited_ns) for timing, waited_ns in batches.timings if waited_ns >= 0],
                 losses,
                 batches.num_workers if loaded else None,
+                batches.transformed,
                 split and split.ends,
             )
             for root in self._called:

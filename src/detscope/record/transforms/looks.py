@@ -1,0 +1,107 @@
+"""What a worker does outside of all named parts: a timer looks which function is running.
+
+Looks are close together until there are enough of them for a short run, and only while a batch is made.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detscope.record.transforms.timer import TimedPart
+
+PERIOD_S = 0.01  # between two looks, on average
+FIRST_PERIOD_S, FIRST_LOOKS = 0.002, 200
+_RECORD = str(Path(__file__).parents[1])  # our stand-ins: whoever called them is not looked for
+_PACKAGES = "-packages/"  # site-packages, dist-packages
+_BELOW = tuple(f"{_PACKAGES}{name}/" for name in ("torch", "numpy"))
+_LIBRARY = tuple({*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), "<"})
+
+LooksInside = tuple[tuple[str | None, str, str, int], ...]  # part, function, file:line, times
+
+
+class CodeLooks:
+    """A thread that counts places; it sleeps while no batch is made."""
+
+    def __init__(self, find_place: Callable[[], tuple[int, TimedPart | None] | None]) -> None:
+        self._find_place = find_place
+        self._end, self._awake = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seen: Counter[tuple[str | None, str, str]] = Counter()
+
+    def begin_looking(self) -> None:
+        """A batch is being made."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run_thread, name="detscope-looks", daemon=True)
+            self._thread.start()
+        self._awake.set()
+
+    def pause_looking(self) -> None:
+        """It has been made."""
+        self._awake.clear()
+
+    def stop_looking(self) -> None:
+        """Look no more."""
+        self._end.set()
+        self._awake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def take_looks(self) -> LooksInside:
+        """Places seen since it was asked last."""
+        seen, self._seen = self._seen, Counter()
+        return tuple((*place, times) for place, times in seen.items())
+
+    def _run_thread(self) -> None:
+        chance = random.Random()  # a script's own numbers stay as they are
+        looks = 0
+        while True:
+            self._awake.wait()
+            period_s = FIRST_PERIOD_S if looks < FIRST_LOOKS else PERIOD_S
+            # at random: what comes at a batch's beginning is seen as often as what comes at its end
+            if self._end.wait(chance.uniform(0, 2 * period_s)):
+                return
+            looks += self._look_once()
+
+    def _look_once(self) -> bool:
+        place = self._find_place()
+        if place is None:
+            return False
+        thread, part = place
+        seen = locate_work(sys._current_frames().get(thread))
+        if seen is not None and self._find_place() == place:
+            self._seen[None if part is None else part.name, *seen] += 1
+        return True
+
+
+def locate_work(frame: FrameType | None) -> tuple[str, str] | None:
+    """The innermost function that is neither Python's, torch's nor numpy's, and its line.
+
+    Where there is none, the innermost of all. Frames below our own are whoever asked for the batch.
+    """
+    innermost = frame
+    while frame is not None and not frame.f_code.co_filename.startswith(_RECORD):
+        file = frame.f_code.co_filename
+        if not any(below in file for below in _BELOW) and (
+            _PACKAGES in file or not file.startswith(_LIBRARY)
+        ):
+            return _tell_frame(frame)
+        frame = frame.f_back
+    if innermost is None or innermost.f_code.co_filename.startswith(_RECORD):
+        return None
+    return _tell_frame(innermost)
+
+
+def _tell_frame(frame: FrameType) -> tuple[str, str]:
+    code = frame.f_code
+    _, packages, below = code.co_filename.rpartition(_PACKAGES)
+    file = below if packages else Path(code.co_filename).name
+    return code.co_qualname, f"{file}:{frame.f_lineno or code.co_firstlineno}"
