@@ -37,7 +37,7 @@ from detscope.analyze.step.content import (
     images_per_step,
     loss_figures,
 )
-from detscope.analyze.step.cost_content import ContentCost, cost_against_content
+from detscope.analyze.step.cost_content import ContentCost, cost_against_content, matching_against_boxes
 from detscope.analyze.step.inference import (
     DetectionCounts,
     count_detections,
@@ -228,7 +228,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     operators: list[OperatorFigures]
     roofline: Roofline
     content: ContentFigures
-    cost_against_content: tuple[ContentCost, ...] = ()  # of an inference, by stage
+    cost_against_content: tuple[ContentCost, ...] = ()  # by stage; of a training, of its matching
     loss: LossFigures | None
     loader: LoaderFigures
     overhead_ratio: OwnCost
@@ -328,6 +328,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         operators=operator_figures(tables("ops"), operators.get("steps", 1)),
         roofline=roofline,
         content=content_figures(content, typical.measured),
+        cost_against_content=matching_against_boxes(tables("spans"), content, typical.steps),
         loss=loss_figures(tables("losses")),
         loader=loader,
         overhead_ratio=measure_own_cost(steps, content, tables("loader"), device=times.marks),
