@@ -23,6 +23,22 @@ class WorkerFigures(Figure, frozen=True, kw_only=True):
     wait_ms: float  # the loop waited for its batches
 
 
+class TransformFigures(Figure, frozen=True, kw_only=True):
+    """What is done to images under one name: a transform, decoding, collating, or a function seen by a timer."""
+
+    name: str  # of its class, or of the function; numbered where a pipeline has several
+    kind: str  # transform, decode, region, collate, sampled (by a timer), rest (has no name)
+    origin: str | None = None  # its class with its module; of sampled ones file:line
+    inside: str | None = None  # the transform that it is a part of
+    where: str = "worker"  # worker, loop (loads by itself), batch (whole batches, in the loop), device
+    ms_per_image: float  # without its parts
+    total_ms_per_image: float | None = None  # with its parts
+    share: float | None = None  # of the worker's time, without its parts; of the step's for whole batches
+    calls_per_image: float | None = None  # None: seen by a timer
+    applied_per_image: float | None = None  # calls after which the image was another; None: not to be seen
+    looks: int | None = None  # of the timer, that the figure rests on
+
+
 class LoaderFigures(Figure, frozen=True, kw_only=True):
     """What the loop waited for, and whether workers keep up."""
 
@@ -35,6 +51,10 @@ class LoaderFigures(Figure, frozen=True, kw_only=True):
     receive_ms: float | None = None  # of the waiting: after a batch had been made
     ready_share: float | None = None  # of batches: made before they were asked for
     tensors_per_batch: float | None = None  # that travel from a worker
+    transforms: tuple[TransformFigures, ...] = ()  # most time first, over all workers
+    named_share: float | None = None  # of the workers' time: in `transforms` by name
+    worker_ms_per_image: float | None = None  # of one worker
+    workers_needed: int | None = None  # for the loop to wait for none
     why: str | None = None  # why workers are not known
 
     @property
