@@ -1,4 +1,4 @@
-"""What is to be known of an optimizer and of a model's tensors: how many there are, and how they are updated."""
+"""What is to be known of an optimizer and of a model's tensors: how many, and how they are updated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNASKED = {"cpu": "loop", "cuda": "foreach", "xpu": "foreach"}
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """For `run.json`: its class, groups and tensors; what a stranger's optimizer does not tell is left out."""
+    """For `run.json`: its class, groups and tensors; what a stranger's does not tell is left out."""
     facts: dict[str, Any] = {"name": type(optimizer).__name__}
     try:
         groups = [dict(group) for group in optimizer.param_groups]

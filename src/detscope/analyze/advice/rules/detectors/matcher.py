@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.step.cost_content import BOXES
 
@@ -22,7 +24,7 @@ _CHANGES = {
     ),
     "cost": (
         "compute the matching costs of all decoder layers at once",
-        "stack the layers' logits and boxes along the batch and compute one cost tensor under torch.no_grad()",
+        "stack the layers' logits and boxes along the batch and compute the costs in one go",
         "small tensors take as long as large ones: what they cost is launching",
     ),
 }
@@ -85,11 +87,17 @@ def _tell_boxes(case: Case, share: float) -> str:
     if cost.ci95.low <= 0:
         return unknown + f"in {cost.n} steps its time did not follow the {boxes:.3g} boxes per image."
     missing_ms = (1 - 2 * share) * case.step_ms
-    half = boxes + missing_ms / cost.slope * 10
+    half = round_up(boxes + missing_ms / cost.slope * 10)
     return (
         f"It grows by {cost.slope:.2g} ms with every 10 boxes in each image; there were {boxes:.3g}, and from"
-        f" about {half:.2g} on it would be more than half of the step, if all else stays as it is."
+        f" about {half:,} on it would be more than half of the step, if all else stays as it is."
     )
+
+
+def round_up(boxes: float) -> int:
+    """To two digits: what lies on a line far from its points is known no better."""
+    step = int(10 ** max(0, math.floor(math.log10(max(1.0, boxes))) - 1))
+    return math.ceil(boxes / step) * step
 
 
 PART = AdviceRule("matcher", 140, time=advise)

@@ -28,12 +28,12 @@ def advise(case: Case) -> Advice | None:
     return case.suggest_change(
         f"{different} parameter group{'s' * (different != 1)} instead of {groups}",
         f"{row.name} has {groups} groups for {row.tensors} tensors, of which {different} differ in their"
-        f" settings, and takes {share:.0%} of the step: it begins anew for every group, so that nothing is done"
-        " for many tensors at once.",
+        f" settings, and takes {share:.0%} of the step: it begins anew for every group, so that nothing is"
+        " done for many tensors at once.",
         saved_ms / case.step_ms,
         f"a group costs {each_us:.0f} µs, as where this was measured; fused=True pays more afterwards",
         in_code="put parameters with equal settings into one group:"
-        ' groups.setdefault((lr, weight_decay), []).append(parameter), then [{"params": ..., "lr": ...}, ...]',
+        ' groups.setdefault((lr, weight_decay), []).append(parameter), then a {"params": ...} for each',
     )
 
 

@@ -22,12 +22,12 @@ def advise(case: Case) -> Advice | None:
     beside = f"; the matchers they call are told apart ({matched:.0%} for all layers)" if matched > 0 else ""
     return case.suggest_change(
         "compute the auxiliary losses of all layers at once",
-        f"{len(rows)} losses beside that of the last layer (auxiliary, encoder, denoising) take {share:.0%} of"
-        f" the step, one after the other{against}{beside}.",
+        f"{len(rows)} losses beside that of the last layer (auxiliary, encoder, denoising) take {share:.0%}"
+        f" of the step, one after the other{against}{beside}.",
         share * (1 - 1 / len(rows)),
         "together they take as long as one of them, as small tensors do",
-        in_code="stack the outputs of the layers along the batch, shift the matched indices by layer, and call"
-        " each loss once; or leave out every second auxiliary layer, which trains differently",
+        in_code="stack the outputs of the layers along the batch, shift the matched indices by layer, and"
+        " call each loss once; or leave out every second auxiliary layer, which trains differently",
     )
 
 
