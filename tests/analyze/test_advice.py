@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -251,4 +253,10 @@ def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
     )
     gains = [row.gain_share for row in advise_on_time(given)]
     assert gains == sorted(gains, reverse=True)
-    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 21
+    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 22
+
+
+def test_every_rule_about_time_stands_in_the_documentation() -> None:
+    told = (Path(__file__).parents[2] / "docs" / "advice.md").read_text(encoding="utf-8")
+    rules = {rule.name for rule in parts_of("advice", AdviceRule) if rule.time}
+    assert set(re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)) == rules

@@ -25,7 +25,10 @@ def matched(assignment: float = 0.2, **changes: Any) -> Any:
         "stages": parts,
         "content": {"boxes_per_image": 20.0},
         "cost_against_content": [cost],
-        "modules": [{"path": "matcher", "stage": "matcher", "calls": 7.0}],
+        "modules": [
+            {"path": "matcher", "stage": "matcher.cost", "calls": 7.0},
+            {"path": "linear_sum_assignment()", "stage": "matcher.assignment", "calls": 56.0},
+        ],
         "batch_size": 8,
         "processor": {"cores": 4},
     }

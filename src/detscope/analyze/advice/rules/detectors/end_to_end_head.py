@@ -14,8 +14,8 @@ def advise(case: Case) -> Advice | None:
         return None
     return case.suggest_change(
         "take the one-to-one head and its best scores, without NMS",
-        f"Non-maximum suppression takes {share:.0%} of the step, and the model has a head that was trained to"
-        " give one box per object.",
+        f"Non-maximum suppression takes {share:.0%} of the step, and the model has a head that gives one box"
+        " per object.",
         share,
         "choosing the best scores costs nothing beside it; check the accuracy, which may differ",
         in_code="end2end=True where the model predicts or is exported (Ultralytics: v10, 26)",

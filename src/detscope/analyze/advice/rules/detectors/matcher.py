@@ -59,8 +59,8 @@ def advise(case: Case) -> Advice | None:
 
 def _count_calls(case: Case) -> float | None:
     """How often a step matches: once per decoder layer, and once more for the encoder's proposals."""
-    rows = [row for row in case.summary.modules if (row.stage or "").rpartition(".")[2] == "matcher"]
-    return max((row.calls for row in rows), default=None)
+    rows = [row for row in case.summary.modules if "matcher" in (row.stage or "").split(".") and row.calls]
+    return min((row.calls for row in rows), default=None)  # parts of it may run once per image
 
 
 def _count_threads(case: Case) -> float:

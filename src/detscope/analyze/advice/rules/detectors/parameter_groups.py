@@ -27,9 +27,9 @@ def advise(case: Case) -> Advice | None:
     saved_ms = min((groups - different) * each_us / 1e3, share * case.step_ms * (1 - different / groups))
     return case.suggest_change(
         f"{different} parameter group{'s' * (different != 1)} instead of {groups}",
-        f"{row.name} has {groups} groups for {row.tensors} tensors, of which {different} differ in their"
-        f" settings, and takes {share:.0%} of the step: it begins anew for every group, so that nothing is"
-        " done for many tensors at once.",
+        f"{row.name} has {groups} groups for {row.tensors} tensors, with {different} different settings among"
+        f" them, and takes {share:.0%} of the step: it begins anew for every group, and does nothing for many"
+        " tensors at once.",
         saved_ms / case.step_ms,
         f"a group costs {each_us:.0f} µs, as where this was measured; fused=True pays more afterwards",
         in_code="put parameters with equal settings into one group:"
