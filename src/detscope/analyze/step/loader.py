@@ -24,7 +24,7 @@ class WorkerFigures(Figure, frozen=True, kw_only=True):
 
 
 class TransformFigures(Figure, frozen=True, kw_only=True):
-    """What is done to images under one name: a transform, decoding, collating, a function seen by a timer."""
+    """What is done to images under one name: a transform, decoding, collating, or a function seen by a timer."""
 
     name: str  # of its class, or of the function; numbered where a pipeline has several
     kind: str  # transform, decode, region, collate, sampled (by a timer), rest (has no name)
