@@ -288,7 +288,8 @@ def summarize(run: Run | str | Path) -> RunSummary:
     step_ms = step_figures(steps, typical)
     per_step = images_per_step(content, typical.measured)
     workers = info.get("num_workers")
-    loader = loader_figures(tables("loader"), typical, per_step, phases_ms.get("data", 0.0), workers)
+    waiting_ms, done = phases_ms.get("data", 0.0), tables("transforms")
+    loader = loader_figures(tables("loader"), typical, per_step, waiting_ms, workers, done)
     if clock == "device":
         waited = next((phase.host_ms for phase in phases if phase.name == "data"), None)
         loader = msgspec.structs.replace(loader, host_wait_ms=waited)

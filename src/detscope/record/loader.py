@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from detscope import marks
+from detscope.record.transforms.timer import BatchWork, find_timer
 
 RegionSpan = tuple[str, int, int]  # region, start, end
 _TimedSample = tuple[Any, list[RegionSpan], int]  # with its regions and its start
@@ -29,6 +30,7 @@ class BatchTiming:
     end_ns: int = 0
     images: int = 0
     spans: list[RegionSpan] = field(default_factory=list)
+    work: BatchWork | None = None  # by transform; None: not told
     tensors: int | None = None  # that the worker sends, each a file of shared memory; None: not sent
     arrived_ns: int = 0  # when the loop had it
 
@@ -62,7 +64,8 @@ class RegionCollector:
         """Measure a region."""
         start_ns = perf_counter_ns()
         try:
-            yield
+            with find_timer().region(name):
+                yield
         finally:
             self.spans.append((name, start_ns, perf_counter_ns()))
 
@@ -78,17 +81,22 @@ class TimedDataset:
     def __len__(self) -> int:
         return len(self._dataset)
 
+    def __getitems__(self, indices: list[Any]) -> list[_TimedSample]:
+        """The samples of a batch, one by one."""
+        with find_timer().timing(self._dataset):
+            return [self[index] for index in indices]
+
     def __getitem__(self, index: Any) -> _TimedSample:
         collector = RegionCollector()
         start_ns = perf_counter_ns()
-        with marks.listening(collector):
+        with find_timer().timing(self._dataset), marks.listening(collector):
             sample = self._dataset[index]
         if not collector.spans:  # a data set that marks nothing: all of it is loading
             collector.spans.append(("load", start_ns, perf_counter_ns()))
         return sample, collector.spans, start_ns
 
     def __getattr__(self, name: str) -> Any:
-        # unpickling asks before there is a data set; hiding __getitems__ times samples one by one
+        # unpickling asks before there is a data set
         if name.startswith("__") or name == "_dataset":
             raise AttributeError(name)
         return getattr(self._dataset, name)
@@ -107,10 +115,13 @@ class TimedCollate:
         timing = BatchTiming(-1 if info is None else info.id, os.getpid(), samples[0][2])
         for _, spans, _ in samples:
             timing.spans += spans
+        timer = find_timer()
         start_ns = perf_counter_ns()
-        batch = self._collate([sample for sample, _, _ in samples])
+        with timer.timing(self._collate) as timed, timer.region("collate", "collate"):
+            batch = self._collate([sample for sample, _, _ in samples])
         timing.end_ns = perf_counter_ns()
         timing.spans.append(("collate", start_ns, timing.end_ns))
+        timing.work = timer.take_work() if timed else None
         timing.images = len(samples)
         timing.tensors = None if info is None else count_tensors(batch)
         return TimedBatch(batch, timing)

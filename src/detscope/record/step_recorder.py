@@ -62,6 +62,7 @@ from detscope.record.steps.events import (
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, RECORDED, WARMUP, Schedule
 from detscope.record.steps.tables import OpenStep, StepTables
+from detscope.record.transforms.timer import end_timing
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 from detscope.zoo.contract import Observer, Stage
@@ -223,6 +224,7 @@ class StepRecorder:
                 self.telemetry.stop()
             for loader in self.loaders:
                 forget_workers(loader)
+            end_timing()
         if failure is not None:
             status = failure.status
         fault: Exception | None = None

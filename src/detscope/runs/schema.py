@@ -6,7 +6,7 @@ Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
-    rank_steps, rank_content, rank_timeline, communication; in loader: receive_ns, tensors;
+    rank_steps, rank_content, rank_timeline, communication, transforms; in loader: receive_ns, tensors;
     in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which take the
     place of the columns device_ns, device_total_ns and device_self_ns (no longer written by recorders).
 """
@@ -132,6 +132,22 @@ TABLES: dict[str, dict[str, str]] = {
         "wait_ns": "Int64",  # how long the loop waited for this batch
         "receive_ns": "Int64",  # of that: after the worker had made it; null without workers
         "tensors": "Int64",  # that the worker sent it in; null without workers
+    },
+    # one row per batch and name of work in a loader worker, without those that began no call
+    "transforms": {
+        "step": "Int64",
+        "worker": "Int64",  # -1: the loop itself
+        "name": "String",
+        "kind": "String",  # transform, decode, region, collate; sampled by a timer; "batch" is the whole
+        "origin": "String",  # class with its module; of sampled ones file:line
+        "inside": "String",  # the transform that it is a part of; of sampled ones in which it was seen
+        "where": "String",  # worker, loop; batch, device: on whole batches, in the loop
+        "images": "Int64",
+        "own_ns": "Int64",  # without its parts; null where sampled
+        "total_ns": "Int64",
+        "calls": "Int64",
+        "applied": "Int64",  # calls that gave another image than they took
+        "looks": "Int64",  # of the timer; null where not sampled
     },
     "telemetry": {
         "time_ns": "Int64",
@@ -278,6 +294,7 @@ NEVER_NULL: dict[str, tuple[str, ...]] = {
     "ops": ("name", "direction", "count", "total_ns", "self_ns"),
     "costs": ("kind", "path", "direction", "flops", "self_flops", "bytes", "self_bytes"),
     "loader": ("step", "worker", "pid", "region", "start_ns", "wall_ns"),
+    "transforms": ("step", "worker", "name", "kind", "where", "images"),
     "telemetry": ("time_ns", "source", "metric", "value", "unit"),
     "timeline": ("step", "track", "name", "start_ns", "wall_ns"),
     "memory": ("block", "device", "bytes", "category"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import highest, lowest, mean, total
 from detscope.analyze.step.steps import TypicalSteps
+from detscope.analyze.step.transforms import TransformFigures, sum_region_ms, transform_figures
 
 
 class WorkerFigures(Figure, frozen=True, kw_only=True):
@@ -21,22 +24,6 @@ class WorkerFigures(Figure, frozen=True, kw_only=True):
     batch_ms: float  # all of it
     busy_share: float | None  # of the time from the first batch to the last
     wait_ms: float  # the loop waited for its batches
-
-
-class TransformFigures(Figure, frozen=True, kw_only=True):
-    """What is done to images under one name: a transform, decoding, collating, or a function seen by a timer."""
-
-    name: str  # of its class, or of the function; numbered where a pipeline has several
-    kind: str  # transform, decode, region, collate, sampled (by a timer), rest (has no name)
-    origin: str | None = None  # its class with its module; of sampled ones file:line
-    inside: str | None = None  # the transform that it is a part of
-    where: str = "worker"  # worker, loop (loads by itself), batch (whole batches, in the loop), device
-    ms_per_image: float  # without its parts
-    total_ms_per_image: float | None = None  # with its parts
-    share: float | None = None  # of the worker's time, without its parts; of the step's for whole batches
-    calls_per_image: float | None = None  # None: seen by a timer
-    applied_per_image: float | None = None  # calls after which the image was another; None: not to be seen
-    looks: int | None = None  # of the timer, that the figure rests on
 
 
 class LoaderFigures(Figure, frozen=True, kw_only=True):
@@ -58,6 +45,11 @@ class LoaderFigures(Figure, frozen=True, kw_only=True):
     why: str | None = None  # why workers are not known
 
     @property
+    def dearest(self) -> TransformFigures | None:
+        """What a worker spends most of its time on and could do less of; decoding and collating must be."""
+        return next((one for one in self.transforms if one.kind in ("transform", "sampled")), None)
+
+    @property
     def lies_ready(self) -> bool:
         """Whether most batches were made before they were asked for, so that waiting is receiving."""
         if not self.wait_ms or self.receive_ms is None or (self.ready_share or 0.0) < 0.5:
@@ -71,6 +63,7 @@ def loader_figures(
     images_per_step: float | None,
     wait_ms: float,
     num_workers: int | None = None,
+    transforms: pl.DataFrame | None = None,
 ) -> LoaderFigures:
     """Workers, capacity and demand.
 
@@ -85,11 +78,15 @@ def loader_figures(
         return LoaderFigures(wait_ms=wait_ms, demand_images_per_s=demand, why=why)
     window_ns = highest(batches["start_ns"] + batches["wall_ns"]) - lowest(batches["start_ns"])
     numbers = sorted(batches["worker"].unique().to_list())
-    workers = tuple(_worker_figures(number, chosen, batches, window_ns) for number in numbers)
+    done = None if transforms is None else transforms.filter(pl.col("step").is_in(typical.measured))
+    workers = tuple(_worker_figures(number, chosen, batches, window_ns, done) for number in numbers)
     if num_workers is None:
         num_workers = sum(worker.worker >= 0 for worker in workers)
     making_s = total(batches["wall_ns"]) / 1e9
-    images = total(batches["images"]) * max(1, num_workers)
+    made = total(batches["images"])
+    images = made * max(1, num_workers)
+    each_ms = making_s / made * 1e3 if made else None
+    named = transform_figures(done)
     sent = batches.filter(pl.col("step").is_in(typical.steps)).drop_nulls("receive_ns")
     waited = total(sent["wait_ns"])  # 0 where nobody sent batches, or it was not kept
     made_before = sent.filter(pl.col("receive_ns") >= pl.col("wait_ns"))
@@ -99,6 +96,10 @@ def loader_figures(
         capacity_images_per_s=images / making_s if making_s else None,
         num_workers=num_workers,
         workers=workers,
+        transforms=named,
+        named_share=None if not named else 1 - sum(one.share or 0.0 for one in named if one.kind == "rest"),
+        worker_ms_per_image=each_ms,
+        workers_needed=None if not (demand and each_ms) else max(1, math.ceil(demand * each_ms / 1e3)),
         receive_ms=wait_ms * total(sent["receive_ns"]) / waited if waited else None,
         ready_share=made_before.height / sent.height if waited else None,
         tensors_per_batch=mean(sent["tensors"]) if waited else None,
@@ -106,12 +107,16 @@ def loader_figures(
 
 
 def _worker_figures(
-    number: int, chosen: pl.DataFrame, batches: pl.DataFrame, window_ns: int
+    number: int, chosen: pl.DataFrame, batches: pl.DataFrame, window_ns: int, done: pl.DataFrame | None
 ) -> WorkerFigures:
     own = batches.filter(pl.col("worker") == number)
     parts = chosen.filter(pl.col("worker") == number)
 
+    by_kind = {} if done is None else sum_region_ms(done.filter(pl.col("worker") == number))
+
     def per_batch_ms(region: str) -> float:
+        if by_kind:
+            return by_kind.get(region, 0.0) / own.height
         return total(parts.filter(pl.col("region") == region)["wall_ns"]) / 1e6 / own.height
 
     return WorkerFigures(

@@ -23,6 +23,7 @@ from detscope.record.foreign import Patches
 from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import OPTIMIZER, TRANSFER, ScriptTracker
+from detscope.record.transforms.timer import end_timing
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -73,6 +74,7 @@ class Hooks:
             handle.remove()
         self._handles.clear()
         self._patches.undo()
+        end_timing()
 
     def _watch_copies(self, _accelerator: Accelerator) -> None:
         """A model is on an accelerator: batches travel there. Asking before would have started it."""

@@ -26,6 +26,7 @@ from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, cou
 from detscope.record.script.endings import forget_own_frames
 from detscope.record.script.pacing import StepEnd
 from detscope.record.steps.nodes import PHASES
+from detscope.record.transforms.timer import find_timer
 
 if TYPE_CHECKING:
     from detscope.record.script.tracker import ScriptTracker
@@ -51,17 +52,18 @@ def make_timed_fetch(
         info = get_worker_info()
         if info is None and here is None:
             return plain(self, index)
-        collector, collate = RegionCollector(), self.collate_fn
+        collector, collate, timer = RegionCollector(), self.collate_fn, find_timer()
         collated_ns: list[int] = []
 
         def collate_timed(data: Any) -> Any:
             collated_ns.append(perf_counter_ns())
-            return collate(data)
+            with timer.region("collate", "collate"):
+                return collate(data)
 
         start_ns = perf_counter_ns()
         self.collate_fn = collate_timed
         try:
-            with marks.listening(collector):
+            with timer.timing(self.dataset, collate) as timed, marks.listening(collector):
                 batch = plain(self, index)
         finally:
             self.collate_fn = collate
@@ -71,6 +73,7 @@ def make_timed_fetch(
         between_ns = collated_ns[0] if collated_ns else end_ns
         timing.spans = collector.spans or [("load", start_ns, between_ns)]
         timing.spans.append(("collate", between_ns, end_ns))
+        timing.work = timer.take_work() if timed else None
         if info is not None:
             timing.tensors = count_tensors(batch)
             return FetchedBatch(batch, timing)

@@ -25,7 +25,7 @@ from detscope.record.script.roots import NO_PARTS, ModelParts
 from detscope.record.step_recorder import StepRecorder
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventStretch
 from detscope.record.steps.replay import replay_events
-from detscope.record.steps.rows import make_loader_rows, make_step_rows
+from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_transform_rows
 from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import write_table
@@ -142,6 +142,7 @@ class ScriptRecorder(StepRecorder):
             self.writer.info["num_workers"] = done.num_workers
         for timing, waited_ns in done.timings:
             self.writer.append_rows("loader", make_loader_rows(step.index, timing, waited_ns))
+            self.writer.append_rows("transforms", make_transform_rows(step.index, timing))
         self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1), done.end_mark)
         self._keep_losses(self._late.put_losses(step.index, done.losses))
         return step.mode

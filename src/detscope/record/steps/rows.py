@@ -56,6 +56,22 @@ def make_loader_rows(step: int, timing: BatchTiming, wait_ns: int) -> list[Row]:
     return rows
 
 
+def make_transform_rows(step: int, timing: BatchTiming) -> list[Row]:
+    """What was done to one batch's images, by name."""
+    if timing.work is None:
+        return []
+    spent_ns, images = timing.end_ns - timing.start_ns, timing.images
+    where = "loop" if timing.worker < 0 else "worker"
+    parts, looks = timing.work
+    rows: list[Row] = [("batch", "batch", None, None, where, images, spent_ns, spent_ns, 1, 1, None)]
+    rows += [(*part[:4], where, images, *part[4:], None) for part in parts]
+    rows += [
+        (name, "sampled", line, inside, where, images, None, None, None, None, times)
+        for inside, name, line, times in looks
+    ]
+    return [(step, timing.worker, *row) for row in rows]
+
+
 def make_timeline_rows(step: int, nodes: NodeTable, account: StepAccount, clock: str = "") -> list[Row]:
     """Intervals for the trace: phases, stages and modules, as they nest; `clock` begins names of tracks."""
     rows = _make_host_timeline(step, nodes, account)

@@ -29,6 +29,7 @@ from detscope.record.steps.rows import (
     make_span_rows,
     make_step_rows,
     make_timeline_rows,
+    make_transform_rows,
 )
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
 from detscope.runs.writer import RunWriter
@@ -149,6 +150,7 @@ class StepTables:
             writer.append_rows(
                 "loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns)
             )
+            writer.append_rows("transforms", make_transform_rows(step.index, step.timing))
         if step.mode != BARE:
             writer.append_rows("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
         writer.append_rows("content", [step.content_row()])

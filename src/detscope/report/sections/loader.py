@@ -8,7 +8,20 @@ from detscope.analyze.drawing import ReportData
 from detscope.analyze.step.loader import LoaderFigures, WorkerFigures
 from detscope.report.colours import BLUE, GREEN, ORANGE, PINK
 from detscope.report.figures import CANNOT_TELL, number, with_unit
-from detscope.report.model import Absent, Axis, Chart, Column, Fact, Facts, Section, Series, Table, Value
+from detscope.report.model import (
+    SEARCHED_ROWS,
+    Absent,
+    Axis,
+    Block,
+    Chart,
+    Column,
+    Fact,
+    Facts,
+    Section,
+    Series,
+    Table,
+    Value,
+)
 from detscope.report.sections import SectionPart
 
 
@@ -49,6 +62,7 @@ def section(data: ReportData) -> Section | Absent:
             Facts(list(_loader_facts(loader)), full=False),
             _workers_chart(loader),
             Table("workers", "Work per batch, by worker", columns, rows, brief_rows=8),
+            *_transform_blocks(loader),
         ],
     )
 
@@ -70,6 +84,59 @@ def _loader_facts(loader: LoaderFigures) -> Iterator[Fact]:
     else:
         hosts = f"the host waited {with_unit(loader.host_wait_ms, 'ms')} per step for data"
         yield Fact("", f"{hosts}, the device {with_unit(loader.wait_ms, 'ms')}{part}")
+
+
+def _transform_blocks(loader: LoaderFigures) -> Iterator[Block]:
+    if not loader.transforms:
+        return
+    sentence = tell_dearest(loader)
+    if sentence is not None:
+        yield Facts([Fact("transforms", sentence)])
+    fields = [Column("name", "code"), Column("class or line", "code", brief=False), Column("ms/image", "ms")]
+    fields += [Column("with parts ms", "ms", brief=False), Column("share", "share")]
+    fields += [Column("calls/image", "number"), Column("applied/image", "number", brief=False)]
+    fields += [Column("where"), Column("how")]
+    rows: list[list[Value]] = [
+        [
+            one.name if one.inside is None else f"{one.name} in {one.inside}",
+            one.origin,
+            one.ms_per_image,
+            one.total_ms_per_image,
+            one.share,
+            one.calls_per_image,
+            one.applied_per_image,
+            _PLACES.get(one.where, one.where),
+            _HOW.get(one.kind, one.kind),
+        ]
+        for one in loader.transforms
+    ]
+    long = len(rows) > SEARCHED_ROWS
+    caption = "What is done to an image, without parts that are listed themselves"
+    yield Table("transforms", caption, fields, rows, searchable=long, brief_rows=16)
+
+
+_PLACES = {"loop": "the loop itself", "batch": "whole batches", "device": "whole batches, device"}
+_HOW = {"sampled": "seen by a timer", "rest": "nobody knows", "region": "marked"}
+
+
+def tell_dearest(loader: LoaderFigures) -> str | None:
+    """How many workers it takes, and which one transform to do something about."""
+    needed, each_ms, dearest = loader.workers_needed, loader.worker_ms_per_image, loader.dearest
+    told = []
+    if needed is not None and each_ms is not None:
+        workers = "1 worker" if needed == 1 else f"{needed} workers"
+        now = "" if loader.num_workers is None else f" (now {loader.num_workers})"
+        speed = f"at {with_unit(each_ms, 'ms')} per image"
+        told.append(f"{workers} would be needed{now} for the loop to wait for none, {speed}")
+    if dearest is not None and dearest.share is not None:
+        calls, applied = dearest.calls_per_image, dearest.applied_per_image
+        random = applied is not None and calls is not None and applied < 0.98 * calls
+        do = "lower its probability, or drop it" if random else "move it to the device, or drop it"
+        if dearest.where == "device":
+            do = "lower its probability, or drop it"
+        cost = f"{dearest.share:.0%}, {with_unit(dearest.ms_per_image, 'ms')}"
+        told.append(f"the dearest is {dearest.name} ({cost}): {do}")
+    return "; ".join(told) or None
 
 
 def _headline(loader: LoaderFigures) -> str:

@@ -1,0 +1,1 @@
+"""What is done to an image, by transform: pipelines found by their structure, timed where they run."""
