@@ -155,7 +155,8 @@ def piped(*transforms: dict[str, Any], wait: float = 0.4, **changes: Any) -> Any
         "demand_images_per_s": 100 / 3,
         "worker_ms_per_image": 10.0,
     }
-    return summary(phases={"data": wait}, loader={**loader, "transforms": list(transforms), **changes})
+    told = {**loader, "transforms": list(transforms), **changes}
+    return summary(phases={"data": wait}, device="cuda", precision="bf16", loader=told)
 
 
 def test_the_transform_that_workers_are_busy_with_while_the_loop_waits() -> None:
@@ -165,6 +166,8 @@ def test_the_transform_that_workers_are_busy_with_while_the_loop_waits() -> None
     assert found.title == "GaussianBlur: do it on the device"
     assert found.gain_share == pytest.approx(0.4)
     assert "takes 50% of what workers do to an image (5 ms); beside it Resize 20%." in found.evidence
+    seen = [transform("GaussianBlur", 0.1), transform("smooth", 0.4, kind="sampled", inside="GaussianBlur")]
+    assert advised(piped(*seen))["slow_transform"].title == found.title, "its functions are its own"
     assert "slow_transform" not in advised(piped(blur, wait=0.03))
     assert "slow_transform" not in advised(piped(transform("GaussianBlur", 0.2)))
     partly = advised(piped(transform("MyOwn", 0.3)))["slow_transform"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
-from detscope.analyze.step.loader import TransformFigures
+from detscope.analyze.step.transforms import TransformFigures
 
 LEAST_WAIT = 0.05  # of the step
 LEAST_SHARE = 0.30  # of a worker's time
+WORTH_NAMING = 0.05  # of a worker's time: others beside the dearest
+_ON_DEVICE = "do it on the device"
 # what is in a transform's name: what to do about it; the first that fits
 _REMEDIES = (
     (
@@ -27,35 +31,38 @@ _REMEDIES = (
     ),
     (
         ("normal", "todtype", "convert", "hsv", "jitter", "blur", "erase", "solarize", "noise", "totensor"),
-        "do it on the device",
-        "leave it out of the data set and call it on the whole batch after .to(device):"
-        " torchvision.transforms.v2 take batches; collate uint8 images, which are a quarter of the bytes",
+        _ON_DEVICE,
+        "leave it out of the data set and call it on the whole batch after .to(device): transforms of"
+        " torchvision.transforms.v2 take batches",
     ),
 )
 _ELSE = (
     "make it cheaper, or drop it",
-    "call it on whole batches on the device, with a lower probability, or with a library that does it faster",
+    "call it with a lower probability, with a library that does it faster, or on whole batches",
 )
 
 
 def advise(case: Case) -> Advice | None:
     """What the loop would wait less without the dearest of them."""
     loader, wait = case.summary.loader, case.phases.get("data", 0.0)
-    rows = [row for row in loader.transforms if row.where in ("worker", "loop") and row.kind != "rest"]
+    known = [row for row in loader.transforms if row.where in ("worker", "loop") and row.kind != "rest"]
+    rows = [row for row in known if row.kind != "sampled" or row.inside is None]
     if not rows or not case.own_loader or wait < LEAST_WAIT or loader.lies_ready:
         return None
-    shares = {row: _share_of(row, loader.worker_ms_per_image) for row in rows}
+    shares = {row: _share_of(row, known, loader.worker_ms_per_image) for row in rows}
     dearest = max(rows, key=lambda row: shares[row])
     share = shares[dearest]
     if share < LEAST_SHARE:
         return None
     what, how = _choose_remedy(dearest)
+    if what == _ON_DEVICE and not case.on_accelerator:
+        what, how = _ELSE
     often = dearest.calls_per_image
     calls = f", {often:.2g} calls" if often is not None and often >= 1.5 else ""
     others = ", ".join(
         f"{row.name} {shares[row]:.0%}"
         for row in sorted(rows, key=lambda row: -shares[row])
-        if row is not dearest and row.inside is None
+        if row is not dearest and row.inside != dearest.name and shares[row] >= WORTH_NAMING
     )
     return case.suggest_change(
         f"{dearest.name}: {what}",
@@ -73,10 +80,12 @@ def _ms_of(row: TransformFigures) -> float:
     return row.ms_per_image if row.total_ms_per_image is None else row.total_ms_per_image
 
 
-def _share_of(row: TransformFigures, worker_ms: float | None) -> float:
-    """Of a worker's time; of those that call others, with these only where they are what makes it dear."""
-    mixes = any(word in row.name.lower() for word in _REMEDIES[0][0])
-    return _ms_of(row) / worker_ms if mixes and worker_ms else row.share or 0.0
+def _share_of(row: TransformFigures, known: Sequence[TransformFigures], worker_ms: float | None) -> float:
+    """Of a worker's time, with the functions seen in it; of mixers of images, with all that they call."""
+    if any(word in row.name.lower() for word in _REMEDIES[0][0]) and worker_ms:
+        return _ms_of(row) / worker_ms
+    seen = [one for one in known if one.kind == "sampled" and one.inside == row.name]
+    return sum(one.share or 0.0 for one in (row, *seen))
 
 
 def _choose_remedy(row: TransformFigures) -> tuple[str, str]:
