@@ -40,7 +40,7 @@ def test_the_matcher_s_dearest_part_and_the_boxes_at_which_it_is_half_of_the_ste
     found = advised(matched())["matcher"]
     assert found.title == "assign the images of a batch in threads"
     assert found.gain_share == pytest.approx(0.2 * (1 - 1 / 4))  # four cores
-    assert "25% of the step, 7 times a step (assignment 20%, cost 3%, copy to host 2%)" in found.evidence
+    assert "25% of the step, in 7 calls (assignment 20%, cost 3%, copy to host 2%)" in found.evidence
     assert "there were 20, and from about 120 on it would be more than half" in found.evidence
     assert "ThreadPoolExecutor" in found.how
     assert "matcher" not in advised(matched(-0.01))
@@ -54,7 +54,18 @@ def test_a_matcher_that_mostly_copies_is_told_to_copy_once() -> None:
     assert found.gain_share == pytest.approx(0.18 * 6 / 7)
     alone = advised(matched(stages=[stage("matcher", 0.6)]))["matcher"]
     assert alone.title == "match once for all decoder layers"
+    assert alone.gain_share == pytest.approx(0.6 * 6 / 7)
     assert "more than half of it with 20 boxes per image" in alone.evidence
+
+
+def test_costs_of_matching_are_dear_by_images_on_a_processor_and_by_layers_on_a_device() -> None:
+    parts = [stage("matcher", 0.2), stage("matcher.cost", 0.16)]
+    found = advised(matched(stages=parts))["matcher"]
+    assert found.title == "compute matching costs image by image"
+    assert found.gain_share == pytest.approx(0.16 * 7 / 8)
+    on_device = advised(matched(stages=parts, device="cuda"))["matcher"]
+    assert on_device.title == "compute the matching costs of all decoder layers at once"
+    assert on_device.gain_share == pytest.approx(0.16 * 6 / 7)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +114,7 @@ def test_auxiliary_losses_against_the_last_layer_s() -> None:
     names = ("loss.auxiliary_0", "loss.auxiliary_1", "loss.auxiliary_2", "loss.denoising")
     rows = [stage("loss", 0.25), stage("loss.main", 0.05), *(stage(name, 0.05) for name in names)]
     found = advised(summary(stages=[*rows, stage("matcher", 0.04)]))["auxiliary_losses"]
-    assert found.gain_share == pytest.approx(0.2 * 3 / 4)
+    assert found.gain_share == pytest.approx(0.2 - 0.05)
     assert "4 losses beside that of the last layer" in found.evidence
     assert "the one of the last layer 5%" in found.evidence and "(4% for all layers)" in found.evidence
     assert "auxiliary_losses" not in advised(summary(stages=rows[:3]))

@@ -14,9 +14,9 @@ def advise(case: Case) -> Advice | None:
     """What the layers before the last and the denoising queries add to the loss of the last."""
     rows = [row for row in case.summary.stages if _AUXILIARY.search(row.name)]
     share = sum(row.share for row in rows)
-    if not case.is_training or share < LEAST_SHARE or len(rows) < 2:
-        return None
     main = case.stage_share("main", inside="loss")
+    if not case.is_training or share < LEAST_SHARE or len(rows) < 2 or main > share:
+        return None
     against = f", the one of the last layer {main:.0%}" if main else ""
     matched = case.stage_share("matcher") - case.stage_share("matcher", inside="loss")
     beside = f"; the matchers they call are told apart ({matched:.0%} for all layers)" if matched > 0 else ""
@@ -24,8 +24,8 @@ def advise(case: Case) -> Advice | None:
         "compute the auxiliary losses of all layers at once",
         f"{len(rows)} losses beside that of the last layer (auxiliary, encoder, denoising) take {share:.0%}"
         f" of the step, one after the other{against}{beside}.",
-        share * (1 - 1 / len(rows)),
-        "together they take as long as one of them, as small tensors do",
+        share - (main or share / len(rows)),
+        f"together they take as long as {'that of the last layer' if main else 'one of them'} does now",
         in_code="stack the outputs of the layers along the batch, shift the matched indices by layer, and"
         " call each loss once; or leave out every second auxiliary layer, which trains differently",
     )

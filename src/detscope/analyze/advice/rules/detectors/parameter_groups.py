@@ -25,11 +25,11 @@ def advise(case: Case) -> Advice | None:
     groups, different = row.groups or 0, row.different_groups or 0
     each_us = _GROUP_US.get(row.way or "", min(_GROUP_US.values()))
     saved_ms = min((groups - different) * each_us / 1e3, share * case.step_ms * (1 - different / groups))
+    settings = "the same settings" if different == 1 else f"{different} different settings"
     return case.suggest_change(
         f"{different} parameter group{'s' * (different != 1)} instead of {groups}",
-        f"{row.name} has {groups} groups for {row.tensors} tensors, with {different} different settings among"
-        f" them, and takes {share:.0%} of the step: it begins anew for every group, and does nothing for many"
-        " tensors at once.",
+        f"{row.name} has {groups} groups for {row.tensors} tensors, with {settings} among them, and takes"
+        f" {share:.0%} of the step: it begins anew for every group, and does nothing for many tensors at once.",
         saved_ms / case.step_ms,
         f"a group costs {each_us:.0f} µs, as where this was measured; fused=True pays more afterwards",
         in_code="put parameters with equal settings into one group:"
