@@ -88,7 +88,7 @@ def _list_changes(case: Case, calls: float | None) -> list[_Change]:
         )
     once = _Change(
         "match once for all decoder layers",
-        "match the last decoder layer only and take its pairs for the auxiliary losses: it trains differently",
+        "match the last decoder layer only and take its pairs for all layers, which trains differently",
         "the pairs of one layer serve all; check the accuracy",
         "",
         max(2.0, layers),

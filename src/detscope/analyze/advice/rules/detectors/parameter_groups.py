@@ -29,7 +29,7 @@ def advise(case: Case) -> Advice | None:
     return case.suggest_change(
         f"{different} parameter group{'s' * (different != 1)} instead of {groups}",
         f"{row.name} has {groups} groups for {row.tensors} tensors, with {settings} among them, and takes"
-        f" {share:.0%} of the step: it begins anew for every group, and does nothing for many tensors at once.",
+        f" {share:.0%} of the step: it begins anew for every group, and does nothing for many at once.",
         saved_ms / case.step_ms,
         f"a group costs {each_us:.0f} µs, as where this was measured; fused=True pays more afterwards",
         in_code="put parameters with equal settings into one group:"
