@@ -208,7 +208,7 @@ def test_a_timer_looks_at_the_running_function_until_it_is_stopped() -> None:
     def work() -> None:
         limit_s = time.monotonic() + 900
         while time.monotonic() < limit_s:
-            if any(look.own.function.endswith("work") for look in list(sampler._pending)):
+            if any(look.own.function.endswith("work") for _, look in list(sampler._pending)):
                 break
             time.sleep(0.01)
 

@@ -29,6 +29,7 @@ from detscope.analyze.prediction import Prediction, read_predicted
 from detscope.analyze.ranks.figures import Ranks, read_ranks, tell_straggler
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.script import ScriptFigures, script_figures
+from detscope.analyze.step.beside import StepPart, step_parts
 from detscope.analyze.step.clocks import Clocks, RunTimes, find_times
 from detscope.analyze.step.content import (
     ContentFigures,
@@ -220,6 +221,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     images_per_s: float | None  # of all measured steps
     clocks: Clocks
     phases: list[PhaseFigures]
+    parts: tuple[StepPart, ...] = ()  # of the phases optimizer and other, by name
     stages: list[StageFigures]
     nms: SummedStage | None = None  # suppression of boxes, in whichever stages it runs
     modules: list[ModuleFigures]  # most expensive first
@@ -294,6 +296,8 @@ def summarize(run: Run | str | Path) -> RunSummary:
         waited = next((phase.host_ms for phase in phases if phase.name == "data"), None)
         loader = msgspec.structs.replace(loader, host_wait_ms=waited)
     operators = info.get("operators") or {}
+    script = script_figures(info.get("script"))
+    beside = (tables("spans"), tables("nodes"), steps)
     summary = RunSummary(
         run=str(opened.folder),
         verb=info.get("verb"),
@@ -321,6 +325,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         images_per_s=images_per_second(steps, content, typical),
         clocks=parts.clocks,
         phases=phases,
+        parts=step_parts(beside, typical, phases, info.get("part_places"), script),
         stages=parts.stages,
         nms=sum_stages(parts.stages),
         modules=modules,
@@ -339,7 +344,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         telemetry=telemetry_figures(tables("telemetry")),
         ranks=ranks,
         imported=None,
-        script=script_figures(info.get("script")),
+        script=script,
         accuracy=training_accuracy(opened),
         recipe=_list_recipe(info.get("recipe")),
         resumed_from=_read_facts(info.get("resumed_from"), ResumedRun),

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from detscope.record.model.borders import BorderWriter
+from detscope.record.model.named_parts import NamedParts
 from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
@@ -54,7 +55,7 @@ def count_costs(
     counter = _OperatorCounter()
     nodes, buffer = NodeTable(), EventBuffer(now=counter.now)
     borders = BorderWriter(buffer)
-    phases = PhaseProbes(buffer, nodes, model, ())
+    phases = PhaseProbes(buffer, nodes, model, (), NamedParts(nodes, borders))
     probes = ModelProbes(model, nodes, borders, modules, stages, (), lambda *_: None, lambda *_: None, phases)
     phases.attach()
     probes.attach_modules(modules=True)

@@ -39,6 +39,7 @@ from detscope.record.memory.trace import SpanBuffer
 from detscope.record.memory.watch import MemoryWatch
 from detscope.record.model.borders import BorderWriter
 from detscope.record.model.calls import CallListener
+from detscope.record.model.named_parts import NamedParts
 from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
 from detscope.record.operators.profiler import (
@@ -139,7 +140,9 @@ class StepRecorder:
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         known["optimizers"] = [describe_optimizer(one) for one in given]
         self.optimizers: WeakObjects[torch.optim.Optimizer] = WeakObjects(given)
+        self.parts = NamedParts(self.nodes, self.borders)
         self._phases = self.make_phases(model)
+        self.parts.calls = self._phases.calls
         self.memory = self.make_memory(model) if memory else None
         self.fetching = False  # a batch is being waited for
         self._last_events: list[int] = []  # of the step that ended last, in whatever way
@@ -162,14 +165,15 @@ class StepRecorder:
 
     def make_phases(self, model: nn.Module) -> CallListener:
         """Who finds the phases of steps."""
-        return PhaseProbes(self.buffer, self.nodes, model, self.optimizers)
+        return PhaseProbes(self.buffer, self.nodes, model, self.optimizers, self.parts)
 
     def make_probes(
         self, model: nn.Module, which: str, stages: Sequence[Stage], observers: Sequence[Observer]
     ) -> ModelProbes:
         """Who listens to the modules of a model."""
         tell = (self._add_count, self.note, self._phases)
-        return ModelProbes(model, self.nodes, self.borders, which, stages, observers, *tell)
+        parts = self.parts.find_methods(model)
+        return ModelProbes(model, self.nodes, self.borders, which, stages, observers, *tell, parts)
 
     def make_memory(self, model: nn.Module) -> MemoryWatch:
         """Who accounts for the memory of a model and its optimizers."""
@@ -198,6 +202,7 @@ class StepRecorder:
         self.telemetry = Telemetry(self._telemetry_hz, device=device) if self._telemetry_hz > 0 else None
         if self.telemetry:
             self.telemetry.start()
+        self.parts.listen_to_functions()
         self._listening = marks.listening(self)
         self._listening.__enter__()
         return self
@@ -217,6 +222,7 @@ class StepRecorder:
             self.attach_probes("nothing")
             self.probes.remove_all()
             self._phases.remove()
+            self.parts.remove()
         finally:
             if self._listening:
                 self._listening.__exit__(None, None, None)
@@ -241,6 +247,7 @@ class StepRecorder:
                 fault = fault or one
         try:
             self.writer.info["notes"] = self.notes
+            self.writer.info["part_places"] = self.parts.describe_places()
             self.writer.close_run(status, reason)
         except Exception as one:
             fault = fault or one
@@ -415,6 +422,7 @@ class StepRecorder:
         if what != "nothing":
             self._phases.attach()  # first, so that the forward phase encloses the root module
             self.probes.attach_modules(modules=what == "modules")
+        self.parts.active = what != "nothing"
         self.attached = what
 
     # ---- marks

@@ -318,6 +318,21 @@ class ScriptLookInfo(ScriptFunctionInfo, total=False):
     inside: list[ScriptFunctionInfo] | None
 
 
+class CodeLineInfo(TypedDict):
+    """A line of code."""
+
+    function: str
+    file: str
+    line: Count
+
+
+class PartPlaceInfo(TypedDict, total=False):
+    """From where a part of a step was called: the script's own line, and one of a package in between."""
+
+    own: CodeLineInfo | None
+    inside: CodeLineInfo | None
+
+
 class ScriptInfo(TypedDict, total=False):
     """A script that was recorded as it is."""
 
@@ -420,6 +435,7 @@ class RunInfo(TypedDict, total=False):
     agreement: AgreementInfo | None
     sources: list[SourceInfo] | None
     script: ScriptInfo | None
+    part_places: dict[str, PartPlaceInfo] | None
     repeat: Count | None
     score: Number | None
     skipped: list[SkippedImageInfo] | None

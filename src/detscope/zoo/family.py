@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Stage, WeightsUsed
+from detscope.zoo.structure import find_structure
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,7 +36,7 @@ class Family:
     tiny: ModelCard | None = None  # the same architecture, small: trains on a CPU in seconds
     short_names: Mapping[str, str] = field(default_factory=dict)  # to names of cards
     # Several targets may share a name: their times belong together. Some parents (`roi_heads.mask`) exist by
-    # name only, as the sum of their parts. Without any, the top-level children of a model are its stages.
+    # name only, as the sum of their parts. Without any, stages follow from the model's structure.
     stages: tuple[Stage, ...] = ()
     observers: tuple[Observer, ...] = ()
     class_heads: tuple[str, ...] = ()  # prefixes of layers whose shape follows the number of classes
@@ -91,7 +92,7 @@ class Family:
     def find_stages(self, module: nn.Module) -> tuple[Stage, ...]:
         """The family's stages that exist on this model."""
         if not self.stages:
-            return tuple(Stage(name, name) for name, _ in module.named_children())
+            return find_structure(module)
         return tuple(stage for stage in self.stages if has_target(module, stage.target))
 
     def find_observers(self, module: nn.Module) -> tuple[Observer, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from detscope.errors import UsageError
@@ -13,6 +14,8 @@ from detscope.zoo.family import UNKNOWN, Family
 
 if TYPE_CHECKING:
     from torch import nn
+
+_DEEPEST = 4  # levels at which a detector may lie inside of a model
 
 
 def list_families() -> tuple[Family, ...]:
@@ -39,9 +42,28 @@ def recognise_family(module: nn.Module) -> Family:
 
 
 def recognise_parts(module: nn.Module) -> tuple[str, tuple[Stage, ...], tuple[Observer, ...]]:
-    """Family, stages and observers; a model of no known family has its top-level children as stages."""
-    family = recognise_family(module)
-    return family.name, family.find_stages(module), family.find_observers(module)
+    """Family, stages and observers: of the model, of a detector of a known family inside, or by structure."""
+    level: list[tuple[str, nn.Module]] = [("", module)]
+    for _ in range(_DEEPEST):
+        for path, inner in level:
+            family = recognise_family(inner)
+            if family is not UNKNOWN:
+                stages, observers = family.find_stages(inner), family.find_observers(inner)
+                return (
+                    family.name,
+                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in stages),
+                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in observers),
+                )
+        level = [
+            (f"{path}.{name}" if path else name, child)
+            for path, inner in level
+            for name, child in inner.named_children()
+        ]
+    return UNKNOWN.name, UNKNOWN.find_stages(module), ()
+
+
+def _prefix_target(path: str, target: str) -> str:
+    return target if ":" in target or not path else f"{path}.{target}"
 
 
 def list_stage_words() -> frozenset[str]:

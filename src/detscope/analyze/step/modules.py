@@ -186,12 +186,16 @@ def arrange_stages(
                 share=(forward + backward) / step_ms if step_ms else 0.0,
             )
         )
-    rank = {name: index for index, name in enumerate(order)}
+    rank: dict[str, int] = {}
+    for index, name in enumerate(order):  # a parent stands where the first of its parts does
+        parts = name.split(".")
+        for depth in range(len(parts)):
+            rank.setdefault(".".join(parts[: depth + 1]), index)
 
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
         parts = row.name.split(".") if row.name != REST else [row.name]
         prefixes = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-        return [(rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in prefixes]
+        return [(rank.get(prefix, len(order) + (prefix == REST)), prefix) for prefix in prefixes]
 
     return sorted(rows, key=place_of)  # as a detector passes through them; unknown ones last
 

@@ -30,7 +30,7 @@ from detscope.record.steps.events import (
     encode_event,
 )
 
-_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 is_traced: Callable[[], Any] = torch._C._get_tracing_state  # None: nobody traces in this thread
 Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
 _WITH_MEMORY = (torch.Tensor, torch.nn.Parameter)  # other kinds may have none, and say so by an error
@@ -172,14 +172,13 @@ class BorderWriter:
         ends, owners = self._child_ends, self._owners
         own_mark = self.find_mark(number)
         enter, leave = encode_event(number, ENTER), encode_event(number, EXIT)
-        sequence_number = _sequence_number
 
         def before(target: Any, args: Any) -> None:  # noqa: ARG001
             sequence = sequence_number()
             if ends:
                 since = ends[-1]
                 if sequence > since:  # the parent made nodes of its own since its last child
-                    _mark_own(args, since, owners[-1])
+                    mark_own(args, since, owners[-1])
                     # what was made before this child is marked; what follows it is the child's
             ends.append(sequence)
             owners.append(own_mark)
@@ -202,7 +201,7 @@ class BorderWriter:
             since = ends.pop()
             owners.pop()
             if sequence > since:
-                _mark_own(output, since, own_mark)
+                mark_own(output, since, own_mark)
             if ends:
                 ends[-1] = sequence
 
@@ -240,7 +239,7 @@ class BorderWriter:
         marker, handles = self.buffer.marker, self.buffer.handles
         ends, owners = self._child_ends, self._owners
         known_mark, code_of, leave, no_sequence = self._marks.get, codes.get, EXIT, NO_SEQUENCE
-        sequence_number, builds_graph, traced = _sequence_number, torch.is_grad_enabled, is_traced
+        builds_graph, traced = torch.is_grad_enabled, is_traced
 
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
@@ -269,7 +268,7 @@ class BorderWriter:
                     extend((code | leave, now(), no_sequence))
             sequence = sequence_number()
             if ends and sequence > ends[-1]:
-                _mark_own(args, ends[-1], owners[-1])
+                mark_own(args, ends[-1], owners[-1])
             mark = known_mark(code) or self.find_mark(code >> NODE_SHIFT)
             ends.append(sequence)
             owners.append(mark)
@@ -298,7 +297,7 @@ class BorderWriter:
                     since = ends.pop()
                     owners.pop()
                     if sequence > since:
-                        _mark_own(output, since, mark)
+                        mark_own(output, since, mark)
                     if ends:
                         ends[-1] = sequence
 
@@ -323,7 +322,7 @@ class BorderWriter:
             close_span(self._spans.pop())
 
 
-def _mark_own(value: Any, since: int, mark: BackwardMark) -> None:
+def mark_own(value: Any, since: int, mark: BackwardMark) -> None:
     """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
     if type(value) is torch.Tensor:
         function = value.grad_fn

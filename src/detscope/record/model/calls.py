@@ -89,7 +89,7 @@ class MethodReplacement:
         """What to do around a call of this object's method, if it is to be heard here and now."""
         if self.targets and id(owner) in self.targets and _recorded_here(self._calls):
             return self.targets[id(owner)].call_target
-        if self.of_class and _step_recorded_here(self._calls):
+        if self.of_class and step_recorded_here(self._calls):
             for one, target in self.of_class.items():
                 if isinstance(owner, one) or (owner is None and kind is not None and issubclass(kind, one)):
                     return functools.partial(self._functions.call_with_all, target.call_target)
@@ -115,7 +115,7 @@ class _ReplacedFunction:
             return
         if plain is not self._plain or target is not self._made_for:  # else made before
             self._plain, self._made_for = plain, target
-            self._stand_in = _make_around(plain, target.call_target, lambda: _step_recorded_here(self._calls))
+            self._stand_in = _make_around(plain, target.call_target, lambda: step_recorded_here(self._calls))
         vars(owner)[self._name] = self._stand_in
 
     def take_out(self) -> None:
@@ -168,7 +168,7 @@ def _recorded_here(calls: CallState) -> bool:
     return bool(here and is_traced() is None)
 
 
-def _step_recorded_here(calls: CallState) -> bool:
+def step_recorded_here(calls: CallState) -> bool:
     """Whether a step is recorded in this thread, whatever runs in it."""
     here = calls.active and (get_ident() == calls.owner or calls.in_backward)
     return bool(here and is_traced() is None)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
+from torch.nn.utils import clip_grad
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
 from detscope.record.foreign import Patches, WeakObjects
-from detscope.record.model.calls import CallListener, put_around
+from detscope.record.model.calls import CallListener, put_around, step_recorded_here
 from detscope.record.model.last_gradient import hear_last_gradient
+from detscope.record.model.named_parts import NamedParts, optimizer_part
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
 
@@ -30,8 +33,10 @@ class PhaseProbes(CallListener):
         nodes: NodeTable,
         root: nn.Module,
         optimizers: Iterable[torch.optim.Optimizer],
+        parts: NamedParts,
     ) -> None:
         super().__init__()
+        self._parts = parts
         self._buffer = buffer
         self._root = weakref.ref(root)
         self._optimizers = WeakObjects(optimizers)
@@ -49,12 +54,17 @@ class PhaseProbes(CallListener):
             return
         put_around(self._patches, torch.autograd, "_engine_run_backward", self._run_backward)
 
+        steps: list[AbstractContextManager[None]] = []
+
         def enter_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
                 self._buffer.enter_node(self._optimizer)
+                steps.append(self._parts.hear_part("step", f"{type(optimizer).__name__}.step()"))
 
         def exit_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not is_dynamo_compiling() and self._on and optimizer in self._optimizers:
+                if steps:
+                    steps.pop().__exit__(None, None, None)
                 self._buffer.exit_node(self._optimizer)
 
         self._handles += [
@@ -68,6 +78,9 @@ class PhaseProbes(CallListener):
             for optimizer in self._optimizers
         }:
             put_around(self._patches, kind, "zero_grad", self._zero_grad)
+        for owner in (torch.nn.utils, clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                put_around(self._patches, owner, name, self._clip_gradients)
 
     def detach(self) -> None:
         """Watch no more, for now."""
@@ -85,13 +98,19 @@ class PhaseProbes(CallListener):
         """A module is called by no other that is recorded: the root's call is the forward phase."""
         if not self._on or module is not self._root():
             return None
-        buffer, number = self._buffer, self._forward
-        buffer.enter_node(number)
-        return lambda: buffer.exit_node(number)
+        self._buffer.enter_node(self._forward)
+        return self._end_forward
+
+    def _end_forward(self) -> None:
+        ended_ns = self._buffer.exit_node(self._forward)
+        if torch.is_grad_enabled():
+            self._parts.end_forward(ended_ns)
 
     def _run_backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._on:
             return plain(*args, **kwargs)
+        if not self.calls.inside:
+            self._parts.begin_backward(args[0])
         self._buffer.enter_node(self._backward)
         last = None if self.calls.in_backward else hear_last_gradient(self._buffer, *args[:1])
         self.calls.in_backward += 1
@@ -106,19 +125,21 @@ class PhaseProbes(CallListener):
     def _scale_step(self, plain: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
         """What a scaler does before, around and after an optimizer's step belongs to it."""
         others = [one for one in args[:1] if isinstance(one, torch.optim.Optimizer)]
-        if not self._on or not scaler.is_enabled() or any(one not in self._optimizers for one in others):
-            return plain(scaler, *args, **kwargs)
-        self._buffer.enter_node(self._optimizer)
-        try:
-            return plain(scaler, *args, **kwargs)
-        finally:
-            self._buffer.exit_node(self._optimizer)
+        known = scaler.is_enabled() and all(one in self._optimizers for one in others)
+        return self._call_in_phase(known, plain, scaler, *args, **kwargs)
 
     def _zero_grad(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self._on or optimizer not in self._optimizers:
-            return plain(optimizer, *args, **kwargs)
+        return self._call_in_phase(optimizer in self._optimizers, plain, optimizer, *args, **kwargs)
+
+    def _clip_gradients(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._call_in_phase(step_recorded_here(self.calls), plain, *args, **kwargs)
+
+    def _call_in_phase(self, known: bool, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._on or not known:
+            return plain(*args, **kwargs)
         self._buffer.enter_node(self._optimizer)
         try:
-            return plain(optimizer, *args, **kwargs)
+            with self._parts.hear_part(*optimizer_part(plain)):
+                return plain(*args, **kwargs)
         finally:
             self._buffer.exit_node(self._optimizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -73,6 +73,8 @@ def count_parameters(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, int]
 
 
 Reader = Callable[[Any], None]
+# owner, name, and what to do around calls with and without modules
+_Heard = tuple[weakref.ref[Any], str, CallTarget, CallTarget]
 # by the id of an owner and a name (modules: none): the owner and who reads its outputs
 _Reads = dict[tuple[int, str], tuple[Any, list[Reader]]]
 
@@ -99,6 +101,7 @@ class ModelProbes:
         count: Callable[[str, int], None],
         note: Callable[[str], None],
         listener: CallListener | None = None,
+        parts: Sequence[tuple[Stage, Pair]] = (),
     ) -> None:
         self._borders = borders
         self._count = count
@@ -118,6 +121,8 @@ class ModelProbes:
                 reads.setdefault(key, (owner, []))[1].append(reader)
         self._add_modules(root, nodes, which, {stage.target: stage.name for stage in stages}, reads)
         self._functions = self._make_function_targets(root, nodes, stages, reads)
+        known = {(one(), name) for one, name, *_ in self._functions}
+        self._functions += _make_part_targets(root, parts, known)
 
     def _add_modules(
         self, root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str], reads: _Reads
@@ -149,8 +154,8 @@ class ModelProbes:
 
     def _make_function_targets(
         self, root: nn.Module, nodes: NodeTable, stages: Sequence[Stage], reads: _Reads
-    ) -> list[tuple[weakref.ref[Any], str, CallTarget, CallTarget]]:
-        """Owner, name, and what to do around calls with and without modules."""
+    ) -> list[_Heard]:
+        """Methods and functions that are stages, or whose outputs are read."""
         wanted: dict[tuple[int, str], tuple[Any, Pair | None]] = {}
         for stage in stages:
             kind, found, name = resolve_target(root, stage.target)
@@ -222,6 +227,19 @@ class ModelProbes:
                 self._note(f"cannot tell counts of {observer.target}: {type(error).__name__}: {error}")
 
         return read
+
+
+def _make_part_targets(
+    root: nn.Module, parts: Sequence[tuple[Stage, Pair]], known: Collection[tuple[Any, str]]
+) -> list[_Heard]:
+    """What is heard in every recorded step, with and without modules; a stage of that method goes first."""
+    found: list[_Heard] = []
+    for stage, pair in parts:
+        _, owner, name = resolve_target(root, stage.target)
+        if (owner, name) not in known:
+            target = CallTarget(pair, ())
+            found.append((weakref.ref(owner), name, target, target))
+    return found
 
 
 def _make_observed_call(

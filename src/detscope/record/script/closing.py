@@ -91,6 +91,7 @@ class ScriptStepFigures:
     other_ms: float | None = None
     images: float | None = None
     steps: int = 0  # that were recorded
+    unheard: float = 1.0  # share of `other` in no part that was measured
 
 
 def read_step_figures(folder: Path) -> ScriptStepFigures:
@@ -113,7 +114,18 @@ def read_step_figures(folder: Path) -> ScriptStepFigures:
         sum(other) / len(other) / 1e6 if other else None,
         median(images) if images else None,
         len(whole),
+        _find_unheard(folder / "spans.parquet", recorded),
     )
+
+
+def _find_unheard(path: Path, recorded: pl.DataFrame) -> float:
+    if not path.exists():
+        return 1.0
+    spans = pl.read_parquet(path).filter(pl.col("step").is_in(recorded["step"].unique().implode()))
+    heard = spans.filter((pl.col("direction") == "other") & ~pl.col("kind").is_in(["stage", "outside"]))
+    with_spans = pl.col("step").is_in(spans["step"].unique().implode())
+    whole = sum(recorded.filter((pl.col("phase") == "other") & with_spans)["wall_ns"].to_list())
+    return max(0.0, 1 - sum(heard["self_ns"].to_list()) / whole) if whole else 1.0
 
 
 def describe_script(

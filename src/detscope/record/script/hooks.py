@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 from detscope.machine.accelerator import Accelerator
 from detscope.record.foreign import Patches
 from detscope.record.model.calls import put_around, torch_captures
+from detscope.record.model.named_parts import optimizer_part
 from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import OPTIMIZER, TRANSFER, ScriptTracker
 from detscope.record.transforms.timer import end_timing
@@ -51,6 +52,8 @@ class Hooks:
         put_around(patches, torch.optim.Optimizer, "__init__", self._make_optimizer)
         put_around(patches, torch.amp.GradScaler, "step", self._step_scaled)
         put_around(patches, torch.amp.GradScaler, "scale", self._scale_loss)
+        for name in ("unscale_", "update"):
+            put_around(patches, torch.amp.GradScaler, name, self._call_scaler)
         for owner, names in (
             (torch.optim.Optimizer, ("zero_grad",)),
             (nn.Module, ("zero_grad",)),
@@ -101,13 +104,19 @@ class Hooks:
     ) -> Any:
         """A scaler's step is one of the optimizer, also where it finds infinities and leaves it out."""
         tracker = self._tracker
-        if not tracker.enter_optimizer(optimizer, sys._getframe()):
+        if not tracker.enter_optimizer(optimizer, sys._getframe(), optimizer_part(plain)):
             return plain(scaler, optimizer, *args, **kwargs)
         before = tracker.inner_steps
         try:
             return plain(scaler, optimizer, *args, **kwargs)
         finally:
             tracker.exit_optimizer(optimizer, skipped=tracker.inner_steps == before)
+
+    def _call_scaler(self, plain: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a scaler does to gradients and to itself is the optimizer's; a disabled one does nothing."""
+        if not scaler.is_enabled():
+            return plain(scaler, *args, **kwargs)
+        return self._call_in_optimizer_phase(plain, scaler, *args, **kwargs)
 
     def _scale_loss(self, plain: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         """Remembers of what a scaled loss was made: the script means that one."""
@@ -124,7 +133,7 @@ class Hooks:
         return plain(*args, **kwargs)
 
     def _call_in_optimizer_phase(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        end = self._tracker.begin_phase(OPTIMIZER)
+        end = self._tracker.begin_phase(OPTIMIZER, optimizer_part(plain))
         try:
             return plain(*args, **kwargs)
         finally:

@@ -8,41 +8,20 @@ wakes up ten times less, until there is some.
 from __future__ import annotations
 
 import sys
-import sysconfig
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from time import perf_counter_ns
+from typing import Any
+
+from detscope.record.code_lines import CodeLine, CodeLook, look_at
 
 PERIOD_S = 0.01
 IDLE_PERIOD_S = 0.1
 _RECENT = 100  # turns after which it is asked whether looking is worth it
 _RECENT_IDLE = 10
 _WORTH = 0.03  # share of turns that fell outside of all phases
-_LIBRARIES = tuple(
-    {*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), "<"}
-)
-_OWN = str(Path(__file__).parents[2])
-_TYPED = ("<stdin>", "<ipython-input")  # other code without a file was made by libraries
-_PACKAGES = "-packages/"  # site-packages, dist-packages
 _SHOWN, _SHOWN_INSIDE = 8, 3
-
-
-class CodeLine(NamedTuple):
-    """A line of code."""
-
-    function: str
-    file: str
-    line: int
-
-
-class CodeLook(NamedTuple):
-    """What ran at one moment: the script's own line, and the line of a package that it had called."""
-
-    own: CodeLine
-    inside: CodeLine | None = None  # the innermost that is neither torch's nor Python's
 
 
 Function = tuple[str, str]  # its name and file
@@ -78,7 +57,7 @@ class OtherSampler:
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run_thread, name="detscope-other", daemon=True)
-        self._pending: list[CodeLook] = []
+        self._pending: list[tuple[int, CodeLook]] = []  # and when
         self.forget_looks()
 
     def forget_looks(self) -> None:
@@ -106,10 +85,14 @@ class OtherSampler:
 
     def take_step(self, counts: bool) -> None:
         """A step has ended: what was seen in it counts, or does not."""
-        pending, self._pending = self._pending, []
+        seen, self._pending = [look for _, look in self._pending], []
         if counts:
-            self.looks.update(pending)
-            self._steps.update({(look.own.function, look.own.file) for look in pending})
+            self.looks.update(seen)
+            self._steps.update({(look.own.function, look.own.file) for look in seen})
+
+    def forget_since(self, since_ns: int) -> None:
+        """What was seen since then turned out to be no `other`."""
+        self._pending = [one for one in self._pending if one[0] < since_ns]
 
     def look_once(self) -> bool:
         """See once which of the script's functions is running; whether there was something to look at."""
@@ -118,7 +101,7 @@ class OtherSampler:
             return False
         seen = look_at(sys._current_frames().get(thread))
         if seen is not None and self._whose() is not None:
-            self._pending.append(seen)
+            self._pending.append((perf_counter_ns(), seen))
         return True
 
     def _run_thread(self) -> None:
@@ -127,10 +110,11 @@ class OtherSampler:
             self._awake.wait()
             pace.count_turn(self.look_once())
 
-    def make_rows(self, other_ms: float | None) -> list[dict[str, Any]]:
+    def make_rows(self, other_ms: float | None, unheard: float = 1.0) -> list[dict[str, Any]]:
         """The script's functions by their share of `other`, each with the line that was seen most.
 
-        `inside` has the functions of packages that ran in it, `steps` in how many steps it was seen.
+        `unheard` is the share of `other` in no part that was measured: only that is looked at. `inside` has
+        the functions of packages that ran in it, `steps` in how many steps it was seen.
         """
         own: Counter[CodeLine] = Counter()
         inside: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
@@ -138,51 +122,28 @@ class OtherSampler:
             own[look.own] += times
             if look.inside is not None:
                 inside[look.own.function, look.own.file][look.inside] += times
-        rows = _make_function_rows(own, own.total())[:_SHOWN]
+        whole = own.total() / unheard if unheard else 0.0
+        rows = _make_function_rows(own, whole)[:_SHOWN]
         for row in rows:
             function = (row["function"], row["file"])
             row["ms"] = None if other_ms is None else row["share_of_other"] * other_ms
             row["steps"] = self._steps[function]
-            row["inside"] = _make_function_rows(inside[function], own.total())[:_SHOWN_INSIDE]
+            row["inside"] = _make_function_rows(inside[function], whole)[:_SHOWN_INSIDE]
         return rows
 
 
-def _make_function_rows(lines: Counter[CodeLine], whole: int) -> list[dict[str, Any]]:
+def _make_function_rows(lines: Counter[CodeLine], whole: float) -> list[dict[str, Any]]:
     by_function: dict[Function, Counter[CodeLine]] = defaultdict(Counter)
     for line, times in lines.items():
         by_function[line.function, line.file][line] += times
     rows = []
     for seen in sorted(by_function.values(), key=lambda seen: -seen.total()):
         ((line, _),) = seen.most_common(1)
-        rows.append({**line._asdict(), "share_of_other": seen.total() / whole, "looks": seen.total()})
+        rows.append(
+            {
+                **line._asdict(),
+                "share_of_other": seen.total() / whole if whole else 0.0,
+                "looks": seen.total(),
+            }
+        )
     return rows
-
-
-def look_at(frame: FrameType | None) -> CodeLook | None:
-    """The innermost frame of the script's own code, and that of a package inside of it.
-
-    Where no code is the script's own, as in a package that runs as a module, its outermost stands for it.
-    """
-    inside = outermost = None
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_OWN):
-            in_package = _PACKAGES in name
-            if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
-                return CodeLook(_locate_frame(frame), inside and _locate_frame(inside))
-            if in_package:
-                outermost = frame
-                if inside is None and f"{_PACKAGES}torch/" not in name:
-                    inside = frame
-        frame = frame.f_back
-    if outermost is None:
-        return None
-    return CodeLook(_locate_frame(outermost), None if inside in (None, outermost) else _locate_frame(inside))
-
-
-def _locate_frame(frame: FrameType) -> CodeLine:
-    """Files of packages are told with their folders, a script's own by their names."""
-    code = frame.f_code
-    _, packages, below = code.co_filename.rpartition(_PACKAGES)
-    file = below if packages else Path(code.co_filename).name
-    return CodeLine(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)

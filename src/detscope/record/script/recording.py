@@ -17,6 +17,7 @@ from detscope.record.foreign import Patches, WeakObjects
 from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
 from detscope.record.model.calls import CallListener
+from detscope.record.model.named_parts import LOSS, NamedParts
 from detscope.record.optimizer_facts import describe_optimizer
 from detscope.record.script.closing import (
     COMPILED,
@@ -42,12 +43,13 @@ from detscope.record.script.roots import (
     RootModel,
     RootModels,
     count_compiled_frames,
-    find_parts,
     has_compiled_parts,
 )
 from detscope.record.steps.events import EventBuffer, EventStretch
 from detscope.record.steps.schedule import RECORDED
 from detscope.runs.atomic import write_text
+from detscope.zoo.registry import recognise_parts
+from detscope.zoo.structure import name_class
 
 if TYPE_CHECKING:
     from detscope.record.communication import CommunicationWatch
@@ -183,6 +185,16 @@ class ScriptRecording:
         """Whether phases are written now."""
         return not self._after_window and (self._recorder is None or self._recorder.is_writing)
 
+    @property
+    def parts(self) -> NamedParts | None:
+        """What of a step beside its model has a name; None while there is no run."""
+        return None if self._recorder is None else self._recorder.parts
+
+    def take_loss(self, since_ns: int | None) -> None:
+        """Since then a loss was computed, if at all: what was seen running is no `other`."""
+        if since_ns is not None:
+            self._sampler.forget_since(since_ns)
+
     def find_pair(self, root: RootModel) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
         recorder, model = self._recorder, self.model
@@ -194,7 +206,10 @@ class ScriptRecording:
         if pair is None:
             same = sum(other.label == root.label for other in self.roots.all[: root.number])
             name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
-            node = recorder.nodes.add_node("module", name, root.label, root.label, root.parameters or 0)
+            stage = root.label
+            if not root.has_parameters:
+                stage = f"{LOSS}.{name_class(stage.removesuffix('Loss'))}".removesuffix(".")
+            node = recorder.nodes.add_node("module", name, root.label, stage, root.parameters or 0)
             pair = self._pairs[root.number] = recorder.borders.border_pair(node.number)
         return pair
 
@@ -350,7 +365,7 @@ class ScriptRecording:
             self.note(NO_MODULE)
             return torch.nn.Module(), NO_PARTS, "no_module"
         self.model = root
-        parts = NO_PARTS if self._options.level == "phases" else find_parts(root.inner)
+        parts = NO_PARTS if self._options.level == "phases" else ModelParts(*recognise_parts(root.inner))
         return root.inner, parts, root.label
 
     def _open_run(self, trains: bool) -> ScriptRecorder:
@@ -406,7 +421,7 @@ class ScriptRecording:
             recorder.relabel_steps()
             writer = recorder.writer
         figures = read_step_figures(writer.folder)
-        other = self._sampler.make_rows(figures.other_ms)
+        other = self._sampler.make_rows(figures.other_ms, figures.unheard)
         status, reason, code = find_outcome(error, self.failure)
         if recorder is None and self.no_step is not None and status == "ok":
             status, reason = "partial", self.no_step

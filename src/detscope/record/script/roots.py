@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from detscope.record.foreign import frames_above
 from detscope.record.model.borders import tensors_in
 from detscope.record.optimizer_facts import describe_tensors
 from detscope.zoo.contract import Observer, Stage
-from detscope.zoo.registry import recognise_parts
 
 # wrappers that add nothing of their own to a model, and where they keep it
 _WRAPPERS = {
@@ -24,7 +23,6 @@ _WRAPPERS = {
     "AveragedModel": "module",
     "OptimizedModule": "_orig_mod",
 }
-_NEARLY_ALL = 0.95
 _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one the model
 _FRAMES = 12  # to look at for somebody who called a model
 
@@ -199,45 +197,6 @@ class ModelParts:
 
 
 NO_PARTS = ModelParts("user", (), ())
-
-
-def find_parts(model: nn.Module) -> ModelParts:
-    """Stages and observers: of the model, or of the detector of a known family somewhere inside."""
-    whole = ModelParts(*recognise_parts(model))
-    if whole.family != "user":
-        return whole
-    level: list[tuple[str, nn.Module]] = [("", model)]
-    for _ in range(3):  # detectors are not hidden deeper
-        level = [
-            (f"{path}.{name}" if path else name, child)
-            for path, module in level
-            for name, child in module.named_children()
-        ]
-        for path, module in level:
-            found = ModelParts(*recognise_parts(module))
-            if found.family != "user":
-                return ModelParts(
-                    found.family,
-                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.stages),
-                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.observers),
-                )
-    if not whole.stages:
-        return whole
-    # the children are stages; of a child that holds nearly all parameters, its children (EfficientDet)
-    parameters = max(1, sum(p.numel() for p in model.parameters()))
-    stages: list[Stage] = []
-    for name, child in model.named_children():
-        below = [part for part, _ in child.named_children()]
-        mostly = sum(p.numel() for p in child.parameters()) > _NEARLY_ALL * parameters
-        if mostly and len(below) > 1 and not isinstance(child, nn.Sequential):
-            stages += [Stage(part, f"{name}.{part}") for part in below]
-        else:
-            stages.append(Stage(name, name))
-    return replace(whole, stages=tuple(stages))
-
-
-def _prefix_target(path: str, target: str) -> str:
-    return target if ":" in target else f"{path}.{target}"
 
 
 def has_compiled_parts(module: nn.Module) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -69,6 +70,7 @@ class ScriptTracker(CallState):
         self.buffer = EventBuffer()
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
+        self._stepping: list[AbstractContextManager[None]] = []  # parts of optimizers that are stepping
         self._split: StepSplit | None = None  # where a model was called after an optimizer step
         # where models were first called, until a step has ended; None: by something that is no module
         self._beginnings: dict[RootModel | None, tuple[int, int]] | None = {}
@@ -101,7 +103,8 @@ class ScriptTracker(CallState):
 
     def _thread_outside_phases(self) -> int | None:
         """The thread to look at while no phase runs in a step that is recorded; asked by another thread."""
-        quiet = self.inside or self.in_optimizer or self.crossing
+        parts = self.recording.parts
+        quiet = self.inside or self.in_optimizer or self.crossing or (parts is not None and parts.open)
         return None if quiet or not (self.active and self.writing) else self.owner
 
     def find_phase(self) -> str | None:
@@ -220,7 +223,9 @@ class ScriptTracker(CallState):
             if pair:
                 pair[1](module, args, output)
             if writing:
-                self.buffer.exit_node(FORWARD)
+                ended_ns = self.buffer.exit_node(FORWARD)
+                if root.has_parameters and recording.parts is not None and torch.is_grad_enabled():
+                    recording.parts.end_forward(ended_ns)
             self.inside -= 1
             self._last_ns = perf_counter_ns()
             root.add_call(self._last_ns - start_ns, trains)
@@ -238,8 +243,10 @@ class ScriptTracker(CallState):
             self._mark_beginning(None)
             if kwargs.get("accumulate_grad"):
                 self.look_safely(lambda: self.losses.add_backward(args[0], in_optimizer), losses=True)
-        writing, last = self.writing, None
+        writing, last, parts = self.writing, None, self.recording.parts
         if writing:
+            if not self.inside and parts is not None:
+                self.recording.take_loss(parts.begin_backward(args[0]))
             self.buffer.enter_node(BACKWARD)
             last = None if self.in_backward else hear_last_gradient(self.buffer, *args[:1])
         self.inside += 1
@@ -265,8 +272,8 @@ class ScriptTracker(CallState):
                 self._exit_optimizer()
         return self.in_optimizer > 0
 
-    def enter_optimizer(self, optimizer: Any, frame: Any) -> bool:
-        """An optimizer is about to step; whether that is recorded."""
+    def enter_optimizer(self, optimizer: Any, frame: Any, part: tuple[str, str] | None = None) -> bool:
+        """An optimizer is about to step, or a scaler to let it; whether that is recorded."""
         if self.in_backward and self.listens_here():
             self.pacer.steps_in_backward = True
         if self.inside or not self.listens_here():
@@ -277,9 +284,17 @@ class ScriptTracker(CallState):
         self.in_optimizer += 1
         if self.writing:
             self.buffer.enter_node(OPTIMIZER)
+        self._stepping.append(self._hear_part(part or ("step", f"{type(optimizer).__name__}.step()")))
         return True
 
+    def _hear_part(self, part: tuple[str, str]) -> AbstractContextManager[None]:
+        """A part of the optimizer's phase begins; nothing while there is no run."""
+        parts = self.recording.parts
+        return nullcontext() if parts is None or not self.writing else parts.hear_part(*part)
+
     def _exit_optimizer(self) -> None:
+        if self._stepping:
+            self._stepping.pop().__exit__(None, None, None)
         if self.writing:
             self.buffer.exit_node(OPTIMIZER)
         self.in_optimizer -= 1
@@ -299,15 +314,18 @@ class ScriptTracker(CallState):
             self.cross_border(self.pacer.end_optimizer_step(id(optimizer)))
             self._split = None
 
-    def begin_phase(self, phase: int) -> Callable[[], None]:
+    def begin_phase(self, phase: int, part: tuple[str, str] | None = None) -> Callable[[], None]:
         """Data go to a device, or gradients are cleared or clipped; call what is given back when it ends."""
         under_way = self.inside or (phase == TRANSFER and self.in_optimizer)
         if under_way or not self.writing or not self.listens_here():
             return lambda: None
         self.buffer.enter_node(phase)
+        heard = None if part is None else self._hear_part(part)
         self.inside += 1
 
         def end_phase() -> None:
+            if heard is not None:
+                heard.__exit__(None, None, None)
             self.buffer.exit_node(phase)
             self.inside -= 1
 

@@ -92,6 +92,22 @@ class EventBuffer:
         """A node ends."""
         return self.add_event(number << NODE_SHIFT | EXIT)
 
+    def prolong_node(self, place: int, number: int, inner: int, sequences: tuple[int, int]) -> None:
+        """A node whose end stands at `place` goes on until now: since then, it turns out, `inner` ran in it.
+
+        Sequence numbers are those of autograd then and now.
+        """
+        left = encode_event(number, EXIT)
+        self.items[place], self.items[place + SEQUENCE] = encode_event(inner, ENTER), sequences[0]
+        for at in range(len(self.processor) - 2, -1, -2):
+            if self.processor[at] == left:
+                del self.processor[at : at + 2]
+                break
+        self.items.extend((encode_event(inner, EXIT), self.now(), sequences[1]))
+        if self.marker is not None:
+            self.handles.append(None)  # the mark that follows is at the same place
+        self.add_event(left)
+
     def take_events(self, begin: int = 0, end: int | None = None) -> EventStretch:
         """Hand over what was collected, or a part of it; the lists themselves stay, hooks hold on to them."""
         end = len(self.items) if end is None else end

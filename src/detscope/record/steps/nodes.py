@@ -16,7 +16,7 @@ class Node:
     """One nameable thing. `path` is unique within its kind."""
 
     number: int
-    kind: str  # "phase", "module", "method", "function" or "region"
+    kind: str  # "phase", "module", "method", "function", "region"; "part": work beside the model's
     path: str
     type_name: str = ""
     stage: str | None = None

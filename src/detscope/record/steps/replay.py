@@ -3,7 +3,9 @@
 Between two neighbouring events exactly one owner is running, so slices tile the step: phases add up
 to the step, and self times to their phase, by construction. In the backward phase the owner is
 the node that was marked last (marks sit on autograd nodes at module borders). The direction of a slice
-is its phase, but `recompute` for modules that run forward inside the backward phase (checkpointing).
+is its phase, but `recompute` for modules that run forward inside the backward phase (checkpointing). What
+runs beside the model (kind `part`: averages of weights, metrics, checkpoints) is part of the optimizer's
+phase or of `other`, wherever it is called.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from detscope.record.steps.nodes import NodeTable
 
 Way = tuple[tuple[int, ...], str | None]  # a node's ancestors, outermost first and itself last; its stage
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
+BESIDE = ("optimizer", "other")  # phases that hold no work of the model
 
 
 @dataclass
@@ -144,6 +147,8 @@ class _Replay:
             _, _, in_phase, (phase, _, above, stage) = self.stack[-1] if self.stack else _OUTERMOST
             if in_phase:  # a phase may be marked with the node whose backward runs; that is no parent
                 above, stage = (), None
+            if node.kind == "part" and phase not in BESIDE:
+                phase, above, stage = "other", (), None
             ancestors = (*above, number)
             stage = node.stage_within(stage)
             if phase == "backward":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from detscope.analyze.drawing import ReportData, binned_steps, thinned
+from detscope.analyze.step.beside import StepPart
 from detscope.analyze.step.steps import Outlier, PhaseFigures
 from detscope.analyze.summary import OptimizerFacts, RunSummary
 from detscope.report.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
@@ -26,7 +27,7 @@ from detscope.report.model import (
 )
 from detscope.report.sections import SectionPart
 
-MOST_OUTLIERS, BRIEF_OUTLIERS = 50, 5
+MOST_OUTLIERS, BRIEF_OUTLIERS, BRIEF_PARTS = 50, 5, 8
 _WHO = ("host", "device")
 _DEFINITION = (
     "Wall time from asking for a batch to asking for the next. Each phase is its share of the typical"
@@ -58,6 +59,7 @@ def section(data: ReportData) -> Section | Absent:
         Facts(list(_time_facts(data)), full=False),
         _clocks_chart(phases, whole) if on_device else _phases_chart(phases, whole),
         _clocks_table(summary, phases) if on_device else _phases_table(summary, phases, whole),
+        *_parts_tables(summary),
         _steps_chart(data),
         _steps_table(data),
     ]
@@ -126,6 +128,30 @@ def _phases_table(summary: RunSummary, phases: Sequence[PhaseFigures], whole: fl
         [*rows, ["step", whole, 1.0, whole, summary.step_ms.n]],
         brief_rows=len(rows) + 1 if summary.verb != "infer" else 0,
     )
+
+
+def _parts_tables(summary: RunSummary) -> Iterator[Table]:
+    """What the optimizer's phase and `other` are made of, by name."""
+    rows: list[list[Value]] = [
+        [part.phase, part.name, part.ms, part.share, part.calls, _how_known(part), _where(part)]
+        for part in summary.parts
+    ]
+    if any(part.known != "rest" for part in summary.parts):
+        columns = [Column("Phase"), Column("part"), Column("ms per step", "ms"), Column("share", "share")]
+        columns += [Column("calls", "number", brief=False), Column("known", brief=False), Column("where")]
+        caption = "What is done beside the model: parts of the phases optimizer and other"
+        yield Table("step-parts", caption, columns, rows, brief_rows=BRIEF_PARTS)
+
+
+def _how_known(part: StepPart) -> str:
+    if part.known == "rest":
+        return "neither measured nor seen"
+    return part.known if part.looks is None else f"{part.known}, {part.looks} looks"
+
+
+def _where(part: StepPart) -> str | None:
+    lines = [f"{one.file}:{one.line}" for one in (part.own, part.inside) if one is not None]
+    return ", in ".join(lines) or None
 
 
 def _clocks_table(summary: RunSummary, phases: Sequence[PhaseFigures]) -> Table:

@@ -1,0 +1,278 @@
+"""What a step does beside its model has a name, its time and its line; and a loss that is no module."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from script_listening import Net, batches
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torchmetrics import Metric
+
+import detscope
+from detscope.analyze.summary import RunSummary, summarize
+
+PLANTED_S = 0.01
+TOLERANCE_MS = 2.0
+STEPS = 24
+
+
+class Sleeps:
+    """Sleeps where it is planted, and knows how long it really slept: a busy machine wakes up late."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, list[float]] = defaultdict(list)
+
+    def take(self, where: str) -> None:
+        began = time.perf_counter()
+        time.sleep(PLANTED_S)
+        self.ms[where].append(1e3 * (time.perf_counter() - began))
+
+    def typical_ms(self, where: str) -> float:
+        known = sorted(self.ms[where])
+        return sum(known) / len(known)
+
+
+class KeptCopy:
+    """An average of one's own: known by the copy that it keeps."""
+
+    def __init__(self, model: nn.Module, sleeps: Sleeps) -> None:
+        self.module, self.sleeps = copy.deepcopy(model), sleeps
+
+    def update(self, model: nn.Module) -> None:
+        self.sleeps.take("ema")
+        with torch.no_grad():
+            for mine, theirs in zip(self.module.parameters(), model.parameters(), strict=True):
+                mine.lerp_(theirs, 0.1)
+
+
+class SlowMetric(Metric):
+    full_state_update = False
+
+    def __init__(self, sleeps: Sleeps) -> None:
+        super().__init__()
+        self.sleeps = sleeps
+        self.add_state("seen", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, values: torch.Tensor) -> None:
+        self.sleeps.take("metrics")
+        self.seen += len(values)
+
+    def compute(self) -> torch.Tensor:
+        return self.seen
+
+
+class SlowHandler(logging.Handler):
+    def __init__(self, sleeps: Sleeps) -> None:
+        super().__init__()
+        self.sleeps = sleeps
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.sleeps.take("logging")
+
+
+def slow_parameters(model: nn.Module, sleeps: Sleeps) -> Iterator[nn.Parameter]:
+    sleeps.take("clip_gradients")
+    yield from model.parameters()
+
+
+def slow_loss(output: torch.Tensor, sleeps: Sleeps) -> torch.Tensor:
+    squared = (output - 1).square()
+    sleeps.take("loss")
+    return squared.mean() + output.abs().mean()
+
+
+def train(model: nn.Module, steps: Any, sleeps: Sleeps, metric: Any = None) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    average, metric = KeptCopy(model, sleeps), metric or SlowMetric(sleeps)
+    logger = logging.getLogger("a.training")
+    logger.setLevel("INFO")
+    logger.propagate = False
+    logger.handlers = [SlowHandler(sleeps)]
+    for batch in steps:
+        output = model(batch)
+        metric(output.detach())
+        loss = slow_loss(output, sleeps)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(slow_parameters(model, sleeps), 1.0)
+        optimizer.step()
+        schedule.step()
+        average.update(model)
+        logger.info("a step")
+
+
+def by_run(listen: Any, sleeps: Sleeps, _folder: Path) -> RunSummary:
+    model = Net()
+    with listen() as heard:
+        train(model, batches(STEPS), sleeps)
+    return summarize(heard.run)
+
+
+def by_recorder(_listen: Any, sleeps: Sleeps, folder: Path) -> RunSummary:
+    model = Net()
+    optimizer = None  # that of the loop is not known before
+    with detscope.Recorder(model, optimizer, folder, telemetry_hz=0) as recorder:
+        train(model, recorder.steps([torch.randn(4, 8) for _ in range(STEPS)]), sleeps)
+    return summarize(recorder.run)
+
+
+def as_shown(summary: RunSummary) -> dict[str, float]:
+    """Milliseconds by name: of stages, and of parts beside the model."""
+    stages = {row.name: row.total_ms for row in summary.stages if row.depth == 0}
+    return stages | {part.name: part.ms for part in summary.parts if part.known == "measured"}
+
+
+def test_sleeps_planted_beside_a_script_s_model_show_there_and_nowhere_else(listen, tmp_path) -> None:
+    sleeps = Sleeps()
+    summary = by_run(listen, sleeps, tmp_path)
+    shown = as_shown(summary)
+    for name in ("metrics", "loss", "clip_gradients", "ema", "logging"):
+        assert shown.pop(name) == pytest.approx(sleeps.typical_ms(name), abs=TOLERANCE_MS), name
+    assert {"zero_grad", "step", "lr_schedule"} <= set(shown)
+    assert max(shown.values()) < 1e3 * PLANTED_S - TOLERANCE_MS
+    rest = [part.ms for part in summary.parts if part.known != "measured"]
+    assert max(rest, default=0.0) < 1e3 * PLANTED_S - TOLERANCE_MS
+
+
+def test_parts_add_up_to_their_phases_and_phases_to_the_step(listen, tmp_path) -> None:
+    summary = by_run(listen, Sleeps(), tmp_path)
+    phases = {phase.name: phase.ms for phase in summary.phases}
+    assert sum(phases.values()) == pytest.approx(summary.step_ms.p50)
+    for phase in ("optimizer", "other"):
+        parts = [part for part in summary.parts if part.phase == phase]
+        assert sum(part.ms for part in parts) == pytest.approx(phases[phase], rel=1e-2, abs=0.05)
+    assert {part.name for part in summary.parts if part.phase == "optimizer"} >= {
+        "zero_grad",
+        "clip_gradients",
+        "step",
+    }
+    calls = {part.name: part.calls for part in summary.parts}
+    assert calls["ema"] == calls["step"] == calls["metrics"] == 1.0
+
+
+def test_a_part_has_the_line_of_the_script_that_called_it(listen, tmp_path) -> None:
+    summary = by_run(listen, Sleeps(), tmp_path)
+    for name in ("metrics", "clip_gradients", "ema", "logging", "step"):
+        (part,) = [one for one in summary.parts if one.name == name]
+        assert part.own is not None
+        assert (part.own.function, part.own.file) == ("train", Path(__file__).name), name
+        line = Path(__file__).read_text().splitlines()[part.own.line - 1]
+        assert {"ema": "average", "clip_gradients": "clip_grad"}.get(name, name.rstrip("s")[:3]) in line
+
+
+def test_a_recorder_in_one_s_own_loop_tells_the_same_parts(listen, tmp_path) -> None:
+    sleeps = Sleeps()
+    shown = as_shown(by_recorder(listen, sleeps, tmp_path))
+    for name in ("metrics", "loss", "clip_gradients", "logging"):
+        assert shown[name] == pytest.approx(sleeps.typical_ms(name), abs=TOLERANCE_MS), name
+
+
+def test_averages_of_libraries_are_heard(listen) -> None:
+    sleeps = Sleeps()
+
+    def slow_average(averages: Any, parameters: Any, _steps: Any) -> None:
+        sleeps.take("ema")
+        torch._foreach_lerp_(averages, parameters, 0.1)
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    average = AveragedModel(model, multi_avg_fn=slow_average)
+    with listen() as heard:
+        for batch in batches(STEPS):
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            average.update_parameters(model)
+    assert as_shown(summarize(heard.run))["ema"] == pytest.approx(sleeps.typical_ms("ema"), abs=TOLERANCE_MS)
+
+
+def test_a_checkpoint_is_a_part_whoever_imported_the_function(listen, tmp_path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with listen() as heard:
+        for batch in batches(STEPS):
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            torch.save(model, tmp_path / "model.pt")
+    saved = [part for part in summarize(heard.run).parts if part.name == "checkpoint"]
+    assert [(part.phase, part.calls) for part in saved] == [("other", 1.0)]
+    assert type(torch.load(tmp_path / "model.pt", weights_only=False)) is Net
+    assert torch.save is torch.serialization.save
+    assert not hasattr(torch.save, "__wrapped__")
+
+
+def test_backward_of_a_loss_that_is_a_function_belongs_to_it(listen) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    class SlowBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
+            time.sleep(PLANTED_S)
+            return gradient
+
+    with listen() as heard:
+        for batch in batches(STEPS):
+            optimizer.zero_grad()
+            SlowBackward.apply(model(batch)).square().mean().backward()
+            optimizer.step()
+    summary = summarize(heard.run)
+    (loss,) = [stage for stage in summary.stages if stage.name == "loss"]
+    assert loss.backward_ms > 1e3 * PLANTED_S
+    assert loss.forward_ms < 1e3 * PLANTED_S - TOLERANCE_MS
+    assert summary.backward_attributed is not None
+    assert summary.backward_attributed > 0.99
+
+
+def test_what_lies_between_model_and_backward_and_makes_no_graph_stays_other(listen) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    class Scalar(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x).square().mean()
+
+    whole = Scalar()
+    with listen() as heard:
+        for batch in batches(STEPS):
+            loss = whole(batch)
+            optimizer.zero_grad()
+            time.sleep(PLANTED_S)
+            loss.backward()
+            optimizer.step()
+    summary = summarize(heard.run)
+    assert "loss" not in {stage.name for stage in summary.stages}
+    phases = {phase.name: phase.ms for phase in summary.phases}
+    assert phases["other"] >= 1e3 * PLANTED_S
+
+
+def test_models_and_metrics_are_saved_and_copied_as_without_us(listen) -> None:
+    model, metric, sleeps = Net(), SlowMetric(Sleeps()), Sleeps()
+    with listen():
+        train(model, batches(8), sleeps, metric)
+        copied, average = copy.deepcopy(metric), KeptCopy(model, sleeps)
+        assert b"detscope" not in pickle.dumps(copy.deepcopy(model))
+        assert KeptCopy.update is type(average).update
+    assert vars(KeptCopy)["update"].__qualname__ == "KeptCopy.update"
+    assert type(vars(KeptCopy)["update"]).__name__ == "function"
+    assert copied.compute() == metric.compute()
