@@ -98,6 +98,7 @@ def telling(
         "loader": loader,
         "content": {"padding_share": 0.4, "input_sizes": 1 if boxed else 9},
         "model": {"tensors": 100, "parameters": 1000, "one_to_one_head": boxed},
+        "parts": [{"name": "ema", "phase": "other", "ms": 8.0, "share": 0.08}],
         "optimizers": [{"name": "SGD", "groups": 400, "different_groups": 2, "tensors": 400, "way": "loop"}],
         "level": "modules",
     }
