@@ -25,7 +25,7 @@ def advise(case: Case) -> Advice | None:
     if needed <= ms / 2:
         return case.suggest_change(
             "update all averaged weights at once",
-            f"{told}: so long they take one by one, with at least {tensors:,} launches.",
+            f"{told}, as they do one by one, in at least {tensors:,} launches.",
             share * (1 - needed / ms),
             f"one call for all takes {needed:.2g} ms, as it did where this was measured",
             in_code="torch._foreach_lerp_(averages, weights, 1 - decay) over lists that are made once, or"
