@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "sessions": BELOW_ALL
     | {"config", "runs", "machine", "zoo", "data", "loops", "record", "analyze", "report"}
     | {"ingest", "accuracy", "predict", "sweep", "traces"},
+    "integrations": BELOW_ALL | {"sessions"},
 }
 WITHOUT_TORCH = ("config", "runs", "traces", "analyze", "report", "ingest", "accuracy", "cli")
 WITHOUT_TORCH += tuple(f"{name}.py" for name in sorted(BELOW_ALL))
@@ -51,6 +52,15 @@ def test_a_room_imports_only_what_lies_before_it(room):
     for path in (SOURCE / room).rglob("*.py"):
         rooms = {name.split(".")[1] for name in imports_of(path) if name.startswith("detscope.")}
         assert rooms - {room} <= MAY_IMPORT[room], path
+
+
+def test_a_trainer_s_library_is_imported_by_its_own_integration_alone():
+    libraries = {"transformers": "huggingface", "lightning": "lightning", "pytorch_lightning": "lightning"}
+    for path in (SOURCE / "integrations").glob("*.py"):
+        named = {name.split(".")[0] for name in imports_of(path)}
+        own = {library for library, file in libraries.items() if file == path.stem}
+        assert named & {*libraries, "ultralytics", "accelerate"} <= own, path
+        assert path.read_text().count("\n") <= 40, path  # the recorder does the rest
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

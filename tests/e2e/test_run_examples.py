@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,24 +18,30 @@ SCRIPTS = {
     "reference_style": (["--epochs", "2", "--steps", "4", "--workers", "1"], 8, 6, 1.0, "ssdlite"),
     "efficientdet_accumulation": (["7"], 7, 0, 2.0, "user"),
     "evaluation_only": (["8"], 0, 8, None, "retinanet"),
+    "train_hf": (["7"], 7, 2, 4.0, "rt_detr"),
+    "predict_hf": (["8"], 0, 8, None, "rt_detr"),
 }
 IMPORTS = (*DETECTION, "effdet")
 
 
 def own_words(text: str) -> list[str]:
-    """Without what torch says of a processor it does not know: such lines begin with the time of day."""
-    return [line for line in text.splitlines() if not line.startswith("[W")]
+    """Without what torch says of a processor it does not know, which begins with the time of day; and speeds."""
+    lines = [line for line in text.splitlines() if not line.startswith("[W")]
+    return [re.sub(r"_(runtime|per_second)': '[^']*'", "", line) for line in lines]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, tmp_path, torch_server):
     arguments, trained, evaluated, per_step, family = SCRIPTS[name]
+    if name.endswith("_hf"):
+        pytest.importorskip("transformers")
     script = str(EXAMPLES / f"{name}.py")
     plain = torch_server(script, *arguments, folder=tmp_path, imports=IMPORTS, script=True)
     command = ("run", "-q", "--level", "ops", "--json", "figures.json", script, *arguments)
     heard = torch_server(*command, folder=tmp_path, imports=IMPORTS, teardown=True)
     assert plain.returncode == heard.returncode == 0, heard.stderr
-    assert (heard.stdout, own_words(heard.stderr)) == (plain.stdout, own_words(plain.stderr))
+    assert own_words(heard.stdout) == own_words(plain.stdout)
+    assert own_words(heard.stderr) == own_words(plain.stderr)
     summary = json.loads((tmp_path / "figures.json").read_text())
     assert "<html" in (tmp_path / "runs" / "latest" / "report.html").read_text()
     steps = by_name(summary["script"]["parts"], "steps")
@@ -52,3 +59,7 @@ def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, t
         assert summary["content"]["boxes_per_image"] >= 1
         assert 0 < summary["loss"]["last"] < 1e4
         assert summary["loss"]["parts"]
+    if name.endswith("_hf"):
+        assert summary["batch_size"] == 2
+        images = (per_step or 1) * 2
+        assert summary["images_per_s"] == pytest.approx(images / summary["step_ms"]["mean"] * 1e3)

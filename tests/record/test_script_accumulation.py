@@ -105,6 +105,25 @@ def test_batches_that_are_fetched_one_ahead_are_accumulated(listen: Any) -> None
                 optimizer.step()
                 optimizer.zero_grad()
     check(heard, 8)
+    assert heard.table("content").sort("step")["images"].to_list() == [4 * EACH] * 8
+
+
+def test_a_trainer_that_fetches_one_ahead_and_all_of_a_step_at_once_uses_as_many_in_every_step(
+    listen: Any,
+) -> None:
+    """The first step fetches one batch more than it uses, the last one less."""
+    model = Small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with listen() as heard:
+        for _ in range(2):
+            iterator = one_ahead(batches(5 * EACH))
+            for _ in range(5):
+                for batch in [next(iterator) for _ in range(EACH)]:
+                    backward(model, batch)
+                optimizer.step()
+                optimizer.zero_grad()
+    check(heard, 10)
+    assert heard.table("content").sort("step")["images"].to_list() == [4 * EACH] * 10
 
 
 def test_batches_that_no_loader_made_are_accumulated(listen: Any) -> None:

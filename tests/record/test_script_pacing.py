@@ -82,7 +82,7 @@ def test_batches_that_count_as_no_step_are_counted_apart() -> None:
 
 def test_the_batches_of_an_accumulated_step_are_counted() -> None:
     _, pacer = play("i nfb nfb nfbs x")
-    assert pacer.last_batches == 1  # of what came after the step: nothing
+    assert pacer.last_iterations == 1  # of what came after the step: nothing
     pacer = StepPacer()
     pacer.add_optimizer()
     for _ in range(3):
@@ -92,7 +92,7 @@ def test_the_batches_of_an_accumulated_step_are_counted() -> None:
         pacer.go_backward()
     pacer.end_optimizer_step(7)
     assert pacer.ask_batch() is StepEnd.TRAINING
-    assert pacer.last_batches == 3
+    assert pacer.last_iterations == 3
 
 
 def test_an_optimizer_that_was_made_and_never_steps_is_not_waited_for() -> None:

@@ -333,21 +333,3 @@ def test_the_model_inside_of_a_wrapper_is_the_one_that_is_taken_apart(listen: An
     root = heard.script["roots"][0]
     assert (root["class"], root["inside"], root["role"]) == ("Net", ["DataParallel"], "model")
     assert {"head", "body.0"} <= set(heard.table("spans")["path"].to_list())
-
-
-def test_boxes_are_counted_in_the_forms_that_detection_code_uses() -> None:
-    from detscope.record.content import describe_foreign_batch
-
-    images = [torch.zeros(3, 8, 8)] * 2
-    boxes = torch.tensor([[[0.0, 0, 4, 4], [-1, -1, -1, -1]], [[1.0, 1, 3, 3], [2, 2, 5, 5]]])
-    forms = [
-        [{"boxes": torch.zeros(2, 4)}, {"boxes": torch.zeros(1, 4)}],
-        [[{"bbox": [0, 0, 1, 1]}, {"bbox": [0, 0, 1, 1]}], [{"bbox": [0, 0, 1, 1]}]],
-        {"bbox": [torch.zeros(2, 4), torch.zeros(1, 4)], "cls": []},
-        {"bbox": boxes},
-        boxes,
-    ]
-    for targets in forms:
-        found = describe_foreign_batch((images, targets))
-        assert (found.images, found.boxes, found.pixels) == (2, 3, 128), targets
-    assert describe_foreign_batch((torch.zeros(2, 3, 8, 8), torch.zeros(2))).boxes is None

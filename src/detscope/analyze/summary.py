@@ -32,8 +32,10 @@ from detscope.analyze.script import ScriptFigures, script_figures
 from detscope.analyze.step.beside import StepPart, step_parts
 from detscope.analyze.step.clocks import Clocks, RunTimes, find_times
 from detscope.analyze.step.content import (
+    BatchFigures,
     ContentFigures,
     LossFigures,
+    batch_figures,
     content_figures,
     images_per_step,
     loss_figures,
@@ -209,7 +211,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     data: DataFacts | None
     device: str | None  # as torch or the recorded file calls it
     accelerator: AcceleratorFacts | None = None  # None on a CPU
-    batch_size: int | None  # images per step
+    batch_size: int | None  # images per batch
     precision: str | None  # fp32, bf16, ...
     level: str | None  # of recording: bare, phases, modules, ops
     step_ms: StepFigures
@@ -218,7 +220,8 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     outliers: list[Outlier]
     warmup: WarmupFigures
     side_steps: tuple[SideSteps, ...] = ()  # that operators and memory are told of: another scale
-    images_per_s: float | None  # of all measured steps
+    images_per_s: float | None  # of all measured steps, of all ranks
+    accumulated: BatchFigures | None = None  # one of a step's batches, where it has several
     clocks: Clocks
     phases: list[PhaseFigures]
     parts: tuple[StepPart, ...] = ()  # of the phases optimizer and other, by name
@@ -323,6 +326,9 @@ def summarize(run: Run | str | Path) -> RunSummary:
         warmup=warmup_figures(steps, typical),
         side_steps=side_steps(steps, typical),
         images_per_s=images_per_second(steps, content, typical),
+        accumulated=batch_figures(
+            (info.get("script") or {}).get("batches_per_step"), per_step, typical.p50_ms
+        ),
         clocks=parts.clocks,
         phases=phases,
         parts=step_parts(beside, typical, phases, info.get("part_places"), script),

@@ -1,10 +1,22 @@
-"""What is in a batch: images, boxes, pixels; read from shapes only, so that nothing has to wait."""
+"""What is in a batch: images, boxes, pixels; read from shapes only, so that nothing has to wait.
+
+Images and targets are looked for apart, by the names and forms that detection code gives them. A batch of a
+kind that is not known has nothing that is known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, is_dataclass
+from typing import Any, TypeGuard
+
+_IMAGES = ("pixel_values", "img", "imgs", "images", "image", "inputs", "input", "samples", "tensors", "data")
+_TARGETS = ("labels", "targets", "target", "annotations", "annotation", "instances", "data_samples")
+_BOXES = ("boxes", "bboxes", "bbox", "gt_boxes")
+_INSTANCES = ("instances", "gt_instances")
+_YOLO_ROW = 6  # image, class, box
+_CHANNELS = (1, 3, 4)  # of an image that may have them last
+_DEEPEST = 4  # a tuple of arguments, its tuple of images and targets, a list, a target
 
 
 @dataclass(frozen=True)
@@ -18,86 +30,14 @@ class BatchContent:
 
 
 def describe_batch(batch: Any) -> BatchContent:
-    """Counts of an `(images, targets)` batch, or of a bare list or tensor of images."""
-    images, targets = batch, None
-    if isinstance(batch, (tuple, list)) and len(batch) == 2 and not _is_image(batch[0]):
-        images, targets = batch
-    count = pixels = boxes = None
-    ids = ""
-    shape: tuple[int, ...] = getattr(images, "shape", None) or ()
-    if len(shape) == 4:
-        count, pixels = int(shape[0]), int(shape[0] * shape[2] * shape[3])
-    elif isinstance(images, (list, tuple)) and images and all(_is_image(image) for image in images):
-        count, pixels = len(images), sum(int(image.shape[-2] * image.shape[-1]) for image in images)
-    if isinstance(targets, (list, tuple)) and all(isinstance(t, Mapping) and "boxes" in t for t in targets):
-        boxes = sum(len(target["boxes"]) for target in targets)
-        found = [target.get("image_id") for target in targets]
-        ids = " ".join(str(int(one)) for one in found if isinstance(one, int) or _on_host(one))
-    return BatchContent(count, boxes, pixels, ids)
-
-
-def _is_image(value: Any) -> bool:
-    return len(getattr(value, "shape", ())) == 3
-
-
-def _on_host(value: Any) -> bool:
-    """One number; on a device it would have to be waited for."""
-    return getattr(getattr(value, "device", None), "type", "") == "cpu" and bool(value.numel() == 1)
-
-
-_BOXES = ("boxes", "bboxes", "bbox", "gt_boxes")
-
-
-def describe_foreign_batch(batch: Any) -> BatchContent:
-    """Counts of a batch; one of a kind that cannot be read has nothing that is known."""
+    """Counts of a batch of any trainer, or of a model's arguments."""
     try:
-        found = describe_batch(batch)
-        if not (isinstance(batch, (list, tuple)) and batch):
-            return found
-        if found.images is None:
-            images = describe_batch(getattr(batch[0], "tensors", batch[0]))
-            found = replace(found, images=images.images, pixels=images.pixels)
-        if found.boxes is None and len(batch) > 1:
-            found = replace(found, boxes=_count_boxes(batch[1]))
+        images = next(_find_images(batch, 0), None)
+        count, pixels = (None, None) if images is None else images
+        boxes, ids = (None, "") if images is None else _read_targets(batch) or (None, "")
     except Exception:  # whatever a stranger's batch does when it is looked at is no matter of the script
         return BatchContent()
-    return found
-
-
-def _count_boxes(targets: Any) -> int | None:
-    """Boxes of a list of dicts (or COCO's lists of them), of one dict of lists, or of a padded tensor."""
-    if isinstance(targets, Mapping):
-        boxes = _boxes_of(targets)
-        listed = isinstance(boxes, (list, tuple))
-        return sum(len(of_image) for of_image in boxes) if listed else _count_padded(boxes)
-    if not isinstance(targets, (list, tuple)):
-        return _count_padded(targets)
-    if not targets:
-        return None
-    if all(isinstance(target, Mapping) for target in targets):
-        found = [_boxes_of(target) for target in targets]
-        return sum(len(boxes) for boxes in found) if all(hasattr(b, "__len__") for b in found) else None
-    if all(isinstance(target, (list, tuple)) for target in targets):
-        annotations = [annotation for target in targets for annotation in target]
-        if all(isinstance(one, Mapping) and "bbox" in one for one in annotations):
-            return len(annotations)
-    return None
-
-
-def _count_padded(boxes: Any) -> int | None:
-    """Of a host's tensor of images, boxes and four numbers; one on a device would have to be waited for.
-
-    Rows that are not filled with one number, as padding is; by way of numpy, which no profiler sees.
-    """
-    shape: tuple[int, ...] = tuple(getattr(boxes, "shape", ()))
-    if len(shape) != 3 or shape[-1] != 4 or not getattr(boxes, "is_cpu", False):
-        return None
-    values = boxes.detach().numpy()
-    return int((values.max(-1) != values.min(-1)).sum())
-
-
-def _boxes_of(target: Mapping[Any, Any]) -> Any:
-    return next((target[name] for name in _BOXES if name in target), None)
+    return BatchContent(count, boxes, pixels, ids)
 
 
 def add_contents(contents: Iterable[BatchContent]) -> BatchContent:
@@ -112,3 +52,169 @@ def add_contents(contents: Iterable[BatchContent]) -> BatchContent:
 
     ids = " ".join(one.image_ids for one in batches if one.image_ids)
     return BatchContent(add_known("images"), add_known("boxes"), add_known("pixels"), ids)
+
+
+def _name_values(value: Any) -> Mapping[Any, Any] | None:
+    """The named things of a dict, a named tuple, a data class or an object like NestedTensor."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, tuple):
+        names: Sequence[str] = getattr(value, "_fields", ())
+        return dict(zip(names, value, strict=True)) if names else None
+    return None if _shape_of(value) is not None else getattr(value, "__dict__", None)
+
+
+def _is_record(value: Any) -> bool:
+    """Whether its names are the batch's own, and not those of a class that does more than to hold them."""
+    return isinstance(value, (Mapping, tuple)) or is_dataclass(value)
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    shape = getattr(value, "shape", None)
+    return tuple(shape) if isinstance(shape, Sequence) else None
+
+
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, (list, tuple)) and bool(value) and not hasattr(value, "_fields")
+
+
+def _count_pixels(shape: tuple[int, ...]) -> int:
+    """Of one image; channels come first, or last."""
+    last = shape[-1] in _CHANNELS and shape[-3] not in _CHANNELS
+    return int(shape[-3] * shape[-2] if last else shape[-2] * shape[-1])
+
+
+# ---- images
+
+
+def _find_images(value: Any, depth: int) -> Iterator[tuple[int, int]]:
+    """How many images and pixels, of what looks most like images first."""
+    shape = _shape_of(value)
+    if shape is not None:
+        if len(shape) == 4:
+            yield int(shape[0]), int(shape[0]) * _count_pixels(shape)
+    elif depth < _DEEPEST and _is_list(value):
+        shapes = [_shape_of(one) or () for one in value]
+        if all(len(one) == 3 for one in shapes):
+            yield len(shapes), sum(map(_count_pixels, shapes))
+            return
+        single = [_find_image(one) for one in value]
+        known = [one for one in single if one is not None]
+        if len(known) == len(value):
+            yield len(known), sum(map(_count_pixels, known))
+        else:
+            for one in value:
+                yield from _find_images(one, depth + 1)
+    elif depth < _DEEPEST and (named := _name_values(value)):
+        for name in _IMAGES:
+            if name in named:
+                images = [named[name]] if len(_shape_of(named[name]) or ()) == 3 else named[name]
+                for count, pixels in _find_images(images, depth + 1):
+                    yield count, _count_unpadded(named, pixels)
+        for name in named if _is_record(value) else ():
+            yield from _find_images(named[name], depth + 1)
+
+
+def _find_image(sample: Any) -> tuple[int, ...] | None:
+    """The shape of the one image of a sample that nobody collated: a dict, or a tuple that begins with it."""
+    named = _name_values(sample)
+    if named is None and _is_list(sample):
+        named = {_IMAGES[0]: sample[0]}
+    for name in _IMAGES:
+        shape = _shape_of(named[name]) if named and name in named else None
+        if shape is not None and len(shape) == 3:
+            return shape
+    return None
+
+
+def _count_unpadded(named: Mapping[Any, Any], pixels: int) -> int:
+    """Pixels without padding, where that is said: by sizes, or by a mask that the host holds.
+
+    Such masks pad at the right and at the bottom: a row and a column of each tell its image.
+    """
+    sizes = named.get("image_sizes")
+    if _is_list(sizes) and all(len(size) == 2 for size in sizes):
+        return sum(int(height) * int(width) for height, width in sizes)
+    # NestedTensor's says what is padding, transformers' says what is not
+    mask, real = (named.get("mask"), 0) if "tensors" in named else (named.get("pixel_mask"), 1)
+    if len(_shape_of(mask) or ()) != 3 or not getattr(mask, "is_cpu", False):
+        return pixels
+    values = _host_values(mask)
+    rows, columns = values[:, :, 0] == real, values[:, 0, :] == real
+    return int((rows.sum(1) * columns.sum(1)).sum()) if rows[:, 0].all() else pixels
+
+
+def _host_values(tensor: Any) -> Any:
+    """As numpy's, which no profiler sees."""
+    return tensor.detach().numpy()
+
+
+# ---- targets
+
+
+def _read_targets(value: Any, depth: int = 0) -> tuple[int, str] | None:
+    """How many boxes there are and of which images; None where nothing looks like boxes."""
+    if depth > _DEEPEST:
+        return None
+    if (shape := _shape_of(value)) is not None:
+        rows = shape[0] if len(shape) == 2 and shape[1] == _YOLO_ROW else _count_padded(value)
+        return None if rows is None else (int(rows), "")
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return _read_listed(value, depth)
+    named = _name_values(value) or {}
+    boxes = next((named[name] for name in _BOXES if name in named), None)
+    count = _count_boxes(boxes)
+    for name in _INSTANCES if count is None else ():  # classes of their own, as long as there are boxes
+        own = named.get(name, getattr(value, name, None))
+        if isinstance(own, Sized) and not isinstance(own, (list, tuple, Mapping)):
+            count = len(own)
+    if count is not None:
+        return count, _read_id(named.get("image_id"))
+    others = [name for name in named if name not in _TARGETS and _shape_of(named[name]) is None]
+    for name in (*_TARGETS, *(others if _is_record(value) else ())):
+        if name in named and (found := _read_targets(named[name], depth + 1)) is not None:
+            return found
+    return None
+
+
+def _read_listed(values: Sequence[Any], depth: int) -> tuple[int, str] | None:
+    """Of the targets of every image, all together; else of the first of several things that has any."""
+    full = [one for one in values if not isinstance(one, (list, tuple)) or one]
+    found = [_read_targets(one, depth + 1) for one in full]
+    known = [one for one in found if one is not None]
+    if len(known) == len(found) and len({type(one) for one in values}) == 1:
+        ids = " ".join(number for _, number in known if number)
+        return (sum(count for count, _ in known), ids) if known else None
+    return known[0] if known else None
+
+
+def _count_boxes(boxes: Any) -> int | None:
+    """Rows of a tensor, of lists of them, of a padded tensor, of a class of somebody's own."""
+    if (shape := _shape_of(boxes)) is not None:
+        return int(shape[0]) if len(shape) == 2 else _count_padded(boxes)
+    if isinstance(boxes, (list, tuple)):
+        if boxes and all(isinstance(number, (int, float)) for number in boxes):
+            return 1
+        counts = [_count_boxes(one) for one in boxes]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+    return len(boxes) if isinstance(boxes, Sized) else None
+
+
+def _count_padded(boxes: Any) -> int | None:
+    """Of a host's tensor of images, boxes, and four numbers and perhaps a class.
+
+    Rows that are not filled with one number, as padding is.
+    """
+    shape = _shape_of(boxes) or ()
+    if len(shape) != 3 or shape[-1] not in (4, 5) or not getattr(boxes, "is_cpu", False):
+        return None
+    values = _host_values(boxes)
+    return int((values.max(-1) != values.min(-1)).sum())
+
+
+def _read_id(value: Any) -> str:
+    """One number; on a device it would have to be waited for."""
+    if not isinstance(value, int) and not (getattr(value, "is_cpu", False) and value.numel() == 1):
+        return ""
+    return str(int(value))

@@ -128,7 +128,10 @@ def _tell_what_ran(data: ReportData) -> str:
 def _tell_setting(data: ReportData) -> str:
     summary = data.summary
     weights, about = data.run.info.get("weights") or {}, data.run.info.get("data") or {}
-    parts = [summary.device, f"batch {summary.batch_size}" if summary.batch_size else None, summary.precision]
+    batch = f"batch {summary.batch_size}" if summary.batch_size else None
+    if batch is not None and summary.accumulated is not None:
+        batch = f"{summary.accumulated.per_step:.3g} x {batch}"
+    parts = [summary.device, batch, summary.precision]
     parts.append(f"level {summary.level}" if summary.level else None)
     if summary.ranks is not None:
         parts.append(f"{summary.ranks.count or len(summary.ranks.rows)} ranks")
@@ -174,7 +177,10 @@ def _headline_figures(summary: RunSummary) -> Iterator[HeadlineFigure]:
         if value is not None:
             yield HeadlineFigure(name, f"{value:.3f}")
     if summary.images_per_s is not None:
-        yield HeadlineFigure("speed", f"{number(summary.images_per_s)} images/s")
+        detail = ""
+        if summary.ranks is not None and summary.ranks.rows[0].images_per_s is not None:
+            detail = f"({number(summary.ranks.rows[0].images_per_s)} of rank 0)"
+        yield HeadlineFigure("speed", f"{number(summary.images_per_s)} images/s", detail)
     yield from _peak_figure(summary)
     if summary.clocks.clock == "device" and summary.clocks.device_step_ms is not None:
         yield HeadlineFigure("device step", with_unit(summary.clocks.device_step_ms, "ms"))

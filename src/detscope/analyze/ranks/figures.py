@@ -219,6 +219,7 @@ def rank_figures(
             )
         inside = content.filter(pl.col("rank") == rank)
         mean_ms = whole / len(walls) if walls else None
+        images = mean(inside["images"].drop_nulls())
         rows.append(
             RankFigures(
                 rank=rank,
@@ -233,7 +234,8 @@ def rank_figures(
                 exposed_ms=times.per_step_ms(times.exposed_ns),
                 hidden_share=times.hidden_share,
                 wait_for_others_ms=times.per_step_ms(times.waited_ns),
-                images_per_step=mean(inside["images"].drop_nulls()),
+                images_per_step=images,
+                images_per_s=images / middle * 1e3 if images is not None and middle else None,
                 boxes_per_step=mean(inside["boxes"].drop_nulls()),
                 pixels_per_step=mean(inside["pixels"].drop_nulls()),
                 proposals_per_step=mean(inside["proposals"].drop_nulls()),

@@ -49,6 +49,7 @@ class RankFigures(Figure, frozen=True, kw_only=True):
     hidden_share: float | None = None  # of the communication
     wait_for_others_ms: float | None = None  # of the exposed, before the last rank came
     images_per_step: float | None = None  # mean
+    images_per_s: float | None = None  # its own images over its own median step
     boxes_per_step: float | None = None  # mean, annotated
     pixels_per_step: float | None = None  # mean
     proposals_per_step: float | None = None  # mean

@@ -30,6 +30,29 @@ class LossFigures(Figure, frozen=True, kw_only=True):
     parts: tuple[LossPart, ...] = ()  # of the last
 
 
+class BatchFigures(Figure, frozen=True, kw_only=True):
+    """One of the batches whose gradients a step accumulates."""
+
+    per_step: float  # how many batches
+    images: float | None  # mean, in a batch
+    images_per_step: float | None  # mean, in all its batches
+    ms: float | None  # the median step over its batches
+
+
+def batch_figures(
+    per_step: float | None, images_per_step: float | None, step_ms: float | None
+) -> BatchFigures | None:
+    """Per batch beside per step; None where a step is one batch."""
+    if per_step is None or per_step <= 1:
+        return None
+    return BatchFigures(
+        per_step=per_step,
+        images=None if images_per_step is None else images_per_step / per_step,
+        images_per_step=images_per_step,
+        ms=None if step_ms is None else step_ms / per_step,
+    )
+
+
 def content_figures(content: pl.DataFrame, steps: list[int]) -> ContentFigures:
     """Per image, over the measured steps; None where it was not recorded."""
     chosen = content.filter(pl.col("step").is_in(steps))

@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, dataloader, get_worker_info
 from torch.utils.data._utils import fetch
 
 from detscope import marks
-from detscope.record.content import BatchContent, describe_foreign_batch
+from detscope.record.content import BatchContent, describe_batch
 from detscope.record.foreign import Patches, frames_above
 from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, count_tensors
 from detscope.record.script.endings import forget_own_frames
+from detscope.record.script.fetched import FetchedBatches
 from detscope.record.script.pacing import StepEnd
 from detscope.record.steps.nodes import PHASES
 from detscope.record.transforms.timer import find_timer
@@ -183,6 +184,7 @@ class _LoaderPass:
     def __init__(self, loader: Any) -> None:
         self.loader = id(loader)
         self.taken = self.length = 0
+        self.fetched = FetchedBatches()
         # its constructor is running: an iterator that is made there begins no pass yet
         self.made_ahead = any(
             frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is loader
@@ -205,7 +207,9 @@ class StepBatches:
 
     def __init__(self, tracker: ScriptTracker) -> None:
         self._tracker = tracker
-        self.contents: list[BatchContent] = []  # of the step's batches that came from loaders
+        self.from_loaders: list[FetchedBatches] = []  # passes that gave batches in this step
+        self._unknown = FetchedBatches()  # of iterators that were made before we listened
+        self._latest = self._unknown  # that gave a batch
         self.timings: list[tuple[BatchTiming, int]] = []  # and the loop's waiting; -1: not got yet
         self.arguments: list[BatchContent] = []  # of models, where no loader tells
         self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
@@ -219,20 +223,27 @@ class StepBatches:
 
     def clear_step(self, ended: StepEnd) -> None:
         """A step has ended, or what counts as none: that does not end the beginning of a pass."""
-        self.contents, self.timings = [], []
+        for fetched in self.from_loaders if ended is StepEnd.DROPPED else ():
+            fetched.drop_unused()
+        self.from_loaders, self.timings = [], []
         self.arguments = self._next_arguments if ended is StepEnd.EARLIER else []
         self._next_arguments = []
         self.fresh_pass = self.fresh_pass and ended is StepEnd.DROPPED
 
-    def add_arguments(self, arguments: tuple[Any, ...]) -> None:
+    def take_contents(self, iterations: int) -> list[BatchContent]:
+        """Of the batches from loaders that a step of so many iterations used."""
+        passes = self.from_loaders or [self._latest]  # all was fetched before: the last of a pass
+        return [content for fetched in passes for content in fetched.take_used(iterations)]
+
+    def add_arguments(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """The first arguments of a step, or of each iteration that it accumulates, where no loader tells."""
         if self._fetcher not in (None, self._tracker.owner):
             self._tracker.recording.note(_ELSEWHERE)
         self._fetcher = None
         pacer = self._tracker.pacer
         known = self._next_arguments if pacer.stepped else self.arguments
-        if not self.contents and (pacer.begins_iteration or not known):
-            known.append(describe_foreign_batch(arguments))
+        if not self.from_loaders and (pacer.begins_iteration or not known):
+            known.append(describe_batch((*arguments, named) if named else arguments))
 
     def ask_iterator(self, loader: Any) -> bool:
         """A loader is asked for its iterator; whether that is to be timed."""
@@ -298,7 +309,10 @@ class StepBatches:
             self.fresh_pass = self.fresh_pass or under_way.begins_again
             under_way.taken += 1
         tracker.pacer.add_batch()
-        self.contents.append(describe_foreign_batch(batch))
+        self._latest = self._unknown if under_way is None else under_way.fetched
+        self._latest.add_batch(describe_batch(batch))
+        if self._latest not in self.from_loaders:
+            self.from_loaders.append(self._latest)
         timing = None
         if self.timings and self.timings[-1][1] < 0:
             timing = self.timings[-1][0]

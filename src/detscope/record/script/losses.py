@@ -66,7 +66,8 @@ class LossKeeper:
     def add_returned(self, label: str, has_parameters: bool, output: Any) -> None:
         """A model or a loss has returned while gradients are on."""
         if isinstance(output, Mapping):
-            for name, value in output.items():
+            nested = [one for one in output.values() if isinstance(one, Mapping)]  # transformers' `loss_dict`
+            for name, value in (pair for one in (output, *nested) for pair in one.items()):
                 if isinstance(name, str) and _is_loss(value):
                     self._add_part(name, value)
         elif not has_parameters and _is_loss(output):

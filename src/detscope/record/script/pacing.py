@@ -43,7 +43,7 @@ class StepPacer:
         self.trained = False  # an optimizer has stepped at some time
         self.stepped: dict[int, int] = {}  # optimizers that stepped since the border
         self.accumulated = 0  # iterations that went backward before the last one
-        self.last_batches = 1  # that the step which ended last accumulated
+        self.last_iterations = 1  # of forward and backward in the step which ended last
         self.skipped = 0  # iterations in training mode that did not go backward
         self.unfinished = 0  # accumulated iterations that no optimizer step followed
         self.steps_in_backward = False  # optimizers step from hooks of gradients, inside of backward
@@ -225,11 +225,9 @@ class StepPacer:
     def _end_step(self, what: StepEnd) -> StepEnd:
         if what is StepEnd.EVALUATION:
             self._evaluated |= self._find_called_roots()
-        iterations = self._iterations_stepped or self._iterations
-        fetched = self._whole.batches
-        self.last_batches = max(self.accumulated + 1, min(iterations, fetched) if fetched else iterations)
+        self.last_iterations = max(self.accumulated + 1, self._iterations_stepped or self._iterations)
         if what is StepEnd.TRAINING:
-            self._most_fetched = max(self._most_fetched, fetched)
+            self._most_fetched = max(self._most_fetched, self._whole.batches)
         self.accumulated = self._iterations = self._iterations_stepped = 0
         self._forward_open = False
         self._whole, self._latest = _EventCounts(), _EventCounts()

@@ -152,7 +152,7 @@ class ScriptTracker(CallState):
             self._mark_beginning(root)
         self._called.add(root)
         if root.has_parameters:
-            self.batches.add_arguments(args)
+            self.batches.add_arguments(args, kwargs)
         output = self._call_forward(recorded, root, module, args, kwargs, trains)
         if gradients:
             self.look_safely(
@@ -178,7 +178,7 @@ class ScriptTracker(CallState):
     def _leave_out_start(self, trains: bool) -> None:
         """Of the first step, what came before its work; without a loader nobody says when that begins."""
         marks, self._beginnings = self._beginnings, None
-        if not marks or self.batches.contents:
+        if not marks or self.batches.from_loaders:
             return
         model = self.roots.choose_model(trains)
         begun = [
@@ -365,16 +365,17 @@ class ScriptTracker(CallState):
         else:
             if self._beginnings is not None:
                 self._leave_out_start(trains)
-            batches = self.batches
+            batches, iterations = self.batches, self.pacer.last_iterations
+            loaded = batches.take_contents(iterations)
             done = FinishedStep(
                 self._start_ns,
                 now_ns,
                 batches.fresh_pass,
-                self.pacer.last_batches,
-                batches.contents or batches.arguments,
+                min(iterations, len(loaded) or iterations),  # a batch may go backward more than once
+                loaded or batches.arguments,
                 [(timing, waited_ns) for timing, waited_ns in batches.timings if waited_ns >= 0],
                 losses,
-                batches.num_workers if batches.contents else None,
+                batches.num_workers if loaded else None,
                 split and split.ends,
             )
             for root in self._called:

@@ -62,6 +62,7 @@ def _ranks_table(ranks: Ranks) -> Table:
     columns += [Column("exposed", "ms"), Column("hidden", "share"), Column("work", "ms")]
     columns += [Column("collectives", "ms", brief=False), Column("waiting for others", "ms", brief=False)]
     columns += [
+        Column("images/s", "number", brief=False),
         Column("boxes per step", "number", brief=False),
         Column("pixels per step", "count", brief=False),
     ]
@@ -72,7 +73,7 @@ def _ranks_table(ranks: Ranks) -> Table:
             [
                 *(_name_rank(row), row.step_ms, *(phases.get(phase) for phase in PHASE_COLOURS)),
                 *(row.exposed_ms, row.hidden_share, row.work_ms, row.communication_ms),
-                *(row.wait_for_others_ms, row.boxes_per_step, row.pixels_per_step),
+                *(row.wait_for_others_ms, row.images_per_s, row.boxes_per_step, row.pixels_per_step),
             ]
         )
     tones: list[Tone] = ["warn" if row.rank == ranks.straggler.rank else "" for row in ranks.rows]

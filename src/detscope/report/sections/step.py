@@ -196,6 +196,11 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
         speed += f", mean {with_unit(step.mean, 'ms')}, over all {step.mean_n} measured"
         speed += "" if recorded_elsewhere else ", bare ones as well"
     yield Fact("speed", speed)
+    if (batch := summary.accumulated) is not None:
+        text = f"{batch.per_step:.3g} per step, {with_unit(batch.ms, 'ms')} each"
+        if batch.images is not None:
+            text += f", {number(batch.images, 1)} images each: {number(batch.images_per_step, 1)} per step"
+        yield Fact("batches", text)
     steady = summary.stability
     yield Fact(
         "steadiness", f"{steady.verdict}: {steady.reason}", "" if steady.verdict == "stable" else "warn"

@@ -235,6 +235,11 @@ def run_script(
         raise error
 
 
+def find_watch() -> Watch | None:
+    """What listens in this process, if anything does."""
+    return _current if _current is not None and _current.is_here else None
+
+
 def watch(
     *,
     level: str = "modules",
@@ -246,8 +251,8 @@ def watch(
 ) -> Watch:
     """Record this script or notebook from here on, as `detscope run` does, until its end or `stop()`."""
     global _current
-    if _current is not None and _current.is_here:
-        return _current  # `detscope run` listens already
+    if (listening := find_watch()) is not None:
+        return listening  # `detscope run` listens already
     name = getattr(sys.modules.get("__main__"), "__file__", None)
     options = make_options(
         out=out,
