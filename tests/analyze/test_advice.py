@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from advised_runs import CALM, advised, summary
 from detscope.analyze.advice import advise_on_time
 from detscope.analyze.advice.case import Advice, AdviceRule, SettingValue
 from detscope.analyze.step.steps import StepFigures
 from detscope.analyze.summary import RunSummary
 from detscope.parts import parts_of
 from made_figures import made_figure
-
-CALM = {"data": 0.01, "transfer": 0.01, "forward": 0.45, "backward": 0.5, "optimizer": 0.02, "other": 0.01}
-
-
-def summary(**changes: Any) -> RunSummary:
-    """A training step of 100 ms in which nothing stands out."""
-    phases = {**CALM, **changes.pop("phases", {})}
-    given = {
-        "verb": "train",
-        "run": "runs/a run",
-        "rerun": "detscope train --config 'runs/a run/config.toml'",
-        "device": "cpu",
-        "precision": "fp32",
-        "batch_size": 2,
-        "step_ms": {"p50": 100.0},
-        "phases": [{"name": name, "share": share} for name, share in phases.items()],
-        "stages": [],
-        "modules": [],
-        "operators": [],
-        "loader": {"num_workers": 2, "capacity_images_per_s": 400.0, "demand_images_per_s": 20.0},
-        "content": {"padding_share": 0.0},
-        **changes,
-    }
-    return made_figure(RunSummary, given)
-
-
-def advised(given: RunSummary, settings: dict[str, Any] | None = None) -> dict[str, Advice]:
-    return {row.rule: row for row in advise_on_time(given, settings)}
 
 
 def module(kind: str, ms: float, path: str = "layer") -> dict[str, Any]:
@@ -278,4 +253,10 @@ def test_the_largest_gain_comes_first_and_every_rule_has_a_test() -> None:
     )
     gains = [row.gain_share for row in advise_on_time(given)]
     assert gains == sorted(gains, reverse=True)
-    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 15
+    assert len([rule for rule in parts_of("advice", AdviceRule) if rule.time]) == 22
+
+
+def test_every_rule_about_time_stands_in_the_documentation() -> None:
+    told = (Path(__file__).parents[2] / "docs" / "advice.md").read_text(encoding="utf-8")
+    rules = {rule.name for rule in parts_of("advice", AdviceRule) if rule.time}
+    assert set(re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)) == rules

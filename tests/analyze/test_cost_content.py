@@ -28,7 +28,7 @@ def test_noise_lowers_what_is_explained_and_the_interval_holds_the_truth():
     ("pairs", "why"),
     [
         ([], "detections are not known for this model"),
-        ([(1, 2), (2, 3)], "2 images; 3 are the least for a slope"),
+        ([(1, 2), (2, 3)], "2 samples; 3 are the least for a slope"),
         ([(7, 1), (7, 2), (7, 3)], "no variation: always 7 detections"),
     ],
 )

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from detscope.analyze.summary import summarize
 from detscope.record.content import BatchContent, add_contents, describe_batch
+from detscope.record.recorder import Recorder
 
 HIGH, WIDE = 8, 6
 STACKED = torch.zeros(2, 3, HIGH, WIDE)
@@ -121,8 +123,23 @@ def test_padding_is_no_pixels_where_the_host_knows_it() -> None:
     assert describe_batch((NestedTensor(STACKED, padding), TARGETS)).pixels == 4 * 3 + 8 * 2
     masked = {"pixel_values": STACKED, "pixel_mask": (~padding).long(), "labels": HF_LABELS}
     assert describe_batch(masked).pixels == 4 * 3 + 8 * 2
+    assert describe_batch(masked).padded_pixels == 2 * HIGH * WIDE
     elsewhere = {**masked, "pixel_mask": padding.to("meta")}
     assert describe_batch(elsewhere).pixels == 2 * HIGH * WIDE
+    assert describe_batch(elsewhere).padded_pixels is None
+
+
+def test_the_share_of_padding_and_the_one_size_of_the_input_are_figures_of_a_run(tmp_path) -> None:
+    mask = torch.zeros(2, HIGH, WIDE, dtype=torch.long)
+    mask[0, :4, :3] = mask[1, :8, :2] = 1
+    batch = {"pixel_values": STACKED, "pixel_mask": mask, "labels": HF_LABELS}
+    model = torch.nn.Conv2d(3, 1, 1)
+    with Recorder(model, out=tmp_path, warmup_steps=0, telemetry_hz=0) as recorder:
+        for images in recorder.steps([batch] * 4):
+            model(images["pixel_values"]).sum().backward()
+    found = summarize(recorder.run).content
+    assert found.padding_share == pytest.approx(1 - (4 * 3 + 8 * 2) / (2 * HIGH * WIDE))
+    assert found.input_sizes == 1
 
 
 def test_nothing_on_a_device_is_read() -> None:

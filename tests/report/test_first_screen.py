@@ -193,7 +193,9 @@ def test_other_processes_are_named_where_they_used_the_cores() -> None:
 def test_without_meters_the_cause_is_not_known_and_that_is_said() -> None:
     assert trust_of(telemetry=[]).cause == "cause not known: nobody sampled what else the machine did"
     quiet = [{**BUSY[0], "mean": 51.0}, *BUSY[1:]]
-    assert trust_of(telemetry=quiet).cause == "cause not known: other processes used only 1 % of the cores"
+    assert trust_of(telemetry=quiet).cause == "cause not known (other processes used 1 % of the cores)"
+    alone = [{**BUSY[0], "mean": 50.0}, *BUSY[1:]]
+    assert trust_of(telemetry=alone).cause == "cause not known (other processes hardly ran)"
 
 
 def test_a_throttled_device_is_a_cause_and_an_idle_one_is_none() -> None:

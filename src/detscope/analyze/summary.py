@@ -40,7 +40,7 @@ from detscope.analyze.step.content import (
     images_per_step,
     loss_figures,
 )
-from detscope.analyze.step.cost_content import ContentCost, cost_against_content
+from detscope.analyze.step.cost_content import ContentCost, cost_against_content, matching_against_boxes
 from detscope.analyze.step.inference import (
     DetectionCounts,
     count_detections,
@@ -109,6 +109,19 @@ class ModelFacts(Figure, frozen=True, kw_only=True):
     family: str | None = None  # of detectors
     source: str | None = None  # tiny, torchvision, script, ...
     parameters: int | None = None  # numbers that are trained or fixed
+    tensors: int | None = None  # parameters and buffers of floating point: what an average of weights keeps
+    one_to_one_head: bool | None = None  # whether it has a head that needs no suppression of boxes
+
+
+class OptimizerFacts(Figure, frozen=True, kw_only=True):
+    """An optimizer that stepped, as its groups were then."""
+
+    name: str | None = None  # of its class
+    groups: int | None = None  # of parameters
+    different_groups: int | None = None  # of these, by their settings
+    tensors: int | None = None  # in all groups
+    parameters: int | None = None  # numbers in these
+    way: str | None = None  # fused, foreach, or loop: tensor by tensor; None where it does not tell
 
 
 class WeightFacts(Figure, frozen=True, kw_only=True):
@@ -193,6 +206,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     reason: str | None  # why it is not ok
     verdict: str  # what limits it, in a sentence
     model: ModelFacts | None
+    optimizers: tuple[OptimizerFacts, ...] = ()  # that stepped
     weights: WeightFacts | None
     data: DataFacts | None
     device: str | None  # as torch or the recorded file calls it
@@ -219,7 +233,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     operators: list[OperatorFigures]
     roofline: Roofline
     content: ContentFigures
-    cost_against_content: tuple[ContentCost, ...] = ()  # of an inference, by stage
+    cost_against_content: tuple[ContentCost, ...] = ()  # by stage; of a training, of its matching
     loss: LossFigures | None
     loader: LoaderFigures
     overhead_ratio: OwnCost
@@ -295,6 +309,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         reason=info.get("reason"),
         verdict=training_verdict(step_ms, phases, parts.stages, loader, parts.clocks),
         model=_read_facts(info.get("model"), ModelFacts),
+        optimizers=msgspec.convert(info.get("optimizers") or [], tuple[OptimizerFacts, ...]),
         weights=_read_facts(info.get("weights"), WeightFacts),
         data=_read_facts(info.get("data"), DataFacts),
         device=info.get("device"),
@@ -325,6 +340,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         operators=operator_figures(tables("ops"), operators.get("steps", 1)),
         roofline=roofline,
         content=content_figures(content, typical.measured),
+        cost_against_content=matching_against_boxes(tables("spans"), content, typical.steps),
         loss=loss_figures(tables("losses")),
         loader=loader,
         overhead_ratio=measure_own_cost(steps, content, tables("loader"), device=times.marks),

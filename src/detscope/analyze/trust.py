@@ -10,6 +10,7 @@ from detscope.analyze.stats import percent
 from detscope.analyze.summary import RunSummary
 
 DISTURBING_SHARE = 0.10  # of all cores: from here on other processes are named as the cause
+HARDLY_ANY = 0.01  # of all cores
 THROTTLING_SHARE = 5.0  # per cent of the samples
 # as `processor.py` calls them: an idle GPU and clocks that somebody set are no disturbance
 _HARMLESS = (
@@ -83,4 +84,5 @@ def _find_cause(summary: RunSummary, others: float | None) -> str:
         return " and ".join(causes)
     if others is None:
         return f"{CAUSE_UNKNOWN}: nobody sampled what else the machine did"
-    return f"{CAUSE_UNKNOWN}: other processes used only {percent(others)} of the cores"
+    used = f"used {percent(others)} of the cores" if others >= HARDLY_ANY else "hardly ran"
+    return f"{CAUSE_UNKNOWN} (other processes {used})"

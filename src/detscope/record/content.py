@@ -27,17 +27,18 @@ class BatchContent:
     boxes: int | None = None
     pixels: int | None = None
     image_ids: str = ""
+    padded_pixels: int | None = None  # with their padding, where the batch says what that is
 
 
 def describe_batch(batch: Any) -> BatchContent:
     """Counts of a batch of any trainer, or of a model's arguments."""
     try:
         images = next(_find_images(batch, 0), None)
-        count, pixels = (None, None) if images is None else images
+        count, pixels, padded = (None, None, None) if images is None else images
         boxes, ids = (None, "") if images is None else _read_targets(batch) or (None, "")
     except Exception:  # whatever a stranger's batch does when it is looked at is no matter of the script
         return BatchContent()
-    return BatchContent(count, boxes, pixels, ids)
+    return BatchContent(count, boxes, pixels, ids, padded)
 
 
 def add_contents(contents: Iterable[BatchContent]) -> BatchContent:
@@ -51,7 +52,8 @@ def add_contents(contents: Iterable[BatchContent]) -> BatchContent:
         return None if None in values else sum(values)
 
     ids = " ".join(one.image_ids for one in batches if one.image_ids)
-    return BatchContent(add_known("images"), add_known("boxes"), add_known("pixels"), ids)
+    counts = add_known("images"), add_known("boxes"), add_known("pixels")
+    return BatchContent(*counts, ids, add_known("padded_pixels"))
 
 
 def _name_values(value: Any) -> Mapping[Any, Any] | None:
@@ -87,21 +89,21 @@ def _count_pixels(shape: tuple[int, ...]) -> int:
 # ---- images
 
 
-def _find_images(value: Any, depth: int) -> Iterator[tuple[int, int]]:
-    """How many images and pixels, of what looks most like images first."""
+def _find_images(value: Any, depth: int) -> Iterator[tuple[int, int, int | None]]:
+    """How many images and pixels, and with padding, of what looks most like images first."""
     shape = _shape_of(value)
     if shape is not None:
         if len(shape) == 4:
-            yield int(shape[0]), int(shape[0]) * _count_pixels(shape)
+            yield int(shape[0]), int(shape[0]) * _count_pixels(shape), None
     elif depth < _DEEPEST and _is_list(value):
         shapes = [_shape_of(one) or () for one in value]
         if all(len(one) == 3 for one in shapes):
-            yield len(shapes), sum(map(_count_pixels, shapes))
+            yield len(shapes), sum(map(_count_pixels, shapes)), None
             return
         single = [_find_image(one) for one in value]
         known = [one for one in single if one is not None]
         if len(known) == len(value):
-            yield len(known), sum(map(_count_pixels, known))
+            yield len(known), sum(map(_count_pixels, known)), None
         else:
             for one in value:
                 yield from _find_images(one, depth + 1)
@@ -109,8 +111,9 @@ def _find_images(value: Any, depth: int) -> Iterator[tuple[int, int]]:
         for name in _IMAGES:
             if name in named:
                 images = [named[name]] if len(_shape_of(named[name]) or ()) == 3 else named[name]
-                for count, pixels in _find_images(images, depth + 1):
-                    yield count, _count_unpadded(named, pixels)
+                for count, pixels, padded in _find_images(images, depth + 1):
+                    own = _count_unpadded(named)
+                    yield (count, pixels, padded) if own is None else (count, own, pixels)
         for name in named if _is_record(value) else ():
             yield from _find_images(named[name], depth + 1)
 
@@ -127,7 +130,7 @@ def _find_image(sample: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _count_unpadded(named: Mapping[Any, Any], pixels: int) -> int:
+def _count_unpadded(named: Mapping[Any, Any]) -> int | None:
     """Pixels without padding, where that is said: by sizes, or by a mask that the host holds.
 
     Such masks pad at the right and at the bottom: a row and a column of each tell its image.
@@ -138,10 +141,10 @@ def _count_unpadded(named: Mapping[Any, Any], pixels: int) -> int:
     # NestedTensor's says what is padding, transformers' says what is not
     mask, real = (named.get("mask"), 0) if "tensors" in named else (named.get("pixel_mask"), 1)
     if len(_shape_of(mask) or ()) != 3 or not getattr(mask, "is_cpu", False):
-        return pixels
+        return None
     values = _host_values(mask)
     rows, columns = values[:, :, 0] == real, values[:, 0, :] == real
-    return int((rows.sum(1) * columns.sum(1)).sum()) if rows[:, 0].all() else pixels
+    return int((rows.sum(1) * columns.sum(1)).sum()) if rows[:, 0].all() else None
 
 
 def _host_values(tensor: Any) -> Any:

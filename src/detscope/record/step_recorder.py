@@ -48,6 +48,7 @@ from detscope.record.operators.profiler import (
     OperatorWindow,
     inside_compiled_code,
 )
+from detscope.record.optimizer_facts import describe_optimizer, describe_tensors
 from detscope.record.steps.device_tables import DeviceTables, describe_clock
 from detscope.record.steps.events import (
     ENTER,
@@ -117,6 +118,7 @@ class StepRecorder:
             "model": {"name": name, "parameters": sum(p.numel() for p in model.parameters())},
             **(info or {}),
         }
+        known["model"] = {**known["model"], **describe_tensors(model)}
         self._run = (Path(out), verb, name, known, config_toml)
         self._telemetry_hz = telemetry_hz
         self.nodes = NodeTable()
@@ -136,6 +138,7 @@ class StepRecorder:
             warmup_steps, bare_every, operators, memory_steps=blocks, settles=settles, seed=seed
         )
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
+        known["optimizers"] = [describe_optimizer(one) for one in given]
         self.optimizers: WeakObjects[torch.optim.Optimizer] = WeakObjects(given)
         self.parts = NamedParts(self.nodes, self.borders)
         self._phases = self.make_phases(model)

@@ -24,6 +24,19 @@ class ModelInfo(TypedDict, total=False):
     family: str | None
     source: str | None
     parameters: Count | None
+    tensors: Count | None
+    one_to_one_head: bool | None
+
+
+class OptimizerInfo(TypedDict, total=False):
+    """An optimizer that stepped: how its parameters are grouped, and how it goes over them."""
+
+    name: str | None
+    groups: Count | None
+    different_groups: Count | None
+    tensors: Count | None
+    parameters: Count | None
+    way: str | None
 
 
 class WeightsInfo(TypedDict, total=False):
@@ -402,6 +415,7 @@ class RunInfo(TypedDict, total=False):
     notes: Texts | None
     cannot_tell: Texts | None
     model: ModelInfo | None
+    optimizers: list[OptimizerInfo] | None
     weights: WeightsInfo | None
     data: DataInfo | None
     settings: dict[str, dict[str, Any] | None] | None

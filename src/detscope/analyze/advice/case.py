@@ -130,13 +130,22 @@ class Case:
         value = (self.settings.get(section) or {}).get(key)
         return default if value is None else value
 
-    def stage_share(self, *names: str) -> float:
-        """Share of the step in stages of these names, parts included, wherever they hang."""
+    def stage_share(self, *names: str, inside: str = "") -> float:
+        """Share of the step in stages of these names, parts included, wherever they hang or `inside` one."""
         chosen = [
-            row for row in self.summary.stages if row.name in names or row.name.rpartition(".")[2] in names
+            row
+            for row in self.summary.stages
+            if (row.name in names or row.name.rpartition(".")[2] in names)
+            and (not inside or inside in row.name.split(".")[:-1])
         ]
         inner = {row.name for row in chosen for other in chosen if row.name.startswith(f"{other.name}.")}
         return sum(row.share for row in chosen if row.name not in inner)
+
+    @cached_property
+    def dense_share(self) -> float:
+        """Share of the step in layers that see whole images; a guess where no stage of theirs is known."""
+        known = self.stage_share("backbone", "fpn", "neck", "encoder", "head")
+        return known or 0.7 * self.busy_share("forward", "backward")
 
     def modules_of_type(self, *parts: str) -> list[ModuleFigures]:
         """Modules whose class name holds one of these words."""

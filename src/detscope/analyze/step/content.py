@@ -8,6 +8,8 @@ from detscope.analyze.curve import RATE, LossPart
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import mean, total
 
+LEAST_STEPS = 3  # that tell whether the network's input has always the same size
+
 
 class ContentFigures(Figure, frozen=True, kw_only=True):
     """What was in an image of the measured steps; None where it was not recorded."""
@@ -17,6 +19,7 @@ class ContentFigures(Figure, frozen=True, kw_only=True):
     sampled_rois_per_image: float | None  # that the heads trained on
     pixels_per_image: float | None  # as it is stored
     padding_share: float | None  # of the pixels in the network's input
+    input_sizes: int | None = None  # of that input, over the steps: 1 where all images are padded to one size
 
 
 class LossFigures(Figure, frozen=True, kw_only=True):
@@ -67,7 +70,14 @@ def content_figures(content: pl.DataFrame, steps: list[int]) -> ContentFigures:
         sampled_rois_per_image=per_image("sampled_rois"),
         pixels_per_image=per_image("pixels"),
         padding_share=1 - total(padding["network_pixels"]) / padded if padded else None,
+        input_sizes=_count_sizes(padding),
     )
+
+
+def _count_sizes(padding: pl.DataFrame) -> int | None:
+    """How many pixels an image is padded to; None where too few steps tell whether that changes."""
+    sizes = padding.filter(pl.col("images") > 0).select(pl.col("padded_pixels") / pl.col("images"))
+    return sizes.n_unique() if sizes.height >= LEAST_STEPS else None
 
 
 def images_per_step(content: pl.DataFrame, steps: list[int]) -> float | None:

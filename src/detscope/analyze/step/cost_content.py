@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+import polars as pl
 
 from detscope.analyze.figure import Clock, Figure
 from detscope.analyze.stats import Interval
@@ -19,6 +20,8 @@ MEASURES = {
     "proposals": (100, "ms per 100 proposals"),
     "pixels": (1_000_000, "ms per megapixel"),
 }
+MATCHING = ("matcher", "assigner")  # stages of a training that grow with the boxes of an image
+BOXES = "boxes per image"
 _NOT_STAGES = ("other", "forward")
 _OF_HOST = ("decode", "whole")
 
@@ -64,6 +67,25 @@ def cost_against_content(
     return result
 
 
+def matching_against_boxes(
+    spans: pl.DataFrame, content: pl.DataFrame, numbers: list[int]
+) -> tuple[ContentCost, ...]:
+    """How long a training's matcher or assigner takes by the boxes of an image; nothing where it has none."""
+    stages = spans.filter(
+        (pl.col("kind") == "stage") & (pl.col("direction") == "forward") & pl.col("step").is_in(numbers)
+    )
+    with_boxes = content.filter((pl.col("images") > 0) & pl.col("boxes").is_not_null())
+    boxes = dict(with_boxes.select("step", pl.col("boxes") / pl.col("images")).iter_rows())
+    found = []
+    for name in MATCHING:
+        own = stages.filter(pl.col("path").str.split(".").list.contains(name))
+        times = own.group_by("step").agg(pl.col("self_ns").sum()).sort("step").iter_rows()
+        pairs = [(boxes[step], ns / 1e6) for step, ns in times if step in boxes]
+        if own.height:
+            found.append(fit_cost(pairs, 10, BOXES, name, "ms per 10 boxes in each image"))
+    return tuple(found)
+
+
 def fit_cost(
     pairs: Sequence[tuple[float, float]], per: float, measure: str, stage: str = "step", unit: str = ""
 ) -> ContentCost:
@@ -73,7 +95,7 @@ def fit_cost(
     if not pairs:
         why = f"{measure} are not known for this model"
     elif count < LEAST_IMAGES:
-        why = f"{count} images; {LEAST_IMAGES} are the least for a slope"
+        why = f"{count} samples; {LEAST_IMAGES} are the least for a slope"
     elif len({content for content, _ in pairs}) == 1:
         why = f"no variation: always {pairs[0][0]:,.0f} {measure}"
     if why is not None:

@@ -136,7 +136,7 @@ def describe_script(
     return {
         "roots": recording.roots.describe_roots(recording.model),
         "parts": {"training": training.describe_part(), "evaluation": evaluation.describe_part()},
-        "optimizers": recording.optimizer_names,
+        "optimizers": [facts["name"] for facts in recording.optimizer_facts],
         "optimizer_steps": recording.optimizer_steps,
         "optimizer_steps_skipped": recording.optimizer_steps_skipped,
         "batches_per_step": training.batches / training.steps if training.steps else None,

@@ -18,6 +18,7 @@ from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
 from detscope.record.model.calls import CallListener
 from detscope.record.model.named_parts import LOSS, NamedParts
+from detscope.record.optimizer_facts import describe_optimizer
 from detscope.record.script.closing import (
     COMPILED,
     NEW_MODULES,
@@ -145,7 +146,7 @@ class ScriptRecording:
         self.model: RootModel | None = None  # the one that is taken apart
         self._notes: list[str] = []
         self._optimizers: WeakObjects[Any] = WeakObjects()
-        self.optimizer_names: list[str] = []  # classes of those that stepped
+        self.optimizer_facts: list[dict[str, Any]] = []  # of those that stepped
         self._training_loaders: set[int] = set()
         self._pairs: dict[int, Pair] = {}
         self.failure: Exception | None = None  # what ended the recording before the script
@@ -241,7 +242,7 @@ class ScriptRecording:
         self.optimizer_steps_skipped += skipped
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
-            self.optimizer_names.append(type(optimizer).__name__)
+            self.optimizer_facts.append(describe_optimizer(optimizer))
             if self._recorder:
                 self._recorder.optimizers.add(optimizer)
 
@@ -430,6 +431,7 @@ class ScriptRecording:
         facts: dict[str, Any] = {"name": self._options.script, "exit_code": code}
         facts |= {"command": list(self._options.command), "folder": self._options.folder}
         info["script"] = facts | describe_script(self, pacer, other)
+        info["optimizers"] = self.optimizer_facts
         info["precision"] = self.precision
         per_batch = info["script"]["batches_per_step"] or 1
         info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)

@@ -12,6 +12,7 @@ from torch import nn
 
 from detscope.record.foreign import frames_above
 from detscope.record.model.borders import tensors_in
+from detscope.record.optimizer_facts import describe_tensors
 from detscope.zoo.contract import Observer, Stage
 
 # wrappers that add nothing of their own to a model, and where they keep it
@@ -191,7 +192,8 @@ class ModelParts:
     def describe_model(self, model: nn.Module, name: str) -> dict[str, Any]:
         """For `run.json`."""
         parameters = sum(p.numel() for p in model.parameters())
-        return {"name": name, "family": self.family, "source": "script", "parameters": parameters}
+        facts = {"name": name, "family": self.family, "source": "script", "parameters": parameters}
+        return facts | describe_tensors(model)
 
 
 NO_PARTS = ModelParts("user", (), ())

@@ -66,7 +66,10 @@ class OpenStep:
     def content_row(self) -> tuple[Any, ...]:
         """Its row of the table `content`."""
         content = self.content
-        counts = [self.counts.get(name) for name in _COUNTS]
+        told = self.counts
+        if content.padded_pixels is not None and content.pixels is not None:
+            told = {"network_pixels": content.pixels, "padded_pixels": content.padded_pixels, **told}
+        counts = [told.get(name) for name in _COUNTS]
         found = (content.images, content.boxes, content.pixels, *counts)
         return (self.index, *found, self.pause_ns, self.first_of_epoch, content.image_ids)
 

@@ -9,7 +9,7 @@ import polars as pl
 from detscope.analyze.drawing import ReportData, binned_steps, thinned
 from detscope.analyze.step.beside import StepPart
 from detscope.analyze.step.steps import Outlier, PhaseFigures
-from detscope.analyze.summary import RunSummary
+from detscope.analyze.summary import OptimizerFacts, RunSummary
 from detscope.report.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, RED, one_bar
 from detscope.report.figures import CANNOT_TELL, interval, number, percent, with_unit
 from detscope.report.model import (
@@ -37,6 +37,7 @@ _TWO_CLOCKS = (
     "The device has a clock of its own: its phases add up to its step, work and idle time; `data` is the time"
     " in which it stood idle while the host waited for a batch."
 )
+_WAYS = {"fused": "fused", "foreach": "all tensors of a group at once", "loop": "tensor by tensor"}
 _MODES = (
     ("warmup", "warm-up", GREY, "cross"),
     ("recorded", "recorded", BLUE, "circle"),
@@ -219,6 +220,18 @@ def _time_facts(data: ReportData) -> Iterator[Fact]:
     if (attributed := summary.backward_attributed) is not None:
         by = summary.backward_attributed_by
         yield Fact("backward", f"{percent(attributed)} of its time belongs to modules (by {by})")
+    for optimizer in summary.optimizers:
+        if optimizer.groups and optimizer.tensors:
+            yield Fact("optimizer", _tell_optimizer(optimizer))
+
+
+def _tell_optimizer(optimizer: OptimizerFacts) -> str:
+    """`AdamW: 120 tensors in 2 groups, tensor by tensor`."""
+    groups, different = optimizer.groups or 0, optimizer.different_groups
+    text = f"{optimizer.name}: {optimizer.tensors:,} tensors in {groups:,} group{'s' * (groups != 1)}"
+    if different is not None and different < groups:
+        text += f" ({different:,} by their settings)"
+    return f"{text}, {_WAYS[optimizer.way]}" if optimizer.way in _WAYS else text
 
 
 def _steps_chart(data: ReportData) -> Chart:

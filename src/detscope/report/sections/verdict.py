@@ -27,7 +27,7 @@ def section(data: ReportData) -> Section:
     findings = [
         Finding(
             row.title,
-            f"{row.evidence} In the code: {row.how}." if row.how and row.command else row.evidence,
+            f"{row.evidence} {_tell_change(row.how)}." if row.how and row.command else row.evidence,
             _gain_words(row.gain_share, bool(data.summary.step_ms.p50)),
             row.command or row.how,
         )
@@ -36,6 +36,11 @@ def section(data: ReportData) -> Section:
     if findings:
         blocks.append(Findings(findings))
     return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
+
+
+def _tell_change(how: str) -> str:
+    """`In the code: ...`, unless it says itself where."""
+    return how[:1].upper() + how[1:] if how.startswith("in the ") else f"In the code: {how}"
 
 
 def _gain_words(share: float | None, of_step: bool) -> str:

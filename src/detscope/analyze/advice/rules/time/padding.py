@@ -19,7 +19,9 @@ def advise(case: Case) -> Advice | None:
         or case.read_setting("data.group_by_aspect") is True
     ):
         return None
-    dense = case.stage_share("backbone", "fpn", "head") or 0.7 * case.busy_share("forward", "backward")
+    if case.summary.content.input_sizes == 1 and not case.by_settings:
+        return None  # padded to a fixed size: another rule's
+    dense = case.dense_share
     return case.suggest_change(
         "group images by aspect ratio",
         f"{padding:.0%} of the pixels in the network's input are padding; the layers that see whole images"

@@ -25,7 +25,7 @@ def advise(case: Case) -> Advice | None:
     images = demand * case.step_ms * (1 - wait) / 1e3
     wait_after_ms = max(0.0, images / (each * wanted) * 1e3 - case.step_ms * (1 - wait))
     gain = wait - wait_after_ms / case.step_ms
-    now = "the loop itself loads" if workers == 0 else f"{workers} workers deliver"
+    now = {0: "the loop itself loads", 1: "1 worker delivers"}.get(workers, f"{workers} workers deliver")
     return case.suggest_change(
         f"{wanted} loader workers instead of {workers}",
         f"The loop waits for data {wait:.0%} of the step: {now} {capacity:.1f} images/s,"

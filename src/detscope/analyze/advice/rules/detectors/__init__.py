@@ -1,0 +1,1 @@
+"""What detectors and their trainers do around the network: matching, losses, averages, images, NMS."""
