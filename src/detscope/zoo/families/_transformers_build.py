@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 NETWORK = "network."  # where the model of transformers is in ours
-_DETECTOR = "detscope.zoo.transformers_detector:TransformersDetector"
+DETECTOR = "detscope.zoo.transformers_detector:TransformersDetector"
 DETECTOR_STAGES = name_stages(
     ("preprocess", "preprocess()"),
     ("loss", "name_losses()"),
@@ -66,7 +66,7 @@ class TransformersFamily(Family):
 
     variants: Mapping[str, Variant]  # by card
     size_step: int = 1  # image sizes are multiples of it
-    detector_class: str = _DETECTOR
+    detector_classes: tuple[str, ...] = (DETECTOR,)  # a family adds those of transformers
     stages: tuple[Stage, ...] = DETECTOR_STAGES
     observers: tuple[Observer, ...] = (
         Observer("preprocess()", count_pixels),
@@ -75,7 +75,9 @@ class TransformersFamily(Family):
 
     def is_member(self, module: nn.Module) -> bool:
         """All families share our detector: the class of its network decides."""
-        network = type(getattr(module, "network", module)).__name__
+        if type(module).__name__ != DETECTOR.partition(":")[2]:
+            return True
+        network = type(module.network).__name__
         return any(variant.network == network for variant in self.variants.values())
 
     def build_model(self, card: ModelCard, options: BuildOptions) -> BuiltModel:
@@ -130,7 +132,7 @@ def make_network(variant: Variant, classes: int) -> nn.Module:
 
 def free_backbone(module: nn.Module) -> bool:
     """Let all layers train, with batch norm that follows the data: nothing is there yet to be kept."""
-    from torch import Tensor, nn
+    from torch import nn
 
     for path, parameter in module.named_parameters():
         if ".backbone." in path:
