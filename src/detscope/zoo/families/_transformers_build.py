@@ -23,8 +23,10 @@ DETECTOR_STAGES = name_stages(
     ("postprocess.top_k", "pick_best()"),
 )
 _FROM_SCRATCH = "trained from scratch: all backbone layers train, with live batch norm"
+_SAME_LOAD = "what is found means nothing, the network's load is that of a trained model"
 _NOTE = "weights are random or from a file: nothing is fetched from a hub"
-_TINY_NOTE = "built by transformers"
+_TINY_SAME_LOAD = "what is found means nothing, the network's load is that of a trained model"
+_NOTE = "built by transformers"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Framing:
     sees_mask: bool = True  # of padding; one that does not has boxes relative to the padded batch
     first_class: int = 0  # what its class 0 is called here: 0 is background, which it has a place for, or 1
     has_no_object: bool = False  # a softmax with "no object" as last class; else a sigmoid per class
+    step: int = 1  # sizes are multiples of it
+    smallest: int = 32  # size; a smaller one has fewer places than there are queries to select
 
     def fit_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of an image in the batch."""
@@ -65,7 +69,6 @@ class TransformersFamily(Family):
     """A family whose networks transformers builds, each in a detector of ours."""
 
     variants: Mapping[str, Variant]  # by card
-    size_step: int = 1  # image sizes are multiples of it
     detector_classes: tuple[str, ...] = (DETECTOR,)  # a family adds those of transformers
     stages: tuple[Stage, ...] = DETECTOR_STAGES
     observers: tuple[Observer, ...] = (
@@ -87,6 +90,9 @@ class TransformersFamily(Family):
 
         self._check_options(card, options)
         found = find_weights(options, card.name, published=None)
+        if found.state is None:
+            why = "as asked" if options.weights == "none" else "nothing is fetched from a hub"
+            found = replace(found, note=f"random weights ({why}): {_SAME_LOAD}")
         from detscope.zoo.transformers_detector import TransformersDetector  # slow
 
         variant = self.variants[card.name]
@@ -114,10 +120,17 @@ class TransformersFamily(Family):
                 f"COCO weights of {card.name} are on a hub, and nothing is fetched from one",
                 "use --weights none, or the path of a model.safetensors you have",
             )
-        size, step = options.image_size, self.size_step
-        if size is not None and size % step:
-            nearest = max(1, round(size / step)) * step
-            raise UsageError(f"image_size = {size}: {card.name} needs a multiple of {step}", f"try {nearest}")
+        size, framing = options.image_size, self.variants[card.name].framing
+        if size is not None and size < framing.smallest:
+            raise UsageError(
+                f"image_size = {size}: {card.name} works from {framing.smallest} pixels on",
+                f"use {framing.smallest} or more",
+            )
+        if size is not None and size % framing.step:
+            nearest = max(1, round(size / framing.step)) * framing.step
+            raise UsageError(
+                f"image_size = {size}: {card.name} needs a multiple of {framing.step}", f"try {nearest}"
+            )
 
 
 def make_network(variant: Variant, classes: int) -> nn.Module:

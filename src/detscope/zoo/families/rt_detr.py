@@ -13,8 +13,8 @@ from detscope.zoo.families._transformers_build import (
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
 _TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
-_FRAMING = Framing(640, normalised=False, first_class=1)
-_TINY_FRAMING = Framing(128, normalised=False, first_class=1)
+_FRAMING = Framing(640, normalised=False, first_class=1, step=32, smallest=128)
+_TINY_FRAMING = Framing(128, normalised=False, first_class=1, step=32, smallest=64)
 _R18 = {
     "backbone_config": {
         "model_type": "rt_detr_resnet",
@@ -65,7 +65,6 @@ PART = TransformersFamily(
         "rtdetrv2_r18": Variant("RTDetrV2ForObjectDetection", _FRAMING, _R18),
         "tiny_rtdetr": Variant("RTDetrForObjectDetection", _TINY_FRAMING, _TINY),
     },
-    size_step=32,
     class_count=81,  # COCO's 80 classes without gaps, and background
     class_heads=(
         "network.class_embed.",
