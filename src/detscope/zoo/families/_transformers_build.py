@@ -25,8 +25,7 @@ DETECTOR_STAGES = name_stages(
 _FROM_SCRATCH = "trained from scratch: all backbone layers train, with live batch norm"
 _SAME_LOAD = "what is found means nothing, the network's load is that of a trained model"
 _NOTE = "weights are random or from a file: nothing is fetched from a hub"
-_TINY_SAME_LOAD = "what is found means nothing, the network's load is that of a trained model"
-_NOTE = "built by transformers"
+_TINY_NOTE = "built by transformers"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Framing:
         if self.longest is None:
             return self.size, self.size
         scale = min(self.size / min(height, width), self.longest / max(height, width))
-        return max(1, round(height * scale)), max(1, round(width * scale))
+        return max(1, int(height * scale)), max(1, int(width * scale))
 
     def with_size(self, size: int) -> Framing:
         """The same for another size; the longer side keeps its ratio to it."""
@@ -108,8 +107,9 @@ class TransformersFamily(Family):
             named = (key if key.startswith(NETWORK) else NETWORK + key for key in state)
             found = replace(found, state=dict(zip(named, state.values(), strict=True)))
         # frozen batch norm keeps no counters: a file without them was made by a model with frozen norms
-        is_scratch = state is None or any(key.endswith("num_batches_tracked") for key in state)
-        notes = (_FROM_SCRATCH,) if is_scratch and free_backbone(module) and state is None else ()
+        backbone = [key for key in state or () if ".backbone." in key]
+        is_free = state is None or any(key.endswith("num_batches_tracked") for key in backbone)
+        notes = (_FROM_SCRATCH,) if is_free and free_backbone(module) and state is None else ()
         return self.describe_model(card, module, load_into(module, found, card.name, self.class_heads), notes)
 
     def _check_options(self, card: ModelCard, options: BuildOptions) -> None:

@@ -18,9 +18,9 @@ _TINY_FRAMING = Framing(128, 160, has_no_object=True)
 _TINY = {
     "backbone_config": {
         "model_type": "resnet",
-        "embedding_size": 16,
-        "hidden_sizes": [16, 32, 64, 128],
-        "depths": [1, 1, 1, 1],
+        "embedding_size": 32,
+        "hidden_sizes": [32, 64, 128],
+        "depths": [1, 1, 1],
         "layer_type": "basic",
         "out_features": ["stage3"],
     },
@@ -40,7 +40,7 @@ PART = TransformersFamily(
     name="detr",
     order=90,
     cards=(hub_card("detr", "detr_r50", 41_577_888, "800-1333", _RECIPE),),
-    tiny=tiny_detr_card("detr", "tiny_detr", 508_186, "128-160", _TINY_RECIPE),
+    tiny=tiny_detr_card("detr", "tiny_detr", 514_026, "128-160", _TINY_RECIPE),
     variants={
         # auxiliary losses as it was trained with; the configuration of the weights leaves them out
         "detr_r50": Variant("DetrForObjectDetection", _FRAMING, {"auxiliary_loss": True}),
