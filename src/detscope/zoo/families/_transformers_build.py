@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from detscope.errors import UsageError
+from detscope.errors import InputError, UsageError
 from detscope.extras import require_package
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe, Stage
 from detscope.zoo.family import Family, count_detections, count_pixels, name_stages
@@ -24,8 +24,9 @@ DETECTOR_STAGES = name_stages(
 )
 _FROM_SCRATCH = "trained from scratch: all backbone layers train, with live batch norm"
 _SAME_LOAD = "what is found means nothing, the network's load is that of a trained model"
-_NOTE = "weights are random or from a file: nothing is fetched from a hub"
-_TINY_NOTE = "built by transformers"
+_NO_HUB = "weights are random or from a file, nothing is fetched from a hub"
+_PRUNED = "prune cuts its backbone alone"
+_NOT_PRUNED = "it cannot be pruned"
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,28 @@ class TransformersFamily(Family):
         # frozen batch norm keeps no counters: a file without them was made by a model with frozen norms
         backbone = [key for key in state or () if ".backbone." in key]
         is_free = state is None or any(key.endswith("num_batches_tracked") for key in backbone)
-        notes = (_FROM_SCRATCH,) if is_free and free_backbone(module) and state is None else ()
+        is_new = is_free and free_backbone(module) and state is None and card is not self.tiny
+        notes = (_FROM_SCRATCH,) if is_new else ()
         return self.describe_model(card, module, load_into(module, found, card.name, self.class_heads), notes)
+
+    def trace_outputs(self, module: Any, images: Tensor) -> list[Tensor]:
+        """Projected feature maps of the backbone: other channels belong to heads of attention."""
+        model = getattr(getattr(module, "network", module), "model", None)
+        names = ("input_projection", "input_proj", "encoder_input_proj")
+        found = next((getattr(model, name) for name in names if hasattr(model, name)), None)
+        if model is None or found is None:
+            raise InputError(
+                f"{type(module).__name__} cannot be pruned: its backbone is a transformer",
+                "of the DETRs, those with a convolutional backbone can be pruned",
+            )
+        from torch import nn
+
+        projections = list(found) if isinstance(found, nn.ModuleList) else [found]
+        features = model.backbone.model(images)
+        maps = list(features.feature_maps if hasattr(features, "feature_maps") else features)
+        maps = maps[-len(projections) :]
+        # a projection more than there are maps makes another level of the last one
+        return [project(maps[min(index, len(maps) - 1)]) for index, project in enumerate(projections)]
 
     def _check_options(self, card: ModelCard, options: BuildOptions) -> None:
         if options.trainable_layers is not None:
@@ -162,13 +183,19 @@ def free_backbone(module: nn.Module) -> bool:
 
 
 def hub_card(
-    family: str, name: str, parameters: int, input_size: str, recipe: Recipe, **more: Any
+    family: str,
+    name: str,
+    parameters: int,
+    input_size: str,
+    recipe: Recipe,
+    *,
+    has_convolutions: bool = True,
 ) -> ModelCard:
     """A model whose weights are on a hub; parameters as it is built here, with batch norm that trains."""
-    more.setdefault("note", _NOTE)
-    return ModelCard(name, family, "transformers", parameters, input_size, "none", recipe=recipe, **more)
+    note = f"{_NO_HUB}; {_PRUNED if has_convolutions else _NOT_PRUNED}"
+    return ModelCard(name, family, "transformers", parameters, input_size, "none", recipe=recipe, note=note)
 
 
 def tiny_detr_card(family: str, name: str, parameters: int, input_size: str, recipe: Recipe) -> ModelCard:
     """The tiny variant of a family."""
-    return ModelCard(name, family, "tiny", parameters, input_size, "none", recipe=recipe, note=_TINY_NOTE)
+    return ModelCard(name, family, "tiny", parameters, input_size, "none", recipe=recipe, note=_PRUNED)

@@ -38,8 +38,8 @@ PART = TransformersFamily(
     name="lw_detr",
     order=94,
     cards=(
-        hub_card("lw_detr", "lwdetr_tiny", 12_052_002, "640", _RECIPE),
-        hub_card("lw_detr", "rfdetr_nano", 30_467_298, "384", _RECIPE),
+        hub_card("lw_detr", "lwdetr_tiny", 12_052_002, "640", _RECIPE, has_convolutions=False),
+        hub_card("lw_detr", "rfdetr_nano", 30_467_298, "384", _RECIPE, has_convolutions=False),
     ),
     # patches of 16 pixels in windows: 4 by 4 of LW-DETR, 2 by 2 of RF-DETR
     variants={
