@@ -23,7 +23,11 @@ class Stage:
     whichever stage is running (`.nms` of proposals and of postprocessing). `target` is one of
     - a module path from the root: `backbone.body`
     - a method of a module: `roi_heads.postprocess_detections()`; of the root: `compute_loss()`
-    - a function of a library: `torchvision.models.detection.roi_heads:fastrcnn_loss`
+    - a function of a library: `torchvision.models.detection.roi_heads:fastrcnn_loss`, wherever a loaded
+      module holds it under this name; heard while a model, or a method of the next kind, runs
+    - a method of any object of a class: `some.library.matcher:Matcher.forward`; heard anywhere in a step,
+      for objects that hang on no model (matchers, losses, averages of weights)
+    A library that is not loaded is not imported: what it holds is then no target of this model.
     """
 
     name: str

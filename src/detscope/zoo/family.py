@@ -6,7 +6,7 @@ A family of ours is a file in `zoo/families/`; one of another package is named b
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,8 @@ class Family:
     observers: tuple[Observer, ...] = ()
     class_heads: tuple[str, ...] = ()  # prefixes of layers whose shape follows the number of classes
     class_count: int = COCO_CLASSES  # of the cards' models, with background
-    detector_class: str = ""  # "package.module:Class": whose objects, in anybody's code, are of this family
+    # "package.module:Class": whose objects, in anybody's code, are of this family
+    detector_classes: tuple[str, ...] = ()
     tracing_size: int | None = 256  # pixels that suffice to see how channels flow; None: the model's own size
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class Family:
         raise NotImplementedError(f"{self.name} does not say how {card.name} is built with {options}")
 
     def is_member(self, module: nn.Module) -> bool:  # noqa: ARG002
-        """Whether an object of `detector_class` is of this family: where two share their class."""
+        """Whether an object of `detector_classes` is of this family: where two share a class."""
         return True
 
     def trace_outputs(self, module: Any, images: Tensor) -> list[Tensor]:  # noqa: ARG002
@@ -109,15 +110,15 @@ UNKNOWN = Family(name="user")  # what can be said of a model nobody described
 
 def has_target(module: nn.Module, target: str) -> bool:
     """Whether a stage's or an observer's target exists on this model."""
-    if ":" in target:
-        library, _, name = target.partition(":")
-        return callable(getattr(importlib.import_module(library), name, None))
+    library, colon, path = target.rpartition(":")
+    found: Any = sys.modules.get(library) if colon else module
+    for part in path.removesuffix("()").split("."):
+        found = getattr(found, part, None)
+    if colon or target.endswith("()"):
+        return callable(found)
     from torch import nn
 
-    found: Any = module
-    for part in target.removesuffix("()").split("."):
-        found = getattr(found, part, None)
-    return callable(found) if target.endswith("()") else isinstance(found, nn.Module)
+    return isinstance(found, nn.Module)
 
 
 def name_stages(*pairs: tuple[str, str]) -> tuple[Stage, ...]:

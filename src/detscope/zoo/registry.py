@@ -29,7 +29,8 @@ def recognise_family(module: nn.Module) -> Family:
     """The family of a model that is already there, whoever built it: by the nearest class that one knows."""
     by_class: dict[str, list[Family]] = {}
     for family in list_families():
-        by_class.setdefault(family.detector_class, []).append(family)
+        for name in family.detector_classes:
+            by_class.setdefault(name, []).append(family)
     for kind in type(module).__mro__:
         for family in by_class.get(f"{kind.__module__}:{kind.__qualname__}", ()):
             if family.is_member(module):

@@ -47,5 +47,5 @@ PART = GridFamily(
         Observer("find_objects()", lambda found: {"detections": sum(len(one["boxes"]) for one in found)}),
     ),
     class_heads=("head.",),
-    detector_class="detscope_gridnet.detector:GridDetector",
+    detector_classes=("detscope_gridnet.detector:GridDetector",),
 )

@@ -9,9 +9,10 @@ untouched.
 A method that is a stage or is counted is a descriptor on its class. Whoever asks for it gets the plain
 method, unless a recorded call is under way in this thread and the object is a recorded one:
 `torch.jit.script` and others that read source between calls find what is always there, copies and replicas
-run plain, and the class is changed once per recording. Functions of a library, and methods that somebody put
-on the instance, have no such place: they are replaced when the outermost recorded call begins and put back
-when it ends.
+run plain, and the class is changed once per recording. A method that is a stage for all objects of its class
+(matchers and losses hang on no model) is heard anywhere in a recorded step of this thread. Functions of a
+library, and methods that somebody put on the instance, have no such place: they are replaced when the
+outermost recorded call begins and put back when it ends.
 """
 
 from __future__ import annotations
@@ -60,29 +61,39 @@ class CallTarget:
 class MethodReplacement:
     """On a class, in the place of a method."""
 
-    def __init__(self, plain: Any, calls: CallState) -> None:
+    def __init__(self, plain: Any, calls: CallState, functions: ReplacedFunctions) -> None:
         self._plain = plain
         self._calls = calls
+        self._functions = functions
         self.targets: dict[int, CallTarget] = {}  # by the object's id
-        targets = self.targets
+        self.of_class: dict[type, CallTarget] = {}  # for all objects of a class
+        find_target = self._find_target
 
         def method(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             bound = plain.__get__(self_, type(self_))
-            target = targets.get(id(self_))
-            return bound(*args, **kwargs) if target is None else target.call_target(bound, args, kwargs)
+            target = find_target(self_, type(self_))
+            return bound(*args, **kwargs) if target is None else target(bound, args, kwargs)
 
         self._method = functools.wraps(plain, updated=())(method)
         functools.update_wrapper(self, plain, updated=())  # type: ignore[arg-type]
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        if is_dynamo_compiling() or owner is None or id(owner) not in self.targets:
-            return self._plain.__get__(owner, kind)
-        if not _recorded_here(self._calls):
+        target = None if is_dynamo_compiling() else self._find_target(owner, kind)
+        if target is None:
             return self._plain.__get__(owner, kind)
         if isinstance(self._plain, (FunctionType, MethodReplacement)):
-            return MethodType(self._method, owner)
-        plain, target = self._plain.__get__(owner, kind), self.targets[id(owner)]
-        return _make_around(plain, target, self._calls)  # a static method or the like
+            return self._plain.__get__(owner, kind) if owner is None else MethodType(self._method, owner)
+        return _make_around(self._plain.__get__(owner, kind), target)  # a static method or the like
+
+    def _find_target(self, owner: Any, kind: type | None) -> Callable[..., Any] | None:
+        """What to do around a call of this object's method, if it is to be heard here and now."""
+        if self.targets and id(owner) in self.targets and _recorded_here(self._calls):
+            return self.targets[id(owner)].call_target
+        if self.of_class and _step_recorded_here(self._calls):
+            for one, target in self.of_class.items():
+                if isinstance(owner, one) or (owner is None and kind is not None and issubclass(kind, one)):
+                    return functools.partial(self._functions.call_with_all, target.call_target)
+        return None
 
 
 class _ReplacedFunction:
@@ -104,7 +115,7 @@ class _ReplacedFunction:
             return
         if plain is not self._plain or target is not self._made_for:  # else made before
             self._plain, self._made_for = plain, target
-            self._stand_in = _make_around(plain, target, self._calls)
+            self._stand_in = _make_around(plain, target.call_target, lambda: _step_recorded_here(self._calls))
         vars(owner)[self._name] = self._stand_in
 
     def take_out(self) -> None:
@@ -113,17 +124,64 @@ class _ReplacedFunction:
             vars(owner)[self._name] = self._plain
 
 
+class ReplacedFunctions:
+    """All of a recording; in their places while something runs that is recorded."""
+
+    def __init__(self, calls: CallState) -> None:
+        self._calls = calls
+        self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
+        self._open = 0
+
+    def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
+        """From now on do this around calls of a function."""
+        made = self._replaced.setdefault((id(owner), name), _ReplacedFunction(owner, name, self._calls))
+        made.target = target
+
+    def hide_targets(self) -> None:
+        """Do nothing around them from now on."""
+        for replaced in self._replaced.values():
+            replaced.target = None
+
+    def remove_all(self) -> None:
+        """Put everything back for good."""
+        for replaced in self._replaced.values():
+            replaced.take_out()
+        self._replaced.clear()
+
+    def call_with_all(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call something with all functions in their places."""
+        self._open += 1
+        if self._open == 1:
+            for replaced in self._replaced.values():
+                replaced.put_in()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._open -= 1
+            if not self._open:
+                for replaced in self._replaced.values():
+                    replaced.take_out()
+
+
 def _recorded_here(calls: CallState) -> bool:
     here = calls.inside and (get_ident() == calls.owner or calls.in_backward)
     return bool(here and is_traced() is None)
 
 
-def _make_around(plain: Callable[..., Any], target: CallTarget, calls: CallState) -> Callable[..., Any]:
+def _step_recorded_here(calls: CallState) -> bool:
+    """Whether a step is recorded in this thread, whatever runs in it."""
+    here = calls.active and (get_ident() == calls.owner or calls.in_backward)
+    return bool(here and is_traced() is None)
+
+
+def _make_around(
+    plain: Callable[..., Any], target: Callable[..., Any], listens: Callable[[], bool] = lambda: True
+) -> Callable[..., Any]:
     @functools.wraps(plain)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not _recorded_here(calls):
+        if is_dynamo_compiling() or not listens():
             return plain(*args, **kwargs)
-        return target.call_target(plain, args, kwargs)
+        return target(plain, args, kwargs)
 
     return function
 
@@ -206,8 +264,7 @@ class ModuleCalls:
         self._call: Callable[..., Any] = nn.Module.__call__
         self._plain: Callable[..., Any] = nn.Module.__call__
         self._methods: dict[tuple[type, str], MethodReplacement] = {}
-        self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
-        self._open = 0
+        self._functions = ReplacedFunctions(self._calls)
         # codes of begins by id; negative: not in one piece, see `BorderWriter.targets`
         self.codes: dict[int, int] = {}
         self.installed = False
@@ -228,33 +285,38 @@ class ModuleCalls:
         """Put everything back for good."""
         self.codes.clear()
         self.hide_targets()
-        for replaced in self._replaced.values():
-            replaced.take_out()
+        self._functions.remove_all()
         self._patches.undo()
         self._methods.clear()
-        self._replaced.clear()
         self.installed = False
 
     def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
-        """From now on do this around calls of a method (or of a function, of its library module)."""
-        classes = (kind for kind in type(owner).__mro__ if name in vars(kind))
-        kind = None if name in vars(owner) else next(classes, None)
+        """From now on do this around calls of a method (or of a function, of its library module).
+
+        The owner of a method is an object or, for all its objects, a class.
+        """
+        of_class = isinstance(owner, type)
+        classes = (kind for kind in (owner if of_class else type(owner)).__mro__ if name in vars(kind))
+        kind = None if name in vars(owner) and not of_class else next(classes, None)
         if kind is None:
-            made = _ReplacedFunction(owner, name, self._calls)
-            self._replaced.setdefault((id(owner), name), made).target = target
+            self._functions.show_target(owner, name, target)
             return
         stand_in = self._methods.get((kind, name))
         if stand_in is None:
-            stand_in = self._methods[kind, name] = MethodReplacement(vars(kind)[name], self._calls)
+            plain = vars(kind)[name]
+            stand_in = self._methods[kind, name] = MethodReplacement(plain, self._calls, self._functions)
             self._patches.put(kind, name, stand_in)
-        stand_in.targets[id(owner)] = target
+        if of_class:
+            stand_in.of_class[owner] = target
+        else:
+            stand_in.targets[id(owner)] = target
 
     def hide_targets(self) -> None:
         """Do nothing around methods and functions from now on."""
         for stand_in in self._methods.values():
             stand_in.targets.clear()
-        for replaced in self._replaced.values():
-            replaced.target = None
+            stand_in.of_class.clear()
+        self._functions.hide_targets()
 
     def forget_object(self, key: int) -> None:
         """An object is gone, and its id may become another's."""
@@ -289,14 +351,4 @@ class ModuleCalls:
             self._alone.release()
 
     def _call_inside(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        self._open += 1
-        if self._open == 1:
-            for replaced in self._replaced.values():
-                replaced.put_in()
-        try:
-            return self._call(module, *args, **kwargs)
-        finally:
-            self._open -= 1
-            if not self._open:
-                for replaced in self._replaced.values():
-                    replaced.take_out()
+        return self._functions.call_with_all(self._call, module, *args, **kwargs)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -18,16 +19,39 @@ from detscope.zoo.contract import Observer, Stage
 
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
-    """What a target names: its kind ("module", "method", "function"), its owner, and its path or name."""
+    """What a target names: its kind ("module", "method", "function"), its owner, and its path or name.
+
+    The owner of a function is its library, that of a method an object or, for all its objects, a class.
+    """
     if ":" in target:
-        library, name = target.split(":", 1)
-        return "function", importlib.import_module(library), name
+        library, path = target.split(":", 1)
+        owner: Any = sys.modules[library]
+        *classes, name = path.split(".")
+        for part in classes:
+            owner = getattr(owner, part)
+        getattr(owner, name)
+        return "method" if classes else "function", owner, name
     if target.endswith("()"):
         path, _, name = target[:-2].rpartition(".")
         owner = root.get_submodule(path)
         getattr(owner, name)
         return "method", owner, name
     return "module", root.get_submodule(target), target
+
+
+def find_holders(owner: Any, name: str) -> list[Any]:
+    """Everybody who holds a function of a library under its name; of other owners, themselves.
+
+    Whoever writes `from library import function` calls it by a name of their own.
+    """
+    if not isinstance(owner, ModuleType):
+        return [owner]
+    function = vars(owner).get(name)
+    loaded = (one for one in list(sys.modules.values()) if isinstance(one, ModuleType))
+    return [
+        owner,
+        *(one for one in loaded if one is not owner and vars(one).get(name) is function is not None),
+    ]
 
 
 def select_modules(root: nn.Module, which: str) -> list[tuple[str, nn.Module]]:
@@ -87,9 +111,11 @@ class ModelProbes:
         self._alive: WeakObjects[nn.Module] = WeakObjects(when_gone=self._forget_module)
         reads: _Reads = {}
         for observer in observers:
-            kind, owner, name = resolve_target(root, observer.target)
-            key = (id(owner), "" if kind == "module" else name)
-            reads.setdefault(key, (owner, []))[1].append(self._make_reader(observer))
+            kind, found, name = resolve_target(root, observer.target)
+            reader = self._make_reader(observer)
+            for owner in find_holders(found, name):
+                key = (id(owner), "" if kind == "module" else name)
+                reads.setdefault(key, (owner, []))[1].append(reader)
         self._add_modules(root, nodes, which, {stage.target: stage.name for stage in stages}, reads)
         self._functions = self._make_function_targets(root, nodes, stages, reads)
 
@@ -127,11 +153,15 @@ class ModelProbes:
         """Owner, name, and what to do around calls with and without modules."""
         wanted: dict[tuple[int, str], tuple[Any, Pair | None]] = {}
         for stage in stages:
-            kind, owner, name = resolve_target(root, stage.target)
-            if kind != "module":
-                path = stage.target if kind == "method" else f"{name}()"
-                number = nodes.add_node(kind, path, kind, stage.name).number
-                wanted[id(owner), name] = (owner, self._borders.border_pair(number))
+            kind, found, name = resolve_target(root, stage.target)
+            if kind == "module":
+                continue
+            library, colon, path = stage.target.rpartition(":")
+            node = nodes.add_node(kind, f"{path}()" if colon else path, kind, stage.name)
+            if node.stage != stage.name:  # another library's of the same name
+                node = nodes.add_node(kind, f"{library}:{path}()", kind, stage.name)
+            for owner in find_holders(found, name):
+                wanted[id(owner), name] = (owner, self._borders.border_pair(node.number))
         for key, (owner, _) in reads.items():
             if key[1]:
                 wanted.setdefault(key, (owner, None))

@@ -167,6 +167,6 @@ PART = EfficientDetFamily(
     ),
     observers=(Observer("preprocess()", count_pixels), Observer("postprocess()", count_detections)),
     class_heads=("model.class_net.predict.",),
-    detector_class="detscope.zoo.families._effdet_module:EfficientDetector",
+    detector_classes=("detscope.zoo.families._effdet_module:EfficientDetector",),
     tracing_size=None,
 )

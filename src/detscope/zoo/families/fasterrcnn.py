@@ -149,5 +149,5 @@ PART = RcnnFamily(
     short_names={"faster-rcnn": "fasterrcnn_resnet50_fpn"},
     stages=STAGES,
     class_heads=BOX_HEADS,
-    detector_class="torchvision.models.detection.faster_rcnn:FasterRCNN",
+    detector_classes=("torchvision.models.detection.faster_rcnn:FasterRCNN",),
 )

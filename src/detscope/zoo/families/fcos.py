@@ -26,5 +26,5 @@ PART = DenseFamily(
     fine_tuning={"fcos_resnet50_fpn": FineTuning(3, True)},
     tiny=tiny_card("fcos", 1_742_122, TINY_RESIZED),
     make_tiny=_make_tiny,
-    detector_class="torchvision.models.detection.fcos:FCOS",
+    detector_classes=("torchvision.models.detection.fcos:FCOS",),
 )

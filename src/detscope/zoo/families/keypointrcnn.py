@@ -65,5 +65,5 @@ PART = rcnn.RcnnFamily(
     stages=(*rcnn.STAGES, *_KEYPOINT_STAGES),
     class_heads=rcnn.BOX_HEADS,
     class_count=2,  # of COCO's classes, people alone have keypoints
-    detector_class="torchvision.models.detection.keypoint_rcnn:KeypointRCNN",
+    detector_classes=("torchvision.models.detection.keypoint_rcnn:KeypointRCNN",),
 )

@@ -53,5 +53,5 @@ PART = rcnn.RcnnFamily(
     short_names={"mask-rcnn": "maskrcnn_resnet50_fpn"},
     stages=(*rcnn.STAGES, *_MASK_STAGES),
     class_heads=(*rcnn.BOX_HEADS, "roi_heads.mask_predictor.mask_fcn_logits."),
-    detector_class="torchvision.models.detection.mask_rcnn:MaskRCNN",
+    detector_classes=("torchvision.models.detection.mask_rcnn:MaskRCNN",),
 )

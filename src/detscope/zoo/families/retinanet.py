@@ -74,5 +74,5 @@ PART = DenseFamily(
     },
     tiny=tiny_card("retinanet", 1_782_065, shared.TINY_RESIZED),
     make_tiny=_make_tiny,
-    detector_class="torchvision.models.detection.retinanet:RetinaNet",
+    detector_classes=("torchvision.models.detection.retinanet:RetinaNet",),
 )

@@ -27,7 +27,7 @@ class SsdFamily(TorchvisionFamily):
         *shared.SINGLE_STAGE,
     )
     class_heads: tuple[str, ...] = ("head.classification_head.module_list.",)
-    detector_class: str = SSD_CLASS
+    detector_classes: tuple[str, ...] = (SSD_CLASS,)
     tracing_size: int | None = None
 
     def is_member(self, module: nn.Module) -> bool:
