@@ -186,7 +186,10 @@ def arrange_stages(
                 share=(forward + backward) / step_ms if step_ms else 0.0,
             )
         )
-    rank = {name: index for index, name in enumerate(order)}
+    rank: dict[str, int] = {}
+    for index, name in enumerate(order):
+        for depth in range(name.count(".") + 1):  # a parent that is its parts alone stands where the first does
+            rank.setdefault(".".join(name.split(".")[: depth + 1]), index)
 
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
         parts = row.name.split(".") if row.name != REST else [row.name]

@@ -26,6 +26,7 @@ _WRAPPERS = {
 _NEARLY_ALL = 0.95
 _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one the model
 _FRAMES = 12  # to look at for somebody who called a model
+_FRAMES_TO_CONSTRUCTOR = 30
 
 
 class RootModel:
@@ -97,6 +98,16 @@ class RootModels:
     def __init__(self) -> None:
         self._roots: dict[int, RootModel] = {}
         self.all: list[RootModel] = []
+
+    def is_tried_out(self, module: nn.Module) -> bool:
+        """Whether a model that is still being made calls this part of it, as YOLOs do for their strides."""
+        known = self._roots.get(id(module))
+        if known is not None and known.module is module:
+            return False
+        return any(
+            frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), nn.Module)
+            for frame in frames_above(sys._getframe(1), _FRAMES_TO_CONSTRUCTOR)
+        )
 
     def find_root(self, module: nn.Module) -> RootModel:
         """The root of this module, made at its first call."""
