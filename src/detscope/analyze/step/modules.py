@@ -188,13 +188,15 @@ def arrange_stages(
         )
     rank: dict[str, int] = {}
     for index, name in enumerate(order):
-        for depth in range(name.count(".") + 1):  # a parent that is its parts alone stands where the first does
+        for depth in range(
+            name.count(".") + 1
+        ):  # a parent that is its parts alone stands where the first does
             rank.setdefault(".".join(name.split(".")[: depth + 1]), index)
 
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
         parts = row.name.split(".") if row.name != REST else [row.name]
         prefixes = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-        return [(rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in prefixes]
+        return [(rank.get(prefix, len(order) + (prefix == REST)), prefix) for prefix in prefixes]
 
     return sorted(rows, key=place_of)  # as a detector passes through them; unknown ones last
 

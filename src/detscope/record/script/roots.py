@@ -121,6 +121,7 @@ class RootModels:
                 frame.f_locals.get("self")
                 for frame in frames_above(sys._getframe(1), _FRAMES)
                 if frame.f_code.co_name == "forward"
+                and (frame.f_back is None or frame.f_back.f_code.co_name != "_call_impl")
             )
             callers = (type(owner).__name__ for owner in owners if isinstance(owner, nn.Module))
             root.called_by = next(callers, None)

@@ -20,9 +20,9 @@ _UTILITIES = "ultralytics.models.utils"
 _LOSSES = name_stages(
     ("denoising", f"{_UTILITIES}.ops:get_cdn_group"),
     ("matcher", f"{_UTILITIES}.ops:HungarianMatcher.forward"),
+    ("matcher.assignment", "ultralytics.utils.ops:linear_sum_assignment"),
     ("matcher.assignment", "scipy.optimize:linear_sum_assignment"),
     ("loss", f"{_UTILITIES}.loss:RTDETRDetectionLoss.forward"),
-    ("loss.main", f"{_UTILITIES}.loss:DETRLoss._get_loss"),
     ("loss.auxiliary", f"{_UTILITIES}.loss:DETRLoss._get_loss_aux"),
     (".class", f"{_UTILITIES}.loss:DETRLoss._get_loss_class"),
     (".box", f"{_UTILITIES}.loss:DETRLoss._get_loss_bbox"),
