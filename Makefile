@@ -10,7 +10,7 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick test-slow test-busy test-torch test-docs pictures lint docs bench bench-predict lock install install-dev browser clean
+.PHONY: help demo test quick test-slow test-busy test-torch test-families test-docs pictures lint docs bench bench-predict lock install install-dev browser clean
 
 help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
@@ -19,6 +19,7 @@ help:
 	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make test-torch TORCH=2.6.0   quick tests and those that use torch, with that torch in .venv-torch-2.6.0'
+	@echo 'make test-families   models of Ultralytics, libreyolo and rfdetr in their own trainers, in .venv-families'
 	@echo 'make test-docs   the commands of README and docs as typed, in order; an hour on two cores'
 	@echo 'make pictures   docs/images and the outputs of the example notebook again, from pages made now'
 	@echo 'make lint    ruff and mypy alone'
@@ -52,6 +53,11 @@ WITH_TORCH := tests/record tests/simulated tests/zoo tests/loops tests/machine \
 test-torch: $(if $(TORCH),install-dev)
 	@[ -n '$(TORCH)' ] || { echo 'error: which torch? hint: make test-torch TORCH=2.6.0' >&2; exit 2; }
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not processes' $(QUICK) $(WITH_TORCH)
+
+# one process at a time: planted sleeps are compared with what was planted
+test-families:
+	@$(MAKE) --no-print-directory VENV=.venv-families .venv-families/.installed-families
+	.venv-families/bin/python -m pytest tests/families
 
 # what needs a GPU or a download says so in its own comment on the page, and is left out by that alone
 test-docs: install-dev
@@ -122,6 +128,16 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(UV_INSTALL) --editable '.[all]' --group dev
 	@touch $@
 
+# torch and transformers as everywhere; of the rest these libraries ask for other versions than constraints.txt names
+$(VENV)/.installed-families: $(VENV)/.uv pyproject.toml constraints.txt requirements-families.txt
+	@echo 'installing the libraries of requirements-families.txt'
+	@awk '/^[^ ]/ {keep = /^(torch|torchvision|transformers|triton|numpy|(nvidia|cuda)-[a-z0-9-]+)==/} keep' \
+		constraints.txt > $(VENV)/constraints.txt
+	@$(SETTINGS_OF_PIP); $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python \
+		--constraints $(VENV)/constraints.txt --build-constraints constraints.txt \
+		--editable '.[torch,predict,tensorboard]' --group dev --requirements requirements-families.txt
+	@touch $@
+
 # The site is made from sources and docstrings as text: it needs neither torch nor the package itself.
 $(VENV)/.installed-docs: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'installing what the site needs'
@@ -156,5 +172,5 @@ lock: $(VENV)/.uv
 	@grep -c '==' constraints.txt | sed 's/$$/ packages pinned in constraints.txt/'
 
 clean:
-	rm -rf $(VENV) .venv-torch-* dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* .venv-families dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -82,7 +82,7 @@ class MethodReplacement:
         if target is None:
             return self._plain.__get__(owner, kind)
         if isinstance(self._plain, (FunctionType, MethodReplacement)):
-            return self._plain.__get__(owner, kind) if owner is None else MethodType(self._method, owner)
+            return self._method if owner is None else MethodType(self._method, owner)
         return _make_around(self._plain.__get__(owner, kind), target)  # a static method or the like
 
     def _find_target(self, owner: Any, kind: type | None) -> Callable[..., Any] | None:

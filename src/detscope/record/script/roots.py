@@ -25,6 +25,7 @@ _WRAPPERS = {
 }
 _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one the model
 _FRAMES = 12  # to look at for somebody who called a model
+_FRAMES_TO_CONSTRUCTOR = 30
 
 
 class RootModel:
@@ -97,6 +98,16 @@ class RootModels:
         self._roots: dict[int, RootModel] = {}
         self.all: list[RootModel] = []
 
+    def is_tried_out(self, module: nn.Module) -> bool:
+        """Whether a model that is still being made calls this part of it, as YOLOs do for their strides."""
+        known = self._roots.get(id(module))
+        if known is not None and known.module is module:
+            return False
+        return any(
+            frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), nn.Module)
+            for frame in frames_above(sys._getframe(1), _FRAMES_TO_CONSTRUCTOR)
+        )
+
     def find_root(self, module: nn.Module) -> RootModel:
         """The root of this module, made at its first call."""
         root = self._roots.get(id(module))
@@ -109,6 +120,7 @@ class RootModels:
                 frame.f_locals.get("self")
                 for frame in frames_above(sys._getframe(1), _FRAMES)
                 if frame.f_code.co_name == "forward"
+                and (frame.f_back is None or frame.f_back.f_code.co_name != "_call_impl")
             )
             callers = (type(owner).__name__ for owner in owners if isinstance(owner, nn.Module))
             root.called_by = next(callers, None)

@@ -133,6 +133,8 @@ class ScriptTracker(CallState):
                 " not attributed"
             )
             return plain(module, *args, **kwargs)
+        if self.roots.is_tried_out(module):
+            return self._call_unrecorded(plain, module, args, kwargs)
         self._models_called = True
         root = self.roots.find_root(module)
         if not root.is_model_work((args, kwargs)):
@@ -159,6 +161,16 @@ class ScriptTracker(CallState):
                 lambda: self.losses.add_returned(root.label, root.has_parameters, output), losses=True
             )
         return output
+
+    def _call_unrecorded(
+        self, plain: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a module that belongs to no step, and all that it calls."""
+        self.inside += 1
+        try:
+            return plain(module, *args, **kwargs)
+        finally:
+            self.inside -= 1
 
     def look_safely(self, look: Callable[[], object], losses: bool = False) -> None:
         """At something of the script's; whatever that raises is no matter of the script."""

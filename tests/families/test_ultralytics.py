@@ -1,0 +1,112 @@
+"""Models of Ultralytics' engine under `detscope run`: as typed, with their stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from generated_data import write_yolo_set
+from watched_library import SCRIPTS, by_name, check_stages, find_steps, need_library, run_watched
+
+need_library("ultralytics")
+
+SMALL = ("epochs=1", "imgsz=64", "batch=2", "nbs=2")
+STEPS = 12
+LOSSES = "ultralytics.utils.loss"
+# where a sleep is planted, and the stage that has to show it; each is called once per step of yolov8n
+SLEEPS = {
+    "ultralytics.nn.modules.block:SPPF.forward": "backbone.9_sppf",
+    "ultralytics.nn.modules.head:Detect.forward": "head",
+    f"{LOSSES}:v8DetectionLoss.__call__": "loss",
+    f"{LOSSES}:v8DetectionLoss.preprocess": "loss.targets",
+    f"{LOSSES}:BboxLoss.forward": "loss.box",
+    f"{LOSSES}:DFLoss.__call__": "loss.dfl",
+    "torch.nn.modules.loss:BCEWithLogitsLoss.forward": "loss.class",
+    "ultralytics.utils.tal:TaskAlignedAssigner.forward": "assigner",
+}
+
+
+def write_data(folder: Path, task: str = "detect") -> Path:
+    return write_yolo_set(folder / "data", task, train=2 * STEPS)
+
+
+@pytest.mark.parametrize("model", ["yolov8n", "yolov10n", "yolo11n", "yolo12n", "yolo26n"])
+def test_a_yolo_that_is_trained_by_the_command_as_typed_has_its_stages(tmp_path, model):
+    data = write_data(tmp_path)
+    summary = run_watched(tmp_path, "yolo", "detect", "train", f"model={model}.yaml", f"data={data}", *SMALL)
+    stages = check_stages(summary, "ultralytics", rest=0.03)
+    assert find_steps(summary, "training") == STEPS
+    assert {"backbone", "neck", "neck.fusion_up", "neck.fusion_down", "head", "loss", "assigner"} <= set(
+        stages
+    )
+    twice = model in ("yolov10n", "yolo26n")
+    branches = ("head.one2many.box", "head.one2one.class") if twice else ("head.box", "head.class")
+    assert set(branches) <= set(stages)
+    assert ("loss.dfl" in stages) == (model != "yolo26n")
+    order = [name for name in stages if "." not in name]
+    assert order.index("backbone") < order.index("neck") < order.index("head") < order.index("loss")
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "parts"),
+    [
+        ("segment", "yolo26n-seg", {"head.one2one.masks", "head.prototypes", "loss.masks", "loss.semantic"}),
+        ("pose", "yolo26n-pose", {"head.one2many.keypoints", "head.one2many.sigma", "loss.keypoints"}),
+        ("obb", "yolo11n-obb", {"head.angle", "loss.angle", "loss.decode"}),
+    ],
+)
+def test_heads_for_masks_keypoints_and_oriented_boxes_have_their_branches(tmp_path, task, model, parts):
+    data = write_data(tmp_path, task)
+    summary = run_watched(tmp_path, "yolo", task, "train", f"model={model}.yaml", f"data={data}", *SMALL)
+    stages = check_stages(summary, "ultralytics", rest=0.03)
+    assert find_steps(summary, "training") == STEPS
+    assert parts <= set(stages)
+
+
+def test_rt_detr_of_the_engine_has_the_stages_of_a_detr(tmp_path):
+    data = write_data(tmp_path)
+    words = ("detect", "train", "model=rtdetr-l.yaml", f"data={data}", *SMALL)
+    summary = run_watched(tmp_path, "yolo", *words)
+    stages = check_stages(summary, "ultralytics_rtdetr", rest=0.03)
+    assert find_steps(summary, "training") == STEPS
+    assert summary.backward_attributed is not None
+    assert summary.backward_attributed >= 0.99
+    wanted = {"backbone", "input_projection", "encoder.layers", "encoder.fusion_up", "encoder.fusion_down"}
+    wanted |= {"query_selection", "denoising", "heads", "matcher", "matcher.assignment", "loss.auxiliary"}
+    wanted |= {f"decoder.layer_{number}.cross_attention" for number in range(6)}
+    assert wanted <= set(stages)
+
+
+@pytest.mark.parametrize(
+    ("model", "ways", "parts"),
+    [("yolov8n", (), {"head.decode"}), ("yolo26n", ("top_k",), {"head.one2one.box", "postprocess.top_k"})],
+)
+def test_a_script_that_predicts_has_the_stages_of_its_model(tmp_path, model, ways, parts):
+    summary = run_watched(tmp_path, SCRIPTS / "predict_yolo.py", f"{model}.yaml", *ways)
+    stages = check_stages(summary, "ultralytics", rest=0.05)
+    assert find_steps(summary, "evaluation") == 12
+    assert {"backbone", "neck", "head", *parts} <= set(stages)
+    assert not any("called directly" in note for note in summary.notes)
+
+
+def test_a_sleep_in_a_part_shows_there_and_nowhere_else(tmp_path):
+    data = write_data(tmp_path)
+    words = ("--", "detect", "train", "model=yolov8n.yaml", f"data={data}", *SMALL)
+    own = {}
+    for name, targets in (("plain", ()), ("slow", tuple(SLEEPS))):
+        folder = tmp_path / name
+        folder.mkdir()
+        stages = by_name(run_watched(folder, SCRIPTS / "sleep_in.py", *targets, *words))
+        own[name] = {
+            stage: figures.forward_ms
+            - sum(
+                other.forward_ms
+                for part, other in stages.items()
+                if part.startswith(f"{stage}.") and part.count(".") == stage.count(".") + 1
+            )
+            for stage, figures in stages.items()
+        }
+    grown = {stage: ms - own["plain"].get(stage, 0.0) for stage, ms in own["slow"].items()}
+    asleep = {stage: grown[stage] for stage in SLEEPS.values()}
+    assert asleep == {stage: pytest.approx(10, abs=2) for stage in asleep}
+    assert [stage for stage, ms in grown.items() if stage not in asleep and ms > 2] == []
