@@ -110,7 +110,7 @@ class StepRecorder:
         known = {
             "level": level,
             "device": self._device,
-            "stages": [stage.name for stage in stages],
+            "stages": [stage.name for stage in stages if stage.name],
             "bare_steps": {"one_in": bare_every, "seed": seed},
             "model": {"name": name, "parameters": sum(p.numel() for p in model.parameters())},
             **(info or {}),

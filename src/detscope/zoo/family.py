@@ -7,7 +7,7 @@ A family of ours is a file in `zoo/families/`; one of another package is named b
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ class Family:
         """The family's stages that exist on this model."""
         if not self.stages:
             return tuple(Stage(name, name) for name, _ in module.named_children())
-        return tuple(stage for stage in self.stages if has_target(module, stage.target))
+        return choose_stages(module, self.stages)
 
     def find_observers(self, module: nn.Module) -> tuple[Observer, ...]:
         """The family's observers whose target exists on this model."""
@@ -119,6 +119,15 @@ def has_target(module: nn.Module, target: str) -> bool:
     from torch import nn
 
     return isinstance(found, nn.Module)
+
+
+def choose_stages(module: nn.Module, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Those whose targets exist on this model."""
+    known: dict[str, bool] = {}
+    for stage in stages:
+        for target in (stage.target, stage.after):
+            known[target] = known.get(target) or not target or has_target(module, target)
+    return tuple(stage for stage in stages if known[stage.target] and known[stage.after])
 
 
 def name_stages(*pairs: tuple[str, str]) -> tuple[Stage, ...]:

@@ -19,13 +19,13 @@ DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backwa
 
 
 class ModuleFigures(Figure, frozen=True, kw_only=True):
-    """A module, method, function or region in the typical step; self times add up to their phase.
+    """A module, method, function, part or region in the typical step; self times add up to their phase.
 
     On a device's clock a time that could not be told is None, and lies in the self time of what calls it.
     """
 
     path: str  # dotted, below the model
-    kind: str  # module, method, function, region or outside
+    kind: str  # module, method, function, part (of what a call does itself), region or outside
     type: str  # its class
     stage: str | None  # that it belongs to
     parameters: int  # numbers that are trained or fixed
@@ -186,7 +186,7 @@ def arrange_stages(
                 share=(forward + backward) / step_ms if step_ms else 0.0,
             )
         )
-    rank = {name: index for index, name in enumerate(order)}
+    rank = {name: index for index, name in enumerate(dict.fromkeys(order))}
 
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
         parts = row.name.split(".") if row.name != REST else [row.name]

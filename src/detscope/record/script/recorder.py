@@ -259,7 +259,7 @@ class ScriptRecorder(StepRecorder):
         if model is not self._model():
             self._model = weakref.ref(model)
             self._replace_probes(parts)
-            self.writer.info["stages"] = [stage.name for stage in parts.stages]
+            self.writer.info["stages"] = [stage.name for stage in parts.stages if stage.name]
             self.writer.info["model"] = parts.describe_model(model, name)
         if self.memory:
             self.memory.pause_session()

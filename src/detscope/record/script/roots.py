@@ -12,7 +12,7 @@ from torch import nn
 
 from detscope.record.foreign import frames_above
 from detscope.record.model.borders import tensors_in
-from detscope.zoo.contract import Observer, Stage
+from detscope.zoo.contract import Observer, Stage, place_target
 from detscope.zoo.registry import recognise_parts
 
 # wrappers that add nothing of their own to a model, and where they keep it
@@ -216,8 +216,8 @@ def find_parts(model: nn.Module) -> ModelParts:
             if found.family != "user":
                 return ModelParts(
                     found.family,
-                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.stages),
-                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in found.observers),
+                    tuple(stage.place_below(path) for stage in found.stages),
+                    tuple(replace(one, target=place_target(one.target, path)) for one in found.observers),
                 )
     if not whole.stages:
         return whole
@@ -232,10 +232,6 @@ def find_parts(model: nn.Module) -> ModelParts:
         else:
             stages.append(Stage(name, name))
     return replace(whole, stages=tuple(stages))
-
-
-def _prefix_target(path: str, target: str) -> str:
-    return target if ":" in target else f"{path}.{target}"
 
 
 def has_compiled_parts(module: nn.Module) -> bool:

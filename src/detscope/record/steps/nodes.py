@@ -16,7 +16,7 @@ class Node:
     """One nameable thing. `path` is unique within its kind."""
 
     number: int
-    kind: str  # "phase", "module", "method", "function" or "region"
+    kind: str  # "phase", "module", "method", "function", "part" (of a call's own work) or "region"
     path: str
     type_name: str = ""
     stage: str | None = None

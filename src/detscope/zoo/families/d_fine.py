@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from detscope.zoo.contract import Recipe
 from detscope.zoo.families._transformers_build import (
+    DETECTOR,
     Framing,
     TransformersFamily,
     Variant,
     hub_card,
     tiny_detr_card,
+)
+from detscope.zoo.families._transformers_stages import (
+    Layout,
+    name_losses,
+    name_selecting,
 )
 
 _RECIPE = Recipe("adamw", 2e-4, 1e-4, clip_gradients=0.1)
@@ -78,8 +84,21 @@ _TINY = {
     "num_denoising": 20,
 }
 
+
+def name_d_fine(layout: Layout) -> None:
+    """As RT-DETR; boxes that the first layer begins with have a loss of their own."""
+    name_selecting(layout)
+    layers = layout.count_layers("model.decoder.layers")
+    name_losses(layout, layers if layout.has_auxiliary else 0, encoder=layout.has_auxiliary)
+
+
 PART = TransformersFamily(
     name="d_fine",
+    detector_classes=(
+        DETECTOR,
+        "transformers.models.d_fine.modeling_d_fine:DFineForObjectDetection",
+    ),
+    name_parts=name_d_fine,
     order=93,
     cards=(
         hub_card("d_fine", "dfine_n", 3_782_693, "640", _RECIPE),
