@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+BEGIN = "(begin)"
+
+
 @dataclass(frozen=True)
 class Stage:
     """A named part of a detector: where it happens in the code.
@@ -30,8 +33,9 @@ class Stage:
     A library that is not loaded is not imported: what it holds is then no target of this model.
 
     `after` is another target, which `target` calls: the stage is then what `target` does itself once that has
-    ended, until the next call that is named so begins or `target` ends. Several stages of one target after
-    the same other one are those after its first call, its second and so on, the last for all further ones.
+    ended, until the next call that is named so begins or `target` ends; after `BEGIN`, what it begins with.
+    Several stages of one target after the same other one are those after its first call, its second and so
+    on, the last for all further ones.
     A stage without a name is none: what its target returns belongs, backward too, to the stage that runs.
     """
 
@@ -47,7 +51,7 @@ class Stage:
 
 def place_target(target: str, path: str) -> str:
     """A target of a model that is a module of another, at this path."""
-    if ":" in target or not path:
+    if ":" in target or target == BEGIN or not path:
         return target
     return f"{path}.{target}" if target else path
 

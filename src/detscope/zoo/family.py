@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Stage, WeightsUsed
+from detscope.zoo.contract import BEGIN, BuildOptions, BuiltModel, ModelCard, Observer, Stage, WeightsUsed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -126,7 +126,7 @@ def choose_stages(module: nn.Module, stages: Sequence[Stage]) -> tuple[Stage, ..
     known: dict[str, bool] = {}
     for stage in stages:
         for target in (stage.target, stage.after):
-            known[target] = known.get(target) or not target or has_target(module, target)
+            known[target] = known.get(target) or target in ("", BEGIN) or has_target(module, target)
     return tuple(stage for stage in stages if known[stage.target] and known[stage.after])
 
 

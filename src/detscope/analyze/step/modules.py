@@ -168,8 +168,7 @@ def arrange_stages(
     """Stages by their own time in each direction as a tree: parents hold their parts."""
     names = set(own)
     for name in list(own):  # a parent without time of its own is still a row
-        parts = name.split(".") if name != REST else [name]
-        names |= {".".join(parts[: depth + 1]) for depth in range(len(parts))}
+        names |= set(_list_prefixes(name))
     rows = []
     for name in sorted(names, key=lambda n: (n == REST, n)):
         below = [part for part in own if part == name or part.startswith(f"{name}.")]
@@ -186,14 +185,21 @@ def arrange_stages(
                 share=(forward + backward) / step_ms if step_ms else 0.0,
             )
         )
-    rank = {name: index for index, name in enumerate(dict.fromkeys(order))}
+    known = dict.fromkeys(prefix for name in order for prefix in _list_prefixes(name))
+    rank = {name: index for index, name in enumerate(known)}
 
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
-        parts = row.name.split(".") if row.name != REST else [row.name]
-        prefixes = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-        return [(rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in prefixes]
+        return [
+            (rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in _list_prefixes(row.name)
+        ]
 
     return sorted(rows, key=place_of)  # as a detector passes through them; unknown ones last
+
+
+def _list_prefixes(name: str) -> list[str]:
+    """A stage's parents and itself, outermost first."""
+    parts = name.split(".") if name != REST else [name]
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
 def backward_attributed(spans: pl.DataFrame, typical: TypicalSteps) -> float | None:

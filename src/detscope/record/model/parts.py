@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from detscope.record.model.borders import Pair
+from detscope.zoo.contract import BEGIN
 
 Run = Callable[..., Any]
 Around = Callable[[Run, tuple[Any, ...], dict[str, Any]], Any]
@@ -57,7 +58,7 @@ class PartPlan:
 
     def list_targets(self) -> set[str]:
         """Targets whose calls are cut, or cut others."""
-        return {*self._parts, *(target for parts in self._parts.values() for target in parts)}
+        return {*self._parts, *(target for parts in self._parts.values() for target in parts)} - {BEGIN}
 
     def forget_open(self) -> None:
         """Forget calls that are under way, after something left them open."""
@@ -83,6 +84,8 @@ class PartPlan:
         def run_in_parts(*args: Any, **kwargs: Any) -> Any:
             call, under_way, output = CutCall(following), self._under_way, None
             under_way.append(call)
+            if BEGIN in following:
+                call.begin_part(BEGIN)
             try:
                 output = run(*args, **kwargs)
                 return output

@@ -170,7 +170,7 @@ class ModelProbes:
         self, root: nn.Module, nodes: NodeTable, stages: Sequence[Stage], reads: _Reads
     ) -> list[tuple[weakref.ref[Any], str, CallTarget, CallTarget]]:
         """Owner, name, and what to do around calls with and without modules."""
-        names = dict.fromkeys(target for stage in stages for target in (stage.target, stage.after))
+        names: dict[str, str | None] = dict.fromkeys(self._parts.list_targets())
         names |= {stage.target: stage.name for stage in stages if not stage.after}
         wanted: dict[tuple[int, str], tuple[Any, str, Pair | None]] = {}
         others: dict[tuple[int, str], tuple[Any, str, Pair | None]] = {}

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from detscope.zoo.contract import Stage
+from detscope.zoo.contract import BEGIN, Stage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,10 +84,17 @@ class Layout:
         self.stages += [Stage(name, path) for path in paths if self.has(path)]
 
     def add_part(self, name: str, caller: str, *after: str) -> None:
-        """What a module does itself after others."""
+        """What a module does itself after others, or from its begin."""
         self.stages += [
-            Stage(name, caller, one) for one in after if self.has(one) or ":" in one or one.endswith("()")
+            Stage(name, caller, one) for one in after if self.has(one) or one[-1] == ")" or ":" in one
         ]
+
+    def name_ends(self, body: str) -> None:
+        """What a network does before and after its body, and its body before all parts: masks, heads."""
+        self.add_part("preprocess", "", BEGIN)
+        self.add_part("preprocess", body, BEGIN)
+        self.add_part("heads", "", body)
+        self.add_part("loss", "", "loss_function()")
 
     def add_layers(self, path: str, name: Callable[[int], str]) -> None:
         """Layers of a transformer with their parts."""
@@ -167,7 +174,7 @@ def name_selecting(layout: Layout) -> None:
     layout.add_part("decoder.input_projection", model, "model.encoder")
     name_decoder(layout, "model.decoder")
     layout.add_part("decoder", model, "model.decoder")
-    layout.add_part("heads", "", model)
+    layout.name_ends(model)
 
 
 def name_losses(layout: Layout, auxiliary: int, encoder: bool) -> None:
@@ -216,7 +223,6 @@ def find_network_stages(network: nn.Module, name_parts: Callable[[Layout], None]
     """All of a network: those of its family, and what is the same in all."""
     layout = Layout(network)
     name_parts(layout)
-    layout.add_part("loss", "", "loss_function()")
     return [*layout.stages, *name_postprocess()]
 
 

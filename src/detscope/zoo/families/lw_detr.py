@@ -48,7 +48,7 @@ def name_lw_detr(layout: Layout) -> None:
     layout.add_part("query_selection", "model", "model.backbone")
     name_decoder(layout, "model.decoder")
     layout.add_part("decoder", "model", "model.decoder")
-    layout.add_part("heads", "", "model")
+    layout.name_ends("model")
     layers = layout.count_layers("model.decoder.layers")
     name_losses(layout, layers - 1 if layout.has_auxiliary else 0, encoder=True)
 

@@ -23,10 +23,10 @@ _TINY = {
 def name_yolos(layout: Layout) -> None:
     """A vision transformer alone: patches and detection tokens go through the same layers."""
     layout.add_module("input_projection", "vit.embeddings")
-    name_encoder(layout, "vit.encoder", "vit.encoder.layer")
     layout.add_module("encoder.positions", "vit.encoder.interpolation")
+    name_encoder(layout, "vit.encoder", "vit.encoder.layer")
     layout.add_module("encoder", "vit.layernorm")
-    layout.add_part("heads", "", "vit")
+    layout.name_ends("vit")
     layers = layout.count_layers("vit.encoder.layer")
     name_losses(layout, layers - 1 if layout.has_auxiliary else 0, encoder=False)
 
