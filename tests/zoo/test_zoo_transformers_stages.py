@@ -25,7 +25,7 @@ FAMILY = {"rt_detr_v2": "rt_detr", "conditional_detr": "detr", "rf_detr": "lw_de
 LOSSES = {
     "rt_detr": ("main", "auxiliary_0", "auxiliary_1", "encoder", "denoising"),
     "rt_detr_v2": ("main", "auxiliary_0", "auxiliary_1", "encoder", "denoising"),
-    "d_fine": ("main", "auxiliary_0", "auxiliary_1", "auxiliary_2", "encoder", "denoising"),
+    "d_fine": ("main", "auxiliary_0", "auxiliary_1", "encoder", "denoising"),
     "detr": ("main", "auxiliary_0", "auxiliary_1"),
     "conditional_detr": ("main", "auxiliary_0", "auxiliary_1"),
     "deformable_detr": ("main", "auxiliary_0", "auxiliary_1"),
@@ -58,9 +58,16 @@ def record(model: nn.Module, batches: Sequence[Any], folder: Path, loop: Callabl
     return recorder.run
 
 
+def wait_awake() -> None:
+    """Who sleeps on a busy machine is interrupted soon after, always at the same place of what follows."""
+    end = time.perf_counter() + SLEEP_MS / 1000
+    while time.perf_counter() < end:
+        pass
+
+
 @dataclass
 class Plant:
-    """A call that sleeps in steps in which it is wanted: the n-th of a step, made in code of a file so named."""
+    """A call that sleeps in steps in which it is wanted: the n-th of a step, from a file named so."""
 
     stage: str
     owner: Any
@@ -78,7 +85,7 @@ class Plant:
             if self.wanted and self.file in sys._getframe(1).f_code.co_filename:
                 self.calls += 1
                 if self.calls == self.nth + 1:
-                    time.sleep(SLEEP_MS / 1000)
+                    wait_awake()
             return plain(*args, **kwargs)
 
         monkeypatch.setattr(self.owner, self.name, sleepy, raising=False)
@@ -122,11 +129,12 @@ def plants_of(family: str, model: Any) -> list[Plant]:
     if family in ("detr", "conditional_detr", "deformable_detr"):
         found += [
             Plant("encoder.positions", body.position_embedding, "forward"),
-            Plant("encoder.layers.self_attention", body.encoder.layers[1].self_attn, "forward"),
-            Plant("encoder.layers.feed_forward", body.encoder.layers[0].mlp, "forward"),
+            Plant("encoder.layers.layer_1.self_attention", body.encoder.layers[1].self_attn, "forward"),
+            Plant("encoder.layers.layer_0.feed_forward", body.encoder.layers[0].mlp, "forward"),
         ]
-    if family == "deformable_detr":
+    if family in ("conditional_detr", "deformable_detr"):
         matching = sys.modules["transformers.loss.loss_deformable_detr"]
+    if family == "deformable_detr":
         found += [
             Plant("query_selection", body.reference_points, "forward"),
             Plant("input_projection", body, "get_valid_ratio"),
@@ -136,8 +144,8 @@ def plants_of(family: str, model: Any) -> list[Plant]:
         layer = body.encoder.layer[1]
         found += [
             Plant("input_projection", body.embeddings, "forward"),
-            Plant("encoder.layers.self_attention", layer.attention, "forward"),
-            Plant("encoder.layers.feed_forward", layer.intermediate, "forward"),
+            Plant("encoder.layers.layer_1.self_attention", layer.attention, "forward"),
+            Plant("encoder.layers.layer_1.feed_forward", layer.intermediate, "forward"),
             Plant("heads", model.bbox_predictor, "forward"),
         ]
     else:
@@ -183,10 +191,10 @@ def test_a_sleep_in_a_named_part_shows_there_and_nowhere_else(family, tmp_path, 
     for plant in plants:
         plant.put_in(monkeypatch)
     # rounds of one step without and one with each of them; the least of a few is what noise added nothing to
-    order: list[Plant | None] = [None, None, *[None, *plants] * 4]
+    order: list[Plant | None] = [None, None, *[None, *plants] * 5]
 
     def batches() -> Iterator[Any]:
-        inputs = make_inputs()
+        inputs = make_inputs(size=64)  # little to compute, so that neighbours have little to slow down
         for wanted in order:
             for plant in plants:
                 plant.wanted, plant.calls = plant is wanted, 0
@@ -201,9 +209,9 @@ def test_a_sleep_in_a_named_part_shows_there_and_nowhere_else(family, tmp_path, 
 
     for plant in plants:
         more = {name: least(plant, name) - least(None, name) for name in names}
-        assert plant.stage in more, (plant.stage, sorted(names))
-        assert more.pop(plant.stage) == pytest.approx(SLEEP_MS, abs=2), (plant, more)
-        assert max(more.values()) < 2, (plant, more)
+        about = (plant.stage, plant.name, plant.nth, {name: ms for name, ms in more.items() if ms > 1})
+        assert more.pop(plant.stage, 0.0) == pytest.approx(SLEEP_MS, abs=2), about
+        assert max(more.values()) < 2, about
 
 
 @pytest.mark.parametrize("family", DETECTORS)
@@ -233,7 +241,7 @@ def test_backward_belongs_to_modules_where_there_is_something_to_compute(family,
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     # before it begins, the engine looks at the whole graph: that takes as long for small images as for large
-    summary = summarize(record(model, [make_inputs(images=4, size=384)] * 6, tmp_path))
+    summary = summarize(record(model, [make_inputs(images=4, size=512)] * 6, tmp_path))
     assert summary.backward_attributed is not None
     assert summary.backward_attributed >= 0.99
 

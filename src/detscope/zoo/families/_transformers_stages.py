@@ -116,7 +116,7 @@ def name_backbone(layout: Layout, path: str) -> None:
         ]
         for index, stage in enumerate(stages):
             layout.add_module(f"backbone.stage_{index + 1}", stage)
-        layout.add_layers(f"{inner}.encoder.layer", lambda _index: "backbone.layers")
+        layout.add_layers(f"{inner}.encoder.layer", lambda index: f"backbone.layers.layer_{index}")
 
 
 def name_fusion(layout: Layout, encoder: str) -> None:
@@ -133,9 +133,9 @@ def name_fusion(layout: Layout, encoder: str) -> None:
 
 
 def name_encoder(layout: Layout, encoder: str, layers: str) -> None:
-    """An encoder of plain layers; what its layers do is told by kind, not one by one."""
+    """An encoder of plain layers."""
     layout.add_module("encoder", encoder)
-    layout.add_layers(layers, lambda _index: "encoder.layers")
+    layout.add_layers(layers, lambda index: f"encoder.layers.layer_{index}")
 
 
 def name_decoder(layout: Layout, decoder: str) -> None:

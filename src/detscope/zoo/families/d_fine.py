@@ -11,11 +11,7 @@ from detscope.zoo.families._transformers_build import (
     hub_card,
     tiny_detr_card,
 )
-from detscope.zoo.families._transformers_stages import (
-    Layout,
-    name_losses,
-    name_selecting,
-)
+from detscope.zoo.families.rt_detr import name_rt_detr
 
 _RECIPE = Recipe("adamw", 2e-4, 1e-4, clip_gradients=0.1)
 _TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
@@ -85,20 +81,13 @@ _TINY = {
 }
 
 
-def name_d_fine(layout: Layout) -> None:
-    """As RT-DETR; boxes that the first layer begins with have a loss of their own."""
-    name_selecting(layout)
-    layers = layout.count_layers("model.decoder.layers")
-    name_losses(layout, layers if layout.has_auxiliary else 0, encoder=layout.has_auxiliary)
-
-
 PART = TransformersFamily(
     name="d_fine",
     detector_classes=(
         DETECTOR,
         "transformers.models.d_fine.modeling_d_fine:DFineForObjectDetection",
     ),
-    name_parts=name_d_fine,
+    name_parts=name_rt_detr,
     order=93,
     cards=(
         hub_card("d_fine", "dfine_n", 3_782_693, "640", _RECIPE),
