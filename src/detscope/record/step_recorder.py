@@ -66,7 +66,7 @@ from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.record.transforms.timer import end_timing
 from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
-from detscope.zoo.contract import Observer, Stage
+from detscope.zoo.contract import Observer, Stage, list_names
 from detscope.zoo.registry import recognise_parts
 
 LEVELS = ("phases", "modules", "ops")
@@ -113,7 +113,7 @@ class StepRecorder:
         known = {
             "level": level,
             "device": self._device,
-            "stages": list(dict.fromkeys(stage.name for stage in stages)),
+            "stages": list_names(stages),
             "bare_steps": {"one_in": bare_every, "seed": seed},
             "model": {"name": name, "parameters": sum(p.numel() for p in model.parameters())},
             **(info or {}),

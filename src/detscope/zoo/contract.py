@@ -7,12 +7,15 @@ in training mode, and `module(images)` a list of detection dicts in evaluation m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+BEGIN = "(begin)"
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,34 @@ class Stage:
     - a method of any object of a class: `some.library.matcher:Matcher.forward`; heard anywhere in a step,
       for objects that hang on no model (matchers, losses, averages of weights)
     A library that is not loaded is not imported: what it holds is then no target of this model.
+
+    `after` is another target, which `target` calls: the stage is then what `target` does itself once that has
+    ended, until the next call that is named so begins or `target` ends; after `BEGIN`, what it begins with.
+    Several stages of one target after the same other one are those after its first call, its second and so
+    on, the last for all further ones.
+    A stage without a name is none: what its target returns belongs, backward too, to the stage that runs.
     """
 
     name: str
     target: str
+    after: str = ""
+
+    def place_below(self, path: str) -> Stage:
+        """The same stage where the model is a module of another, at this path."""
+        after = place_target(self.after, path) if self.after else ""
+        return replace(self, target=place_target(self.target, path), after=after)
+
+
+def list_names(stages: Iterable[Stage]) -> list[str]:
+    """Names of stages in their order, each once."""
+    return list(dict.fromkeys(stage.name for stage in stages if stage.name))
+
+
+def place_target(target: str, path: str) -> str:
+    """A target of a model that is a module of another, at this path."""
+    if ":" in target or target == BEGIN or not path:
+        return target
+    return f"{path}.{target}" if target else path
 
 
 @dataclass(frozen=True)

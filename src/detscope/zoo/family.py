@@ -7,12 +7,12 @@ A family of ours is a file in `zoo/families/`; one of another package is named b
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detscope.errors import InputError
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Stage, WeightsUsed
+from detscope.zoo.contract import BEGIN, BuildOptions, BuiltModel, ModelCard, Observer, Stage, WeightsUsed
 from detscope.zoo.structure import find_structure
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Family:
         """The family's stages that exist on this model."""
         if not self.stages:
             return find_structure(module)
-        return tuple(stage for stage in self.stages if has_target(module, stage.target))
+        return choose_stages(module, self.stages)
 
     def find_observers(self, module: nn.Module) -> tuple[Observer, ...]:
         """The family's observers whose target exists on this model."""
@@ -120,6 +120,15 @@ def has_target(module: nn.Module, target: str) -> bool:
     from torch import nn
 
     return isinstance(found, nn.Module)
+
+
+def choose_stages(module: nn.Module, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Those whose targets exist on this model."""
+    known: dict[str, bool] = {}
+    for stage in stages:
+        for target in (stage.target, stage.after):
+            known[target] = known.get(target) or target in ("", BEGIN) or has_target(module, target)
+    return tuple(stage for stage in stages if known[stage.target] and known[stage.after])
 
 
 def name_stages(*pairs: tuple[str, str]) -> tuple[Stage, ...]:

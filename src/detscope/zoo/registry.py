@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from detscope.errors import UsageError
 from detscope.parts import find_part, parts_of
-from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Stage
+from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Stage, place_target
 from detscope.zoo.family import UNKNOWN, Family
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def recognise_parts(module: nn.Module) -> tuple[str, tuple[Stage, ...], tuple[Ob
                 stages, observers = family.find_stages(inner), family.find_observers(inner)
                 return (
                     family.name,
-                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in stages),
-                    tuple(replace(one, target=_prefix_target(path, one.target)) for one in observers),
+                    tuple(one.place_below(path) for one in stages),
+                    tuple(replace(one, target=place_target(one.target, path)) for one in observers),
                 )
         level = [
             (f"{path}.{name}" if path else name, child)
@@ -60,10 +60,6 @@ def recognise_parts(module: nn.Module) -> tuple[str, tuple[Stage, ...], tuple[Ob
             for name, child in inner.named_children()
         ]
     return UNKNOWN.name, UNKNOWN.find_stages(module), ()
-
-
-def _prefix_target(path: str, target: str) -> str:
-    return target if ":" in target or not path else f"{path}.{target}"
 
 
 def list_stage_words() -> frozenset[str]:

@@ -19,13 +19,13 @@ DIRECTIONS = {"forward": "forward", "backward": "backward", "recompute": "backwa
 
 
 class ModuleFigures(Figure, frozen=True, kw_only=True):
-    """A module, method, function or region in the typical step; self times add up to their phase.
+    """A module, method, function, part or region in the typical step; self times add up to their phase.
 
     On a device's clock a time that could not be told is None, and lies in the self time of what calls it.
     """
 
     path: str  # dotted, below the model
-    kind: str  # module, method, function, region or outside
+    kind: str  # module, method, function, part (of what a call does itself), region or outside
     type: str  # its class
     stage: str | None  # that it belongs to
     parameters: int  # numbers that are trained or fixed
@@ -168,8 +168,7 @@ def arrange_stages(
     """Stages by their own time in each direction as a tree: parents hold their parts."""
     names = set(own)
     for name in list(own):  # a parent without time of its own is still a row
-        parts = name.split(".") if name != REST else [name]
-        names |= {".".join(parts[: depth + 1]) for depth in range(len(parts))}
+        names |= set(_list_prefixes(name))
     rows = []
     for name in sorted(names, key=lambda n: (n == REST, n)):
         below = [part for part in own if part == name or part.startswith(f"{name}.")]
@@ -186,18 +185,21 @@ def arrange_stages(
                 share=(forward + backward) / step_ms if step_ms else 0.0,
             )
         )
-    rank: dict[str, int] = {}
-    for index, name in enumerate(order):  # a parent stands where the first of its parts does
-        parts = name.split(".")
-        for depth in range(len(parts)):
-            rank.setdefault(".".join(parts[: depth + 1]), index)
+    known = dict.fromkeys(prefix for name in order for prefix in _list_prefixes(name))
+    rank = {name: index for index, name in enumerate(known)}
 
     def place_of(row: StageFigures) -> list[tuple[int, str]]:
-        parts = row.name.split(".") if row.name != REST else [row.name]
-        prefixes = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-        return [(rank.get(prefix, len(order) + (prefix == REST)), prefix) for prefix in prefixes]
+        return [
+            (rank.get(prefix, len(rank) + (prefix == REST)), prefix) for prefix in _list_prefixes(row.name)
+        ]
 
     return sorted(rows, key=place_of)  # as a detector passes through them; unknown ones last
+
+
+def _list_prefixes(name: str) -> list[str]:
+    """A stage's parents and itself, outermost first."""
+    parts = name.split(".") if name != REST else [name]
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
 def backward_attributed(spans: pl.DataFrame, typical: TypicalSteps) -> float | None:

@@ -208,6 +208,13 @@ class BorderWriter:
         pair = self._pairs[number] = (before, after)
         return pair
 
+    def mark_results(self, output: Any) -> None:
+        """What somebody gives back that is no target: backward it belongs to the target that runs."""
+        ends = self._child_ends
+        if ends and (sequence := sequence_number()) > ends[-1]:
+            mark_own(output, ends[-1], self._owners[-1])
+            ends[-1] = sequence
+
     def note_failure(self, number: int, error: Exception) -> None:
         """A target is left by an exception; outer ones are left by the same, and the first counts."""
         if id(error) != self._failure:

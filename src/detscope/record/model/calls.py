@@ -40,9 +40,19 @@ class CallTarget:
 
     pair: Pair | None
     reads: tuple[Callable[[Any], None], ...]
+    around: Callable[..., Any] | None = None  # called instead, where parts of calls begin or end here
+
+    @property
+    def does_something(self) -> bool:
+        """Whether its calls are to be heard."""
+        return bool(self.pair or self.reads or self.around)
 
     def call_target(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it."""
+        return (self.around or self.call_plain)(plain, args, kwargs)
+
+    def call_plain(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it as if it had nothing to do with parts."""
         if self.pair is None:
             output = plain(*args, **kwargs)
         else:
@@ -94,6 +104,16 @@ class MethodReplacement:
                 if isinstance(owner, one) or (owner is None and kind is not None and issubclass(kind, one)):
                     return functools.partial(self._functions.call_with_all, target.call_target)
         return None
+
+
+class AccessorReplacement(MethodReplacement):
+    """The same in the place of a property that gives a function: what is set goes where it always went."""
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        self._plain.__set__(owner, value)
+
+    def __delete__(self, owner: Any) -> None:
+        self._plain.__delete__(owner)
 
 
 class _ReplacedFunction:
@@ -304,7 +324,8 @@ class ModuleCalls:
         stand_in = self._methods.get((kind, name))
         if stand_in is None:
             plain = vars(kind)[name]
-            stand_in = self._methods[kind, name] = MethodReplacement(plain, self._calls, self._functions)
+            make = AccessorReplacement if hasattr(type(plain), "__set__") else MethodReplacement
+            stand_in = self._methods[kind, name] = make(plain, self._calls, self._functions)
             self._patches.put(kind, name, stand_in)
         if of_class:
             stand_in.of_class[owner] = target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from detscope.record.foreign import WeakObjects
 from detscope.record.model.borders import BorderWriter, Pair
 from detscope.record.model.calls import CallListener, CallTarget, ModuleCalls
+from detscope.record.model.parts import PartPlan
 from detscope.record.steps.events import ENTER, encode_event
 from detscope.record.steps.nodes import NodeTable
 from detscope.zoo.contract import Observer, Stage
@@ -119,16 +121,28 @@ class ModelProbes:
             for owner in find_holders(found, name):
                 key = (id(owner), "" if kind == "module" else name)
                 reads.setdefault(key, (owner, []))[1].append(reader)
-        self._add_modules(root, nodes, which, {stage.target: stage.name for stage in stages}, reads)
+        self._parts = self._plan_parts(nodes, stages)
+        whole = [stage for stage in stages if stage.name and not stage.after]
+        self._add_modules(root, nodes, which, {stage.target: stage.name for stage in whole}, reads)
         self._functions = self._make_function_targets(root, nodes, stages, reads)
         known = {(one(), name) for one, name, *_ in self._functions}
         self._functions += _make_part_targets(root, parts, known)
+
+    def _plan_parts(self, nodes: NodeTable, stages: Sequence[Stage]) -> PartPlan:
+        """Stages that are parts of what a target does itself."""
+        plan = PartPlan()
+        for stage in stages:
+            if stage.after:
+                path = f"{stage.target.rpartition(':')[2]} ({stage.name})"
+                node = nodes.add_node("stretch", path, "stretch", stage.name)
+                plan.add_part(stage.target, stage.after, self._borders.border_pair(node.number))
+        return plan
 
     def _add_modules(
         self, root: nn.Module, nodes: NodeTable, which: str, stage_of: dict[str, str], reads: _Reads
     ) -> None:
         selected = dict(select_modules(root, which))
-        for target in stage_of:  # a stage is recorded whatever --modules says
+        for target in (*stage_of, *self._parts.list_targets()):  # recorded whatever --modules says
             if ":" not in target and not target.endswith("()"):
                 selected.setdefault(target, root.get_submodule(target))
         parameters = count_parameters(list(selected.items()))
@@ -151,31 +165,48 @@ class ModelProbes:
                 self._whole.targets[key] = self._sparse.targets[key]
                 if key in numbers:
                     self._whole.targets[key] = _make_observed_call(numbers[key], self._borders, readers)
+        for path in self._parts.list_targets() & selected.keys():
+            key = id(selected[path])
+            around = self._whole.targets.get(key) or _make_observed_call(numbers[key], self._borders, ())
+            self._whole.codes[key] = -1
+            self._whole.targets[key] = self._parts.wrap_call(path, around)
 
     def _make_function_targets(
         self, root: nn.Module, nodes: NodeTable, stages: Sequence[Stage], reads: _Reads
     ) -> list[_Heard]:
         """Methods and functions that are stages, or whose outputs are read."""
-        wanted: dict[tuple[int, str], tuple[Any, Pair | None]] = {}
-        for stage in stages:
-            kind, found, name = resolve_target(root, stage.target)
+        names: dict[str, str | None] = dict.fromkeys(self._parts.list_targets())
+        names |= {stage.target: stage.name for stage in stages if not stage.after}
+        wanted: dict[tuple[int, str], tuple[Any, str, Pair | None]] = {}
+        others: dict[tuple[int, str], tuple[Any, str, Pair | None]] = {}
+        for target, stage in names.items():
+            kind, owner, name = resolve_target(root, target)
             if kind == "module":
                 continue
-            library, colon, path = stage.target.rpartition(":")
-            node = nodes.add_node(kind, f"{path}()" if colon else path, kind, stage.name)
-            if node.stage != stage.name:  # another library's of the same name
-                node = nodes.add_node(kind, f"{library}:{path}()", kind, stage.name)
-            for owner in find_holders(found, name):
-                wanted[id(owner), name] = (owner, self._borders.border_pair(node.number))
+            pair = None
+            if stage:
+                library, colon, path = target.rpartition(":")
+                node = nodes.add_node(kind, f"{path}()" if colon else path, kind, stage)
+                if node.stage != stage:  # another library's of the same name
+                    node = nodes.add_node(kind, f"{library}:{path}()", kind, stage)
+                pair = self._borders.border_pair(node.number)
+            wanted[id(owner), name] = (owner, target, pair)
+            others |= {(id(one), name): (one, target, pair) for one in find_holders(owner, name)}
+        wanted = others | wanted  # whoever is named is heard as this, whoever else holds the same
         for key, (owner, _) in reads.items():
             if key[1]:
-                wanted.setdefault(key, (owner, None))
+                wanted.setdefault(key, (owner, "", None))
         found = []
-        for key, (owner, pair) in wanted.items():
+        for key, (owner, target, pair) in wanted.items():
             readers = tuple(reads[key][1]) if key in reads else ()
             if isinstance(owner, nn.Module):
                 self._alive.add(owner)
-            whole, sparse = CallTarget(pair, readers), CallTarget(None, readers)
+            sparse = CallTarget(None, readers)
+            if names.get(target) == "":
+                readers = (*readers, self._borders.mark_results)
+            whole = CallTarget(pair, readers)
+            if target in self._parts.list_targets():
+                whole = replace(whole, around=self._parts.wrap_call(target, whole.call_plain))
             found.append((weakref.ref(owner), key[1], whole, sparse))
         return found
 
@@ -199,7 +230,7 @@ class ModelProbes:
         self._shown.targets.update(table.targets)
         for reference, name, whole, sparse in self._functions:
             owner, target = reference(), whole if modules else sparse
-            if owner is not None and (target.pair or target.reads):
+            if owner is not None and target.does_something:
                 self._module_calls.show_target(owner, name, target)
         if self._listener.outside is None:
             self._listener.calls.active = True
@@ -212,6 +243,7 @@ class ModelProbes:
         self._shown.codes.clear()
         self._shown.targets.clear()
         self._borders.forget_open()
+        self._parts.forget_open()
 
     def remove_all(self) -> None:
         """Put everything back for good."""

@@ -29,6 +29,7 @@ from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_tr
 from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import write_table
+from detscope.zoo.contract import list_names
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
 _OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels")
@@ -263,7 +264,7 @@ class ScriptRecorder(StepRecorder):
         if model is not self._model():
             self._model = weakref.ref(model)
             self._replace_probes(parts)
-            self.writer.info["stages"] = list(dict.fromkeys(stage.name for stage in parts.stages))
+            self.writer.info["stages"] = list_names(parts.stages)
             self.writer.info["model"] = parts.describe_model(model, name)
         if self.memory:
             self.memory.pause_session()

@@ -16,7 +16,9 @@ class Node:
     """One nameable thing. `path` is unique within its kind."""
 
     number: int
-    kind: str  # "phase", "module", "method", "function", "region"; "part": work beside the model's
+    # "phase", "module", "method", "function", "region"; "part": work beside the model's; "stretch": a part of
+    # what a call does itself
+    kind: str
     path: str
     type_name: str = ""
     stage: str | None = None

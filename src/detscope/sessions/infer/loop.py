@@ -129,7 +129,7 @@ def _describe_inference(
         "score": inference.score,
         "repeat": inference.repeat,
         "skipped": [{"file": item.file, "reason": item.reason} for item in skipped],
-        "stages": list(dict.fromkeys(stage.name for stage in built.stages)),
+        "stages": list(dict.fromkeys(stage.name for stage in built.stages if stage.name)),
         "settings": settings.model_dump(),
     }
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from detscope.errors import InputError, UsageError
 from detscope.extras import require_package
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe, Stage
-from detscope.zoo.family import Family, count_detections, count_pixels, name_stages
+from detscope.zoo.families._transformers_stages import Layout, find_network_stages, put_in_order
+from detscope.zoo.family import Family, choose_stages, count_detections, count_pixels, name_stages
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,6 +70,7 @@ class TransformersFamily(Family):
     """A family whose networks transformers builds, each in a detector of ours."""
 
     variants: Mapping[str, Variant]  # by card
+    name_parts: Callable[[Layout], None]  # stages of its networks
     detector_classes: tuple[str, ...] = (DETECTOR,)  # a family adds those of transformers
     stages: tuple[Stage, ...] = DETECTOR_STAGES
     observers: tuple[Observer, ...] = (
@@ -82,6 +84,14 @@ class TransformersFamily(Family):
             return True
         network = type(module.network).__name__
         return any(variant.network == network for variant in self.variants.values())
+
+    def find_stages(self, module: nn.Module) -> tuple[Stage, ...]:
+        """Those of a network by itself, as others use it, or of one in our detector."""
+        if type(module).__name__ != DETECTOR.partition(":")[2]:
+            return choose_stages(module, put_in_order(find_network_stages(module, self.name_parts)))
+        found = find_network_stages(module.get_submodule(NETWORK[:-1]), self.name_parts)
+        stages = (*self.stages, *(stage.place_below(NETWORK[:-1]) for stage in found))
+        return choose_stages(module, put_in_order(stages))
 
     def build_model(self, card: ModelCard, options: BuildOptions) -> BuiltModel:
         """Classes and size set, weights in, parts named."""

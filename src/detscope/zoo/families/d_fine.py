@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from detscope.zoo.contract import Recipe
 from detscope.zoo.families._transformers_build import (
+    DETECTOR,
     Framing,
     TransformersFamily,
     Variant,
     hub_card,
     tiny_detr_card,
 )
+from detscope.zoo.families.rt_detr import name_rt_detr
 
 _RECIPE = Recipe("adamw", 2e-4, 1e-4, clip_gradients=0.1)
 _TINY_RECIPE = Recipe("adamw", 2e-3, 1e-4, lr_warmup_steps=30, clip_gradients=1.0, batch_size=4)
@@ -81,8 +83,14 @@ _TINY = {
     "num_denoising": 20,
 }
 
+
 PART = TransformersFamily(
     name="d_fine",
+    detector_classes=(
+        DETECTOR,
+        "transformers.models.d_fine.modeling_d_fine:DFineForObjectDetection",
+    ),
+    name_parts=name_rt_detr,
     order=93,
     cards=(
         hub_card("d_fine", "dfine_n", 3_782_693, "640", _RECIPE),

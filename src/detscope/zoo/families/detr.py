@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from detscope.zoo.contract import Recipe
 from detscope.zoo.families._transformers_build import (
+    DETECTOR,
     Framing,
     TransformersFamily,
     Variant,
     hub_card,
     tiny_detr_card,
+)
+from detscope.zoo.families._transformers_stages import (
+    Layout,
+    name_backbone,
+    name_decoder,
+    name_encoder,
+    name_losses,
 )
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
@@ -36,8 +44,30 @@ _TINY = {
     "auxiliary_loss": True,
 }
 
+
+def name_detr(layout: Layout) -> None:
+    """Layers of a plain transformer on one feature map; its queries are learnt."""
+    name_backbone(layout, "model.backbone")
+    layout.add_module("input_projection", "model.input_projection")
+    layout.add_part("input_projection", "model", "model.backbone")
+    layout.add_module("encoder.positions", "model.position_embedding")
+    name_encoder(layout, "model.encoder", "model.encoder.layers")
+    layout.add_part("encoder.positions", "model", "model.position_embedding")
+    name_decoder(layout, "model.decoder")
+    layout.add_part("decoder", "model", "model.encoder", "model.decoder")
+    layout.name_ends("model")
+    layers = layout.count_layers("model.decoder.layers")
+    name_losses(layout, layers - 1 if layout.has_auxiliary else 0, encoder=False)
+
+
 PART = TransformersFamily(
     name="detr",
+    detector_classes=(
+        DETECTOR,
+        "transformers.models.detr.modeling_detr:DetrForObjectDetection",
+        "transformers.models.conditional_detr.modeling_conditional_detr:ConditionalDetrForObjectDetection",
+    ),
+    name_parts=name_detr,
     order=90,
     cards=(hub_card("detr", "detr_r50", 41_577_888, "800-1333", _RECIPE),),
     tiny=tiny_detr_card("detr", "tiny_detr", 514_026, "128-160", _TINY_RECIPE),

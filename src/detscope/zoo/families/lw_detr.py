@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from detscope.zoo.contract import Recipe
-from detscope.zoo.families._transformers_build import Framing, TransformersFamily, Variant, hub_card
+from detscope.zoo.families._transformers_build import DETECTOR, Framing, TransformersFamily, Variant, hub_card
+from detscope.zoo.families._transformers_stages import (
+    Layout,
+    name_backbone,
+    name_decoder,
+    name_losses,
+)
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
 _LW_TINY = {
@@ -34,8 +40,27 @@ _RF_NANO = {
     "decoder_layers": 2,
 }
 
+
+def name_lw_detr(layout: Layout) -> None:
+    """No encoder: queries are selected from what the backbone's projector gives, in groups while training."""
+    name_backbone(layout, "model.backbone")
+    layout.add_module("input_projection", "model.backbone.projector")
+    layout.add_part("query_selection", "model", "model.backbone")
+    name_decoder(layout, "model.decoder")
+    layout.add_part("decoder", "model", "model.decoder")
+    layout.name_ends("model")
+    layers = layout.count_layers("model.decoder.layers")
+    name_losses(layout, layers - 1 if layout.has_auxiliary else 0, encoder=True)
+
+
 PART = TransformersFamily(
     name="lw_detr",
+    detector_classes=(
+        DETECTOR,
+        "transformers.models.lw_detr.modeling_lw_detr:LwDetrForObjectDetection",
+        "transformers.models.rf_detr.modeling_rf_detr:RfDetrForObjectDetection",
+    ),
+    name_parts=name_lw_detr,
     order=94,
     cards=(
         hub_card("lw_detr", "lwdetr_tiny", 12_052_002, "640", _RECIPE, has_convolutions=False),

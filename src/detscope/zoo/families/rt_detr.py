@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from detscope.zoo.contract import Recipe
 from detscope.zoo.families._transformers_build import (
+    DETECTOR,
     Framing,
     TransformersFamily,
     Variant,
     hub_card,
     tiny_detr_card,
+)
+from detscope.zoo.families._transformers_stages import (
+    Layout,
+    name_losses,
+    name_selecting,
 )
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
@@ -50,8 +56,23 @@ _TINY = {
     "num_denoising": 60,
 }
 
+
+def name_rt_detr(layout: Layout) -> None:
+    """A hybrid encoder, from whose pixels queries are selected, and a decoder that refines boxes."""
+    name_selecting(layout)
+    # all layers but the last have auxiliary losses, and so have the selected queries
+    layers = layout.count_layers("model.decoder.layers")
+    name_losses(layout, layers - 1 if layout.has_auxiliary else 0, encoder=layout.has_auxiliary)
+
+
 PART = TransformersFamily(
     name="rt_detr",
+    detector_classes=(
+        DETECTOR,
+        "transformers.models.rt_detr.modeling_rt_detr:RTDetrForObjectDetection",
+        "transformers.models.rt_detr_v2.modeling_rt_detr_v2:RTDetrV2ForObjectDetection",
+    ),
+    name_parts=name_rt_detr,
     order=92,
     cards=(
         hub_card("rt_detr", "rtdetr_r18", 20_184_464, "640", _RECIPE),

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from detscope.zoo.contract import Recipe
-from detscope.zoo.families._transformers_build import Framing, TransformersFamily, Variant, hub_card
+from detscope.zoo.families._transformers_build import DETECTOR, Framing, TransformersFamily, Variant, hub_card
+from detscope.zoo.families._transformers_stages import (
+    Layout,
+    name_encoder,
+    name_losses,
+)
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
 _TINY = {
@@ -14,8 +19,25 @@ _TINY = {
     "use_mid_position_embeddings": False,
 }
 
+
+def name_yolos(layout: Layout) -> None:
+    """A vision transformer alone: patches and detection tokens go through the same layers."""
+    layout.add_module("input_projection", "vit.embeddings")
+    layout.add_module("encoder.positions", "vit.encoder.interpolation")
+    name_encoder(layout, "vit.encoder", "vit.encoder.layer")
+    layout.add_module("encoder", "vit.layernorm")
+    layout.name_ends("vit")
+    layers = layout.count_layers("vit.encoder.layer")
+    name_losses(layout, layers - 1 if layout.has_auxiliary else 0, encoder=False)
+
+
 PART = TransformersFamily(
     name="yolos",
+    detector_classes=(
+        DETECTOR,
+        "transformers.models.yolos.modeling_yolos:YolosForObjectDetection",
+    ),
+    name_parts=name_yolos,
     order=95,
     cards=(hub_card("yolos", "yolos_tiny", 6_488_736, "512-1333", _RECIPE, has_convolutions=False),),
     variants={
