@@ -6,7 +6,6 @@ import copy
 import gc
 import threading
 import weakref
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from detscope.record.model.probes import ModelProbes, resolve_target, select_mod
 from detscope.record.steps.events import EventBuffer
 from detscope.record.steps.nodes import NodeTable
 from detscope.record.steps.replay import replay_events
+from detscope.zoo.contract import Stage
 
 
 class Block(nn.Module):
@@ -34,15 +34,9 @@ class Block(nn.Module):
         return self.scale(self.second(hidden) + x)
 
 
-@dataclass(frozen=True)
-class Named:
-    name: str
-    target: str
-
-
 def probed(model: nn.Module, *targets: str) -> tuple[NodeTable, EventBuffer, ModelProbes]:
     nodes, buffer = NodeTable(), EventBuffer()
-    stages = [Named(target, target) for target in targets]
+    stages = [Stage(target, target) for target in targets]
     ignore = (lambda *_: None, lambda *_: None)
     probes = ModelProbes(model, nodes, BorderWriter(buffer), "all", stages, (), *ignore)
     probes.attach_modules(modules=True)
