@@ -155,7 +155,7 @@ class TransformersFamily(Family):
 
 
 def is_detector(module: nn.Module) -> bool:
-    """Whether it is a detector of ours, with the network of transformers inside; nothing is imported for it."""
+    """Whether it is a detector of ours, with a network of transformers inside; imports nothing."""
     return any(f"{kind.__module__}:{kind.__qualname__}" == DETECTOR for kind in type(module).__mro__)
 
 
