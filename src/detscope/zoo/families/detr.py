@@ -20,7 +20,7 @@ from detscope.zoo.families._transformers_stages import (
 )
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
-_TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
+_TINY_RECIPE = Recipe("adamw", 5e-4, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
 _FRAMING = Framing(800, 1333, has_no_object=True)
 _TINY_FRAMING = Framing(128, 160, has_no_object=True)
 _TINY = {
