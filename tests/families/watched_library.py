@@ -63,7 +63,7 @@ def find_steps(summary: RunSummary, part: str) -> int:
 def check_stages(summary: RunSummary, family: str, rest: float) -> dict[str, StageFigures]:
     """What holds for every known family; its stages."""
     assert summary.model is not None
-    assert summary.model["family"] == family
+    assert summary.model.family == family
     found = by_name(summary)
     assert found[REST].share <= rest
     for name, stage in found.items():
