@@ -138,7 +138,7 @@ TABLES: dict[str, dict[str, str]] = {
         "step": "Int64",
         "worker": "Int64",  # -1: the loop itself
         "name": "String",
-        "kind": "String",  # transform, decode, region, collate; sampled by a timer; "batch" is the whole
+        "kind": "String",  # transform, dataset, decode, region, collate; sampled; "batch" is the whole
         "origin": "String",  # class with its module; of sampled ones file:line
         "inside": "String",  # the transform that it is a part of; of sampled ones in which it was seen
         "where": "String",  # worker, loop; batch, device: on whole batches, in the loop

@@ -47,7 +47,7 @@ class LoaderFigures(Figure, frozen=True, kw_only=True):
     @property
     def dearest(self) -> TransformFigures | None:
         """What a worker spends most of its time on and could do less of; decoding and collating must be."""
-        able = (one for one in self.transforms if one.kind in ("transform", "sampled"))
+        able = (one for one in self.transforms if one.kind in ("transform", "sampled", "dataset"))
         return next((one for one in able if one.share is not None), None)
 
     @property

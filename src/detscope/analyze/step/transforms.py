@@ -20,7 +20,7 @@ class TransformFigures(Figure, frozen=True, kw_only=True):
     """What is done to images under one name: a transform, a decoder, or a function that a timer saw."""
 
     name: str  # of its class, or of the function; numbered where a pipeline has several
-    kind: str  # transform, decode, region, collate, sampled (by a timer), rest (has no name)
+    kind: str  # transform, dataset (its own code), decode, region, collate, sampled (by a timer), rest
     origin: str | None = None  # its class with its module; of sampled ones file:line
     inside: str | None = None  # the transform that it is a part of
     where: str = "worker"  # worker, loop (loads by itself), batch (whole batches, in the loop), device
@@ -103,7 +103,7 @@ class _Place:
             functions[name, line.rpartition(":")[0]][line] += times
         figures, left_ns = [], whole_ns
         for (name, _), lines in functions.items():
-            if inside is not None and name.startswith(f"{inside.split(' ')[0].split('(')[0]}."):
+            if inside is not None and f"{name}.".startswith(f"{inside.split(' ')[0].split('(')[0]}."):
                 continue  # the part's own method
             own_ns = whole_ns * lines.total() / seen.total()
             left_ns -= own_ns
@@ -131,6 +131,6 @@ def sum_region_ms(rows: pl.DataFrame) -> dict[str, float]:
     named = pl.when(pl.col("kind") == "region").then("name").otherwise("kind")
     for name, own_ns in rows.group_by(named.alias("group")).agg(pl.col("own_ns").sum()).iter_rows():
         spent[name] += own_ns or 0
-    whole = spent.pop("batch", 0)
+    whole, _ = spent.pop("batch", 0), spent.pop("dataset", 0)
     spent["load"] += max(0, whole - spent.total())
     return {name: own_ns / 1e6 for name, own_ns in spent.items()}

@@ -1,5 +1,7 @@
 """Transforms of a data set, found by structure: callable objects that it holds, and the lists they are in.
 
+Data sets are found too: what they do beside their transforms is theirs.
+
 Nothing is imported and nothing is called; what is looked at is `__dict__`, and lists, tuples and dicts in it.
 """
 
@@ -18,13 +20,14 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 
 @dataclass(eq=False)
 class FoundTransform:
-    """A callable object of a pipeline."""
+    """A callable object of a pipeline, or a data set."""
 
     transform: Any
     name: str
     origin: str  # its class with its module
     inside: str | None  # the name of the transform that holds it
     has_parts: bool = False  # it holds others, or a list of functions
+    method: str = "__call__"  # by which it works
 
 
 def find_transforms(holder: Any, itself: bool = False) -> list[FoundTransform]:
@@ -33,6 +36,7 @@ def find_transforms(holder: Any, itself: bool = False) -> list[FoundTransform]:
     if itself:
         walk.look_at(holder, None, 0)
     else:
+        walk.add_dataset(holder)
         walk.look_inside(holder, None, 0)
     return walk.found
 
@@ -52,8 +56,13 @@ def is_transform(value: Any) -> bool:
 
     if isinstance(value, (type, ModuleType, Dataset, *_FUNCTIONS)):
         return False
-    owner = next((base for base in type(value).__mro__ if "__call__" in vars(base)), object)
-    return isinstance(vars(owner).get("__call__"), FunctionType)
+    return _is_written(value, "__call__")
+
+
+def _is_written(value: Any, method: str) -> bool:
+    """Whether its class says in Python what it does by this method."""
+    owner = next((base for base in type(value).__mro__ if method in vars(base)), object)
+    return isinstance(vars(owner).get(method), FunctionType)
 
 
 class _Walk:
@@ -61,6 +70,13 @@ class _Walk:
         self.found: list[FoundTransform] = []
         self._seen: dict[int, Any] = {}  # alive until the walk is over: ids are not given twice
         self._names: dict[str, int] = {}
+
+    def add_dataset(self, holder: Any) -> None:
+        """A data set's own work; it holds no transform, since all would be inside of it."""
+        method, kind = "__getitem__", type(holder)
+        if not isinstance(holder, _FUNCTIONS) and _is_written(holder, method):
+            name, origin = f"{kind.__name__}.{method}", f"{kind.__module__}.{kind.__qualname__}"
+            self.found.append(FoundTransform(holder, name, origin, None, True, method))
 
     def look_inside(self, holder: Any, inside: FoundTransform | None, depth: int) -> None:
         """Look at everything that an object holds."""
@@ -89,6 +105,7 @@ class _Walk:
                 inside.has_parts = True  # functools.partial
             return
         if not is_transform(value):
+            self.add_dataset(value)
             self.look_inside(value, inside, depth)
             return
         self._seen[id(value)] = value

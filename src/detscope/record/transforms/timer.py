@@ -38,7 +38,8 @@ _LAZY = ("PIL.ImageFile", "ImageFile.load")  # is asked again and again, and dec
 _ALSO_A_TRANSFORM = ("PIL.Image", "Image.convert")  # counts outside of transforms only
 
 
-_NETWORKS = "torch.nn."  # models are made of these, and compilers look at their classes
+# models are made of torch's classes, and compilers look at them; our own data set is a wrapper
+_NOT_TIMED = ("torch.", "detscope.record.")
 _NESTED = 4  # lists and dicts around an image
 
 
@@ -46,7 +47,7 @@ class PartWork(NamedTuple):
     """What was done under one name for one batch; travels with it."""
 
     name: str
-    kind: str  # transform, decode, region, collate
+    kind: str  # transform, dataset, decode, region, collate
     origin: str | None
     inside: str | None
     own_ns: int
@@ -153,10 +154,11 @@ class TransformTimer:
             key, kind = id(one.transform), type(one.transform)
             with suppress(TypeError, AttributeError):  # also: a class that cannot be changed
                 self._alive[key] = weakref.ref(one.transform, functools.partial(self._forget, key))
-                self._parts[key] = TimedPart(one.name, "transform", one.origin, one.inside, one.has_parts)
-                if kind not in self._standing and not kind.__module__.startswith(_NETWORKS):
+                what = "transform" if one.method == "__call__" else "dataset"
+                self._parts[key] = TimedPart(one.name, what, one.origin, one.inside, one.has_parts)
+                if kind not in self._standing and not kind.__module__.startswith(_NOT_TIMED):
                     self._standing.add(kind)
-                    self._patches.put(kind, "__call__", self._time_transform(kind))
+                    self._patches.put(kind, one.method, self._time_method(kind, one.method))
 
     def _hear_decoders(self) -> None:
         for target in _DECODERS:
@@ -178,14 +180,14 @@ class TransformTimer:
 
     # ---- stand-ins
 
-    def _time_transform(self, kind: Any) -> Any:
-        """A stand-in for a class's call; one that is inherited is looked for anew at every call."""
+    def _time_method(self, kind: Any, name: str) -> Any:
+        """A stand-in for a method of a class; one that is inherited is looked for anew at every call."""
         parts, open_parts, inner_ns = self._parts, self.open, self._inner_ns
-        plain: Any = vars(kind).get("__call__")
+        plain: Any = vars(kind).get(name)
 
-        @functools.wraps(kind.__call__)
+        @functools.wraps(getattr(kind, name))
         def call_timed(transform: Any, *args: Any, **kwargs: Any) -> Any:
-            call = plain.__get__(transform) if plain else super(kind, transform).__call__  # type: ignore[misc]
+            call = plain.__get__(transform) if plain else getattr(super(kind, transform), name)
             part = parts.get(id(transform))
             if part is None or get_ident() != self.thread or (open_parts and open_parts[-1] is part):
                 return call(*args, **kwargs)

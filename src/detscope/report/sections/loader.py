@@ -116,7 +116,7 @@ def _transform_blocks(loader: LoaderFigures) -> Iterator[Block]:
 
 
 _PLACES = {"loop": "the loop itself", "batch": "whole batches", "device": "whole batches, device"}
-_HOW = {"sampled": "seen by a timer", "rest": "nobody knows", "region": "marked"}
+_HOW = {"sampled": "seen by a timer", "rest": "nobody knows", "region": "marked", "dataset": "its own code"}
 
 
 def tell_dearest(loader: LoaderFigures) -> str | None:
@@ -132,8 +132,8 @@ def tell_dearest(loader: LoaderFigures) -> str | None:
         calls, applied = dearest.calls_per_image, dearest.applied_per_image
         random = applied is not None and calls is not None and applied < 0.98 * calls
         do = "lower its probability, or drop it" if random else "move it to the device, or drop it"
-        if dearest.where == "device":
-            do = "lower its probability, or drop it"
+        if dearest.kind != "transform":
+            do = "do it once beforehand, or less of it"
         cost = f"{dearest.share:.0%}, {with_unit(dearest.ms_per_image, 'ms')}"
         told.append(f"the dearest is {dearest.name} ({cost}): {do}")
     return "; ".join(told) or None
