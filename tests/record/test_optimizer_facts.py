@@ -68,6 +68,10 @@ def test_tensors_of_a_model_are_those_an_average_keeps_each_once() -> None:
     assert describe_tensors(model) == {"tensors": 6, "one_to_one_head": False}
     head = nn.ModuleDict({"cv2": nn.Identity(), "one2one_cv2": nn.Identity()})
     assert describe_tensors(nn.Sequential(head))["one_to_one_head"]
+    head.one2one_cv2 = None
+    assert describe_tensors(nn.Sequential(head))["one_to_one_head"], (
+        "dropped for this inference, not for good"
+    )
 
 
 def test_a_recorded_loop_tells_its_optimizers_in_the_summary(tmp_path) -> None:

@@ -18,7 +18,8 @@ def advise(case: Case) -> Advice | None:
         " per object.",
         share,
         "choosing the best scores costs nothing beside it; check the accuracy, which may differ",
-        in_code="end2end=True where the model predicts or is exported (Ultralytics: v10, 26)",
+        in_code="model.end2end = True on the detector (Ultralytics: v10, 26) before its first prediction,"
+        " which drops the head that is not chosen",
     )
 
 
