@@ -8,6 +8,7 @@ import warnings
 from bench import (
     comparing,
     evaluation,
+    families,
     importing,
     inference_cost,
     killed_ranks,
@@ -52,7 +53,12 @@ BENCHMARKS = {
     "timeline": timeline.main,
 }
 # by name alone: these try something many times instead of timing it
-ON_REQUEST = {"killed_ranks": killed_ranks.main, "saved": saved.main, "straggler": straggler.main}
+ON_REQUEST = {
+    "families": families.main,
+    "killed_ranks": killed_ranks.main,
+    "saved": saved.main,
+    "straggler": straggler.main,
+}
 
 
 def main() -> None:

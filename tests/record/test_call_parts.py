@@ -1,4 +1,4 @@
-"""Stages that are no call of their own: what a call does itself before, between and after the calls inside."""
+"""Stages that are no call of their own: what a call does itself before, between and after calls inside."""
 
 from __future__ import annotations
 

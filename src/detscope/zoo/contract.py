@@ -83,7 +83,7 @@ class ModelCard:
 
     name: str
     family: str
-    source: str  # "torchvision", "effdet", "tiny" or "user"
+    source: str  # "torchvision", "effdet", "transformers", "tiny" or "user"
     parameters: int | None  # with its default number of classes; None where not known
     input_size: str  # "800-1333", "512"; the size the model works at, in pixels
     weights_licence: str  # licence and origin of downloadable weights, or "none"

@@ -58,6 +58,9 @@ def _print_table(cards: Sequence[ModelCard]) -> None:
     console.print(table)
     for licence, letter in letters.items():
         console.print(f"\nlicence of weights ({letter}): {licence}", markup=False, end="")
+    for note in dict.fromkeys(card.note for card in cards if card.note):
+        names = ", ".join(card.name for card in cards if card.note == note)
+        console.print(f"\nnote ({names}): {note}", markup=False, end="")
     example = next((card for card in cards if card.source == "tiny"), cards[0])
     console.print(f"\n\n{len(cards)} models; your own: detscope train path/to/file.py:factory", markup=False)
     console.print(f"next: detscope train {example.name} --steps 20", markup=False)

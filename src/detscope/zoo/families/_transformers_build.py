@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from detscope.errors import UsageError
+from detscope.errors import InputError, UsageError
 from detscope.extras import require_package
 from detscope.zoo.contract import BuildOptions, BuiltModel, ModelCard, Observer, Recipe, Stage
 from detscope.zoo.families._transformers_stages import Layout, find_network_stages, put_in_order
@@ -24,8 +24,10 @@ DETECTOR_STAGES = name_stages(
     ("postprocess.top_k", "pick_best()"),
 )
 _FROM_SCRATCH = "trained from scratch: all backbone layers train, with live batch norm"
-_NOTE = "weights are random or from a file: nothing is fetched from a hub"
-_TINY_NOTE = "built by transformers"
+_SAME_LOAD = "what is found means nothing, the network's load is that of a trained model"
+_NO_HUB = "weights are random or from a file, nothing is fetched from a hub"
+_PRUNED = "prune cuts its backbone alone"
+_NOT_PRUNED = "it cannot be pruned"
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,15 @@ class Framing:
     sees_mask: bool = True  # of padding; one that does not has boxes relative to the padded batch
     first_class: int = 0  # what its class 0 is called here: 0 is background, which it has a place for, or 1
     has_no_object: bool = False  # a softmax with "no object" as last class; else a sigmoid per class
+    step: int = 1  # sizes are multiples of it
+    smallest: int = 32  # size; a smaller one has fewer places than there are queries to select
 
     def fit_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of an image in the batch."""
         if self.longest is None:
             return self.size, self.size
         scale = min(self.size / min(height, width), self.longest / max(height, width))
-        return max(1, round(height * scale)), max(1, round(width * scale))
+        return max(1, int(height * scale)), max(1, int(width * scale))
 
     def with_size(self, size: int) -> Framing:
         """The same for another size; the longer side keeps its ratio to it."""
@@ -67,7 +71,6 @@ class TransformersFamily(Family):
 
     variants: Mapping[str, Variant]  # by card
     name_parts: Callable[[Layout], None]  # stages of its networks
-    size_step: int = 1  # image sizes are multiples of it
     detector_classes: tuple[str, ...] = (DETECTOR,)  # a family adds those of transformers
     stages: tuple[Stage, ...] = DETECTOR_STAGES
     observers: tuple[Observer, ...] = (
@@ -97,6 +100,9 @@ class TransformersFamily(Family):
 
         self._check_options(card, options)
         found = find_weights(options, card.name, published=None)
+        if found.state is None:
+            why = "as asked" if options.weights == "none" else "nothing is fetched from a hub"
+            found = replace(found, note=f"random weights ({why}): {_SAME_LOAD}")
         from detscope.zoo.transformers_detector import TransformersDetector  # slow
 
         variant = self.variants[card.name]
@@ -112,9 +118,30 @@ class TransformersFamily(Family):
             named = (key if key.startswith(NETWORK) else NETWORK + key for key in state)
             found = replace(found, state=dict(zip(named, state.values(), strict=True)))
         # frozen batch norm keeps no counters: a file without them was made by a model with frozen norms
-        is_scratch = state is None or any(key.endswith("num_batches_tracked") for key in state)
-        notes = (_FROM_SCRATCH,) if is_scratch and free_backbone(module) and state is None else ()
+        backbone = [key for key in state or () if ".backbone." in key]
+        is_free = state is None or any(key.endswith("num_batches_tracked") for key in backbone)
+        is_new = is_free and free_backbone(module) and state is None and card is not self.tiny
+        notes = (_FROM_SCRATCH,) if is_new else ()
         return self.describe_model(card, module, load_into(module, found, card.name, self.class_heads), notes)
+
+    def trace_outputs(self, module: Any, images: Tensor) -> list[Tensor]:
+        """Projected feature maps of the backbone: other channels belong to heads of attention."""
+        model = getattr(getattr(module, "network", module), "model", None)
+        names = ("input_projection", "input_proj", "encoder_input_proj")
+        found = next((getattr(model, name) for name in names if hasattr(model, name)), None)
+        if model is None or found is None:
+            raise InputError(
+                f"{type(module).__name__} cannot be pruned: its backbone is a transformer",
+                "of the DETRs, those with a convolutional backbone can be pruned",
+            )
+        from torch import nn
+
+        projections = list(found) if isinstance(found, nn.ModuleList) else [found]
+        features = model.backbone.model(images)
+        maps = list(features.feature_maps if hasattr(features, "feature_maps") else features)
+        maps = maps[-len(projections) :]
+        # a projection more than there are maps makes another level of the last one
+        return [project(maps[min(index, len(maps) - 1)]) for index, project in enumerate(projections)]
 
     def _check_options(self, card: ModelCard, options: BuildOptions) -> None:
         if options.trainable_layers is not None:
@@ -124,10 +151,17 @@ class TransformersFamily(Family):
                 f"COCO weights of {card.name} are on a hub, and nothing is fetched from one",
                 "use --weights none, or the path of a model.safetensors you have",
             )
-        size, step = options.image_size, self.size_step
-        if size is not None and size % step:
-            nearest = max(1, round(size / step)) * step
-            raise UsageError(f"image_size = {size}: {card.name} needs a multiple of {step}", f"try {nearest}")
+        size, framing = options.image_size, self.variants[card.name].framing
+        if size is not None and size < framing.smallest:
+            raise UsageError(
+                f"image_size = {size}: {card.name} works from {framing.smallest} pixels on",
+                f"use {framing.smallest} or more",
+            )
+        if size is not None and size % framing.step:
+            nearest = max(1, round(size / framing.step)) * framing.step
+            raise UsageError(
+                f"image_size = {size}: {card.name} needs a multiple of {framing.step}", f"try {nearest}"
+            )
 
 
 def make_network(variant: Variant, classes: int) -> nn.Module:
@@ -159,13 +193,19 @@ def free_backbone(module: nn.Module) -> bool:
 
 
 def hub_card(
-    family: str, name: str, parameters: int, input_size: str, recipe: Recipe, **more: Any
+    family: str,
+    name: str,
+    parameters: int,
+    input_size: str,
+    recipe: Recipe,
+    *,
+    has_convolutions: bool = True,
 ) -> ModelCard:
     """A model whose weights are on a hub; parameters as it is built here, with batch norm that trains."""
-    more.setdefault("note", _NOTE)
-    return ModelCard(name, family, "transformers", parameters, input_size, "none", recipe=recipe, **more)
+    note = f"{_NO_HUB}; {_PRUNED if has_convolutions else _NOT_PRUNED}"
+    return ModelCard(name, family, "transformers", parameters, input_size, "none", recipe=recipe, note=note)
 
 
 def tiny_detr_card(family: str, name: str, parameters: int, input_size: str, recipe: Recipe) -> ModelCard:
     """The tiny variant of a family."""
-    return ModelCard(name, family, "tiny", parameters, input_size, "none", recipe=recipe, note=_TINY_NOTE)
+    return ModelCard(name, family, "tiny", parameters, input_size, "none", recipe=recipe, note=_PRUNED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detscope.zoo.contract import Recipe
 from detscope.zoo.families._transformers_build import (
     DETECTOR,
@@ -14,9 +16,10 @@ from detscope.zoo.families._transformers_build import (
 from detscope.zoo.families.rt_detr import name_rt_detr
 
 _RECIPE = Recipe("adamw", 2e-4, 1e-4, clip_gradients=0.1)
-_TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
-_FRAMING = Framing(640, normalised=False, first_class=1)
-_TINY_FRAMING = Framing(128, normalised=False, first_class=1)
+_TINY_RECIPE = Recipe("adamw", 2e-3, 1e-4, lr_warmup_steps=30, clip_gradients=1.0, batch_size=4)
+_FRAMING = Framing(640, normalised=False, first_class=1, step=32, smallest=128)
+_N_FRAMING = replace(_FRAMING, smallest=256)  # its two levels have fewer places
+_TINY_FRAMING = Framing(128, normalised=False, first_class=1, step=32, smallest=64)
 _B0 = {
     "model_type": "hgnet_v2",
     "hidden_sizes": [128, 256, 512, 1024],
@@ -95,11 +98,10 @@ PART = TransformersFamily(
     ),
     tiny=tiny_detr_card("d_fine", "tiny_dfine", 536_285, "128", _TINY_RECIPE),
     variants={
-        "dfine_n": Variant("DFineForObjectDetection", _FRAMING, _N),
+        "dfine_n": Variant("DFineForObjectDetection", _N_FRAMING, _N),
         "dfine_s": Variant("DFineForObjectDetection", _FRAMING, _S),
         "tiny_dfine": Variant("DFineForObjectDetection", _TINY_FRAMING, _TINY),
     },
-    size_step=32,
     class_count=81,  # COCO's 80 classes without gaps, and background
     class_heads=(
         "network.class_embed.",

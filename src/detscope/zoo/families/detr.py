@@ -20,15 +20,15 @@ from detscope.zoo.families._transformers_stages import (
 )
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
-_TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
+_TINY_RECIPE = Recipe("adamw", 5e-4, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
 _FRAMING = Framing(800, 1333, has_no_object=True)
 _TINY_FRAMING = Framing(128, 160, has_no_object=True)
 _TINY = {
     "backbone_config": {
         "model_type": "resnet",
-        "embedding_size": 16,
-        "hidden_sizes": [16, 32, 64, 128],
-        "depths": [1, 1, 1, 1],
+        "embedding_size": 32,
+        "hidden_sizes": [32, 64, 128],
+        "depths": [1, 1, 1],
         "layer_type": "basic",
         "out_features": ["stage3"],
     },
@@ -70,7 +70,7 @@ PART = TransformersFamily(
     name_parts=name_detr,
     order=90,
     cards=(hub_card("detr", "detr_r50", 41_577_888, "800-1333", _RECIPE),),
-    tiny=tiny_detr_card("detr", "tiny_detr", 508_186, "128-160", _TINY_RECIPE),
+    tiny=tiny_detr_card("detr", "tiny_detr", 514_026, "128-160", _TINY_RECIPE),
     variants={
         # auxiliary losses as it was trained with; the configuration of the weights leaves them out
         "detr_r50": Variant("DetrForObjectDetection", _FRAMING, {"auxiliary_loss": True}),

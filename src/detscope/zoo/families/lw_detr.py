@@ -63,13 +63,13 @@ PART = TransformersFamily(
     name_parts=name_lw_detr,
     order=94,
     cards=(
-        hub_card("lw_detr", "lwdetr_tiny", 12_052_002, "640", _RECIPE),
-        hub_card("lw_detr", "rfdetr_nano", 30_467_298, "384", _RECIPE),
+        hub_card("lw_detr", "lwdetr_tiny", 12_052_002, "640", _RECIPE, has_convolutions=False),
+        hub_card("lw_detr", "rfdetr_nano", 30_467_298, "384", _RECIPE, has_convolutions=False),
     ),
+    # patches of 16 pixels in windows: 4 by 4 of LW-DETR, 2 by 2 of RF-DETR
     variants={
-        "lwdetr_tiny": Variant("LwDetrForObjectDetection", Framing(640), _LW_TINY),
-        "rfdetr_nano": Variant("RfDetrForObjectDetection", Framing(384), _RF_NANO),
+        "lwdetr_tiny": Variant("LwDetrForObjectDetection", Framing(640, step=64, smallest=192), _LW_TINY),
+        "rfdetr_nano": Variant("RfDetrForObjectDetection", Framing(384, step=32, smallest=288), _RF_NANO),
     },
-    size_step=64,  # patches of 16 pixels in windows of 4 by 4 (2 by 2 of RF-DETR)
     class_heads=("network.class_embed.", "network.model.enc_out_class_embed."),
 )

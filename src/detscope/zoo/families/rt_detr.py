@@ -18,9 +18,9 @@ from detscope.zoo.families._transformers_stages import (
 )
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
-_TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=0.1, batch_size=4)
-_FRAMING = Framing(640, normalised=False, first_class=1)
-_TINY_FRAMING = Framing(128, normalised=False, first_class=1)
+_TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=1.0, batch_size=4)
+_FRAMING = Framing(640, normalised=False, first_class=1, step=32, smallest=128)
+_TINY_FRAMING = Framing(128, normalised=False, first_class=1, step=32, smallest=64)
 _R18 = {
     "backbone_config": {
         "model_type": "rt_detr_resnet",
@@ -36,13 +36,13 @@ _R18 = {
 _TINY = {
     "backbone_config": {
         "model_type": "rt_detr_resnet",
-        "embedding_size": 16,
-        "hidden_sizes": [16, 32, 64, 128],
+        "embedding_size": 32,
+        "hidden_sizes": [32, 64, 128, 256],
         "depths": [1, 1, 1, 1],
         "layer_type": "basic",
         "out_indices": [2, 3, 4],
     },
-    "encoder_in_channels": [32, 64, 128],
+    "encoder_in_channels": [64, 128, 256],
     "encoder_hidden_dim": 64,
     "encoder_ffn_dim": 128,
     "encoder_attention_heads": 4,
@@ -53,7 +53,7 @@ _TINY = {
     "decoder_attention_heads": 4,
     "decoder_layers": 3,
     "num_queries": 30,
-    "num_denoising": 20,
+    "num_denoising": 60,
 }
 
 
@@ -79,14 +79,13 @@ PART = TransformersFamily(
         hub_card("rt_detr", "rtdetr_r50", 42_944_620, "640", _RECIPE),
         hub_card("rt_detr", "rtdetrv2_r18", 20_184_464, "640", _RECIPE),
     ),
-    tiny=tiny_detr_card("rt_detr", "tiny_rtdetr", 821_768, "128", _TINY_RECIPE),
+    tiny=tiny_detr_card("rt_detr", "tiny_rtdetr", 1_760_768, "128", _TINY_RECIPE),
     variants={
         "rtdetr_r18": Variant("RTDetrForObjectDetection", _FRAMING, _R18),
         "rtdetr_r50": Variant("RTDetrForObjectDetection", _FRAMING),
         "rtdetrv2_r18": Variant("RTDetrV2ForObjectDetection", _FRAMING, _R18),
         "tiny_rtdetr": Variant("RTDetrForObjectDetection", _TINY_FRAMING, _TINY),
     },
-    size_step=32,
     class_count=81,  # COCO's 80 classes without gaps, and background
     class_heads=(
         "network.class_embed.",

@@ -39,7 +39,7 @@ PART = TransformersFamily(
     ),
     name_parts=name_yolos,
     order=95,
-    cards=(hub_card("yolos", "yolos_tiny", 6_488_736, "512-1333", _RECIPE),),
+    cards=(hub_card("yolos", "yolos_tiny", 6_488_736, "512-1333", _RECIPE, has_convolutions=False),),
     variants={
         "yolos_tiny": Variant(
             "YolosForObjectDetection", Framing(512, 1333, has_no_object=True, sees_mask=False), _TINY
