@@ -21,6 +21,7 @@ from detscope.record.recorder import Recorder
 from detscope.zoo.registry import recognise_family, recognise_parts
 
 SLEEP_MS = 10.0
+SLEEP = pytest.approx(SLEEP_MS, abs=2)
 FAMILY = {"rt_detr_v2": "rt_detr", "conditional_detr": "detr", "rf_detr": "lw_detr"}
 LOSSES = {
     "rt_detr": ("main", "auxiliary_0", "auxiliary_1", "encoder", "denoising"),
@@ -183,35 +184,51 @@ def times_by_stage(run: Path, loop: str = "forward") -> dict[int, dict[str, floa
     return steps
 
 
+class Least:
+    """Own time of stages in steps with each of the sleeps and without any: the least, as noise adds."""
+
+    def __init__(self, family: str, model: nn.Module) -> None:
+        self._model = model
+        # little to compute, so that neighbours slow down little; tokens enough for all queries
+        self._inputs = make_inputs(size=128 if family in ("lw_detr", "rf_detr") else 64)
+        self._found: dict[tuple[int, str], float] = {}
+        self._names: set[str] = set()
+
+    def record_rounds(self, plants: Sequence[Plant], folder: Path) -> None:
+        order: list[Plant | None] = [None, None, *[None, *plants] * 3]
+
+        def batches() -> Iterator[Any]:
+            for wanted in order:
+                for plant in plants:
+                    plant.wanted, plant.calls = plant is wanted, 0
+                yield self._inputs
+
+        steps = times_by_stage(record(self._model, batches(), folder))
+        assert len(steps) == len(order) - 2
+        self._names |= {name for step in steps.values() for name in step}
+        for step, times in steps.items():
+            for name in self._names:
+                key = (id(order[step]), name)
+                self._found[key] = min(self._found.get(key, float("inf")), times.get(name, 0.0))
+
+    def find_more(self, plant: Plant) -> dict[str, float]:
+        """Milliseconds that a sleep adds to stages, those that matter."""
+        more = {name: self._found[id(plant), name] - self._found[id(None), name] for name in self._names}
+        return {name: ms for name, ms in more.items() if abs(ms) >= 2}
+
+
 @pytest.mark.parametrize("family", DETECTORS)
 def test_a_sleep_in_a_named_part_shows_there_and_nowhere_else(family, tmp_path, monkeypatch) -> None:
     torch.manual_seed(0)
     model = DETECTORS[family]()
-    plants = plants_of(family, model)
-    for plant in plants:
+    least, left = Least(family, model), plants_of(family, model)
+    for plant in left:
         plant.put_in(monkeypatch)
-    # rounds of one step without and one with each of them; the least of a few is what noise added nothing to
-    order: list[Plant | None] = [None, None, *[None, *plants] * 5]
-
-    def batches() -> Iterator[Any]:
-        inputs = make_inputs(size=64)  # little to compute, so that neighbours have little to slow down
-        for wanted in order:
-            for plant in plants:
-                plant.wanted, plant.calls = plant is wanted, 0
-            yield inputs
-
-    steps = times_by_stage(record(model, batches(), tmp_path))
-    assert len(steps) == len(order) - 2
-    names = {name for step in steps.values() for name in step}
-
-    def least(wanted: Plant | None, name: str) -> float:
-        return min(times.get(name, 0.0) for step, times in steps.items() if order[step] is wanted)
-
-    for plant in plants:
-        more = {name: least(plant, name) - least(None, name) for name in names}
-        about = (plant.stage, plant.name, plant.nth, {name: ms for name, ms in more.items() if ms > 1})
-        assert more.pop(plant.stage, 0.0) == pytest.approx(SLEEP_MS, abs=2), about
-        assert max(more.values()) < 2, about
+    for attempt in range(6):  # on a machine that others use too, some need more steps than others
+        least.record_rounds(left, tmp_path / str(attempt))
+        if not (left := [plant for plant in left if least.find_more(plant) != {plant.stage: SLEEP}]):
+            break
+    assert {(plant.stage, plant.name): least.find_more(plant) for plant in left} == {}
 
 
 @pytest.mark.parametrize("family", DETECTORS)
@@ -220,10 +237,10 @@ def test_little_of_a_step_has_no_name(family, loop, tmp_path) -> None:
     torch.manual_seed(0)
     model = DETECTORS[family]()
     assert recognise_family(model).name == FAMILY.get(family, family)
-    summary = summarize(record(model, [make_inputs(images=4, size=128)] * 10, tmp_path, loop))
+    summary = summarize(record(model, [make_inputs(images=8)] * 10, tmp_path, loop))
     stages = {stage.name: stage for stage in summary.stages}
     rest = stages.pop("(rest of the model)")
-    assert rest.share <= (0.03 if loop is train else 0.05), rest
+    assert rest.share <= (0.03 if loop is train else 0.05), (family, rest)
     whole = [stage for stage in stages.values() if stage.self_ms / (stage.total_ms or 1) == 1]
     assert max(stage.share for stage in whole) <= 0.5
     if loop is train:
@@ -234,7 +251,7 @@ def test_little_of_a_step_has_no_name(family, loop, tmp_path) -> None:
         assert summary.backward_attributed is not None
 
 
-@pytest.mark.parametrize("family", ["rt_detr_v2", "d_fine", "detr"])
+@pytest.mark.parametrize("family", ["rt_detr_v2", "d_fine"])
 def test_backward_belongs_to_modules_where_there_is_something_to_compute(family, tmp_path) -> None:
     torch.manual_seed(0)
     model = DETECTORS[family]()
