@@ -134,6 +134,8 @@ def test_one_group_per_parameter_is_merged_by_settings() -> None:
     assert "parameter_groups" not in advised(summary(optimizers=[optimizer(200, 2)])), "2 % of the step"
     for rare in (optimizer(3, 3), optimizer(200, 200), optimizer(6, 1)):
         assert "parameter_groups" not in advised(summary(phases={"optimizer": 0.1}, optimizers=[rare]))
+    unlike = {"phases": {"optimizer": 0.5}, "step_ms": {"p50": 1.0}, "optimizers": [optimizer(20, 12)]}
+    assert "parameter_groups" not in advised(summary(**unlike)), "most groups have a reason"
 
 
 def test_no_more_than_the_optimizer_takes_is_saved_by_merging_its_groups() -> None:
