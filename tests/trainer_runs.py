@@ -47,11 +47,12 @@ def check_callback_gives_the_same_run(folder: Path, script: Path, *arguments: st
     runs = [load_run(folder / name / "runs" / "latest") for name in ("run", "callback")]
     modes = [run.table("steps")["mode"].value_counts(sort=True).to_dicts() for run in runs]
     assert modes[0] == modes[1]
+    contents = [run.table("content").select("step", "images", "boxes", "pixels").rows() for run in runs]
+    assert contents[0] == contents[1]
     one, other = (as_standard_json(summarize(run)) for run in runs)
-    for key in ("status", "batch_size", "content", "precision", "level"):
+    for key in ("status", "batch_size", "precision", "level"):
         assert one[key] == other[key], key
     assert one["images_per_s"] > 0 < other["images_per_s"]
-    assert one["step_ms"]["n"] == other["step_ms"]["n"] > 0
     for key in ("optimizers", "optimizer_steps", "batches_per_step"):
         assert one["script"][key] == other["script"][key], key
     steps = [by_name(each["script"]["parts"], "steps") for each in (one, other)]

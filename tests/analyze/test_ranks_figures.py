@@ -130,6 +130,9 @@ def test_even_ranks_have_no_straggler_and_the_verdict_stays_as_it_was(tmp_path):
     summary = merged(tmp_path, *runs)
     assert summary.ranks.straggler.rank is None
     assert "rank" not in summary.verdict
+    row = summary.ranks.rows[1]
+    assert row.images_per_s == pytest.approx(CONTENT["images"] / row.step_ms * 1e3)
+    assert summary.images_per_s == pytest.approx(2 * row.images_per_s), "of all ranks"
 
 
 def test_without_collectives_their_share_is_not_zero_but_unknown(tmp_path):

@@ -25,7 +25,7 @@ IMPORTS = (*DETECTION, "effdet")
 
 
 def own_words(text: str) -> list[str]:
-    """Without what torch says of a processor it does not know, which begins with the time of day; and speeds."""
+    """Without speeds, and what torch says of an unknown processor: lines that begin with the time of day."""
     lines = [line for line in text.splitlines() if not line.startswith("[W")]
     return [re.sub(r"_(runtime|per_second)': '[^']*'", "", line) for line in lines]
 

@@ -142,6 +142,17 @@ def test_a_training_tells_figures_bar_costliest_parts_advice_and_trust(screen) -
     assert "rpn" not in text, "three stages"
 
 
+def test_batches_that_a_step_accumulates_are_told_beside_their_size(screen) -> None:
+    shown = screen({"batch_size": 2, "accumulated": {"per_step": 4.0, "images": 2.0}})
+    assert ", 4 x batch 2," in shown.setting
+
+
+def test_the_speed_of_one_rank_stands_beside_that_of_all(screen) -> None:
+    ranks = {"count": 2, "rows": [{"rank": 0, "images_per_s": 3.3}, {"rank": 1, "images_per_s": 3.1}]}
+    speed = next(one for one in screen({"ranks": ranks}).figures if one.label == "speed")
+    assert (speed.value, speed.detail) == ("6.40 images/s", "(3.30 of rank 0)")
+
+
 def test_steps_are_counted_once_and_by_kind(screen) -> None:
     shown = screen({"warmup": {"n": 3}}, {"warmup": 3, "recorded": 20, "bare": 6})
     assert shown.steps == "20 recorded of 29: 3 warm-up, 6 bare"

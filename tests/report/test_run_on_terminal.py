@@ -131,6 +131,12 @@ def test_a_run_fits_the_terminal_and_tells_every_part(shown, width: int) -> None
         assert part in text, part
 
 
+def test_of_a_step_that_accumulates_batches_one_of_them_is_told_too(shown) -> None:
+    batch = {"per_step": 4.0, "ms": 78.1, "images": 2.0, "images_per_step": 8.0}
+    words = " ".join(shown({"accumulated": batch}).split())
+    assert "batches 4 per step, 78.1 ms each, 2.0 images each: 8.0 per step" in words
+
+
 def test_bars_of_the_phases_lie_end_to_end_and_fill_the_step(shown) -> None:
     lines = shown().splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("Phases of a step")) + 2
