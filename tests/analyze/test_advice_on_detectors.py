@@ -134,6 +134,8 @@ def test_one_group_per_parameter_is_merged_by_settings() -> None:
     assert "parameter_groups" not in advised(summary(optimizers=[optimizer(200, 2)])), "2 % of the step"
     for rare in (optimizer(3, 3), optimizer(200, 200), optimizer(6, 1)):
         assert "parameter_groups" not in advised(summary(phases={"optimizer": 0.1}, optimizers=[rare]))
+    unlike = {"phases": {"optimizer": 0.5}, "step_ms": {"p50": 1.0}, "optimizers": [optimizer(20, 12)]}
+    assert "parameter_groups" not in advised(summary(**unlike)), "most groups have a reason"
 
 
 def test_no_more_than_the_optimizer_takes_is_saved_by_merging_its_groups() -> None:
@@ -226,6 +228,13 @@ def test_a_model_with_a_head_of_its_own_for_it_needs_no_suppression() -> None:
     found = advised(summary(model={"one_to_one_head": True}, **given))
     assert found["end_to_end_head"].gain_share == pytest.approx(0.2)
     assert "nms_limits" not in found
+    after = {"stages": [], "parts": [{"name": "nms", "phase": "other", "share": 0.1}]}  # the model's call
+    beside = advised(summary(model={"one_to_one_head": True}, **{**given, **after}))
+    assert beside["end_to_end_head"].gain_share == pytest.approx(0.1)
+    in_use = [*given["stages"], stage("head.one2one", 0.1)]
+    assert "end_to_end_head" not in advised(
+        summary(model={"one_to_one_head": True}, **{**given, "stages": in_use})
+    )
     other = advised(
         summary(
             score=0.5, detections={"per_image": 90.0, "above_score_per_image": 3.0}, **{**given, "phases": {}}

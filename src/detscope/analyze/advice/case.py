@@ -131,15 +131,19 @@ class Case:
         return default if value is None else value
 
     def stage_share(self, *names: str, inside: str = "") -> float:
-        """Share of the step in stages of these names, parts included, wherever they hang or `inside` one."""
-        chosen = [
-            row
-            for row in self.summary.stages
-            if (row.name in names or row.name.rpartition(".")[2] in names)
-            and (not inside or inside in row.name.split(".")[:-1])
-        ]
+        """Share of the step in stages of these names, parts included, wherever they hang or `inside` one.
+
+        What runs beside the model, as suppression of boxes after its call does, is a part of `other`.
+        """
+
+        def fits(name: str) -> bool:
+            *above, last = name.split(".")
+            return (name in names or last in names) and (not inside or inside in above)
+
+        chosen = [row for row in self.summary.stages if fits(row.name)]
         inner = {row.name for row in chosen for other in chosen if row.name.startswith(f"{other.name}.")}
-        return sum(row.share for row in chosen if row.name not in inner)
+        beside = sum(part.share for part in self.summary.parts if fits(part.name))
+        return beside + sum(row.share for row in chosen if row.name not in inner)
 
     @cached_property
     def dense_share(self) -> float:

@@ -12,6 +12,8 @@ def advise(case: Case) -> Advice | None:
     share, model = case.stage_share("nms"), case.summary.model
     if case.is_training or share < LEAST_SHARE or model is None or not model.one_to_one_head:
         return None
+    if case.stage_share("one2one", "top_k"):
+        return None  # it is in use, and what is called NMS finds nothing to suppress
     return case.suggest_change(
         "take the one-to-one head and its best scores, without NMS",
         f"Non-maximum suppression takes {share:.0%} of the step, and the model has a head that gives one box"
