@@ -8,6 +8,6 @@ from ultralytics import RTDETR, YOLO
 name, *ways = sys.argv[1:]
 model = (RTDETR if "rtdetr" in name else YOLO)(name)
 drawn = np.random.default_rng(0)
-for _ in range(12):
+for _ in range(48):
     image = drawn.integers(0, 255, (96, 96, 3), dtype=np.uint8)
     model.predict(image, imgsz=64, verbose=False, device="cpu", **({"nms": False} if "top_k" in ways else {}))

@@ -1,4 +1,4 @@
-"""Let functions and methods of a library sleep 10 ms at each call, then run Ultralytics' command.
+"""Let methods of a library sleep 10 ms in every second step, then run Ultralytics' command.
 
 sleep_in.py ultralytics.utils.tal:TaskAlignedAssigner.forward ... -- detect train model=...
 """
@@ -7,9 +7,13 @@ import functools
 import importlib
 import sys
 import time
+from collections.abc import Callable
+
+BATCHES = "ultralytics.models.yolo.detect.train:DetectionTrainer.preprocess_batch"
+begun = 0  # steps of training
 
 
-def plant_sleep(target: str) -> None:
+def put_around(target: str, before: Callable[[], None]) -> None:
     library, _, path = target.partition(":")
     owner = importlib.import_module(library)
     *classes, name = path.split(".")
@@ -19,15 +23,26 @@ def plant_sleep(target: str) -> None:
 
     @functools.wraps(plain)
     def slow(*args, **kwargs):
-        time.sleep(0.010)
+        before()
         return plain(*args, **kwargs)
 
     setattr(owner, name, slow)
 
 
+def count_step() -> None:
+    global begun
+    begun += 1
+
+
+def sleep_in_turn() -> None:
+    if begun % 2:
+        time.sleep(0.010)
+
+
 border = sys.argv.index("--")
+put_around(BATCHES, count_step)
 for one in sys.argv[1:border]:
-    plant_sleep(one)
+    put_around(one, sleep_in_turn)
 sys.argv = ["yolo", *sys.argv[border + 1 :]]
 
 from ultralytics.cfg import entrypoint  # noqa: E402
