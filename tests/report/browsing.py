@@ -42,6 +42,8 @@ class Visit:
         self.page.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
         self.page.on("request", self._request)
         self.page.goto(path.resolve().as_uri())
+        if context.get("java_script_enabled", True):
+            self.page.locator("html.scripted").wait_for(state="attached")
 
     def _request(self, request: Any) -> None:
         if not request.url.startswith(("file:", "data:", "blob:")):

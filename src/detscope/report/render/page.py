@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,11 +42,10 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["inert_json"] = inert_json
     sections = [section for section in sections if not section.brief_only]
     blocks = [block for section in sections for block in section.blocks]
     charts = {block.id: draw_chart(block) for block in blocks if isinstance(block, Chart)}
-    styles, scripts = _collect_assets(blocks)
+    styles, script = _collect_assets(blocks)
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
@@ -57,20 +57,20 @@ def render_page(
         charts=charts,
         unfolded=_find_unfolded(sections),
         styles=styles,
-        scripts=scripts,
-        data=_collect_data(charts, blocks),
-        policy=_write_policy(scripts),
+        script=script,
+        data=pack_json(_collect_data(charts, blocks)),
+        policy=_write_policy(script),
     )
 
 
-def inert_json(value: object) -> Markup:
-    """JSON for a script element that it cannot end, whatever the names in it."""
+def pack_json(value: object) -> str:
+    """JSON as `unpack.js` reads it; whatever the names in it, they end no element."""
     text = json.dumps(as_standard_json(value), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def _collect_assets(blocks: Sequence[Block]) -> tuple[list[Markup], list[Markup]]:
-    """Style sheets and scripts, each once, in the order of their first use."""
+def _collect_assets(blocks: Sequence[Block]) -> tuple[list[Markup], Markup]:
+    """Style sheets and scripts, each once, in the order of their first use; scripts as one."""
     names = dict.fromkeys(_ALWAYS)
     for block in blocks:
         names |= dict.fromkeys(_ASSETS.get(block.template, ()))
@@ -80,7 +80,9 @@ def _collect_assets(blocks: Sequence[Block]) -> tuple[list[Markup], list[Markup]
     styles, scripts = (
         [text for name, text in texts.items() if name.endswith(end)] for end in (".css", ".js")
     )
-    return styles, scripts
+    unpack = (_STATIC / "unpack.js").read_text(encoding="utf-8")
+    begin, end = 'unpack(document.getElementById("data").textContent).then((unpacked) => {\n', "});\n"
+    return styles, Markup("".join([unpack, begin, *scripts, end]))
 
 
 def _collect_data(charts: dict[str, DrawnChart], blocks: Sequence[Block]) -> dict[str, object]:
@@ -120,10 +122,9 @@ def _find_unfolded(sections: Sequence[Section]) -> set[str]:
     return found
 
 
-def _write_policy(scripts: Sequence[str]) -> str:
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+def _write_policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
         "font-src data:; base-uri 'none'; form-action 'none'"
     )

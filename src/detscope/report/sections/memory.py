@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
@@ -30,6 +31,7 @@ from detscope.report.model import (
 from detscope.report.sections import SectionPart
 
 LEAVES_ON_THE_MAP = 400
+SMALLEST_ON_THE_MAP = 0.001  # share of the peak: of 1,000 by 420 pixels, a square of 20
 WORKERS_SHOWN = 8
 
 
@@ -153,11 +155,18 @@ def _peak_chart(tree: PeakTree) -> Chart:
         colours.setdefault(name, colour)
         values[name] = values.get(name, 0.0) + size
 
+    of_module: Counter[str] = Counter()
+    for category, module, _, size in tree.leaves:
+        of_module[f"{category} {module}"] += size
+    least = SMALLEST_ON_THE_MAP * sum(of_module.values())
+    small = Counter(name.partition(" ")[0] for name, size in of_module.items() if size < least)
     for index, (category, module, tensor, size) in enumerate(tree.leaves):
         colour = CATEGORY_COLOURS.get(category, GREY)
         inner = f"{category} {module}"
         add_box(category, category_name(category), "peak", colour, 0.0)
-        shown = index < LEAVES_ON_THE_MAP
+        shown = index < LEAVES_ON_THE_MAP and size >= least
+        if of_module[inner] < least and small[category] > 1:
+            inner, module, shown = f"{category} (smaller)", f"{small[category]:,} smaller modules", False
         add_box(inner, module, category, paler(colour, 0.3), 0.0 if shown else size)
         if shown:
             add_box(f"{inner} {tensor} #{index}", tensor, inner, paler(colour, 0.55), size)

@@ -2,9 +2,9 @@
 // What every page does: folding, addresses, search, sorting, copying, light and dark. Pictures have scripts of
 // their own and use what `detscope` offers here. Addresses are #id or #id=state; the search is the event
 // `detscope:search` on the document, whose detail is the text.
-const detscope = (() => {
+const detscope = globalThis.detscope = (() => {
   const root = document.documentElement;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = unpacked;
   const make = (tag, given = {}, ...children) => {
     const node = Object.assign(document.createElement(tag), given);
     node.append(...children);

@@ -592,8 +592,7 @@
     }
   }
 
-  const timelines = JSON.parse(document.getElementById("data").textContent).timelines;
-  for (const [id, data] of Object.entries(timelines)) {
+  for (const [id, data] of Object.entries(detscope.data.timelines)) {
     const root = document.getElementById(id);
     let made = null;
     const begin = () => (made ||= new Timeline(root, data));
