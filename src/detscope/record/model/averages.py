@@ -36,13 +36,13 @@ def find_averages(model: nn.Module) -> list[Stage]:
 def _find_keepers(model: nn.Module) -> list[type]:
     """Classes of objects that keep a copy of the model, and classes whose names say that they average."""
     own = {id(part) for part in model.modules()}
-    size = _count(model)
+    size = _count_numbers(model)
     copies: list[Any] = []
     kinds: dict[type, None] = {}
     for one in gc.get_objects():
         kind = type(one)  # never by `isinstance`: some objects run code of their own when asked
         if kind is type(model):
-            if id(one) not in own and len(copies) < _MOST_COPIES and _count(one) == size:
+            if id(one) not in own and len(copies) < _MOST_COPIES and _count_numbers(one) == size:
                 copies.append(one)
         elif kind is type and _NAMED.search(one.__name__):
             kinds[one] = None
@@ -51,8 +51,11 @@ def _find_keepers(model: nn.Module) -> list[type]:
     return list(kinds)
 
 
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def _count_numbers(model: nn.Module) -> int | None:
+    try:
+        return sum(parameter.numel() for parameter in model.parameters())
+    except Exception:  # one that is half made, or whose parameters are not there yet
+        return None
 
 
 def _keepers_of(copy: nn.Module) -> Iterator[type]:
