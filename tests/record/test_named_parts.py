@@ -20,6 +20,7 @@ from torchmetrics import Metric
 
 import detscope
 from detscope.analyze.summary import RunSummary, summarize
+from detscope.record.model.averages import find_averages
 
 PLANTED_S = 0.01
 TOLERANCE_MS = 2.0
@@ -297,3 +298,24 @@ def test_models_and_metrics_are_saved_and_copied_as_without_us(listen) -> None:
     assert vars(KeptCopy)["update"].__qualname__ == "KeptCopy.update"
     assert type(vars(KeptCopy)["update"]).__name__ == "function"
     assert copied.compute() == metric.compute()
+
+
+def test_an_average_is_known_by_the_copy_it_holds_and_a_trainer_is_none() -> None:
+    class Trainer:
+        """Holds a copy too, but its step is the training's."""
+
+        def __init__(self, model: nn.Module) -> None:
+            self.teacher = copy.deepcopy(model)
+
+        def step(self) -> None: ...
+
+    class ShadowEMA:
+        def step(self) -> None: ...
+
+    model = Net()
+    kept, trainer = KeptCopy(model, Sleeps()), Trainer(model)
+    found = {stage.target.rpartition(":")[2] for stage in find_averages(model)}
+    assert "KeptCopy.update" in found
+    assert any(path.endswith("ShadowEMA.step") for path in found)
+    assert not any("Trainer" in path for path in found)
+    assert kept.module is not trainer.teacher

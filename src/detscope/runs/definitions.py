@@ -16,7 +16,7 @@ DEFINITIONS = {
     " the median step, so that the phases add up to it",
     "forward": "calls of models and of loss modules, and the time from the end of the model's call to the"
     " begin of backward, if autograd nodes were made in it: a loss that is no module, the stage `loss`",
-    "other": "time of the step in none of the named phases: Python between them, averages of weights,"
+    "other": "time of the step in none of the named phases: Python between them, moving averages,"
     " metrics, logging",
     "parts": "of the phases optimizer and other, on the host's clock: measured (heard where they begin and"
     " end, without parts inside of them), sampled (share of the looks of a timer at what was not measured),"

@@ -1,58 +1,66 @@
-"""Averages of weights that somebody wrote themselves: by what they hold, a copy of the model beside it."""
+"""Averages of weights that somebody wrote themselves: by the copy of the model that they hold, or by name."""
 
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
 from torch import nn
 
+from detscope.record.model.borders import attributes_of
 from detscope.zoo.contract import Stage
 
-_UPDATES = ("update", "update_parameters", "update_params", "update_ema", "ema_update", "step")
-_TORCH = "torch."
-_NAMES = ("ema", "movingaverage", "weightaverage", "averagedmodel")
+_UPDATES = ("update", "update_parameters", "update_params", "update_ema", "ema_update")
+_NAMED = re.compile(r"EMA(?![a-z])|Ema(?![a-z])|MovingAverage|WeightAverag|AverageModel|ModelAverag")
+_MOST_COPIES = 3  # of the model, whose holders are looked for: each time through all objects there are
 
 
 def find_averages(model: nn.Module) -> list[Stage]:
-    """Methods that update a copy of the model, of objects that hold one or are called so."""
+    """Methods that update a copy of the model: of objects that hold one, of classes that are called so."""
     found: dict[str, Stage] = {}
-    for kind in _find_holders(model):
+    for kind in _find_keepers(model):
+        wanted = (*_UPDATES, "step") if _NAMED.search(kind.__name__) else _UPDATES
         for owner in kind.__mro__:
-            if owner.__module__.startswith(_TORCH) or owner is object:
+            if owner.__module__.startswith("torch.") or owner is object:
                 break
-            for name in _UPDATES:
+            for name in wanted:
                 if isinstance(vars(owner).get(name), FunctionType):
                     target = f"{owner.__module__}:{owner.__qualname__}.{name}"
                     found.setdefault(target, Stage("ema", target))
     return list(found.values())
 
 
-def _find_holders(model: nn.Module) -> Iterator[type]:
+def _find_keepers(model: nn.Module) -> list[type]:
     """Classes of objects that keep a copy of the model, and classes whose names say that they average."""
+    own = {id(part) for part in model.modules()}
+    size = _count_numbers(model)
+    copies: list[Any] = []
     kinds: dict[type, None] = {}
-    whole = type(model)
     for one in gc.get_objects():
         kind = type(one)  # never by `isinstance`: some objects run code of their own when asked
-        if kind is whole and one is not model:
-            kinds |= dict.fromkeys(_holders_of(one))
-        elif issubclass(kind, type) and any(word in _plain_name(one) for word in _NAMES):
+        if kind is type(model):
+            if id(one) not in own and len(copies) < _MOST_COPIES and _count_numbers(one) == size:
+                copies.append(one)
+        elif kind is type and _NAMED.search(one.__name__):
             kinds[one] = None
-    yield from kinds
+    for copy in copies:
+        kinds |= dict.fromkeys(_keepers_of(copy))
+    return list(kinds)
 
 
-def _plain_name(kind: Any) -> str:
-    name = kind.__name__
-    # "Schema" has the letters, but no word of that name
-    return "ema" if "EMA" in name or "Ema" in name else name.replace("_", "").lower().replace("ema", "")
+def _count_numbers(model: nn.Module) -> int | None:
+    try:
+        return sum(parameter.numel() for parameter in model.parameters())
+    except Exception:  # one that is half made, or whose parameters are not there yet
+        return None
 
 
-def _holders_of(copy: nn.Module) -> Iterator[type]:
+def _keepers_of(copy: nn.Module) -> Iterator[type]:
     for referrer in gc.get_referrers(copy):
-        owners = gc.get_referrers(referrer) if type(referrer) is dict else [referrer]
-        for owner in owners:
-            own = getattr(owner, "__dict__", None)
-            if type(own) is dict and not isinstance(owner, type) and any(one is copy for one in own.values()):
-                yield type(owner)
+        for owner in gc.get_referrers(referrer) if type(referrer) is dict else [referrer]:
+            kind = type(owner)
+            if any(one is copy for one in attributes_of(owner, kind).values()):
+                yield kind

@@ -92,7 +92,6 @@ class NamedParts:
         self._pairs: dict[tuple[str, str], Pair] = {}
         self._patches = Patches()
         self._forward_end: tuple[int, int] | None = None  # of the model: its time, the next autograd node
-
         self._loss = nodes.add_node("region", LOSS, LOSS, LOSS).number
         self._loss_mark = borders.find_mark(self._loss)
         self.calls = CallState()  # which thread is recorded

@@ -258,7 +258,8 @@ class ScriptTracker(CallState):
         writing, last, parts = self.writing, None, self.recording.parts
         if writing:
             if not self.inside and parts is not None:
-                self.recording.take_loss(parts.begin_backward(args[0]))
+                begin = parts.begin_backward
+                self.look_safely(lambda: self.recording.take_loss(begin(args[0])))
             self.buffer.enter_node(BACKWARD)
             last = None if self.in_backward else hear_last_gradient(self.buffer, *args[:1])
         self.inside += 1
