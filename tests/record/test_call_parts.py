@@ -67,6 +67,7 @@ STAGES = (
 
 class Recorded:
     def __init__(self, model: nn.Module, stages: Sequence[Stage] = STAGES) -> None:
+        self.model = model
         self.nodes, self.buffer, self._listener = NodeTable(), EventBuffer(), CallListener()
         self.borders = BorderWriter(self.buffer)
         ignore = (lambda *_: None, lambda *_: None)
@@ -86,17 +87,16 @@ class Recorded:
 
     def list_stages(self) -> list[str]:
         """In the order of time, without repetitions of neighbours."""
-        stages = [piece.stage or "" for piece in self.account().slices]
+        stages = [piece.stage for piece in self.account().slices if piece.stage]
         return [name for index, name in enumerate(stages) if not index or name != stages[index - 1]]
 
 
 def test_a_call_is_cut_where_calls_inside_of_it_begin_and_end() -> None:
     with Recorded(Net()) as recorded, torch.no_grad():
-        recorded.probes._root()(torch.rand(2, 4))
-    stages = recorded.list_stages()
-    assert stages == [
-        *("", "before", "", "first", "", "between", "late", "loss"),
-        *("loss.main", "loss", "loss.others", "loss", "loss.others", "late", ""),
+        recorded.model(torch.rand(2, 4))
+    assert recorded.list_stages() == [
+        *("before", "first", "between", "late", "loss", "loss.main"),
+        *("loss", "loss.others", "loss", "loss.others", "loss", "late"),
     ]
     assert recorded.account().problems == []
 
@@ -116,7 +116,7 @@ def test_parts_of_a_call_that_fails_end_with_it() -> None:
 
 def test_backward_finds_the_part_that_made_its_nodes() -> None:
     with Recorded(Net()) as recorded:
-        loss = recorded.probes._root()(torch.rand(2, 4))
+        loss = recorded.model(torch.rand(2, 4))
         begin = len(recorded.buffer.items)
         loss.backward()
     reached = [recorded.nodes[code >> 2].path for code in recorded.buffer.items[begin::3]]
@@ -131,6 +131,6 @@ def test_a_function_that_cuts_is_left_alone_where_nothing_is_cut_by_it() -> None
             return square_costs(x)
 
     with Recorded(Other(), STAGES[4:]) as recorded:
-        recorded.probes._root()(torch.rand(2))
-    assert recorded.list_stages() == [""]
+        recorded.model(torch.rand(2))
+    assert recorded.list_stages() == []
     assert "square_costs" not in {node.path for node in recorded.nodes}
