@@ -9,6 +9,7 @@ the number at which the target's last child ended. In-place operations do no har
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from detscope.record.code_lines import CodeLook, look_at
 from detscope.record.steps.events import (
     ENTER,
     EXIT,
@@ -145,6 +147,19 @@ class BorderWriter:
         self.failed_in: int | None = None  # the innermost module that an exception left last
         self._failure = 0  # which one that was
         self.targets: dict[int, Callable[..., Any]] = {}  # by id: modules that are called in another way
+        self.places: dict[str, CodeLook] = {}  # by path: from where what hangs on no model was called first
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a target runs."""
+        return bool(self._child_ends)
+
+    def note_place(self, path: str) -> None:
+        """Something that hangs on no model is called: from where, the first time."""
+        if path not in self.places:
+            found = look_at(sys._getframe(1))
+            if found is not None:
+                self.places[path] = found
 
     def find_mark(self, number: int) -> BackwardMark:
         """The mark that says, when the engine reaches it: from here on, backward belongs to this node."""

@@ -21,7 +21,6 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from detscope.record.code_lines import CodeLook, look_at
 from detscope.record.foreign import Patches
 from detscope.record.model.averages import find_averages
 from detscope.record.model.borders import BorderWriter, CallState, Pair, mark_own, sequence_number
@@ -84,7 +83,7 @@ class _HeldMethod:
 
 
 class NamedParts:
-    """All parts of one recording; `open` counts those under way."""
+    """All parts of one recording."""
 
     def __init__(self, nodes: NodeTable, borders: BorderWriter) -> None:
         self._nodes = nodes
@@ -96,8 +95,12 @@ class NamedParts:
         self._loss_mark = borders.find_mark(self._loss)
         self.calls = CallState()  # which thread is recorded
         self.active = False  # a step is recorded
-        self.open = 0
-        self.places: dict[str, CodeLook] = {}  # by path: from where it was called first
+        self._open = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a part runs, or a stage outside of the model's call."""
+        return self._open > 0 or self._borders.is_open
 
     def find_pair(self, name: str, path: str) -> Pair:
         """What is called before and after a part."""
@@ -114,16 +117,13 @@ class NamedParts:
                 buffer.handles.append(buffer.marker.record() if enter in buffer.marker.wanted else None)
 
         def begin(_target: Any, _args: Any) -> None:
-            self.open += 1
-            if path not in self.places:
-                found = look_at(sys._getframe(1))
-                if found is not None:
-                    self.places[path] = found
+            self._open += 1
+            self._borders.note_place(path)
             write(enter)
 
         def end(_target: Any, _args: Any, _output: Any) -> None:
             write(leave)
-            self.open -= 1
+            self._open -= 1
 
         pair = self._pairs[name, path] = (begin, end)
         return pair
@@ -202,5 +202,5 @@ class NamedParts:
                 "own": look.own._asdict(),
                 "inside": None if look.inside is None else look.inside._asdict(),
             }
-            for path, look in self.places.items()
+            for path, look in self._borders.places.items()
         }

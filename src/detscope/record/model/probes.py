@@ -190,6 +190,8 @@ class ModelProbes:
                 if node.stage != stage:  # another library's of the same name
                     node = nodes.add_node(kind, f"{library}:{path}()", kind, stage)
                 pair = self._borders.border_pair(node.number)
+                if isinstance(owner, type):
+                    pair = self._note_place(pair, node.path)
             wanted[id(owner), name] = (owner, target, pair)
             others |= {(id(one), name): (one, target, pair) for one in find_holders(owner, name)}
         wanted = others | wanted  # whoever is named is heard as this, whoever else holds the same
@@ -209,6 +211,17 @@ class ModelProbes:
                 whole = replace(whole, around=self._parts.wrap_call(target, whole.call_plain))
             found.append((weakref.ref(owner), key[1], whole, sparse))
         return found
+
+    def _note_place(self, pair: Pair, path: str) -> Pair:
+        """The same, and where such a method is called: nobody finds that in the model."""
+        before, after = pair
+        borders = self._borders
+
+        def begin(target: Any, args: Any) -> None:
+            borders.note_place(path)
+            before(target, args)
+
+        return begin, after
 
     def _forget_module(self, key: int) -> None:
         """A module is gone, and its id may become another's."""

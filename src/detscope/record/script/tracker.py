@@ -104,7 +104,7 @@ class ScriptTracker(CallState):
     def _thread_outside_phases(self) -> int | None:
         """The thread to look at while no phase runs in a step that is recorded; asked by another thread."""
         parts = self.recording.parts
-        quiet = self.inside or self.in_optimizer or self.crossing or (parts is not None and parts.open)
+        quiet = self.inside or self.in_optimizer or self.crossing or (parts is not None and parts.is_open)
         return None if quiet or not (self.active and self.writing) else self.owner
 
     def find_phase(self) -> str | None:
