@@ -19,6 +19,7 @@ from detscope.analyze.step.steps import PhaseFigures, TypicalSteps
 
 BESIDE = ("optimizer", "other")
 UNNAMED = "(rest)"
+_FEWEST_LOOKS = 3  # from which on a function that was only seen is told
 _WORTH = 0.001  # share of the step from which what has no name is told
 
 
@@ -112,12 +113,13 @@ def _measured_parts(
 
 def _sampled_parts(script: ScriptFigures, phase_ms: float, step_ms: float) -> Iterator[StepPart]:
     for row in script.other:
-        if row.function is None or row.share_of_other is None:
+        if row.function is None or row.share_of_other is None or (row.looks or 0) < _FEWEST_LOOKS:
             continue
         ms = row.share_of_other * phase_ms
         inner = max(row.inside, key=lambda one: one.looks or 0, default=None)
+        at_top = row.function == "<module>" and inner is not None and inner.function is not None
         yield StepPart(
-            name=row.function,
+            name=inner.function if at_top and inner is not None else row.function,
             phase="other",
             ms=ms,
             share=ms / step_ms,

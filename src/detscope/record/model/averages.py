@@ -39,16 +39,26 @@ def _find_keepers(model: nn.Module) -> list[type]:
     size = _count_numbers(model)
     copies: list[Any] = []
     kinds: dict[type, None] = {}
-    for one in gc.get_objects():
-        kind = type(one)  # never by `isinstance`: some objects run code of their own when asked
-        if kind is type(model):
-            if id(one) not in own and len(copies) < _MOST_COPIES and _count_numbers(one) == size:
-                copies.append(one)
-        elif kind is type and _NAMED.search(one.__name__):
-            kinds[one] = None
-    for copy in copies:
+    for one in gc.get_referrers(type(model)):  # its objects among them
+        # never by `isinstance`: some objects run code of their own when asked
+        if type(one) is type(model) and id(one) not in own and _count_numbers(one) == size:
+            copies.append(one)
+    kinds |= dict.fromkeys(kind for kind in list_classes(object) if _NAMED.search(kind.__name__))
+    for copy in copies[:_MOST_COPIES]:
         kinds |= dict.fromkeys(_keepers_of(copy))
     return list(kinds)
+
+
+def list_classes(base: type) -> list[type]:
+    """A class and all that are derived from it; much sooner than by looking at all objects there are."""
+    found: dict[type, None] = {base: None}
+    waiting = [base]
+    while waiting:
+        for kind in type.__subclasses__(waiting.pop()):
+            if kind not in found:
+                found[kind] = None
+                waiting.append(kind)
+    return list(found)
 
 
 def _count_numbers(model: nn.Module) -> int | None:

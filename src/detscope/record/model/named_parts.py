@@ -11,7 +11,6 @@ of the forward phase, and backward begins with its nodes.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,7 +21,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from detscope.record.foreign import Patches
-from detscope.record.model.averages import find_averages
+from detscope.record.model.averages import find_averages, list_classes
 from detscope.record.model.borders import BorderWriter, CallState, Pair, mark_own, sequence_number
 from detscope.record.model.calls import put_around, step_recorded_here
 from detscope.record.model.probes import find_holders
@@ -155,8 +154,7 @@ class NamedParts:
         metric = getattr(sys.modules.get("torchmetrics.metric"), "Metric", None)
         if metric is None:
             return
-        kinds = {type(one) for one in gc.get_objects() if issubclass(type(one), metric)}
-        for kind in {next(one for one in kind.__mro__ if "update" in vars(one)) for kind in kinds}:
+        for kind in (one for one in list_classes(metric) if "update" in vars(one)):
             path = f"{kind.__name__}.update()"
 
             def around(held: Any, path: str = path) -> Any:

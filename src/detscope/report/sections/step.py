@@ -146,7 +146,9 @@ def _parts_tables(summary: RunSummary) -> Iterator[Table]:
 def _how_known(part: StepPart) -> str:
     if part.known == "rest":
         return "neither measured nor seen"
-    return part.known if part.looks is None else f"{part.known}, {part.looks} looks"
+    if part.looks is None:
+        return part.known
+    return f"{part.known}, {part.looks} look{'s' if part.looks > 1 else ''}"
 
 
 def _where(part: StepPart) -> str | None:
