@@ -1,6 +1,7 @@
 """What a worker does outside of all named parts: a timer looks which function is running.
 
-Looks are close together until there are enough of them for a short run, and only while a batch is made.
+Looks are close together at first, which is enough for a short run, and only while a batch is made: waking up
+costs more than looking.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from detscope.record.transforms.timer import TimedPart
 
 PERIOD_S = 0.01  # between two looks, on average
-FIRST_PERIOD_S, FIRST_LOOKS = 0.002, 200
+FIRST_PERIOD_S, FIRST_TURNS = 0.002, 300
 _RECORD = str(Path(__file__).parents[1])  # our stand-ins: whoever called them is not looked for
 _PACKAGES = "-packages/"  # site-packages, dist-packages
 _BELOW = tuple(f"{_PACKAGES}{name}/" for name in ("torch", "numpy"))
@@ -62,24 +63,24 @@ class CodeLooks:
 
     def _run_thread(self) -> None:
         chance = random.Random()  # a script's own numbers stay as they are
-        looks = 0
+        turns = 0
         while True:
             self._awake.wait()
-            period_s = FIRST_PERIOD_S if looks < FIRST_LOOKS else PERIOD_S
+            period_s = FIRST_PERIOD_S if turns < FIRST_TURNS else PERIOD_S
             # at random: what comes at a batch's beginning is seen as often as what comes at its end
             if self._end.wait(chance.uniform(0, 2 * period_s)):
                 return
-            looks += self._look_once()
+            turns += 1
+            self._look_once()
 
-    def _look_once(self) -> bool:
+    def _look_once(self) -> None:
         place = self._find_place()
         if place is None:
-            return False
+            return
         thread, part = place
         seen = locate_work(sys._current_frames().get(thread))
         if seen is not None and self._find_place() == place:
             self._seen[None if part is None else part.name, *seen] += 1
-        return True
 
 
 def locate_work(frame: FrameType | None) -> tuple[str, str] | None:
