@@ -18,7 +18,7 @@ from detscope.zoo.families._transformers_stages import (
 )
 
 _RECIPE = Recipe("adamw", 1e-4, 1e-4, clip_gradients=0.1)
-_TINY_RECIPE = Recipe("adamw", 2e-3, 1e-4, lr_warmup_steps=30, clip_gradients=1.0, batch_size=4)
+_TINY_RECIPE = Recipe("adamw", 1e-3, 1e-4, lr_warmup_steps=30, clip_gradients=1.0, batch_size=4)
 _FRAMING = Framing(640, normalised=False, first_class=1, step=32, smallest=128)
 _TINY_FRAMING = Framing(128, normalised=False, first_class=1, step=32, smallest=64)
 _R18 = {
