@@ -112,4 +112,5 @@ def test_a_sleep_in_a_part_shows_there_and_nowhere_else(tmp_path):
     }
     asleep = {name: grown[name] for name in SLEEPS.values()}
     assert asleep == {name: pytest.approx(10, abs=2) for name in asleep}
-    assert [name for name, ms in grown.items() if name not in asleep and abs(ms) > 2] == []
+    # a sleep that is told elsewhere would be 10 ms there; what follows one runs from cold caches
+    assert {name: ms for name, ms in grown.items() if name not in asleep and abs(ms) > 5} == {}

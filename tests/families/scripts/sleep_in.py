@@ -40,10 +40,11 @@ def sleep_in_turn() -> None:
 
 
 border = sys.argv.index("--")
+targets = sys.argv[1:border]
+sys.argv[:] = ["yolo", *sys.argv[border + 1 :]]  # in place: the library keeps the list it was imported with
 put_around(BATCHES, count_step)
-for one in sys.argv[1:border]:
+for one in targets:
     put_around(one, sleep_in_turn)
-sys.argv = ["yolo", *sys.argv[border + 1 :]]
 
 from ultralytics.cfg import entrypoint  # noqa: E402
 
