@@ -117,9 +117,9 @@ def _sampled_parts(script: ScriptFigures, phase_ms: float, step_ms: float) -> It
             continue
         ms = row.share_of_other * phase_ms
         inner = max(row.inside, key=lambda one: one.looks or 0, default=None)
-        at_top = row.function == "<module>" and inner is not None and inner.function is not None
+        named = inner.function if inner is not None and row.function == "<module>" else None
         yield StepPart(
-            name=inner.function if at_top and inner is not None else row.function,
+            name=named or row.function,
             phase="other",
             ms=ms,
             share=ms / step_ms,

@@ -54,7 +54,8 @@ def list_classes(base: type) -> list[type]:
     found: dict[type, None] = {base: None}
     waiting = [base]
     while waiting:
-        for kind in type.__subclasses__(waiting.pop()):
+        below: list[type] = type.__subclasses__(waiting.pop())
+        for kind in below:
             if kind not in found:
                 found[kind] = None
                 waiting.append(kind)

@@ -146,9 +146,7 @@ def _parts_tables(summary: RunSummary) -> Iterator[Table]:
 def _how_known(part: StepPart) -> str:
     if part.known == "rest":
         return "neither measured nor seen"
-    if part.looks is None:
-        return part.known
-    return f"{part.known}, {part.looks} look{'s' if part.looks > 1 else ''}"
+    return part.known if part.looks is None else f"{part.known}, {part.looks} looks"
 
 
 def _where(part: StepPart) -> str | None:
