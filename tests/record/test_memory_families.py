@@ -111,6 +111,7 @@ def events_of(blocks: pl.DataFrame) -> pl.DataFrame:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_account_of_a_family(name, tmp_path):
+    train(*fresh(name), batches())  # transformers keeps positions of the sizes it has seen, for all models
     gc.disable()  # so that objects that refer to each other go at the same moments in both trainings
     try:
         theirs = torch_says(name)
@@ -144,8 +145,9 @@ def test_the_account_of_a_family(name, tmp_path):
     assert unknown < 0.02 * peak
     assert unknown <= 4
     largest = at_peak.filter(pl.col("category") != "workspace").sort("bytes", descending=True).head(10)
-    # without a warm-up step, what a loss function makes inside cannot be seen
-    assert largest.filter(~pl.col("module").fill_null("").str.contains("loss"))["shape"].null_count() == 0
+    # without a warm-up step, what a loss function or deformable attention makes inside cannot be seen
+    seen = ~pl.col("module").fill_null("").str.contains("loss|encoder_attn")
+    assert largest.filter(seen)["shape"].null_count() == 0
 
 
 def _alive_at_peak(blocks: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
@@ -154,5 +156,5 @@ def _alive_at_peak(blocks: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     return blocks.filter(begun & (pl.col("free_ns").is_null() | (pl.col("free_ns") > time_ns)))
 
 
-def test_eight_families_are_covered():
-    assert len(FAMILIES) == 8
+def test_eleven_families_are_covered():
+    assert len(FAMILIES) == 11

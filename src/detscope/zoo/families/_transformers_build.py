@@ -80,7 +80,7 @@ class TransformersFamily(Family):
 
     def is_member(self, module: nn.Module) -> bool:
         """All families share our detector: the class of its network decides."""
-        if type(module).__name__ != DETECTOR.partition(":")[2]:
+        if not is_detector(module):
             return True
         network = type(module.network).__name__
         return any(variant.network == network for variant in self.variants.values())
@@ -162,6 +162,11 @@ class TransformersFamily(Family):
             raise UsageError(
                 f"image_size = {size}: {card.name} needs a multiple of {framing.step}", f"try {nearest}"
             )
+
+
+def is_detector(module: nn.Module) -> bool:
+    """Whether it is a detector of ours, with a network of transformers inside; imports nothing."""
+    return any(f"{kind.__module__}:{kind.__qualname__}" == DETECTOR for kind in type(module).__mro__)
 
 
 def make_network(variant: Variant, classes: int) -> nn.Module:
