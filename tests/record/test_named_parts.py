@@ -319,3 +319,27 @@ def test_an_average_is_known_by_the_copy_it_holds_and_a_trainer_is_none() -> Non
     assert any(path.endswith("ShadowEMA.step") for path in found)
     assert not any("Trainer" in path for path in found)
     assert kept.module is not trainer.teacher
+
+
+def test_what_the_engine_does_before_its_first_node_is_no_modules_time(tmp_path):
+    model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(200))), torch.rand(2, 8)
+    with detscope.Recorder(model, out=tmp_path, warmup_steps=1, telemetry_hz=0) as recorder:
+        for _ in recorder.steps([x] * 6):
+            model(x).sum().backward()
+    summary = summarize(recorder.run)
+    rows = {row.path: row for row in summary.modules}
+    assert rows["autograd"].backward_ms > 0 and rows["autograd"].forward_ms == 0
+    assert summary.backward_attributed > 0.99
+
+
+def test_a_first_node_that_nobody_marked_is_not_taken_for_the_engines(tmp_path):
+    model, weight = nn.Linear(8, 8), torch.rand(300, 300, requires_grad=True)
+    with detscope.Recorder(model, out=tmp_path, warmup_steps=1, telemetry_hz=0) as recorder:
+        for _ in recorder.steps([torch.rand(2, 8)] * 6):
+            model(torch.rand(2, 8))
+            for _ in range(2):  # the second one goes through nothing of the model
+                (weight @ weight @ weight).sum().backward()
+    summary = summarize(recorder.run)
+    rows = {row.path: row for row in summary.modules}
+    assert summary.backward_attributed < 0.9
+    assert rows["autograd"].backward_ms < 0.5 * summary.find_phase("backward").ms

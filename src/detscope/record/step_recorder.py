@@ -422,7 +422,7 @@ class StepRecorder:
         if what != "nothing":
             self._phases.attach()  # first, so that the forward phase encloses the root module
             self.probes.attach_modules(modules=what == "modules")
-        self.parts.active = what != "nothing"
+        self.parts.active, self.parts.with_modules = what != "nothing", what == "modules"
         self.attached = what
 
     # ---- marks

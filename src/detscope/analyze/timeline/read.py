@@ -28,7 +28,7 @@ from detscope.analyze.timeline.memory import read_memory_curve
 from detscope.analyze.timeline.steps import ChosenStep, choose_steps
 from detscope.runs.reader import Run
 
-_NODES = ("module", "method", "function", "region")
+_NODES = ("module", "method", "function", "region", "stretch", "part")
 
 
 def read_timeline(run: Run, modules: Mapping[str, ModuleFigures] | None = None) -> RunTimeline | None:

@@ -7,6 +7,9 @@ the line of the first call is kept: the script's own, and that of a package in b
 A loss that is no module has no border of its own. But whatever makes autograd nodes between the end of the
 model's call and the begin of backward extends the graph of the model's output: that stretch is the loss, part
 of the forward phase, and backward begins with its nodes.
+
+Backward itself begins with the engine's own work: it walks the graph before it runs the first node, a
+millisecond for some thousand nodes. That is no module's time and has a name of its own.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from detscope.record.model.averages import find_averages, list_classes
 from detscope.record.model.borders import BorderWriter, CallState, Pair, mark_own, sequence_number
 from detscope.record.model.calls import put_around, step_recorded_here
 from detscope.record.model.probes import find_holders
-from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, TIME, WIDTH, encode_event
+from detscope.record.steps.events import ENTER, EXIT, MARK, NO_SEQUENCE, TIME, WIDTH, encode_event
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.zoo.common_parts import COMMON_PARTS
 from detscope.zoo.contract import Stage
 from detscope.zoo.family import has_target
 
-LOSS = "loss"
+LOSS, ENGINE = "loss", "autograd"
 # what belongs to the optimizer: name and path of its part, by the function
 _OPTIMIZER = {
     "zero_grad": ("zero_grad", "zero_grad()"),
@@ -43,6 +46,9 @@ _OPTIMIZER = {
 }
 _FORWARD = PHASES.index("forward")
 _FORWARD_ENDS = encode_event(_FORWARD, EXIT)
+_BACKWARD_BEGINS, _BACKWARD_ENDS = (
+    encode_event(PHASES.index("backward"), action) for action in (ENTER, EXIT)
+)
 
 
 def optimizer_part(function: Callable[..., Any]) -> tuple[str, str]:
@@ -92,8 +98,10 @@ class NamedParts:
         self._forward_end: tuple[int, int] | None = None  # of the model: its time, the next autograd node
         self._loss = nodes.add_node("region", LOSS, LOSS, LOSS).number
         self._loss_mark = borders.find_mark(self._loss)
+        self._engine = nodes.add_node("region", ENGINE, ENGINE, ENGINE).number
         self.calls = CallState()  # which thread is recorded
         self.active = False  # a step is recorded
+        self.with_modules = False  # and who runs backward is told
         self._open = 0
 
     @property
@@ -192,6 +200,27 @@ class NamedParts:
                 mark_own(tensors, ended[1], self._loss_mark)
                 return ended[0]
         return None
+
+    def hear_first_node(self, tensors: Any) -> Any:
+        """Backward has begun: until its first node is reached the engine prepares; a handle, or None.
+
+        A device's clock does not tell it: there the host walks the graph while the queue is worked off.
+        """
+        buffer = self._borders.buffer
+        nodes = (getattr(one, "grad_fn", None) for one in tensors)
+        first = next((node for node in nodes if node is not None), None)
+        if first is None or not self.with_modules or buffer.marker is not None:
+            return None
+        items = buffer.items
+        items.extend((encode_event(self._engine, MARK), buffer.now(), NO_SEQUENCE))
+        begun = len(items)
+
+        def end_preparing(_gradients: Any) -> None:
+            if len(items) == begun:  # nobody said whose this node is: it is nobody's
+                now_ns = buffer.now()
+                items.extend((_BACKWARD_ENDS, now_ns, NO_SEQUENCE, _BACKWARD_BEGINS, now_ns, NO_SEQUENCE))
+
+        return first.register_prehook(end_preparing)
 
     def describe_places(self) -> dict[str, Any]:
         """For `run.json`: from where each part was called."""

@@ -112,14 +112,18 @@ class PhaseProbes(CallListener):
         if not self.calls.inside:
             self._parts.begin_backward(args[0])
         self._buffer.enter_node(self._backward)
-        last = None if self.calls.in_backward else hear_last_gradient(self._buffer, *args[:1])
+        heard: list[Any] = []
+        if not self.calls.in_backward:
+            heard.append(hear_last_gradient(self._buffer, *args[:1]))
+            heard.append(self._parts.hear_first_node(args[0]))
         self.calls.in_backward += 1
         try:
             return plain(*args, **kwargs)
         finally:
             self.calls.in_backward -= 1
-            if last is not None:
-                last.remove()
+            for handle in heard:
+                if handle is not None:
+                    handle.remove()
             self._buffer.exit_node(self._backward)
 
     def _scale_step(self, plain: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:

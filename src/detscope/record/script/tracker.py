@@ -255,20 +255,26 @@ class ScriptTracker(CallState):
             self._mark_beginning(None)
             if kwargs.get("accumulate_grad"):
                 self.look_safely(lambda: self.losses.add_backward(args[0], in_optimizer), losses=True)
-        writing, last, parts = self.writing, None, self.recording.parts
+        writing, parts = self.writing, self.recording.parts
+        heard: list[Any] = []
         if writing:
             if not self.inside and parts is not None:
                 begin = parts.begin_backward
                 self.look_safely(lambda: self.recording.take_loss(begin(args[0])))
             self.buffer.enter_node(BACKWARD)
-            last = None if self.in_backward else hear_last_gradient(self.buffer, *args[:1])
+            if not self.in_backward:
+                heard.append(hear_last_gradient(self.buffer, *args[:1]))
+            if not self.inside and parts is not None:
+                hear = parts.hear_first_node
+                self.look_safely(lambda: heard.append(hear(args[0])))
         self.inside += 1
         self.in_backward += 1
         try:
             return plain(*args, **kwargs)
         finally:
-            if last is not None:
-                last.remove()
+            for handle in heard:
+                if handle is not None:
+                    handle.remove()
             if writing:
                 self.buffer.exit_node(BACKWARD)
             self.in_backward -= 1
