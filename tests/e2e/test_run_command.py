@@ -361,3 +361,17 @@ def test_a_script_comes_by_standard_input_forks_and_leaves_by_the_shortest_way(t
     run = load_run(runs[0])
     assert run.status == "partial"
     assert run.table("steps")["step"].n_unique() >= 8
+
+
+def test_a_script_that_first_asks_whether_there_is_a_torch_is_recorded(tmp_path):
+    before = 'import importlib.util\nassert importlib.util.find_spec("torch").name == "torch"\n'
+    body = """
+        from importlib.machinery import SourceFileLoader
+        assert type(torch.__spec__.loader) is type(torch.__loader__) is SourceFileLoader
+        for _ in range(6):
+            step(torch.ones(2, 8))
+    """
+    write(tmp_path, "asks.py", body, before)
+    done, summary = recorded("asks.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert by_name(summary["script"]["parts"], "steps")["evaluation"] >= 5

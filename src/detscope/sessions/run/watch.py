@@ -175,13 +175,17 @@ class _TorchImport(MetaPathFinder, Loader):
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
         self._plain: Loader | None = None
+        self._asks = False  # the other finders
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """Stand between Python and torch's own loader."""
-        if name != "torch":
+        """Stand between Python and torch's own loader; who only asks whether there is a torch imports none."""
+        if name != "torch" or self._asks:
             return None
-        self.leave_path()
-        spec = find_spec("torch")
+        self._asks = True
+        try:
+            spec = find_spec("torch")
+        finally:
+            self._asks = False
         if spec is None or spec.loader is None:
             return None
         self._plain, spec.loader = spec.loader, self
@@ -193,6 +197,7 @@ class _TorchImport(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Import torch, then tell."""
+        self.leave_path()
         plain = self._plain_loader
         module.__loader__ = plain
         if module.__spec__ is not None:
