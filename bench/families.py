@@ -130,7 +130,7 @@ def main() -> None:
         if find_spec(case.library) is None:
             print(f"  {case.name}: not tried, {case.library} is not installed")
             continue
-        for way in ("train", "predict"):
+        for way in ("train", "predict") if case.predict else ("train",):
             with tempfile.TemporaryDirectory() as text:
                 folder = Path(text)
                 if case.data:

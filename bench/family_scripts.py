@@ -124,6 +124,27 @@ for index in range(steps):
     times.append(time.perf_counter())
 """
 
+LIBREYOLO_TRAIN = """
+import importlib
+
+kind = sys.argv[4].partition(" ")[2]
+names = {"yolo9": ("LibreYOLO9", "t", 64), "yolox": ("LibreYOLOX", "n", 64), "dfine": ("LibreDFINE", "n", 320)}
+name, size, side = names[kind]
+library = importlib.import_module(f"libreyolo.models.{kind}.model")
+model = getattr(library, name)(None, size=size, nb_classes=3, device="cpu")
+model.train(data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, workers=0, device="cpu")
+"""
+
+RFDETR_TRAIN = """
+from rfdetr import RFDETRNano
+
+model = RFDETRNano(pretrain_weights=None, device="cpu", num_classes=3, resolution=64, num_queries=30, group_detr=2)
+model.train(
+    dataset_dir=data, epochs=max(1, steps // 12), batch_size=2, grad_accum_steps=1, num_workers=0,
+    output_dir=os.path.dirname(out), device="cpu", tensorboard=False, multi_scale=False, expanded_scales=False,
+    run_test=False)
+"""
+
 ZOO_TRAIN = """
 from detscope.zoo.registry import build_model
 
@@ -158,7 +179,7 @@ class FamilyCase:
     name: str  # as its library calls it
     trainer: str
     train: str
-    predict: str
+    predict: str  # "": not tried
     library: str  # that has to be there
     data: str = ""  # kind of drawn data set: yolo, coco
 
@@ -172,6 +193,10 @@ def _yolo(name: str) -> FamilyCase:
     return FamilyCase(name, "Ultralytics", BEGIN + YOLO_TRAIN, BEGIN + YOLO_PREDICT, "ultralytics", "yolo")
 
 
+def _libreyolo(name: str) -> FamilyCase:
+    return FamilyCase(f"libreyolo {name}", "its own", BEGIN + LIBREYOLO_TRAIN, "", "libreyolo", "yolo")
+
+
 def _zoo(name: str) -> FamilyCase:
     return FamilyCase(name, "plain loop", BEGIN + ZOO_TRAIN, BEGIN + ZOO_PREDICT, "torchvision")
 
@@ -179,6 +204,8 @@ def _zoo(name: str) -> FamilyCase:
 ZOO = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd", "ssdlite", "efficientdet")
 CASES = (
     *(_yolo(name) for name in ("yolov8n", "yolo11n", "yolo12n", "yolo26n", "rtdetr-l")),
+    *(_libreyolo(name) for name in ("yolo9", "yolox", "dfine")),
+    FamilyCase("rfdetr nano", "its own", BEGIN + RFDETR_TRAIN, "", "rfdetr", "coco"),
     *(_hf(name) for name in ("rt_detr_v2", "d_fine", "deformable_detr", "detr", "yolos")),
     *(_zoo(f"tiny_{name}") for name in ZOO),
 )
