@@ -128,21 +128,24 @@ LIBREYOLO_TRAIN = """
 import importlib
 
 kind = sys.argv[4].partition(" ")[2]
-names = {"yolo9": ("LibreYOLO9", "t", 64), "yolox": ("LibreYOLOX", "n", 64), "dfine": ("LibreDFINE", "n", 320)}
+names = {"yolo9": ("LibreYOLO9", "t", 64), "yolox": ("LibreYOLOX", "n", 64)}
+names["dfine"] = ("LibreDFINE", "n", 320)
 name, size, side = names[kind]
 library = importlib.import_module(f"libreyolo.models.{kind}.model")
 model = getattr(library, name)(None, size=size, nb_classes=3, device="cpu")
-model.train(data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, workers=0, device="cpu")
+epochs = max(1, steps // 12)
+model.train(data=data + "/data.yaml", epochs=epochs, imgsz=side, batch=2, workers=0, device="cpu")
 """
 
 RFDETR_TRAIN = """
 from rfdetr import RFDETRNano
 
-model = RFDETRNano(pretrain_weights=None, device="cpu", num_classes=3, resolution=64, num_queries=30, group_detr=2)
+few = {"num_queries": 30, "group_detr": 2}  # of all of them a CPU has for seconds
+model = RFDETRNano(pretrain_weights=None, device="cpu", num_classes=3, resolution=64, **few)
 model.train(
     dataset_dir=data, epochs=max(1, steps // 12), batch_size=2, grad_accum_steps=1, num_workers=0,
-    output_dir=os.path.dirname(out), device="cpu", tensorboard=False, multi_scale=False, expanded_scales=False,
-    run_test=False)
+    output_dir=os.path.dirname(out), device="cpu", tensorboard=False, multi_scale=False,
+    expanded_scales=False, run_test=False)
 """
 
 ZOO_TRAIN = """
