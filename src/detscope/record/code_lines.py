@@ -12,7 +12,7 @@ _LIBRARIES = tuple(
 )
 _OWN = str(Path(__file__).parents[1])
 _TYPED = ("<stdin>", "<ipython-input")  # other code without a file was made by libraries
-_PACKAGES = "-packages/"  # site-packages, dist-packages
+PACKAGES = "-packages/"  # site-packages, dist-packages
 
 
 class CodeLine(NamedTuple):
@@ -39,22 +39,22 @@ def look_at(frame: FrameType | None) -> CodeLook | None:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_OWN):
-            in_package = _PACKAGES in name
+            in_package = PACKAGES in name
             if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
-                return CodeLook(_locate_frame(frame), inside and _locate_frame(inside))
+                return CodeLook(locate_frame(frame), inside and locate_frame(inside))
             if in_package:
                 outermost = frame
-                if inside is None and f"{_PACKAGES}torch/" not in name:
+                if inside is None and f"{PACKAGES}torch/" not in name:
                     inside = frame
         frame = frame.f_back
     if outermost is None:
         return None
-    return CodeLook(_locate_frame(outermost), None if inside in (None, outermost) else _locate_frame(inside))
+    return CodeLook(locate_frame(outermost), None if inside in (None, outermost) else locate_frame(inside))
 
 
-def _locate_frame(frame: FrameType) -> CodeLine:
+def locate_frame(frame: FrameType) -> CodeLine:
     """Files of packages are told with their folders, a script's own by their names."""
     code = frame.f_code
-    _, packages, below = code.co_filename.rpartition(_PACKAGES)
+    _, packages, below = code.co_filename.rpartition(PACKAGES)
     file = below if packages else Path(code.co_filename).name
     return CodeLine(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)

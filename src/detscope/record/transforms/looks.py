@@ -16,14 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from detscope.record.code_lines import PACKAGES, locate_frame
+
 if TYPE_CHECKING:
     from detscope.record.transforms.timer import TimedPart
 
 PERIOD_S = 0.01  # between two looks, on average
 FIRST_PERIOD_S, FIRST_TURNS = 0.002, 300
 _RECORD = str(Path(__file__).parents[1])  # our stand-ins: whoever called them is not looked for
-_PACKAGES = "-packages/"  # site-packages, dist-packages
-_BELOW = tuple(f"{_PACKAGES}{name}/" for name in ("torch", "numpy"))
+_BELOW = tuple(f"{PACKAGES}{name}/" for name in ("torch", "numpy"))
 _LIBRARY = tuple({*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), "<"})
 
 LooksInside = tuple[tuple[str | None, str, str, int], ...]  # part, function, file:line, times
@@ -91,9 +92,7 @@ def locate_work(frame: FrameType | None) -> tuple[str, str] | None:
     innermost = frame
     while frame is not None and not frame.f_code.co_filename.startswith(_RECORD):
         file = frame.f_code.co_filename
-        if not any(below in file for below in _BELOW) and (
-            _PACKAGES in file or not file.startswith(_LIBRARY)
-        ):
+        if not any(below in file for below in _BELOW) and (PACKAGES in file or not file.startswith(_LIBRARY)):
             return _tell_frame(frame)
         frame = frame.f_back
     if innermost is None or innermost.f_code.co_filename.startswith(_RECORD):
@@ -102,7 +101,5 @@ def locate_work(frame: FrameType | None) -> tuple[str, str] | None:
 
 
 def _tell_frame(frame: FrameType) -> tuple[str, str]:
-    code = frame.f_code
-    _, packages, below = code.co_filename.rpartition(_PACKAGES)
-    file = below if packages else Path(code.co_filename).name
-    return code.co_qualname, f"{file}:{frame.f_lineno or code.co_firstlineno}"
+    function, file, line = locate_frame(frame)
+    return function, f"{file}:{line}"
