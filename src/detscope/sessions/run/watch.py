@@ -178,7 +178,7 @@ class _TorchImport(MetaPathFinder, Loader):
         self._asks = False  # the other finders
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """Stand between Python and torch's own loader; who only asks whether there is a torch imports none."""
+        """Stand between Python and torch's own loader; who only asks whether there is one imports none."""
         if name != "torch" or self._asks:
             return None
         self._asks = True
