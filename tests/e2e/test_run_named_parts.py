@@ -68,7 +68,7 @@ def test_planted_sleeps_are_told_by_name_with_the_line_that_calls(tmp_path: Path
     summary = json.loads((tmp_path / "figures.json").read_text())
     stages = by_name(summary["stages"], "total_ms", 0)
     assert stages["loss"] == pytest.approx(10, abs=2)
-    assert set(stages) == {"layers", "loss", "(rest of the model)"}
+    assert set(stages) == {"layers", "loss", "autograd", "(rest of the model)"}
     parts = {part["name"]: part for part in summary["parts"]}
     assert parts["ema"]["ms"] == pytest.approx(10, abs=2)
     assert parts["ema"]["own"]["file"] == "train.py"

@@ -84,12 +84,14 @@ HELD: dict[str, Callable[[], Any]] = {
     "_adaptive_avg_pool2d_backward": lambda: torch.ops.aten,
     "_backward_hooks": lambda: torch.Tensor,
     "_buffers": nn.Module,
+    "_call_impl": nn.Module,
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_comm_hooks": lambda: Path(torch.nn.parallel.distributed.__file__),
     "_enable_profiler": lambda: torch.autograd.profiler,
     "_engine_run_backward": lambda: torch.autograd,
     "_get_default_store": lambda: torch.distributed.distributed_c10d,
     "_get_iterator": lambda: DataLoader,
+    "_modules": nn.Module,
     "_next_data": lambda: torch.utils.data.dataloader._SingleProcessDataLoaderIter,
     "_non_persistent_buffers_set": nn.Module,
     "_parameters": nn.Module,
@@ -122,7 +124,7 @@ HELD_OPTIONAL = {
     "_{}_getCurrentRawStream": "a build without that kind of device has no such device either",
 }
 # Python's own, and those of classes of ours that another file looks into.
-NOT_TORCHS = {"_asdict", "_inheriting", "_replace", "_sock", "_target"}
+NOT_TORCHS = {"_asdict", "_fields", "_inheriting", "_replace", "_sock", "_target"}
 
 uses = functools.cache(find_uses)
 

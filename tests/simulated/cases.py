@@ -144,10 +144,12 @@ class Training:
     def run_step(self, number: int, x: torch.Tensor) -> None:
         simulation, case = self.simulation, self.case
         half = torch.autocast("cuda", torch.float16) if case.precision == "fp16" else nullcontext()
-        with simulation.phase("forward"), half:
-            out = self.model(x)
-        loss = self.scaler.scale(out.float().mean())
-        loss.backward()
+        with simulation.phase("forward"):  # with the loss, though that is no module
+            with half:
+                out = self.model(x)
+            loss = self.scaler.scale(out.float().mean())
+            beginning = torch.ones_like(loss)  # which backward would make before the engine begins
+        loss.backward(beginning)
         if (number + 1) % case.accumulate == 0:
             with simulation.phase("optimizer"):  # found without being told
                 self.scaler.step(self.optimizer)

@@ -16,6 +16,7 @@ from simulated import Stretch
 from simulated.cases import Recorded
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
+LOSS = "loss"
 EXCHANGE = "collectives"  # the stage: waiting for other ranks that nothing hides
 TOLERANCE = 0.02
 # below this a difference is that of some marks: they cost 4 us each, and a border of ours is not the test's
@@ -101,6 +102,11 @@ def compare_device_spans(recorded: Recorded, kind: str) -> list[Line]:
     if rows.is_empty():
         return []
     rows = rows.filter((pl.col("kind") == kind) & pl.col("step").is_in(list_steps(recorded)))
+    if kind == "stage":  # with their parts; a loss that is no module has no borders of its own
+        outermost = pl.col("path").str.split(".").list.first()
+        rows = rows.with_columns(path=outermost).filter(pl.col("path") != LOSS)
+        each = rows.group_by("step", "path", "direction", maintain_order=True)
+        rows = each.agg(pl.col("wall_ns").sum(), pl.col("idle_ns").sum())
     for step, path, direction, wall_ns, idle_ns in rows.select(
         "step", "path", "direction", "wall_ns", "idle_ns"
     ).iter_rows():

@@ -283,14 +283,12 @@ def test_stages_of_a_network_inside_another_module_are_the_same() -> None:
             super().__init__()
             self.network = network
 
-    from detscope.record.script.roots import find_parts
-
     network = DETECTORS["rt_detr_v2"]()
     family, stages, _ = recognise_parts(network)
-    found = find_parts(Wrapper(network))
-    assert found.family == family == "rt_detr"
-    assert [stage.name for stage in found.stages] == [stage.name for stage in stages]
-    assert {stage.target for stage in found.stages} >= {"network", "network.model", "network.loss_function()"}
+    inside, found, _ = recognise_parts(Wrapper(network))
+    assert inside == family == "rt_detr"
+    assert [stage.name for stage in found] == [stage.name for stage in stages]
+    assert {stage.target for stage in found} >= {"network", "network.model", "network.loss_function()"}
 
 
 def test_a_loss_that_somebody_sets_while_recorded_is_used_and_stays(tmp_path) -> None:

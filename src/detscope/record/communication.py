@@ -325,6 +325,12 @@ class CommunicationWatch:
             noted.finish()
             back()
 
+    def take_for_forward(self, since_ns: int) -> None:
+        """What was called since then, outside of all phases, was part of computing the loss."""
+        for noted in self._current:
+            if noted.phase == "other" and noted.start_ns >= since_ns:
+                noted.phase = "forward"
+
     # ---- rows
 
     def skip_step(self) -> None:

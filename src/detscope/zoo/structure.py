@@ -25,6 +25,7 @@ _MOST_NAMED = 16  # children of one module that have names of their own
 _MOST_ALIKE = 12  # of one class in a sequence that each have a name
 _DEEPEST = 3  # dots in a name
 _WORTH_PARTS = 0.08  # share of the layers from which a part has parts itself
+_AS_MUCH = 1.2
 _WRAPPED = 3  # models inside of each other that are opened
 # words in names of methods and functions, and what these are then called; None: as they are
 _WORDS = {
@@ -176,11 +177,14 @@ def _keep_largest(level: list[_Part], taken: int) -> list[_Part]:
     families: dict[str, list[_Part]] = {}
     for part in level:
         families.setdefault(part.name.rpartition(".")[0], []).append(part)
-    room, kept = _MOST_STAGES - taken, set()
-    for parent, parts in sorted(families.items(), key=lambda item: -sum(_weigh(one) for one in item[1])):
-        if len(parts) <= room:
-            room -= len(parts)
-            kept.add(parent)
+    weights = {parent: sum(map(_weigh, parts)) for parent, parts in families.items()}
+    room, kept = _MOST_STAGES - taken, []
+    for parent in sorted(weights, key=lambda one: -weights[one]):
+        if len(families[parent]) > room:  # nor has another parts that holds about as much
+            kept = [one for one in kept if weights[one] > _AS_MUCH * weights[parent]]
+            break
+        room -= len(families[parent])
+        kept.append(parent)
     return [part for part in level if part.name.rpartition(".")[0] in kept]
 
 

@@ -1,7 +1,9 @@
 """Which borders get a mark in a step, so that marks stay a small share of it. Pure.
 
-Phases and stages have theirs in every recorded step. Modules take turns, in the order in which they run: as
-many as the share allows. One that takes the device less than its mark takes the host is not marked again.
+Phases and stages have theirs in every recorded step: a stage where it begins, not in modules inside of it
+that have its name too, because whoever holds them need not call them. Modules take turns, in the order in
+which they run: as many as the share allows. One that takes the device less than its mark takes the host is
+not marked again.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class MarkPlan:
                 counted[number] += 1
                 seen.setdefault(number)
         known = set(self._order)
-        self._order += [one for one in seen if one not in known and self._nodes[one].stage is None]
+        self._order += [one for one in seen if one not in known and not self._begins_stage(one)]
         if counted:
             self._marks_of = counted
 
@@ -79,18 +81,26 @@ class MarkPlan:
         """What calls of marked modules took: one below its mark that calls no other is left out."""
         for number, taken_ns in call_ns.items():
             self.measured.add(number)
-            if number not in self._callers and taken_ns < cost_ns and self._nodes[number].stage is None:
+            if number not in self._callers and taken_ns < cost_ns and not self._begins_stage(number):
                 self.below[number] = taken_ns
 
     def plan_step(self, cost_ns: int, modules: bool, turns: bool = True) -> frozenset[int]:
         """Choose whose turn it is in the coming step, if it counts; all nodes that get marks."""
-        staged = [node.number for node in self._nodes if node.stage is not None] if modules else []
+        staged = [node.number for node in self._nodes if self._begins_stage(node.number)] if modules else []
         turn = frozenset(self._choose_turn(cost_ns, staged)) if modules and turns else frozenset()
         self._place, self._places = None, self._find_places(turn) if modules else {}
         marked = turn.union(staged)
         self.wanted.clear()
         self.wanted.update(encode_event(number, ENTER) for number in marked)
         return marked
+
+    def _begins_stage(self, number: int) -> bool:
+        """Whether what calls this node is in another stage than it."""
+        if self._nodes[number].stage is None:
+            return False
+        ancestors, stage = self.ways.get(number, ((), None))
+        caller = self.ways.get(ancestors[-2]) if len(ancestors) > 1 else None
+        return caller is None or caller[1] != stage
 
     def _find_places(self, turn: frozenset[int]) -> dict[int, Place]:
         found = self._places_of.get(turn)

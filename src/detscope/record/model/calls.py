@@ -109,11 +109,15 @@ class MethodReplacement:
 class AccessorReplacement(MethodReplacement):
     """The same in the place of a property that gives a function: what is set goes where it always went."""
 
+    def __init__(self, accessor: Any, calls: CallState, functions: ReplacedFunctions) -> None:
+        super().__init__(accessor, calls, functions)
+        self._accessor = accessor
+
     def __set__(self, owner: Any, value: Any) -> None:
-        self._plain.__set__(owner, value)
+        self._accessor.__set__(owner, value)
 
     def __delete__(self, owner: Any) -> None:
-        self._plain.__delete__(owner)
+        self._accessor.__delete__(owner)
 
 
 class _ReplacedFunction:

@@ -122,6 +122,11 @@ class ScriptRanks:
         if self._watch is not None:
             recorder.writer.append_rows("communication", self._watch.take_step(step))
 
+    def take_loss(self, since_ns: int) -> None:
+        """What follows this moment was the loss's."""
+        if self._watch is not None:
+            self._watch.take_for_forward(since_ns)
+
     def skip_step(self) -> None:
         """What was noted belongs to no step that counts."""
         if self._watch is not None:
@@ -194,6 +199,7 @@ class ScriptRecording:
         """Since then a loss was computed, if at all: what was seen running is no `other`."""
         if since_ns is not None:
             self._sampler.forget_since(since_ns)
+            self.ranks.take_loss(since_ns)
 
     def find_pair(self, root: RootModel) -> Pair | None:
         """How a root that is not the recorded model is written among the modules."""
