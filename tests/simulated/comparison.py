@@ -104,7 +104,10 @@ def compare_device_spans(recorded: Recorded, kind: str) -> list[Line]:
     rows = rows.filter((pl.col("kind") == kind) & pl.col("step").is_in(list_steps(recorded)))
     if kind == "stage":  # with their parts; a loss that is no module has no borders of its own
         outermost = pl.col("path").str.split(".").list.first()
-        rows = rows.with_columns(path=outermost).filter(pl.col("path") != LOSS)
+        of_model = pl.col("direction").is_in(
+            ["forward", "backward", "recompute"]
+        )  # not the optimizer's parts
+        rows = rows.with_columns(path=outermost).filter(of_model & (pl.col("path") != LOSS))
         each = rows.group_by("step", "path", "direction", maintain_order=True)
         rows = each.agg(pl.col("wall_ns").sum(), pl.col("idle_ns").sum())
     for step, path, direction, wall_ns, idle_ns in rows.select(
