@@ -58,5 +58,5 @@ def describe_tensors(model: nn.Module) -> dict[str, Any]:
     """For `run.json`: what an average of the weights has to keep, and whether there is a head without NMS."""
     kept = {id(one) for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
     # a head that was fused for inference keeps the names of the branch that it dropped
-    names = (name for module in model.modules() for name in vars(module).get("_modules") or {})
-    return {"tensors": len(kept), "one_to_one_head": any("one2one" in str(name) for name in names)}
+    names = [name for module in model.modules() for name in list(module._modules.keys())]
+    return {"tensors": len(kept), "one_to_one_head": any("one2one" in name for name in names)}
