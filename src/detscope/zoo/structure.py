@@ -178,7 +178,8 @@ def _keep_largest(level: list[_Part], taken: int) -> list[_Part]:
     for part in level:
         families.setdefault(part.name.rpartition(".")[0], []).append(part)
     weights = {parent: sum(map(_weigh, parts)) for parent, parts in families.items()}
-    room, kept = _MOST_STAGES - taken, []
+    room = _MOST_STAGES - taken
+    kept: list[str] = []
     for parent in sorted(weights, key=lambda one: -weights[one]):
         if len(families[parent]) > room:  # nor has another parts that holds about as much
             kept = [one for one in kept if weights[one] > _AS_MUCH * weights[parent]]
