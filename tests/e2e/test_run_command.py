@@ -375,3 +375,17 @@ def test_a_script_that_first_asks_whether_there_is_a_torch_is_recorded(tmp_path)
     done, summary = recorded("asks.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert by_name(summary["script"]["parts"], "steps")["evaluation"] >= 5
+
+
+def test_functions_that_a_script_holds_are_pickled_as_without_us(tmp_path):
+    body = """
+        import io, pickle
+        from torch.nn.utils import clip_grad_norm_
+        held = (torch.save, clip_grad_norm_, torch.nn.utils.clip_grad_value_)
+        for _ in range(6):
+            step(torch.ones(2, 8))
+            torch.save(model, io.BytesIO())
+            print(pickle.dumps(held), pickle.dumps((torch.save, clip_grad_norm_)))
+    """
+    write(tmp_path, "holds.py", body)
+    same_as_plain(["holds.py"], tmp_path)

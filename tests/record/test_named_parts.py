@@ -343,3 +343,19 @@ def test_a_first_node_that_nobody_marked_is_not_taken_for_the_engines(tmp_path):
     rows = {row.path: row for row in summary.modules}
     assert summary.backward_attributed < 0.9
     assert rows["autograd"].backward_ms < 0.5 * summary.find_phase("backward").ms
+
+
+def test_functions_that_a_script_holds_are_pickled_as_without_us(tmp_path):
+    held = (torch.save, torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_)
+    model, x = nn.Linear(8, 1), torch.rand(2, 8)
+    plain, found = pickle.dumps(held), []
+    with detscope.Recorder(model, out=tmp_path / "runs", telemetry_hz=0) as recorder:
+        for _ in recorder.steps([x] * 8):
+            model(x).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            torch.save(model, tmp_path / "model.pt")
+            found.append(pickle.dumps(held))
+    assert set(found) == {plain}
+    parts = {part.name: part for part in summarize(recorder.run).parts}
+    assert parts["checkpoint"].calls == 1 and parts["clip_gradients"].calls == 1
+    assert parts["checkpoint"].own.file == Path(__file__).name

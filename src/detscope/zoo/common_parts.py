@@ -34,8 +34,10 @@ COMMON_PARTS: tuple[Stage, ...] = (
         ("logging", "tqdm.std:tqdm.update"),
         ("logging", "tqdm.std:tqdm.refresh"),
         ("logging", "wandb.sdk.wandb_run:Run.log"),
-        ("checkpoint", "torch.serialization:save"),
-        ("checkpoint", "safetensors.torch:save_file"),
+        # of functions what they call inside: a script may hold, and pickle, the function itself
+        ("checkpoint", "torch.serialization:_save"),
+        ("checkpoint", "torch.serialization:_legacy_save"),
+        ("checkpoint", "safetensors.torch:serialize_file"),
         ("callbacks", "transformers.trainer_callback:CallbackHandler.call_event"),
         ("callbacks", "lightning.pytorch.trainer.call:_call_callback_hooks"),
         ("callbacks", "pytorch_lightning.trainer.call:_call_callback_hooks"),

@@ -1,8 +1,9 @@
 """Parts of a step beside its model: averages of weights, clipping, metrics, logging, checkpoints; the loss.
 
 Methods of classes are heard as stages are (`ModelProbes`). Functions, which a loop calls where nothing of the
-model runs, are replaced under every name that somebody has for them, until the recording ends. Of each part
-the line of the first call is kept: the script's own, and that of a package in between.
+model runs, are replaced in their own file until the recording ends; they are such as only that file calls,
+for what a script holds it may pickle, by name. Of each part the line of the first call is kept: the script's
+own, and that of a package in between.
 
 A loss that is no module has no border of its own. But whatever makes autograd nodes between the end of the
 model's call and the begin of backward extends the graph of the model's output: that stretch is the loss, part
@@ -27,7 +28,6 @@ from detscope.record.foreign import Patches
 from detscope.record.model.averages import find_averages, list_classes
 from detscope.record.model.borders import BorderWriter, CallState, Pair, mark_own, sequence_number
 from detscope.record.model.calls import put_around, step_recorded_here
-from detscope.record.model.probes import find_holders
 from detscope.record.steps.events import ENTER, EXIT, MARK, NO_SEQUENCE, TIME, WIDTH, encode_event
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.zoo.common_parts import COMMON_PARTS
@@ -152,9 +152,7 @@ class NamedParts:
             library, _, name = part.target.partition(":")
             if "." not in name and library in sys.modules and hasattr(sys.modules[library], name):
                 around = partial(self._call_part, part.name, f"{name}()")
-                for holder in find_holders(sys.modules[library], name):
-                    put_around(self._patches, holder, name, around)
-
+                put_around(self._patches, sys.modules[library], name, around)
         self._listen_to_metrics()
 
     def _listen_to_metrics(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
-from torch.nn.utils import clip_grad
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -78,9 +77,9 @@ class PhaseProbes(CallListener):
             for optimizer in self._optimizers
         }:
             put_around(self._patches, kind, "zero_grad", self._zero_grad)
-        for owner in (torch.nn.utils, clip_grad):
-            for name in ("clip_grad_norm_", "clip_grad_value_"):
-                put_around(self._patches, owner, name, self._clip_gradients)
+        # not where they are defined: whoever holds one since before can still pickle it
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            put_around(self._patches, torch.nn.utils, name, self._clip_gradients)
 
     def detach(self) -> None:
         """Watch no more, for now."""

@@ -26,6 +26,7 @@ from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import OPTIMIZER, TRANSFER, ScriptTracker
 from detscope.record.transforms.timer import end_timing
 
+CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -57,11 +58,12 @@ class Hooks:
         for owner, names in (
             (torch.optim.Optimizer, ("zero_grad",)),
             (nn.Module, ("zero_grad",)),
-            (torch.nn.utils, ("clip_grad_norm_", "clip_grad_value_")),
-            (clip_grad, ("clip_grad_norm_", "clip_grad_value_")),
+            (clip_grad, CLIPPING),
         ):
             for name in names:
                 put_around(patches, owner, name, self._call_in_optimizer_phase)
+        for name in CLIPPING:  # the same under both names: what is pickled by one is found under the other
+            patches.put(torch.nn.utils, name, vars(clip_grad)[name])
         for name in ("_prepare_profiler", "_enable_profiler"):
             put_around(patches, torch.autograd.profiler, name, self._begin_profiler)
         if vars(torch.autograd)["_profiler_enabled"]():
