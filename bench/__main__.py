@@ -12,6 +12,7 @@ from bench import (
     importing,
     inference_cost,
     killed_ranks,
+    known_defects,
     loading,
     memory,
     mutated,
@@ -56,6 +57,7 @@ BENCHMARKS = {
 ON_REQUEST = {
     "families": families.main,
     "killed_ranks": killed_ranks.main,
+    "known_defects": known_defects.main,
     "saved": saved.main,
     "straggler": straggler.main,
 }

@@ -1,0 +1,132 @@
+"""Defects with a published fix: the rule names the place in the older version and is silent in the newer.
+
+Every version trains a few steps under `detscope run --census` in an environment of its own. `--only=rfdetr`
+takes pairs by a part of their name, `--base-python=PATH` an environment that is there already.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.families.generated_data import write_coco_set, write_yolo_set
+
+from bench.family_scripts import CASES
+from bench.known_pairs import PAIRS, KnownDefect, VersionPair
+from bench.version_environments import FOLDER, describe_environment, make_base, make_version
+
+STEPS = 24
+Findings = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the two versions showed of one defect."""
+
+    defect: KnownDefect
+    older_lines: tuple[int, ...]
+    newer_lines: tuple[int, ...]
+
+    @property
+    def word(self) -> str:
+        """`found` is both: named in the older, silent in the newer."""
+        if not self.older_lines:
+            return "missed"
+        return "not silent" if self.newer_lines else "found"
+
+
+def find_lines(findings: Findings, defect: KnownDefect) -> tuple[int, ...]:
+    """Lines at which the defect's rule speaks of its file and function."""
+    return tuple(
+        sorted(
+            {
+                place["line"]
+                for finding in findings
+                if finding["rule"] == defect.rule
+                for place in finding["where"]
+                if (place["file"], place["function"]) == (defect.file, defect.function)
+            }
+        )
+    )
+
+
+def judge_pair(pair: VersionPair, older: Findings, newer: Findings) -> list[Verdict]:
+    """One verdict for every defect of the pair."""
+    return [Verdict(one, find_lines(older, one), find_lines(newer, one)) for one in pair.defects]
+
+
+def _record(python: Path, version_folder: Path, case_name: str) -> Findings:
+    case = next(one for one in CASES if one.name == case_name)
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        (write_yolo_set if case.data == "yolo" else write_coco_set)(folder / "data", train=24, boxes=4)
+        script, figures = folder / "train.py", folder / "figures.json"
+        script.write_text(case.train)
+        words = [str(script), str(folder / "times.json"), str(STEPS), str(folder / "data"), case.name]
+        done = subprocess.run(
+            [str(python), "-m", "detscope", "run", "-q", "--census", "--json", str(figures), *words],
+            cwd=folder,
+            env=describe_environment(version_folder),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        found: Findings = json.loads(figures.read_text())["findings"]
+        return found
+
+
+def _describe_others(findings: Findings, known: tuple[KnownDefect, ...]) -> list[str]:
+    lines = []
+    named = {(one.rule, one.file, one.function) for one in known}
+    for finding in findings:
+        places = [
+            one for one in finding["where"] if (finding["rule"], one["file"], one["function"]) not in named
+        ]
+        if places or not finding["where"]:
+            where = "; ".join(f"{one['file']}:{one['line']} {one['function']}" for one in places[:3])
+            lines.append(f"{finding['rule']}  {where}")
+    return lines
+
+
+def main() -> None:
+    """The table: found and missed, and what else was said of the newer version."""
+    options = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+    folder = Path(options.get("folder", FOLDER)).resolve()
+    python = Path(options["base-python"]) if "base-python" in options else make_base(folder)
+    print("\ndefects with a published fix: named in the older version, silent in the newer")
+    tally: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+    for pair in PAIRS:
+        name = f"{pair.package} {pair.older} -> {pair.newer} ({pair.case})"
+        if options.get("only", "") not in name:
+            continue
+        print(f"  {name}{', found by us' if pair.further else ''}")
+        try:
+            older, newer = (
+                _record(python, make_version(folder, pair.package, version), pair.case)
+                for version in (pair.older, pair.newer)
+            )
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            print(f"    FAILED: {error}")
+            tally[pair.further]["failed"] += len(pair.defects)
+            continue
+        for verdict in judge_pair(pair, older, newer):
+            defect = verdict.defect
+            lines = ", ".join(map(str, verdict.older_lines)) or "none"
+            after = ", ".join(map(str, verdict.newer_lines)) or "silent"
+            print(f"    {verdict.word:<10} {defect.rule}: {defect.what}")
+            print(f"      {defect.file} {defect.function}: older {lines}, newer {after}")
+            tally[pair.further][verdict.word] += 1
+        print(f"    else in {pair.newer}:")
+        for line in _describe_others(newer, pair.defects):
+            print(f"      {line}")
+    for further, counts in tally.items():
+        if counts:
+            words = ", ".join(f"{word} {count}" for word, count in sorted(counts.items()))
+            print(f"{'further pairs' if further else 'pairs of the issue'}: {words}")
