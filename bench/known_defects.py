@@ -109,7 +109,7 @@ def main() -> None:
         print(f"  {name}{', found by us' if pair.further else ''}")
         try:
             older, newer = (
-                _record(python, make_version(folder, pair.package, version), pair.case)
+                _record(python, make_version(folder, pair.package, version, pair.beside), pair.case)
                 for version in (pair.older, pair.newer)
             )
         except (RuntimeError, subprocess.CalledProcessError) as error:

@@ -24,12 +24,15 @@ class VersionPair:
     newer: str
     case: str
     defects: tuple[KnownDefect, ...]
+    beside: tuple[str, ...] = ()  # requirements of these versions that the newest, in the base, no longer has
     further: bool = False  # found by us in the differences, not named by the issue
 
 
 _TAL = "ultralytics/utils/tal.py"
 _TORCH_UTILS = "ultralytics/utils/torch_utils.py"
 _YOLO_LOSS = "ultralytics/utils/loss.py"
+
+_EVALUATOR = ("faster-coco-eval==1.7.2",)
 
 PAIRS = (
     VersionPair(
@@ -67,5 +70,6 @@ PAIRS = (
                 "cost over all images of which the diagonal is used",
             ),
         ),
+        _EVALUATOR,
     ),
 )

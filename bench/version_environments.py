@@ -25,13 +25,15 @@ def make_base(folder: Path) -> Path:
     return base / "bin" / "python"
 
 
-def make_version(folder: Path, package: str, version: str) -> Path:
-    """The folder that holds `package` at `version` and nothing else."""
+def make_version(folder: Path, package: str, version: str, beside: tuple[str, ...] = ()) -> Path:
+    """The folder that holds `package` at `version` and what stands `beside` it, as the base has not."""
     place = folder / f"{package}-{version}" / "site-packages"
     done = place.parent / ".installed"
     if not done.exists():
         words = ["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(place)]
-        subprocess.run([sys.executable, *words, f"{package}=={version}"], check=True, stdout=sys.stderr)
+        subprocess.run(
+            [sys.executable, *words, f"{package}=={version}", *beside], check=True, stdout=sys.stderr
+        )
         done.touch()
     return place
 
