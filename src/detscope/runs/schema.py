@@ -7,8 +7,8 @@ Version history:
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
     rank_steps, rank_content, rank_timeline, communication, transforms, census; in loader: receive_ns,
-    tensors; in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which take
-    the place of the columns device_ns, device_total_ns and device_self_ns (no longer written by recorders).
+    tensors; in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which
+    take the place of the columns device_ns, device_total_ns and device_self_ns (no longer written).
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_
 WITHOUT_KERNEL = frozenset(
     {
         "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
-        "aten::new_empty_strided", "aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh", "aten::detach",
-        "aten::resize_", "aten::set_", "aten::is_same_size", "aten::_local_scalar_dense", "aten::record_stream",
+        "aten::new_empty_strided", "aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh",
+        "aten::detach", "aten::resize_", "aten::set_", "aten::is_same_size",
+        "aten::_local_scalar_dense", "aten::record_stream",
     }
 )  # fmt: skip
 # functions inside of which a CPU reads values that a device does not: checks of a range
