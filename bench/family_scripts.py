@@ -107,9 +107,10 @@ with torch.inference_mode():
 
 YOLO_TRAIN = """
 logging.disable(logging.WARNING)
-from ultralytics import YOLO
+from ultralytics import RTDETR, YOLO
 
-YOLO(sys.argv[4] + ".yaml").train(
+kind = RTDETR if sys.argv[4].startswith("rtdetr") else YOLO  # older versions do not find it themselves
+kind(sys.argv[4] + ".yaml").train(
     data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=64, batch=2, nbs=2, workers=0, plots=False,
     val=False, device="cpu", amp=False, verbose=False, project=os.path.dirname(out), exist_ok=True)
 """

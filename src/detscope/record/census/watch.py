@@ -8,6 +8,7 @@ and never reaches the script.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns
@@ -21,6 +22,7 @@ from detscope.parts import parts_of
 from detscope.record.census.modes import push_modes, remove_modes
 from detscope.record.census.operators import (
     CHECKED_ON_A_CPU_ONLY,
+    COPY,
     FACTORIES,
     FEED,
     FROM_HOST,
@@ -39,7 +41,7 @@ from detscope.record.census.places import TensorPlaces, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
 
-_LITERAL_HOST = ("'cpu'", '"cpu"')
+_TO_THE_HOST = re.compile(r"""\.to\(\s*(?:device\s*=\s*)?(?:torch\.device\(\s*)?["']cpu["']""")
 
 
 class CensusFind(NamedTuple):
@@ -217,7 +219,7 @@ class _Functions(TorchFunctionMode):
             output = func(*args, **kwargs)
         finally:
             census.counted = None
-        self._tell(TO_HOST[name], name.strip("_"), (tensor,), perf_counter_ns() - begin)
+        self._tell(TO_HOST.get(name, COPY), name.strip("_"), (tensor,), perf_counter_ns() - begin)
         if isinstance(output, torch.Tensor):
             output = _told_apart(output, tensor)
             census.places.put_on_host(output)
@@ -232,7 +234,7 @@ class _Functions(TorchFunctionMode):
         if census.places.comes_from_host(tensor, output):
             self._tell(FEED, name, (tensor,), perf_counter_ns() - begin)
         elif census.places.goes_to_host(tensor, output):
-            self._tell(TO_HOST["cpu"], name, (tensor,), perf_counter_ns() - begin)
+            self._tell(COPY, name, (tensor,), perf_counter_ns() - begin)
         if isinstance(output, torch.Tensor) and not census.places.knows_devices:
             output = _told_apart(output, tensor)
             census.places.put_on_device(output)
@@ -299,11 +301,11 @@ def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _is_written_host(frame: Any) -> bool:
-    """Whether the line says `cpu` itself: on a CPU a device that a variable names is the device."""
+    """Whether the line says `.to("cpu")` itself: on a CPU a device that a variable names is the device."""
     while frame is not None and f"{torch.__path__[0]}/" in frame.f_code.co_filename:
         frame = frame.f_back
     text = "" if frame is None else read_line(frame.f_code.co_filename, frame.f_lineno).text
-    return any(one in text for one in _LITERAL_HOST)
+    return _TO_THE_HOST.search(text) is not None
 
 
 def _is_device_tensor(census: Census, args: tuple[Any, ...]) -> bool:
