@@ -109,9 +109,10 @@ YOLO_TRAIN = """
 logging.disable(logging.WARNING)
 from ultralytics import RTDETR, YOLO
 
-kind = RTDETR if sys.argv[4].startswith("rtdetr") else YOLO  # older versions do not find it themselves
+# older versions want RT-DETR by its own class, and no fewer places in an image than queries
+kind, side = (RTDETR, 160) if sys.argv[4].startswith("rtdetr") else (YOLO, 64)
 kind(sys.argv[4] + ".yaml").train(
-    data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=64, batch=2, nbs=2, workers=0, plots=False,
+    data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, nbs=2, workers=0, plots=False,
     val=False, device="cpu", amp=False, verbose=False, project=os.path.dirname(out), exist_ok=True)
 """
 
