@@ -50,10 +50,15 @@ def find_lines(findings: Findings, defect: KnownDefect) -> tuple[int, ...]:
                 for finding in findings
                 if finding["rule"] == defect.rule
                 for place in finding["where"]
-                if (place["file"], place["function"]) == (defect.file, defect.function)
+                if _is_at(place, defect)
             }
         )
     )
+
+
+def _is_at(place: dict[str, Any], defect: KnownDefect) -> bool:
+    function, _, _ = place["function"].partition(".<locals>")  # a comprehension, a function of it
+    return place["file"] == defect.file and function == defect.function
 
 
 def judge_pair(pair: VersionPair, older: Findings, newer: Findings) -> list[Verdict]:
@@ -84,11 +89,9 @@ def _record(python: Path, version_folder: Path, case_name: str) -> Findings:
 
 def _describe_others(findings: Findings, known: tuple[KnownDefect, ...]) -> list[str]:
     lines = []
-    named = {(one.rule, one.file, one.function) for one in known}
     for finding in findings:
-        places = [
-            one for one in finding["where"] if (finding["rule"], one["file"], one["function"]) not in named
-        ]
+        named = [one for one in known if one.rule == finding["rule"]]
+        places = [one for one in finding["where"] if not any(_is_at(one, defect) for defect in named)]
         if places or not finding["where"]:
             where = "; ".join(f"{one['file']}:{one['line']} {one['function']}" for one in places[:3])
             lines.append(f"{finding['rule']}  {where}")
