@@ -72,6 +72,13 @@ class SlowMetric(Metric):
         return self.seen
 
 
+class DerivedMetric(SlowMetric):
+    """Calls what it is derived from, as metrics of RF-DETR do."""
+
+    def update(self, values: torch.Tensor) -> None:
+        super().update(values.detach())
+
+
 class SlowHandler(logging.Handler):
     def __init__(self, sleeps: Sleeps) -> None:
         super().__init__()
@@ -217,6 +224,15 @@ def test_a_metric_that_is_only_updated_is_heard_and_works_as_without_us(listen) 
     assert vars(SlowMetric)["update"] is plain
     shown = as_shown(summarize(heard.run))
     assert shown["metrics"] == pytest.approx(sleeps.typical_ms("metrics"), abs=TOLERANCE_MS)
+
+
+def test_a_metric_that_calls_the_one_it_is_derived_from_works_as_without_us(listen) -> None:
+    sleeps = Sleeps()
+    model, metric = Net(), DerivedMetric(sleeps)
+    with listen() as heard:
+        train(model, batches(STEPS), sleeps, metric)
+    assert metric.compute() == 4 * STEPS
+    assert as_shown(summarize(heard.run))["metrics"] > 0
 
 
 def test_a_checkpoint_is_a_part_whoever_imported_the_function(listen, tmp_path) -> None:

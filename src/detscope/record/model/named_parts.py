@@ -71,13 +71,18 @@ class _OpenPart(AbstractContextManager[None]):
 
 
 class _HeldMethod:
-    """On a class whose objects hold a method of theirs, wrapped, as attributes: goes before those."""
+    """On a class whose objects hold a method of theirs, wrapped, as attributes: goes before those.
+
+    Asked for by `super()`, in a class that is derived from it, it is the plain method: the held one calls it.
+    """
 
     def __init__(self, plain: Any, name: str, around: Callable[[Any], Any]) -> None:
         self._plain, self._name, self._around = plain, name, around
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        held = None if owner is None else vars(owner).get(self._name)
+        kinds = () if owner is None else type(owner).__mro__
+        first = next((vars(one)[self._name] for one in kinds if self._name in vars(one)), None)
+        held = vars(owner).get(self._name) if first is self else None
         return self._plain.__get__(owner, kind) if held is None else self._around(held)
 
     def __set__(self, owner: Any, value: Any) -> None:
