@@ -15,7 +15,8 @@ def test_in_a_training_of_ours_the_own_line_is_that_of_the_loop(tmp_path: Path) 
     subprocess.run([sys.executable, "-m", "detscope", *command], check=True, capture_output=True)
     summary = summarize(tmp_path / "runs" / "latest")
     assert summary.census is not None
-    assert {place.own.file for place in summary.census.places} == {"detscope/loops/train.py"}
+    own = {place.own.file for place in summary.census.places}
+    assert own == {"detscope/loops/train.py", "detscope/loops/ema.py"}
     average = next(part for part in summary.parts if part.name == "ema")
     assert average.own is not None
     assert average.own.file == "detscope/loops/train.py"
