@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,15 @@ def judge_pair(pair: VersionPair, older: Findings, newer: Findings) -> list[Verd
     return [Verdict(one, find_lines(older, one), find_lines(newer, one)) for one in pair.defects]
 
 
-def _record(python: Path, version_folder: Path, case_name: str) -> Findings:
+@cache  # several pairs go through the same training
+def _record(python: Path, version_folder: Path, case_name: str, options: str) -> Findings:
     case = next(one for one in CASES if one.name == case_name)
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         (write_yolo_set if case.data == "yolo" else write_coco_set)(folder / "data", train=24, boxes=4)
         script, figures = folder / "train.py", folder / "figures.json"
-        script.write_text(case.train)
+        more = f"workers=0, {options}" if options else "workers=0"
+        script.write_text(case.train.replace("workers=0", more))
         words = [str(script), str(folder / "times.json"), str(STEPS), str(folder / "data"), case.name]
         done = subprocess.run(
             [str(python), "-m", "detscope", "run", "-q", "--census", "--json", str(figures), *words],
@@ -112,7 +115,9 @@ def main() -> None:
         print(f"  {name}{', found by us' if pair.further else ''}")
         try:
             older, newer = (
-                _record(python, make_version(folder, pair.package, version, pair.beside), pair.case)
+                _record(
+                    python, make_version(folder, pair.package, version, pair.beside), pair.case, pair.options
+                )
                 for version in (pair.older, pair.newer)
             )
         except (RuntimeError, subprocess.CalledProcessError) as error:

@@ -25,13 +25,13 @@ class VersionPair:
     case: str
     defects: tuple[KnownDefect, ...]
     beside: tuple[str, ...] = ()  # requirements of these versions that the newest, in the base, no longer has
+    options: str = ""  # more arguments of the call that trains
     further: bool = False  # found by us in the differences, not named by the issue
 
 
 _TAL = "ultralytics/utils/tal.py"
 _TORCH_UTILS = "ultralytics/utils/torch_utils.py"
 _YOLO_LOSS = "ultralytics/utils/loss.py"
-
 _EVALUATOR = ("faster-coco-eval==1.7.2",)
 
 PAIRS = (
@@ -40,7 +40,7 @@ PAIRS = (
         "8.4.96",
         "8.4.108",
         "yolov8n",
-        (KnownDefect("ema_loop", _TORCH_UTILS, "ModelEMA.update", "EMA by a loop over tensors"),),
+        (KnownDefect("average_of_weights", _TORCH_UTILS, "ModelEMA.update", "EMA by a loop over tensors"),),
     ),
     VersionPair(
         "ultralytics",
@@ -64,12 +64,193 @@ PAIRS = (
         "rfdetr nano",
         (
             KnownDefect(
-                "cost_over_images",
+                "cost_over_all_images",
                 "rfdetr/models/matcher.py",
                 "HungarianMatcher.forward",
                 "cost over all images of which the diagonal is used",
             ),
         ),
         _EVALUATOR,
+    ),
+    VersionPair(
+        "ultralytics",
+        "8.4.96",
+        "8.4.108",
+        "yolov8n",
+        (
+            KnownDefect(
+                "pageable_feed",
+                _TAL,
+                "TaskAlignedAssigner.get_box_metrics",
+                "scores indexed by a host tensor",
+            ),
+            KnownDefect(
+                "launch_loop",
+                _TAL,
+                "TaskAlignedAssigner.select_topk_candidates",
+                "one scatter for each of top k",
+            ),
+            KnownDefect(
+                "fused_optimizer", "ultralytics/optim/muon.py", "MuSGD.step", "one parameter at a time"
+            ),
+        ),
+        options='optimizer="MuSGD"',
+        further=True,
+    ),
+    VersionPair(
+        "ultralytics",
+        "8.4.130",
+        "8.4.150",
+        "yolov8n",
+        (
+            KnownDefect(
+                "mask_indexing",
+                _TAL,
+                "TaskAlignedAssigner.get_box_metrics",
+                "one mask counted for every tensor it selects from",
+            ),
+        ),
+        further=True,
+    ),
+    VersionPair(
+        "ultralytics",
+        "8.4.130",
+        "8.4.150",
+        "rtdetr-l",
+        (
+            KnownDefect(
+                "cost_over_all_images",
+                "ultralytics/models/utils/ops.py",
+                "HungarianMatcher.forward",
+                "cost over all images of which the diagonal is used",
+            ),
+        ),
+        further=True,
+    ),
+    VersionPair(
+        "ultralytics",
+        "8.4.150",
+        "8.4.156",
+        "yolov8n",
+        (
+            KnownDefect(
+                "mask_indexing", _YOLO_LOSS, "BboxLoss.forward", "one mask counted for every selection"
+            ),
+            KnownDefect(
+                "host_reads",
+                _TAL,
+                "TaskAlignedAssigner.select_highest_overlaps",
+                "a branch on a maximum of the device",
+            ),
+            KnownDefect(
+                "host_reads",
+                _YOLO_LOSS,
+                "v8DetectionLoss.get_assigned_targets_and_loss",
+                "max() and a branch on sums of the device",
+            ),
+        ),
+        further=True,
+    ),
+    VersionPair(
+        "rfdetr",
+        "1.8.3",
+        "1.9.0",
+        "rfdetr nano",
+        (
+            KnownDefect(
+                "average_of_weights",
+                "rfdetr/training/callbacks/ema.py",
+                "RFDETREMACallback._avg_fn",
+                "EMA tensor by tensor, called by torch",
+            ),
+            KnownDefect(
+                "host_reads",
+                "rfdetr/training/callbacks/ema.py",
+                "RFDETREMACallback._avg_fn",
+                "the count of updates read for every tensor",
+            ),
+            KnownDefect(
+                "tensor_check",
+                "rfdetr/models/ops/modules/ms_deform_attn.py",
+                "MSDeformAttn.forward",
+                "assert on the sizes of feature maps",
+            ),
+        ),
+        _EVALUATOR,
+        further=True,
+    ),
+    VersionPair(
+        "rfdetr",
+        "1.9.4",
+        "1.10.1",
+        "rfdetr nano",
+        (
+            KnownDefect(
+                "parameter_groups",
+                "pytorch_lightning/plugins/precision/precision.py",
+                "Precision.optimizer_step",
+                "one parameter group for every parameter",
+            ),
+        ),
+        _EVALUATOR,
+        further=True,
+    ),
+    VersionPair(
+        "rfdetr",
+        "1.10.1",
+        "1.11.2",
+        "rfdetr nano",
+        (
+            KnownDefect(
+                "cdist_few_columns",
+                "rfdetr/models/matcher.py",
+                "HungarianMatcher._compute_compact_detection_cost_matrix",
+                "cdist(p=1) of boxes",
+            ),
+        ),
+        _EVALUATOR,
+        further=True,
+    ),
+    VersionPair(
+        "libreyolo",
+        "1.5.0",
+        "1.6.0",
+        "libreyolo yolo9",
+        (
+            KnownDefect(
+                "item_per_key",
+                "libreyolo/models/yolo9/loss.py",
+                "YOLO9Loss.__call__",
+                "item() for every loss",
+            ),
+            KnownDefect(
+                "host_reads",
+                "libreyolo/training/distributed.py",
+                "all_reduce_avg_scalar",
+                "a denominator read from the device",
+            ),
+        ),
+        further=True,
+    ),
+    VersionPair(
+        "libreyolo",
+        "1.5.0",
+        "1.6.0",
+        "libreyolo dfine",
+        (
+            KnownDefect(
+                "cdist_few_columns",
+                "libreyolo/models/dfine/matcher.py",
+                "HungarianMatcher.forward",
+                "cdist(p=1) of boxes",
+            ),
+            KnownDefect(
+                "host_reads",
+                "libreyolo/models/dfine/loss.py",
+                "DFINECriterion._normalizer",
+                "a denominator read from the device",
+            ),
+        ),
+        further=True,
     ),
 )
