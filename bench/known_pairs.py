@@ -91,7 +91,7 @@ PAIRS = (
                 "one scatter for each of top k",
             ),
             KnownDefect(
-                "fused_optimizer", "ultralytics/optim/muon.py", "MuSGD.step", "one parameter at a time"
+                "launch_loop", "ultralytics/optim/muon.py", "MuSGD.step", "one parameter at a time"
             ),
         ),
         options='optimizer="MuSGD"',
