@@ -90,9 +90,7 @@ PAIRS = (
                 "TaskAlignedAssigner.select_topk_candidates",
                 "one scatter for each of top k",
             ),
-            KnownDefect(
-                "launch_loop", "ultralytics/optim/muon.py", "MuSGD.step", "one parameter at a time"
-            ),
+            KnownDefect("launch_loop", "ultralytics/optim/muon.py", "MuSGD.step", "one parameter at a time"),
         ),
         options='optimizer="MuSGD"',
         further=True,

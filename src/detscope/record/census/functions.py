@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from detscope.record.census.calls import look_at_call
+from detscope.record.census.modes import hear_again
 from detscope.record.census.operators import (
     CHECKED_ON_A_CPU_ONLY,
     FACTORIES,
@@ -42,6 +43,7 @@ class FunctionListener(TorchFunctionMode):
         census, given = self._census, kwargs or {}
         if not census.hears(self) or census.counted:
             return func(*args, **given)
+        hear_again()
         name = getattr(func, "__name__", "")
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if name in CHECKED_ON_A_CPU_ONLY:

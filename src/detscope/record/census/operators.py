@@ -12,6 +12,7 @@ WAITS = (READ, SIZE, COPY)  # kinds in which the host waits for the device
 # operators after which the host has to know a value, or how many elements came out
 WAITING = {
     "aten::_local_scalar_dense": READ,
+    "aten::item": READ,  # of a tensor of inference_mode: it is not taken apart before
     "aten::equal": READ,
     "aten::allclose": READ,
     "aten::_linalg_check_errors": READ,
@@ -33,7 +34,7 @@ WITHOUT_KERNEL = frozenset(
         "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
         "aten::new_empty_strided", "aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh",
         "aten::detach", "aten::resize_", "aten::set_", "aten::is_same_size",
-        "aten::_local_scalar_dense", "aten::record_stream",
+        "aten::_local_scalar_dense", "aten::item", "aten::record_stream",
     }
 )  # fmt: skip
 # functions inside of which a CPU reads values that a device does not: checks of a range

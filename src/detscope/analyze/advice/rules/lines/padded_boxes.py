@@ -40,9 +40,7 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         yield without_cost(finding, "what empty rows cost in the operators that follow is not told apart")
 
 
-def _count_rows(
-    found: Sequence[CensusPlace], case: LineCase
-) -> tuple[float, float | None, int | None, int]:
+def _count_rows(found: Sequence[CensusPlace], case: LineCase) -> tuple[float, float | None, int | None, int]:
     """Rows and boxes per step, boxes of the fullest image, and how many an image could have."""
     shapes = [list(map(int, row.facts["shape"].split("x"))) for row in found]
     rows = sum(shape[0] * shape[1] * row.count for shape, row in zip(shapes, found, strict=True))
