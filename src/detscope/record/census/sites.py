@@ -30,7 +30,7 @@ class SiteFinder:
         self._calls: list[tuple[FrameType, Counter[object]]] = []
         self.most: Counter[object] = Counter()  # of one key within one call of its function
 
-    def find_site(self, frame: FrameType) -> tuple[Site, FrameType | None]:
+    def find_site(self, frame: FrameType | None) -> tuple[Site, FrameType | None]:
         """Where this is, and the function that it is in."""
         found = find_frames(frame)
         if found is None:
@@ -64,9 +64,12 @@ class SiteFinder:
 
     def end_calls(self, still: FrameType | None = None) -> None:
         """Let functions go that have returned: their frames would keep what they hold alive."""
-        kept = []
+        kept, running = [], set()
+        while still is not None:
+            running.add(id(still))
+            still = still.f_back
         for held, counted in self._calls:
-            if still is not None and (held is still or held.f_back is not None):
+            if id(held) in running:
                 kept.append((held, counted))
                 continue
             for key, count in counted.items():

@@ -26,14 +26,22 @@ def read_line(file: str, line: int) -> SourceLine:
     return SourceLine(text[:_LONGEST], _statements_of(file).get(line, "") if text else "")
 
 
+@lru_cache(maxsize=64)
+def parse_file(file: str) -> ast.Module | None:
+    """A file of Python taken apart, as far as it can be."""
+    source = "".join(linecache.getlines(file))
+    if not source or len(source) > _LARGEST:
+        return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
 @lru_cache(maxsize=256)
 def _statements_of(file: str) -> dict[int, str]:
-    source = "".join(linecache.getlines(file))
-    if len(source) > _LARGEST:
-        return {}
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parse_file(file)
+    if tree is None:
         return {}
     found: dict[int, str] = {}
     for node in ast.walk(tree):  # outer nodes first: what is inside of them overwrites
