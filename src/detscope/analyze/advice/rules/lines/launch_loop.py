@@ -35,8 +35,8 @@ def find(case: LineCase) -> Iterable[Finding]:
             f"{launched:g} launches per step are small operators repeated {turns} times in one call of"
             f" {name_place(rows[0])}",
             "one operator over all turns: stack what the loop goes over and compute on that; powers,"
-            " indices and constants by torch.arange; lists of tensors by torch._foreach_*. What never changes,"
-            " compute once",
+            " indices and constants by torch.arange; lists of tensors by torch._foreach_*. What never"
+            " changes, compute once",
             confidence="likely",
             launches=launched - sum(row.count / row.in_call for row in rows),
             text=f"{in_call} operators in one call, in line{'s' * (len(lines) > 1)}"
