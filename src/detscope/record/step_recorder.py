@@ -373,18 +373,18 @@ class StepRecorder:
         step = self.step = OpenStep(self.next_step, self.epoch, mode, start_ns, waited_ns, pause_ns)
         step.begin_marks, step.marked = marks, self._marked
         self.forget_events(self.buffer.take_events())
-        if self.census is not None and mode == CENSUS:
-            self._begin_census(self.census)
+        if mode == CENSUS:
+            self.begin_census()
         return step
 
-    def _begin_census(self, census: Census) -> None:
+    def begin_census(self) -> None:
         """Count in this step, unless torch.compile made the code that is running."""
         if inside_compiled_code():
             self.skip_deep_looks(IN_COMPILED_CODE)
         elif self._has_compiled or count_compiled_frames() > self._compiled_before:
             self.skip_census()
-        else:
-            census.begin_step(find_counters(self.optimizers))
+        elif self.census is not None:
+            self.census.begin_step(find_counters(self.optimizers))
 
     def skip_census(self) -> None:
         """No counting: compiled code would be compiled anew under torch's modes."""

@@ -1,8 +1,9 @@
 """Torch's stacks of modes: ours is put on top, and taken out wherever it lies by then.
 
-Whether operators come to Python at all stands in the thread's dispatch keys, beside the stack. `inference_mode`
-puts these keys back when it is left, as they were when it was entered: with a mode of ours taken out
-in between they say that there is one, and every call of torch fails; with one put in, that there is none.
+Whether operators come to Python at all stands in the thread's dispatch keys, beside the stack.
+`inference_mode` puts these keys back when it is left, as they were when it was entered: with a mode of ours
+taken out in between they say that there is one, and every call of torch fails; with one put in, that there
+is none.
 """
 
 from __future__ import annotations

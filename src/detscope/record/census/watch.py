@@ -56,8 +56,6 @@ class Census:
         self._patterns = parts_of("census", CensusPattern)
         self._modes: tuple[FunctionListener, OperatorListener] | None = None
         self._where = (0, 0)  # process and thread that are counted
-        self._in_inference = False  # whether the step began in torch's inference mode
-        self._left: list[tuple[FunctionListener, OperatorListener]] = []  # deaf, to be removed when it ends
         self.fault: str | None = None  # of ours: from then on nothing is counted
         self.facts: dict[str, Any] = {}
         self.steps: list[int] = []
@@ -90,12 +88,10 @@ class Census:
     def begin_step(self, on_host: Iterable[torch.Tensor] = ()) -> None:
         """Listen from here on, in this thread and in those that autograd hands its work to."""
         self._clear()
-        self._remove_left()
         for tensor in on_host:
             self.places.put_on_host(tensor)
         self.listeners = [pattern.listen() for pattern in self._patterns]
         self._where = os.getpid(), threading.get_ident()
-        self._in_inference = torch.is_inference_mode_enabled()
         self._modes = FunctionListener(self), OperatorListener(self)
         push_modes(*self._modes)
 
@@ -103,9 +99,8 @@ class Census:
         """Listen no more; the rows of this step, none where it is not to be kept (None)."""
         if self._modes is None:
             return []
-        self._left.append(self._modes)
+        remove_modes(*self._modes)
         self._modes = None
-        self._remove_left()
         self.sites.end_calls()
         rows = (
             [] if step is None or self.fault else [self._make_row(step, *one) for one in self.finds.items()]
@@ -120,15 +115,7 @@ class Census:
 
     def add_batch(self, batch: Any) -> None:
         """Tensors that a loader gave: they count as the device's, and moving them there is a copy."""
-        self._remove_left()
         self.places.add_batch(tensors_of(batch))
-
-    def _remove_left(self) -> None:
-        """Not within an inference mode that was entered meanwhile: at its end torch would look for them."""
-        if self._left and (self._in_inference or not torch.is_inference_mode_enabled()):
-            for modes in self._left:
-                remove_modes(*modes)
-            self._left.clear()
 
     def add_arguments(self, given: Any) -> None:
         """A model was given these: they lie where it does, wherever they were made."""

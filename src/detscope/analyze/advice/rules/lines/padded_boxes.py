@@ -26,10 +26,10 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         finding = case.make_finding(
             PART.name,
             found,
-            f"Boxes are padded to {capacity:g} rows per image ({shape}): {boxes:.3g} of {rows:.3g} rows per step"
-            f" are boxes, {1 - boxes / rows:.0%} are padding.{most}",
-            "Pad to the largest count of the batch (pad_sequence, or zeros(images, counts.max(), ...) with counts"
-            " from the loader)"
+            f"Boxes are padded to {capacity:g} rows per image ({shape}): {boxes:.3g} of {rows:.3g} rows per"
+            f" step are boxes, {1 - boxes / rows:.0%} are padding.{most}",
+            "Pad to the largest count of the batch (pad_sequence, or zeros(images, counts.max(), ...) with"
+            " counts from the loader)"
             if fixed
             else "Keep boxes of all images in one list with the number of their image, or put images of like"
             " counts into a batch: one image decides for all.",
