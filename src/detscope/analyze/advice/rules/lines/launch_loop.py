@@ -13,6 +13,7 @@ from detscope.analyze.findings.finding import Finding
 NAME = "launch_loop"
 LEAST_TURNS = 8  # of one operator at a line within one call: a loop
 LEAST_IN_CALL = 50  # operators of such lines within one call of the function
+LEAST_IN_LOOP = 10  # the same, where a loop is written around them
 SMALL_BYTES = 256 * 1024  # that an operator makes: more of it keeps a device busy
 # a loop over layers is a network: its operators are not tiny, and cannot be one
 _LAYERS = ("conv", "mm", "norm", "attention", "linear", "pool", "upsample", "interpolate", "lstm", "gru")
@@ -20,13 +21,14 @@ _LAYERS = ("conv", "mm", "norm", "attention", "linear", "pool", "upsample", "int
 
 def find(case: LineCase) -> Iterable[Finding]:
     """By function: lines whose operators run many times in one call of it."""
-    launches = case.places("launch", accept=lambda row: is_written(row) and row.phase != "optimizer")
+    launches = case.places("launch", accept=lambda row: is_written(row) and not _is_torchs_optimizer(row))
     layers = {row.where for row in launches if any(word in row.what for word in _LAYERS)}
     looped = [row for row in launches if row.where not in layers and _is_repeated(row)]
     averages = {(row.where.file, row.where.function) for row in case.places("average")}
     for rows in case.by_function(looped):
         in_call, launched, place = sum(row.in_call for row in rows), total(rows), rows[0].where
-        if in_call < LEAST_IN_CALL or (place.file, place.function) in averages:  # a rule of their own speaks
+        least = LEAST_IN_LOOP if any(row.around == "loop" for row in rows) else LEAST_IN_CALL
+        if in_call < least or (place.file, place.function) in averages:  # a rule of their own speaks
             continue
         turns, lines = max(row.in_call for row in rows), sorted({row.where.line for row in rows})
         yield case.make_finding(
@@ -46,6 +48,11 @@ def find(case: LineCase) -> Iterable[Finding]:
 
 def _is_repeated(row: CensusPlace) -> bool:
     return row.in_call >= LEAST_TURNS and row.bytes / max(row.count, 1) <= SMALL_BYTES
+
+
+def _is_torchs_optimizer(row: CensusPlace) -> bool:
+    """What torch's own do is laid at the line that calls them; one that is written here has lines of its own."""
+    return row.phase == "optimizer" and ".step(" in row.code
 
 
 PART = AdviceRule(NAME, 330, lines=find)
