@@ -52,7 +52,12 @@ class FunctionListener(TorchFunctionMode):
             return self._copy(name, func, first, args, given)
         if name in FACTORIES or name == "new_tensor":
             return self._make(name, func, args, given)
-        return func(*args, **given)
+        # what a function of tensors makes inside of it, as pad_sequence does, lies where they do
+        census.making = any(not census.places.is_on_host(one) for one in tensors_of((args, given)))
+        try:
+            return func(*args, **given)
+        finally:
+            census.making = False
 
     def _tell(self, kind: str, what: str, tensor: torch.Tensor, host_ns: int = 0, detail: str = "") -> None:
         census = self._census

@@ -51,8 +51,8 @@ def _is_repeated(row: CensusPlace) -> bool:
 
 
 def _is_torchs_optimizer(row: CensusPlace) -> bool:
-    """What torch's own do is laid at the line that calls them; one that is written here has lines of its own."""
-    return row.phase == "optimizer" and ".step(" in row.code
+    """What torch's own do is laid at the line that calls them; others have lines of their own."""
+    return ".step(" in row.code
 
 
 PART = AdviceRule(NAME, 330, lines=find)
