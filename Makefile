@@ -172,5 +172,5 @@ lock: $(VENV)/.uv
 	@grep -c '==' constraints.txt | sed 's/$$/ packages pinned in constraints.txt/'
 
 clean:
-	rm -rf $(VENV) .venv-torch-* .venv-families dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* .venv-families .bench-environments dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
