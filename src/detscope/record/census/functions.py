@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TORCH = f"{torch.__path__[0]}/"
 _COPIES = ("to", "cuda", "type_as")
+_INDEXED = ("__getitem__", "__setitem__")
 
 
 class FunctionListener(TorchFunctionMode):
@@ -52,8 +53,11 @@ class FunctionListener(TorchFunctionMode):
             return self._copy(name, func, first, args, given)
         if name in FACTORIES or name == "new_tensor":
             return self._make(name, func, args, given)
-        # what a function of tensors makes inside of it, as pad_sequence does, lies where they do
-        census.making = any(not census.places.is_on_host(one) for one in tensors_of((args, given)))
+        # what a function of tensors makes inside of it, as pad_sequence does, lies where they do; a list that
+        # indexes becomes a tensor of the host
+        census.making = name not in _INDEXED and any(
+            not census.places.is_on_host(one) for one in tensors_of((args, given))
+        )
         try:
             return func(*args, **given)
         finally:

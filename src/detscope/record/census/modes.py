@@ -47,7 +47,7 @@ def hear_again() -> None:
         # the key is written when the stack begins and when it ends
         for mode in reversed(stack):
             _leave(mode)
-        with TorchDispatchMode():  # type: ignore[no-untyped-call]
+        with TorchDispatchMode():
             pass
         for mode in stack:
             _enter(mode)
