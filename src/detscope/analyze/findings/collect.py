@@ -13,6 +13,8 @@ from detscope.analyze.findings.census import CensusFigures
 from detscope.analyze.findings.finding import Finding, FindingEvidence, make_id
 from detscope.parts import parts_of
 
+_SURE = {"certain": 1.0, "likely": 0.4, "possible": 0.1}  # what findings count for when they are put in order
+
 
 def find_at_lines(case: Case, census: CensusFigures | None, info: Mapping[str, Any]) -> list[Finding]:
     """What rules find in the census, by what it would cost on a device."""
@@ -26,7 +28,13 @@ def find_at_lines(case: Case, census: CensusFigures | None, info: Mapping[str, A
         if rule.lines is not None
         for finding in rule.lines(line_case)
     ]
-    return sorted(found, key=lambda one: -(one.on_device.ms if one.on_device is not None else 0.0))
+    return sorted(found, key=lambda one: -_expected_ms(one))
+
+
+def _expected_ms(finding: Finding) -> float:
+    """What a change would save on a device, by how sure that is: launches may hide behind the queue."""
+    ms = finding.on_device.ms if finding.on_device is not None else 0.0
+    return ms * _SURE.get(finding.confidence or "possible", 0.0)
 
 
 def add_advice(found: Iterable[Finding], advice: Iterable[Advice], clock: Any) -> tuple[Finding, ...]:
