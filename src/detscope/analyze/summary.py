@@ -380,13 +380,14 @@ def summarize(run: Run | str | Path) -> RunSummary:
             summary = msgspec.structs.replace(summary, epochs=tuple(epochs))
     if summary.ranks is not None:
         summary = _add_ranks(summary, summary.ranks)
+    counted = census_figures(tables("census"), is_accelerator(info.get("device")))
+    summary = msgspec.structs.replace(summary, census=counted)  # what was counted need not be guessed
     advice = advise_on_time(summary, info.get("settings"))
     if summary.memory is not None:
         advice += advise_on_memory(opened, summary.memory)
-    counted = census_figures(tables("census"), is_accelerator(info.get("device")))
     case = Case(summary, info.get("settings") or {})
     findings = add_advice(find_at_lines(case, counted, info), advice, clock)
-    return msgspec.structs.replace(summary, advice=tuple(advice), census=counted, findings=findings)
+    return msgspec.structs.replace(summary, advice=tuple(advice), findings=findings)
 
 
 def _read_facts(told: Mapping[str, Any] | None, kind: type[Facts]) -> Facts | None:

@@ -27,7 +27,10 @@ def advise(case: Case) -> Advice | None:
     many = f" for {tensors:,} tensors, {ms / tensors * 1e3:.2g} µs each" if tensors else ""
     told = f"The average of the weights{where} takes {share:.0%} of the step{many}"
     needed = ms if not tensors or not numbers else tensors * _TENSOR_MS + numbers * _NUMBER_MS
-    if needed <= ms / 2:
+    census = case.summary.census
+    one_by_one = [place for place in census.places if place.kind == "average"] if census is not None else []
+    at_once = census is not None and all(place.count < LEAST_TENSORS for place in one_by_one)
+    if needed <= ms / 2 and not at_once:
         return case.suggest_change(
             "update all averaged weights at once",
             f"{told}, as they do one by one, in at least {tensors:,} launches.",
