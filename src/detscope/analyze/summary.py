@@ -381,7 +381,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
     if summary.ranks is not None:
         summary = _add_ranks(summary, summary.ranks)
     counted = census_figures(tables("census"), is_accelerator(info.get("device")))
-    summary = msgspec.structs.replace(summary, census=counted)
+    summary = msgspec.structs.replace(summary, census=counted)  # what was counted need not be guessed
     advice = advise_on_time(summary, info.get("settings"))
     if summary.memory is not None:
         advice += advise_on_memory(opened, summary.memory)

@@ -24,9 +24,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
         facts["parameters"] = sum(tensor.numel() for tensor in tensors)
         ways = {_find_way(group) for group in groups}
         facts["way"] = ways.pop() if len(ways) == 1 else None
-        facts["way_given"] = any(
-            group.get(way) is not None for group in groups for way in ("foreach", "fused")
-        )
+        facts["way_given"] = any(_is_way_given(group) for group in groups)
     except Exception:  # whatever somebody's groups do when they are looked at is no matter of the loop
         return {"name": facts["name"]}
     return facts
@@ -44,6 +42,11 @@ def _settings_of(group: Mapping[str, Any]) -> frozenset[tuple[str, object]]:
 def _compared(value: Any) -> object:
     plain = isinstance(value, (tuple, list)) and all(isinstance(one, (bool, int, float)) for one in value)
     return tuple(value) if plain else id(value)
+
+
+def _is_way_given(group: Mapping[str, Any]) -> bool:
+    """Whether it was chosen; `fused=False` says as often that there is no device here."""
+    return group.get("foreach") is not None or bool(group.get("fused"))
 
 
 def _find_way(group: Mapping[str, Any]) -> str | None:

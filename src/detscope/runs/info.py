@@ -37,6 +37,7 @@ class OptimizerInfo(TypedDict, total=False):
     tensors: Count | None
     parameters: Count | None
     way: str | None
+    way_given: bool
 
 
 class WeightsInfo(TypedDict, total=False):

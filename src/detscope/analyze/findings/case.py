@@ -69,7 +69,7 @@ class LineCase:
             launches = sum(row.count for row in rows if row.kind == "launch")
         size = sum(row.bytes for row in rows if row.kind in ("feed", "copy"))
         own = max(rows, key=lambda row: row.count).own if rows else None
-        first = max(rows, key=lambda row: row.count, default=None)
+        first = next((row for row in rows if row.where == where[0]), None)
         return Finding(
             id=make_id(rule, where),
             rule=rule,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
+from detscope.record.census.callers import is_called_by
 from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
 
 KIND = "average"
@@ -25,8 +28,8 @@ def listen() -> Listener:
         follows = operator.with_grad and any(
             isinstance(one, torch.Tensor) and one.requires_grad for one in operator.args
         )
-        if follows:
-            return None
+        if follows or is_called_by(sys._getframe(1), "torch/optim/optimizer.py", "wrapper"):
+            return None  # an optimizer's own; after its closure no phase says so
         return PatternFind(KIND, operator.name, bytes=written.numel() * written.element_size())
 
     return hear

@@ -37,7 +37,7 @@ def listen() -> Listener:
         return lambda _operator: None
 
     def hear(operator: HeardOperator) -> PatternFind | None:
-        if operator.name not in _TAKE_MEMORY:
+        if operator.name not in _TAKE_MEMORY or not operator.on_device:
             return None
         size = sum(one.numel() * one.element_size() for one in tensors_of(operator.output))
         return PatternFind(KIND, operator.name, bytes=size)

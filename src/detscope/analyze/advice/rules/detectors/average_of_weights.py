@@ -27,18 +27,10 @@ def advise(case: Case) -> Advice | None:
     many = f" for {tensors:,} tensors, {ms / tensors * 1e3:.2g} µs each" if tensors else ""
     told = f"The average of the weights{where} takes {share:.0%} of the step{many}"
     needed = ms if not tensors or not numbers else tensors * _TENSOR_MS + numbers * _NUMBER_MS
-    if needed <= ms / 2:
-        census = case.summary.census
-        counted = () if census is None else census.places
-        if counted and not any(one.kind == "average" and one.count >= LEAST_TENSORS for one in counted):
-            return case.suggest_change(
-                "make the lists of averaged weights once",
-                f"{told}, though not one by one: finding them anew takes the most, as by state_dict().",
-                share * (1 - needed / ms),
-                f"one call for all takes {needed:.2g} ms, as it did where this was measured",
-                in_code="keep the two lists of tensors that torch._foreach_lerp_ takes: they are changed in"
-                " place",
-            )
+    census = case.summary.census
+    one_by_one = [place for place in census.places if place.kind == "average"] if census is not None else []
+    at_once = census is not None and all(place.count < LEAST_TENSORS for place in one_by_one)
+    if needed <= ms / 2 and not at_once:
         return case.suggest_change(
             "update all averaged weights at once",
             f"{told}, as they do one by one, in at least {tensors:,} launches.",
@@ -58,8 +50,7 @@ def advise(case: Case) -> Advice | None:
 
 def find_lines(case: LineCase) -> Iterable[Finding]:
     """Functions that multiply and add, or interpolate, tensor by tensor, outside of autograd."""
-    # a trainer may step an optimizer of torch's wherever it likes: it is told by the line that calls it
-    rows = case.places("average", accept=lambda row: ".step(" not in row.code)
+    rows = case.places("average")
     copies = sum(row.count for row in rows if row.what == "aten::copy_")
     for found in case.by_function(rows):
         counts = {row.what.removeprefix("aten::"): 0.0 for row in found}

@@ -18,9 +18,10 @@ _TENSORS_OF_ONE_KERNEL = 100  # about so many small tensors go into one launch o
 
 
 def find_step_lines(case: LineCase) -> list[CensusPlace]:
-    """Launches of the line that launches most while an optimizer steps."""
-    rows = case.places("launch", accept=lambda place: place.phase == "optimizer")
-    groups = case.by_function(rows)
+    """Launches of the function that launches most while an optimizer steps; it may call it with a closure."""
+    launches = case.places("launch", accept=lambda place: place.phase in ("optimizer", "other"))
+    stepping = [place for place in launches if ".step(" in place.code]
+    groups = case.by_function(stepping or [place for place in launches if place.phase == "optimizer"])
     return groups[0] if groups else []
 
 

@@ -15,11 +15,13 @@ _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _CHANNELS = ("1", "3", "4")
 LEAST_SIDE = 32  # pixels: smaller ones are no images
 LEAST_BYTES = 50_000  # per step
+LEAST_OFTEN = 0.5  # per step: a batch that was moved before the first of them is moved again there
 
 
 def find_lines(case: LineCase) -> Iterable[Finding]:
     """Copies of images to the device, by function."""
-    for found in case.by_function(case.places("feed", accept=_is_image)):
+    rows = case.places("feed", accept=lambda place: _is_image(place) and place.count >= LEAST_OFTEN)
+    for found in case.by_function(rows):
         size = sum(row.bytes for row in found)
         saved = sum(row.bytes * (1 - 1 / _BYTES[row.facts["dtype"]]) for row in found)
         if size < LEAST_BYTES:
