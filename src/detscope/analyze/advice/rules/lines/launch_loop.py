@@ -47,7 +47,7 @@ def find(case: LineCase) -> Iterable[Finding]:
 
 
 def _is_repeated(row: CensusPlace) -> bool:
-    return row.in_call >= LEAST_TURNS and row.bytes / max(row.count, 1) <= SMALL_BYTES
+    return row.in_call >= LEAST_TURNS and 0 < row.bytes <= SMALL_BYTES * row.count
 
 
 def _is_torchs_optimizer(row: CensusPlace) -> bool:

@@ -10,7 +10,7 @@ from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.census import CensusPlace
 
 SEVERAL = 3  # values of one function from which on reading them one by one is spoken of
-_VALUES = re.compile(r"\.item\(|\b(float|int|print)\(|\.format\(|['\"] ?% |\bf['\"]")
+_VALUES = re.compile(r"\.item\(|\b(float|int|print)\(|\.format\(|\bf['\"]|['\"].*%[\d.]*[gdfes]")
 _CONDITION = re.compile(r"(if|elif|while)\b")
 _MATCHER = re.compile(r"match|hungarian|assign", re.IGNORECASE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from detscope.analyze.advice.case import AdviceRule
@@ -12,10 +13,13 @@ from detscope.analyze.findings.finding import Finding
 
 NAME = "pageable_feed"
 LEAST = 4  # per step in a function
+_MADE = re.compile(
+    r"torch\.(tensor|as_tensor|from_numpy|arange|linspace|zeros|ones|full|empty|eye|rand\w*)\("
+)
 _INDICES = "move the indices to the device once and index by that: implicit copies cannot be seen in the code"
 _CONSTANTS = (
     "make constants once (register_buffer, or kept by device), or use plain numbers, which need no copy;"
-    " torch.full(..., device=device) fills on the device"
+    " torch.arange(..., device=device) and its like fill on the device"
 )
 _TENSORS = (
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True); small tensors in one, moved once (boxes"
@@ -27,7 +31,7 @@ def find(case: LineCase) -> Iterable[Finding]:
     """By function: a copy from pageable memory waits until the queue has run empty, unless told otherwise."""
     for rows in case.by_function(case.places("feed", "index", accept=_blocks)):
         indices = [row for row in rows if row.kind == "index"]
-        constants = [row for row in rows if row.kind == "feed" and row.what in ("tensor", "as_tensor")]
+        constants = [row for row in rows if row.kind == "feed" and _is_made_here(row)]
         moved = [row for row in rows if row.kind == "feed" and row not in constants]
         if total(rows) < LEAST:
             continue
@@ -55,6 +59,10 @@ def find(case: LineCase) -> Iterable[Finding]:
 
 def _blocks(row: CensusPlace) -> bool:
     return is_written(row) and "non_blocking" not in row.code and row.facts.get("pinned") != "True"
+
+
+def _is_made_here(row: CensusPlace) -> bool:
+    return row.what in ("tensor", "as_tensor") or bool(_MADE.search(row.code))
 
 
 PART = AdviceRule(NAME, 320, lines=find)
