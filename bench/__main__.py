@@ -6,6 +6,7 @@ import sys
 import warnings
 
 from bench import (
+    census,
     comparing,
     evaluation,
     families,
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "inference": inference_cost.main,
     "run_script": run_script.main,
     "memory": memory.main,
+    "census": census.main,
     "mutated": mutated.main,
     "evaluation": evaluation.main,
     "loading": loading.main,

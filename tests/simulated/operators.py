@@ -23,6 +23,8 @@ WAITING = {
     "aten::nonzero",
     "aten::masked_select",
     "aten::equal",
+    "aten::allclose",
+    "aten::_linalg_check_errors",
     "aten::_unique2",
     "aten::unique_consecutive",
     "aten::unique_dim",
@@ -179,11 +181,16 @@ class DeviceMode(TorchDispatchMode):
         assert device is not None
         broken = self._meet_fault(call, device)
         stream = machine.find_stream(device)
-        if self._makes_wait(name, args):
+        if self._makes_wait(name, args, kwargs):
             machine.forbid_while_capturing(stream)
+        if name in INDEXING:  # by numbers of the host's: they are brought to the device first, and waited for
+            for one in args[1]:
+                if one is not None and find_device(one) is None:
+                    self._launch_copy("HtoD", "Pageable", one.nbytes, device)
+                    machine.synchronize_stream(stream)
         if name not in FREE and not _is_view(func):
             machine.launch(f"{name.rpartition(':')[2]}_kernel", self.cost(call), stream=stream, breaks=broken)
-        if self._makes_wait(name, args):
+        if self._makes_wait(name, args, kwargs):
             self._launch_copy("DtoH", "Pageable", 8, device)
             machine.synchronize_stream(stream)
         made = func(*args, **kwargs)
@@ -192,12 +199,12 @@ class DeviceMode(TorchDispatchMode):
             stream.capture.again.append(_make_again(func, args, kwargs, made))
         return made
 
-    def _makes_wait(self, name: str, args: tuple[Any, ...]) -> bool:
+    def _makes_wait(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if name == "aten::repeat_interleave" and kwargs.get("output_size") is not None:
+            return False  # it is told how many there will be
         if name in INDEXING:  # a mask is turned into numbers of places first
             masks = [one for one in args[1] if one is not None]
             return any(one.dtype in (torch.bool, torch.uint8) for one in masks)
-        if name == "aten::repeat_interleave":  # unless it is told how many there will be
-            return len(args) < 4
         return name in WAITING
 
     def _settle_outputs(self, made: Any, inputs: list[torch.Tensor], device: int) -> None:

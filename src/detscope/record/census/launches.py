@@ -68,7 +68,7 @@ class OperatorListener(TorchDispatchMode):
                 census.add_find(at, find.kind, find.what, host_ns, find.bytes, find.detail)
         if not on_device:
             return
-        kind, what = self._find_wait(name, args, kwargs)
+        kind, what = self._find_wait(name, args, kwargs, output)
         size = sum(one.numel() * one.element_size() for one in tensors_of(output))
         if kind is not None:
             census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0)
@@ -88,9 +88,14 @@ class OperatorListener(TorchDispatchMode):
                 places.put_on_host(tensor)
         return census.making
 
-    def _find_wait(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, str]:
+    def _find_wait(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> tuple[str | None, str]:
         """The kind that it is of besides a launch, if any, and what it is called there."""
         places = self._census.places
+        if name == "aten::_to_copy" and places.knows_devices:  # by what is no function of Python's
+            came, went = args[0].is_cpu, next(iter(tensors_of(output))).is_cpu
+            return (None if came is went else COPY if went else FEED), name
         if name == "aten::copy_":
             into, source = places.is_on_host(args[0]), places.is_on_host(args[1])
             later = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))

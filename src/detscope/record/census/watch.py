@@ -97,7 +97,7 @@ class Census:
         self._where = os.getpid(), threading.get_ident()
         self._in_inference = torch.is_inference_mode_enabled()
         self._modes = FunctionListener(self), OperatorListener(self)
-        push_modes(*self._modes)
+        push_modes(*self._modes, below=not self.places.knows_devices)
 
     def end_step(self, step: int | None) -> list[tuple[Any, ...]]:
         """Listen no more; the rows of this step, none where it is not to be kept (None)."""
