@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from census_lines import CASES, Given
 from detscope.record.census.operators import FEED, INDEX, WAITS
@@ -31,3 +32,17 @@ def count_kinds(code: Callable[[Given], object]) -> dict[str, int]:
 def test_a_line_is_counted_as_what_it_does_to_a_device(name):
     code, expected = CASES[name]
     assert count_kinds(code) == expected
+
+
+WITH_GRADIENTS = ("a mask, backward", "norm that has to be finite", "a scaler's infinities", "detached")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in WITH_GRADIENTS])
+def test_it_is_counted_alike_where_nothing_is_recorded_for_gradients(name):
+    code, expected = CASES[name]
+
+    def infer(given: Given) -> None:
+        with torch.inference_mode():
+            code(given)
+
+    assert count_kinds(infer) == expected

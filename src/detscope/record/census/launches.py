@@ -38,6 +38,11 @@ class OperatorListener(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch.is_inference_mode_enabled() and self._census.hears(self):
+            with self:  # there autograd takes no operator apart that is made of others
+                output = func.decompose(*args, **(kwargs or {}))
+            if output is not NotImplemented:
+                return output
         begin = perf_counter_ns()
         output = func(*args, **(kwargs or {}))
         host_ns = perf_counter_ns() - begin
