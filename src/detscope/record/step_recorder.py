@@ -384,7 +384,11 @@ class StepRecorder:
             return
         rows = self.census.end_step(step.index if step is not None and step.mode == CENSUS else None)
         self.writer.append_rows("census", rows)
-        self.writer.info["census"] = {"steps": list(self.census.steps), "facts": dict(self.census.facts)}
+        self.writer.info["census"] = {
+            "steps": list(self.census.steps),
+            "facts": dict(self.census.facts),
+            "files": self.census.own_files(),
+        }
         if self.census.fault is not None:
             self.note(f"the census is not whole: {self.census.fault}")
 

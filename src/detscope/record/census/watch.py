@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from detscope.record.census.pattern import CensusPattern, HeardOperator, Listene
 from detscope.record.census.places import TensorPlaces, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
+from detscope.record.code_lines import PACKAGES
 
 _LITERAL_HOST = ("'cpu'", '"cpu"')
 
@@ -70,6 +72,7 @@ class Census:
         self._modes: tuple[TorchFunctionMode, TorchDispatchMode] | None = None
         self.fault: str | None = None  # of ours: from then on nothing is counted
         self.facts: dict[str, Any] = {}
+        self._files: dict[str, set[str]] = {}  # of the script's own code, by the names that rows have
         self.steps: list[int] = []
         self.places = TensorPlaces(real_device)
         self._clear()
@@ -112,6 +115,16 @@ class Census:
         self._clear()
         return rows
 
+    def own_files(self) -> dict[str, str]:
+        """Where the script's own files lie below the current folder, by names; those that tell which."""
+        below = Path.cwd()
+        alone = {name: Path(*paths) for name, paths in self._files.items() if len(paths) == 1}
+        return {
+            name: path.relative_to(below).as_posix()
+            for name, path in alone.items()
+            if path.is_relative_to(below)
+        }
+
     def add_batch(self, batch: Any) -> None:
         """Tensors that a loader gave: they count as the device's, and moving them there is a copy."""
         self.places.add_batch(tensors_of(batch))
@@ -119,6 +132,8 @@ class Census:
     def _make_row(self, step: int, find: CensusFind, weights: Weights) -> tuple[Any, ...]:
         site, own = find.site, find.site.own or find.site.line
         source = read_line(site.file, site.line.line)
+        if site.file and PACKAGES not in site.file:
+            self._files.setdefault(site.line.file, set()).add(site.file)
         innermost = (site.line.file, site.line.line, site.line.function)
         outer = (own.file, own.line, own.function)
         counts = (weights.count, self.sites.most.get(find, 1), weights.host_ns, weights.bytes)
