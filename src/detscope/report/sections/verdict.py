@@ -32,9 +32,10 @@ def section(data: ReportData) -> Section:
 
 
 def _make_suggestion(row: OrderedSuggestion) -> Suggestion:
-    told = " ".join(part for part in (row.place, row.evidence) if part)
-    if row.how and (row.command or row.place):
-        told = f"{told} {_tell_change(row.how)}.".replace("..", ".")
+    change = f"{_tell_change(row.how)}." if row.how and (row.command or row.place) else ""
+    if row.place:
+        change = f"{row.how[:1].upper()}{row.how[1:]}"
+    told = " · ".join(part for part in (row.place, " ".join((row.evidence, change)).strip()) if part)
     return Suggestion(row.title, told, row.gain, row.command or ("" if row.place else row.how))
 
 

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 from detscope import __version__
 from detscope.analyze.advice.case import AdviceRule
-from detscope.analyze.findings.finding import ASSUMES, Finding
+from detscope.analyze.findings.finding import ASSUMES, Finding, name_function
 from detscope.analyze.step.beside import CodePlace
 from detscope.analyze.summary import RunSummary
 from detscope.parts import find_part
-from detscope.report.blocks.suggestions import device_text, place_text
+from detscope.report.blocks.suggestions import device_text, name_in_command, place_text
 from detscope.runs.standard_json import Json, as_standard_json
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -46,7 +46,7 @@ def make_sarif(summary: RunSummary, info: Mapping[str, Any]) -> str:
                 },
                 "automationDetails": {"id": "detscope/"},
                 "columnKind": "unicodeCodePoints",
-                "results": [_make_result(one, rules.index(one.rule), files) for one in found],
+                "results": [_make_result(one, rules.index(one.rule), files, summary) for one in found],
                 "properties": {"run": PurePath(summary.run).name, "assumes": ASSUMES},
             }
         ],
@@ -67,7 +67,7 @@ class FileAddresses:
         if place.line > 0:
             snippet = {"snippet": {"text": code}} if code else {}
             physical["region"] = {"startLine": place.line, **snippet}
-        named = [{"name": place.function, "kind": "function"}] if place.function else []
+        named = [{"name": name_function(place), "kind": "function"}] if place.function else []
         return {"physicalLocation": physical, **({"logicalLocations": named} if named else {})}
 
     def _address(self, file: str) -> tuple[str, str]:
@@ -88,11 +88,11 @@ def _describe_rule(name: str, found: Sequence[Finding]) -> dict[str, Json]:
     }
 
 
-def _make_result(one: Finding, rule: int, files: FileAddresses) -> dict[str, object]:
+def _make_result(one: Finding, rule: int, files: FileAddresses, summary: RunSummary) -> dict[str, object]:
     first, *others = one.where
     cost = device_text(one)
     told = f"{one.claim[:1].upper()}{one.claim[1:]}."
-    told += f" On a device {cost} per step (an estimate)." if one.device_ms else ""
+    told += f" On a device {cost}, per step, by estimate." if one.device_ms else ""
     related = [files.locate(place) for place in others]
     if one.called_from is not None:
         called = files.locate(one.called_from)
@@ -106,5 +106,8 @@ def _make_result(one: Finding, rule: int, files: FileAddresses) -> dict[str, obj
         "locations": [files.locate(first, one.code)],
         **({"relatedLocations": related} if related else {}),
         "partialFingerprints": {"detscope/v1": one.id},
-        "properties": {**kept, "verify": one.verify},
+        "properties": {
+            **kept,
+            "verify": name_in_command(one.verify, summary, PurePath(summary.run).name),
+        },
     }

@@ -31,7 +31,7 @@ _COLUMNS = (
     Column("in one call", "count", brief=False),
     Column("ms here", "ms", brief=False),
     Column("bytes", "bytes", brief=False),
-    Column("code", "code"),
+    Column("code", "code", brief=False),
     Column("called from", "code", brief=False),
     Column("phase", brief=False),
 )
@@ -57,9 +57,9 @@ def section(data: ReportData) -> Section | Absent | None:
 
 def _title(census: CensusFigures) -> str:
     waits, launches = number(census.waits, 0), number(census.find_count("launch"), 0)
-    verb = "waits" if census.on_device else "would wait"
+    waiting, launching = ("waits", "launches") if census.on_device else ("would wait", "launch")
     times = "time" if census.waits == 1 else "times"
-    return f"The host {verb} for the device {waits} {times} and launches {launches} operators per step"
+    return f"The host {waiting} for the device {waits} {times} and {launching} {launches} operators per step"
 
 
 def _places_table(census: CensusFigures) -> Table:
