@@ -125,6 +125,7 @@ class OptimizerFacts(Figure, frozen=True, kw_only=True):
     tensors: int | None = None  # in all groups
     parameters: int | None = None  # numbers in these
     way: str | None = None  # fused, foreach, or loop: tensor by tensor; None where it does not tell
+    way_given: bool | None = None  # whether the script chose it: what torch takes by itself is the device's
 
 
 class WeightFacts(Figure, frozen=True, kw_only=True):

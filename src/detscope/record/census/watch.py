@@ -280,7 +280,7 @@ class _Operators(TorchDispatchMode):
         census, places = self._census, self._census.places
         taken = [*tensors_of(args), *tensors_of(kwargs)]
         on_device = places.follow_operator(taken, tensors_of(output))
-        if not taken or census.counted or census.checking:
+        if census.counted or census.checking:
             return
         where = census.look_around()
         if where is None:
@@ -294,7 +294,7 @@ class _Operators(TorchDispatchMode):
             if find is not None:
                 at = (find.site or where[0], *where[1:])
                 census.add_find(at, find.kind, find.what, host_ns, find.bytes, find.detail)
-        if not on_device:
+        if not on_device or not taken:
             return
         kind = WAITING.get(name)
         if kind is not None:
