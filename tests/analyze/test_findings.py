@@ -1,4 +1,4 @@
-"""Findings as data: stable ids, one per rule and function, in an order that helps, in a few thousand bytes."""
+"""Findings as data: stable ids, one per rule and function, an order that helps, a few thousand bytes."""
 
 from __future__ import annotations
 

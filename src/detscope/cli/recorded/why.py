@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from detscope import __version__
 from detscope.cli.output import JsonFlag, is_stdout, output_path, table_console
 from detscope.errors import UsageError
 
@@ -43,7 +44,7 @@ def why(
         from detscope.runs.atomic import write_text
 
         with output_path(sarif, ".sarif") as path:
-            write_text(path, make_sarif(summary, opened.info))
+            write_text(path, make_sarif(summary, opened.info, __version__))
         if is_stdout(sarif):
             return
     name, most_bytes = shlex.quote(short_name(opened.folder)), None if limit else MOST_BYTES

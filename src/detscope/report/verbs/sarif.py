@@ -8,7 +8,6 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from detscope import __version__
 from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.findings.finding import ASSUMES, Finding, name_function
 from detscope.analyze.step.beside import CodePlace
@@ -23,7 +22,7 @@ _LEVELS = {"certain": "warning", "likely": "warning", "possible": "note", None: 
 _KEPT = ("cost_ms", "cost_low_ms", "cost_high_ms", "clock", "on_device", "confidence", "cannot_tell")
 
 
-def make_sarif(summary: RunSummary, info: Mapping[str, Any]) -> str:
+def make_sarif(summary: RunSummary, info: Mapping[str, Any], version: str) -> str:
     """All findings that have a line; advice on the whole run has no place that could be shown."""
     found = [one for one in summary.findings if one.where]
     rules = list(dict.fromkeys(one.rule for one in found))
@@ -36,7 +35,7 @@ def make_sarif(summary: RunSummary, info: Mapping[str, Any]) -> str:
                 "tool": {
                     "driver": {
                         "name": "detscope",
-                        "version": __version__,
+                        "version": version,
                         "rules": [_describe_rule(rule, found) for rule in rules],
                     }
                 },
