@@ -51,9 +51,7 @@ def count_losses(boxes):
     check_boxes(boxes)
     return {f"loss_{index}": boxes[:, index].square().mean() for index in range(4)}
 """
-MENDED = CHECKS.replace(
-    "    assert (boxes >= 0).all()\n    if (boxes > 1).any():\n", "    if boxes is None:\n"
-)
+MENDED = CHECKS.replace("    assert (boxes >= 0).all()\n", "").replace("(boxes > 1).any()", "boxes is None")
 Runs = dict[str, Path]
 
 
@@ -108,7 +106,7 @@ def test_the_lines_are_named_with_counts_and_the_ids_are_those_of_every_run(runs
 def test_a_terminal_shows_place_code_costs_change_and_the_command_that_tries_it(runs: Runs) -> None:
     lines = why(runs["first"]).stdout.splitlines()
     text = " ".join(" ".join(lines).split())
-    assert max(map(len, lines)) <= 80 or "detscope" in max(lines, key=len)  # a path may be long
+    assert [line for line in lines if len(line) > 80 and "/" not in line] == []  # a path is not broken
     for part in (
         "a step waits for the device 6 times",  # two checks, four losses that are logged
         "losses.py:3 check_boxes, also line 4",

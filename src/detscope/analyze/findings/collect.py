@@ -39,7 +39,8 @@ def find_at_lines(case: Case, census: CensusFigures | None, info: Mapping[str, A
     for rule in parts_of("advice", AdviceRule):
         for finding in rule.lines(line_case) if rule.lines is not None else ():
             known = make_id(rule.name, finding.where)
-            named = msgspec.structs.replace(finding, id=known, rule=rule.name)
+            claim = finding.claim.rstrip(".")  # it is put into sentences
+            named = msgspec.structs.replace(finding, id=known, rule=rule.name, claim=claim)
             found[known] = _join_findings(found[known], named) if known in found else named
     return [_bound_places(one) for one in found.values()]
 
