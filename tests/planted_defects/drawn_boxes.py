@@ -1,5 +1,7 @@
 """What the planted scripts share: a small network for boxes, and drawn images in a loader."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -20,7 +22,7 @@ class Detector(nn.Module):
                     nn.BatchNorm2d(after),
                     activation(),
                 )
-                for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False))
+                for index, (before, after) in enumerate(pairwise(widths))
             )
         )
         self.head = nn.Conv2d(8, 4 + CLASSES, 1)

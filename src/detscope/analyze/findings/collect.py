@@ -27,6 +27,8 @@ MOST_PLACES = 12  # lines that a finding lists; how many more there are is told
 SMALL_ON_DEVICE_MS = 0.02
 SMALL_SHARE = 0.005  # of the step here
 _SURENESS: tuple[Confidence | None, ...] = ("certain", "likely", "possible", None)
+# What findings count for when they are put in order: launches may hide behind the queue.
+_SURE: dict[Confidence | None, float] = {"certain": 1.0, "likely": 0.4, "possible": 0.1, None: 0.1}
 
 
 def find_at_lines(case: Case, census: CensusFigures | None, info: Mapping[str, Any]) -> list[Finding]:
@@ -54,13 +56,18 @@ def add_advice(
     """
     told = {finding.rule for finding in at_lines}
     whole = [one for one in advice if one.worth and one.rule not in told]
-    ordered = sorted(at_lines, key=lambda one: (-one.device_ms, -(one.cost_ms or 0.0)))
+    ordered = sorted(at_lines, key=lambda one: (-_expected_ms(one), -(one.cost_ms or 0.0)))
     return (
         *(one for one in ordered if not _is_small(one, step_ms)),
         *(_as_finding(one, clock) for one in whole if one.about == "time"),
         *(one for one in ordered if _is_small(one, step_ms)),
         *(_as_finding(one, clock) for one in whole if one.about == "memory"),
     )
+
+
+def _expected_ms(finding: Finding) -> float:
+    """What a change would save on a device, by how sure that is."""
+    return finding.device_ms * _SURE[finding.confidence]
 
 
 def _is_small(finding: Finding, step_ms: float | None) -> bool:

@@ -243,6 +243,11 @@ class ScriptRecorder(StepRecorder):
         super().skip_deep_looks(why)
         self._full_schedule = self.schedule
 
+    def skip_census(self) -> None:
+        """No counting, not when the script begins to train either."""
+        super().skip_census()
+        self._full_schedule = replace(self._full_schedule, census_steps=0)
+
     def begin_training(self, model: nn.Module, parts: ModelParts, name: str) -> None:
         """The first optimizer step: the run is about training, what came before was evaluation."""
         self.trained = True

@@ -80,9 +80,7 @@ def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
             if not filled or not torch.equal(is_box, first):
                 return None  # no boxes that are padded
         detail += f" boxes={filled} largest={largest}"
-    return PatternFind(
-        KIND, "rows of boxes", detail, tensor.numel() * tensor.element_size(), made.site
-    )
+    return PatternFind(KIND, "rows of boxes", detail, tensor.numel() * tensor.element_size(), made.site)
 
 
 PART = CensusPattern("padded_boxes", listen)
