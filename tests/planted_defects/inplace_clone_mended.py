@@ -1,4 +1,4 @@
-"""Activations out of place; one in place whose gradient needs its result alone, and a copy that is asked for."""
+"""Activations out of place; one in place that needs its result alone, and a copy that is asked for."""
 
 import torch
 from drawn_boxes import loss_of, make_loader

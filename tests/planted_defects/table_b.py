@@ -3,7 +3,11 @@
 PLANTED = [
     ("average_of_weights.py", "average_of_weights", "kept += (1 - decay) * weights[name].detach()"),
     ("inplace_clone.py", "inplace_clone", "return self.activation(self.conv(images))"),
-    ("deterministic_fill.py", "deterministic_fill", "torch.use_deterministic_algorithms(True, warn_only=True)"),
+    (
+        "deterministic_fill.py",
+        "deterministic_fill",
+        "torch.use_deterministic_algorithms(True, warn_only=True)",
+    ),
     ("scaler_with_bf16.py", "scaler_with_bf16", "scaler.step(optimizer)"),
     ("float_batches.py", "float_batches", "images = images.to(device, non_blocking=True)"),
     ("padded_boxes.py", "padded_boxes", "padded = torch.zeros(len(boxes), 200, 4)"),

@@ -373,11 +373,11 @@ class StepRecorder:
         step = self.step = OpenStep(self.next_step, self.epoch, mode, start_ns, waited_ns, pause_ns)
         step.begin_marks, step.marked = marks, self._marked
         self.forget_events(self.buffer.take_events())
-        if self.census is not None and mode == CENSUS:
-            self._begin_census(self.census)
+        if mode == CENSUS:
+            self.begin_census()
         return step
 
-    def _begin_census(self, census: Census) -> None:
+    def begin_census(self) -> None:
         """Count in this step, unless torch.compile made the code that is running."""
         if inside_compiled_code():
             self.skip_deep_looks(IN_COMPILED_CODE)

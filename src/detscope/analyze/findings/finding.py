@@ -34,6 +34,7 @@ class DeviceCost(Figure, frozen=True, kw_only=True):
     launches: float  # of operators, per step
     bytes: float  # copied between host and device, per step
     ms: float  # per step, if nothing hides it
+    assumes: str | None = None  # beside what all of these estimates rest on
 
 
 class FindingEvidence(Figure, frozen=True, kw_only=True):

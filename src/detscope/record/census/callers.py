@@ -8,10 +8,15 @@ from detscope.record.census.sites import Site
 from detscope.record.code_lines import find_frames, locate_frame
 
 
-def find_own_site(frame: FrameType) -> Site | None:
-    """The script's own line."""
-    found = find_frames(frame)
-    return None if found is None else Site(locate_frame(found[0]), None, found[0].f_code.co_filename)
+def find_model_call(frame: FrameType) -> Site | None:
+    """The line that calls the outermost module that is under way."""
+    above: FrameType | None = frame
+    outermost: FrameType | None = None
+    while above is not None:
+        if above.f_code.co_filename.endswith("torch/nn/modules/module.py"):
+            outermost = above
+        above = above.f_back
+    return None if outermost is None or outermost.f_back is None else _make_site(outermost.f_back)
 
 
 def find_site_above(frame: FrameType, folder: str) -> Site | None:
@@ -24,7 +29,11 @@ def find_site_above(frame: FrameType, folder: str) -> Site | None:
         elif below is not None and "/torch/" not in above.f_code.co_filename:
             break
         above = above.f_back
-    found = None if below is None or below.f_back is None else find_frames(below.f_back)
+    return None if below is None or below.f_back is None else _make_site(below.f_back)
+
+
+def _make_site(frame: FrameType) -> Site | None:
+    found = find_frames(frame)
     if found is None:
         return None
     own, inside = found

@@ -65,6 +65,12 @@ def device_text(finding: Finding) -> str:
     return f"about {with_unit(cost.ms, 'ms')}" + (f": {', '.join(told)}" if told else "")
 
 
+def assumed_text(finding: Finding) -> str:
+    """The cost on a device, with what it assumes beside what all such estimates do."""
+    own = finding.on_device.assumes if finding.on_device is not None else None
+    return device_text(finding) + (f"; assumes {own}" if own else "")
+
+
 def name_in_command(command: str, summary: RunSummary, name: str) -> str:
     """A command with the run's short name in the place of its folder or of its settings' file."""
     if not name:

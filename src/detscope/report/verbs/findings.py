@@ -10,7 +10,7 @@ from rich.text import Text
 from detscope.analyze.findings.finding import ASSUMES, Finding
 from detscope.analyze.findings.listing import RunFindings, fit_whole
 from detscope.analyze.summary import RunSummary
-from detscope.report.blocks.suggestions import device_text, name_in_command, place_text
+from detscope.report.blocks.suggestions import assumed_text, name_in_command, place_text
 from detscope.report.figures import interval, number, plain, with_unit
 from detscope.report.render.terminal import Lines, labelled, labelled_command, print_line
 from detscope.report.render.wrapping import pad_cells, shorten_middle, wrap_text
@@ -95,7 +95,7 @@ class _Writer:
         if one.code:
             code = shorten_middle(plain(one.code.strip()), self._width - _INDENT - 2)
             yield Text(" " * (_INDENT + 2) + code, style="green")
-        facts = [("here", _tell_here(one)), ("on a device", device_text(one)), ("because", _why(one))]
+        facts = [("here", _tell_here(one)), ("on a device", assumed_text(one)), ("because", _why(one))]
         facts.append(("change", one.change if one.change != one.claim else ""))
         for label, text in facts:
             if text:

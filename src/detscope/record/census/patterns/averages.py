@@ -7,8 +7,9 @@ import torch
 from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
 
 KIND = "average"
-_OPERATORS = ("aten::mul_", "aten::add_", "aten::sub_", "aten::lerp_", "aten::copy_", "aten::lerp")
-_OPERATORS += ("aten::mul", "aten::add")
+_OPERATORS = frozenset(
+    f"aten::{name}" for name in ("mul_", "add_", "sub_", "lerp_", "copy_", "lerp", "mul", "add")
+)
 _NOT_IN = ("forward", "backward", "optimizer", "data", "transfer")
 
 

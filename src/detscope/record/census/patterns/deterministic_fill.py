@@ -17,16 +17,18 @@ _SWITCH = "use_deterministic_algorithms"
 _TAKE_MEMORY = frozenset(
     f"aten::{name}"
     for name in (
-        "empty", "empty_like", "empty_strided", "new_empty", "zeros", "zeros_like", "ones", "ones_like", "full",
-        "full_like", "new_zeros", "new_ones", "new_full", "clone", "convolution", "convolution_backward",
-        "native_batch_norm", "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
+        "empty", "empty_like", "empty_strided", "new_empty", "zeros", "zeros_like", "ones", "ones_like",
+        "full", "full_like", "new_zeros", "new_ones", "new_full", "clone", "convolution",
+        "convolution_backward", "native_batch_norm", "native_batch_norm_backward", "native_layer_norm",
+        "native_layer_norm_backward",
     )
 )  # fmt: skip
 
 
 def is_filling() -> bool:
     """Whether torch fills memory now."""
-    return torch.are_deterministic_algorithms_enabled() and bool(deterministic.fill_uninitialized_memory)
+    fills = getattr(deterministic, "fill_uninitialized_memory", False)  # of the module's class
+    return torch.are_deterministic_algorithms_enabled() and bool(fills)
 
 
 def listen() -> Listener:

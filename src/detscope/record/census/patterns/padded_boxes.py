@@ -30,7 +30,7 @@ class _Candidate(NamedTuple):
 
 
 def listen() -> Listener:
-    """A tensor [images, rows, columns] is looked at when it is first read: boxes come first in every image."""
+    """A tensor [images, rows, columns] is looked at when it is first read: boxes come first in an image."""
     watched: list[_Candidate] = []
 
     def hear(operator: HeardOperator) -> PatternFind | None:

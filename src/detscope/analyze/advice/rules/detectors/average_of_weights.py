@@ -64,10 +64,10 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         yield case.make_finding(
             PART.name,
             found,
-            f"{found[0].where.function} updates {tensors:.0f} tensors one by one in every step, as an average of"
-            f" weights does: {launches:.0f} launches.",
-            "All at once: torch._foreach_lerp_(averages, weights, 1 - decay) over lists that are made once, or"
-            " AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)) of torch.optim.swa_utils.",
+            f"{found[0].where.function} updates {tensors:.0f} tensors one by one in every step, as an"
+            f" average of weights does: {launches:.0f} launches.",
+            "All at once: torch._foreach_lerp_(averages, weights, 1 - decay) over lists that are made once,"
+            " or AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)) of torch.optim.swa_utils.",
             confidence="certain" if max(row.in_call for row in found) >= LEAST_TENSORS else "likely",
             text=", ".join(f"{count:.0f} {name}" for name, count in counts.items()),
             launches=launches,

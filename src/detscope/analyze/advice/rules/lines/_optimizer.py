@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from detscope.analyze.summary import OptimizerFacts
 
 FUSED_LAUNCHES = 2  # of a group: the steps are counted, the tensors updated
-# operations on every tensor in one update, counted by the dispatcher (torch 2.15, one group of few tensors)
-_OPERATIONS = {"Adam": 12, "AdamW": 13, "SGD": 3}
+# operations on every tensor in one update, as the dispatcher showed them (torch 2.15; SGD with momentum)
+_OPERATIONS = {"Adam": 8, "AdamW": 9, "SGD": 3}
 _ELSE = 8
 _TENSORS_OF_ONE_KERNEL = 100  # about so many small tensors go into one launch of a foreach operation
 

@@ -14,7 +14,8 @@ from detscope.analyze.step.beside import CodePlace
 def put_at(finding: Finding, calls: Sequence[Mapping[str, Any]]) -> Finding:
     """The same finding at these calls, as the census wrote them down."""
     where = tuple(
-        CodePlace(function=str(one["function"]), file=str(one["file"]), line=int(one["line"])) for one in calls
+        CodePlace(function=str(one["function"]), file=str(one["file"]), line=int(one["line"]))
+        for one in calls
     )
     code = str(calls[0]["code"]) if calls else None
     return msgspec.structs.replace(

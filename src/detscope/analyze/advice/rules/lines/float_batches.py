@@ -14,12 +14,14 @@ from detscope.analyze.findings.finding import Finding, estimate_device
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _CHANNELS = ("1", "3", "4")
 LEAST_SIDE = 32  # pixels: smaller ones are no images
-LEAST_BYTES = 100_000  # per step
+LEAST_BYTES = 50_000  # per step
+LEAST_OFTEN = 0.5  # per step: a batch that was moved before the first of them is moved again there
 
 
 def find_lines(case: LineCase) -> Iterable[Finding]:
     """Copies of images to the device, by function."""
-    for found in case.by_function(case.places("feed", accept=_is_image)):
+    rows = case.places("feed", accept=lambda place: _is_image(place) and place.count >= LEAST_OFTEN)
+    for found in case.by_function(rows):
         size = sum(row.bytes for row in found)
         saved = sum(row.bytes * (1 - 1 / _BYTES[row.facts["dtype"]]) for row in found)
         if size < LEAST_BYTES:
@@ -33,7 +35,7 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
             "Keep images uint8 in the loader, move them, and convert there: images.to(device,"
             " non_blocking=True).float().div_(255), then normalise.",
             confidence="likely",
-            text="whether the images were bytes before is not seen; where they were made as floats, nothing is saved",
+            text="whether the images were bytes before cannot be seen",
         )
         yield msgspec.structs.replace(finding, on_device=estimate_device(0, 0, saved))
 

@@ -1,4 +1,4 @@
-"""Images that are made floats before they are resized, flipped and cropped: four times the bytes each time."""
+"""Images that are made floats before they are resized, flipped and cropped: four times the bytes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         (),
         f"{first.name} makes images floats before {names}, which then take {spent:.3g} ms per image,"
         f" {share:.0%} of what {'a worker' if first.where == 'worker' else 'the loop'} does.",
-        f"Keep images uint8 until the last of these: move {_named(first)} to the end of the pipeline, or to the"
-        " device (torchvision.transforms.v2 resizes and flips bytes).",
+        f"Keep images uint8 until the last of these: move {_named(first)} to the end of the pipeline, or to"
+        " the device (torchvision.transforms.v2 resizes and flips bytes).",
         confidence="likely",
         text="table transforms, in the order of the pipeline; how much faster bytes are is not measured",
     )

@@ -24,8 +24,8 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
             found,
             f"torchvision's nms is called {count:.0f} times per step for {images:.3g} images,"
             f" {count / images:.3g} times for each: the host waits for every one of them.",
-            "One call for all classes of an image: torchvision.ops.batched_nms(boxes, scores, labels, threshold);"
-            " it moves the boxes of each class apart and keeps the same ones.",
+            "One call for all classes of an image: torchvision.ops.batched_nms(boxes, scores, labels,"
+            " threshold); it moves the boxes of each class apart and keeps the same ones.",
             text="calls by this line, not those that batched_nms makes",
             waits=count - images,
             launches=count - images,

@@ -26,10 +26,10 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         finding = case.make_finding(
             PART.name,
             found,
-            f"Boxes are padded to {capacity:g} rows per image ({shape}): {boxes:.3g} of {rows:.3g} rows per step"
-            f" are boxes, {1 - boxes / rows:.0%} are padding.{most}",
-            "Pad to the largest count of the batch (pad_sequence, or zeros(images, counts.max(), ...) with counts"
-            " from the loader)"
+            f"Boxes are padded to {capacity:g} rows per image ({shape}): {boxes:.3g} of {rows:.3g} rows per"
+            f" step are boxes, {1 - boxes / rows:.0%} are padding.{most}",
+            "Pad to the largest count of the batch (pad_sequence, or zeros(images, counts.max(), ...) with"
+            " counts from the loader)"
             if fixed
             else "Keep boxes of all images in one list with the number of their image, or put images of like"
             " counts into a batch: one image decides for all.",
@@ -40,9 +40,7 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         yield without_cost(finding, "what empty rows cost in the operators that follow is not told apart")
 
 
-def _count_rows(
-    found: Sequence[CensusPlace], case: LineCase
-) -> tuple[float, float | None, int | None, int]:
+def _count_rows(found: Sequence[CensusPlace], case: LineCase) -> tuple[float, float | None, int | None, int]:
     """Rows and boxes per step, boxes of the fullest image, and how many an image could have."""
     shapes = [list(map(int, row.facts["shape"].split("x"))) for row in found]
     rows = sum(shape[0] * shape[1] * row.count for shape, row in zip(shapes, found, strict=True))

@@ -19,11 +19,11 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         yield case.make_finding(
             PART.name,
             found,
-            f"A GradScaler unscales and checks {tensors} gradients {count:.3g} times per step, and the host reads"
-            " whether they are finite before the optimizer may step; the products are of bfloat16, which does"
-            " not overflow where float32 does not.",
-            "Leave the GradScaler out with bfloat16 (GradScaler(enabled=dtype == torch.float16)): loss.backward()"
-            " and optimizer.step() as in float32.",
+            f"A GradScaler unscales and checks {tensors} gradients {count:.3g} times per step, and the host"
+            " reads whether they are finite before the optimizer may step; all products are of bfloat16,"
+            " which overflows no sooner than float32.",
+            "Leave the GradScaler out with bfloat16 (GradScaler(enabled=dtype == torch.float16)):"
+            " loss.backward() and optimizer.step() as in float32.",
             text="no product of float16 in the same steps",
             waits=count,
             launches=count * (1 + _KERNELS),

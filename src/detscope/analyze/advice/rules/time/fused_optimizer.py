@@ -60,8 +60,8 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
     yield case.make_finding(
         PART.name,
         found,
-        f"{row.name} updates {row.tensors} tensors {_WAYS[row.way or '']}: {counted:.0f} launches per step here;"
-        f" {tell_ways(row)} about {now:.0f}, fused about {then:.0f}.",
+        f"{row.name} updates {row.tensors} tensors {_WAYS[row.way or '']}: {counted:.0f} launches per step"
+        f" here; {tell_ways(row)} about {now:.0f}, fused about {then:.0f}.",
         "fused=True where the optimizer is made" + (", in the place of foreach=False." if asked else "."),
         confidence="certain" if asked else "possible",
         text="the cost is that of the whole update, of which a fused one saves a part",
