@@ -379,12 +379,14 @@ class StepRecorder:
 
     def begin_census(self) -> None:
         """Count in this step, unless torch.compile made the code that is running."""
+        if self.census is None:
+            return
         if inside_compiled_code():
             self.skip_deep_looks(IN_COMPILED_CODE)
         elif self._has_compiled or count_compiled_frames() > self._compiled_before:
             self.skip_census()
         else:
-            census.begin_step(find_counters(self.optimizers))
+            self.census.begin_step(find_counters(self.optimizers))
 
     def skip_census(self) -> None:
         """No counting: compiled code would be compiled anew under torch's modes."""
