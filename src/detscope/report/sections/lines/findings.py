@@ -16,8 +16,9 @@ from detscope.report.sections import SectionPart
 
 _DEFINITION = (
     "A finding with a line comes first, by what it would cost on a device and how sure that is; then advice"
-    " on the whole run; then lines that cost next to nothing; then what lowers the peak of memory. An id stays"
-    " the same while rule, file and function do. On a terminal `detscope why` tells them with what to change."
+    " on the whole run; then lines that cost next to nothing; then what lowers the peak of memory. An id"
+    " stays the same while rule, file and function do. On a terminal `detscope why` tells them with what to"
+    " change."
 )
 _COLUMNS = (
     Column("id", "code", brief=False),
