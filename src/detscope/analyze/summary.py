@@ -266,7 +266,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     growth: MemoryGrowth | None
     advice: tuple[Advice, ...] = ()  # about time, largest gain first; then about memory
     census: CensusFigures | None = None  # where waits and launches were counted
-    findings: tuple[Finding, ...] = ()  # at lines of code, by their cost on a device; then advice without one
+    findings: tuple[Finding, ...] = ()  # most costly first: lines of code, advice on the whole run
     notes: list[str]  # what else is to be known
     cannot_tell: list[str]  # what is not known, and why
     definitions: list[Definition]
@@ -386,7 +386,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
     if summary.memory is not None:
         advice += advise_on_memory(opened, summary.memory)
     case = Case(summary, info.get("settings") or {})
-    findings = add_advice(find_at_lines(case, counted, info), advice, clock)
+    findings = add_advice(find_at_lines(case, counted, info), advice, clock, step_ms.p50)
     return msgspec.structs.replace(summary, advice=tuple(advice), findings=findings)
 
 

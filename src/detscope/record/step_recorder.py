@@ -379,6 +379,8 @@ class StepRecorder:
 
     def begin_census(self) -> None:
         """Count in this step, unless torch.compile made the code that is running."""
+        if self.census is None:
+            return
         if inside_compiled_code():
             self.skip_deep_looks(IN_COMPILED_CODE)
         elif self._has_compiled or count_compiled_frames() > self._compiled_before:
@@ -400,7 +402,11 @@ class StepRecorder:
             return
         rows = self.census.end_step(step.index if step is not None and step.mode == CENSUS else None)
         self.writer.append_rows("census", rows)
-        self.writer.info["census"] = {"steps": list(self.census.steps), "facts": dict(self.census.facts)}
+        self.writer.info["census"] = {
+            "steps": list(self.census.steps),
+            "facts": dict(self.census.facts),
+            "files": self.census.own_files(),
+        }
         if self.census.fault is not None:
             self.note(f"the census is not whole: {self.census.fault}")
 

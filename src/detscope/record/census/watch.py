@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from detscope.record.census.pattern import CensusPattern, Listener
 from detscope.record.census.places import TensorPlaces, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
+from detscope.record.code_lines import PACKAGES
 
 _READERS = ("detscope.record.content", "detscope.record.script.losses")  # of ours, that look at tensors
 
@@ -58,6 +60,7 @@ class Census:
         self._where = (0, 0)  # process and thread that are counted
         self.fault: str | None = None  # of ours: from then on nothing is counted
         self.facts: dict[str, Any] = {}
+        self._files: dict[str, set[str]] = {}  # of the script's own code, by the names that rows have
         self.steps: list[int] = []
         self.places = TensorPlaces(real_device)
         self._clear()
@@ -113,6 +116,16 @@ class Census:
         self._clear()
         return rows
 
+    def own_files(self) -> dict[str, str]:
+        """Where the script's own files lie below the current folder, by names; those that tell which."""
+        below = Path.cwd()
+        alone = {name: Path(*paths) for name, paths in self._files.items() if len(paths) == 1}
+        return {
+            name: path.relative_to(below).as_posix()
+            for name, path in alone.items()
+            if path.is_relative_to(below)
+        }
+
     def add_batch(self, batch: Any) -> None:
         """Tensors that a loader gave: they count as the device's, and moving them there is a copy."""
         self.places.add_batch(tensors_of(batch))
@@ -125,6 +138,8 @@ class Census:
     def _make_row(self, step: int, find: CensusFind, weights: Weights) -> tuple[Any, ...]:
         site, own = find.site, find.site.own or find.site.line
         source = read_line(site.file, site.line.line)
+        if site.file and PACKAGES not in site.file:
+            self._files.setdefault(site.line.file, set()).add(site.file)
         innermost = (site.line.file, site.line.line, site.line.function)
         outer = (own.file, own.line, own.function)
         counts = (weights.count, self.sites.most.get(find, 1), weights.host_ns, weights.bytes)
