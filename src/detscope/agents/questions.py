@@ -1,4 +1,4 @@
-"""What can be asked about recorded runs: the arguments of each tool."""
+"""What can be asked about recorded runs: arguments of tools, described by their classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PageQuestion(Question, frozen=True, kw_only=True):
 
 
 class RunsQuestion(PageQuestion, frozen=True, kw_only=True):
-    """Which runs there are."""
+    """Recorded runs, the newest first: id, model, ms per step, images/s, status."""
 
     model: str | None = None  # only models whose name has it
     device: str | None = None  # only runs on it
@@ -34,13 +34,13 @@ class RunsQuestion(PageQuestion, frozen=True, kw_only=True):
 
 
 class SummaryQuestion(Question, frozen=True, kw_only=True):
-    """What a run is about."""
+    """What limits a run: verdict, step, phases, stages, and which findings and sections it has."""
 
     run: str = "latest"  # its id, or the beginning or end of its name
 
 
 class FindingsQuestion(PageQuestion, frozen=True, kw_only=True):
-    """What a run could change, and where."""
+    """What a run could change: claim, file and line, evidence, cost, change, the command that verifies it."""
 
     run: str = "latest"  # its id, or the beginning or end of its name
     id: str | None = None  # only the finding with it
@@ -48,14 +48,14 @@ class FindingsQuestion(PageQuestion, frozen=True, kw_only=True):
 
 
 class SectionQuestion(PageQuestion, frozen=True, kw_only=True):
-    """One section of a run's report."""
+    """One section of a run's report as tables: step, modules, operators, memory, loader, device, ..."""
 
     section: str  # its name, as summary and definitions list them: step, modules, memory, ...
     run: str = "latest"  # its id, or the beginning or end of its name
 
 
 class CompareQuestion(PageQuestion, frozen=True, kw_only=True):
-    """What changed between two runs."""
+    """Two runs: settings that differ, what changed by how much, with 95 % intervals."""
 
     base: str  # the run before: its id, or the beginning or end of its name
     other: str  # the run after
@@ -63,6 +63,6 @@ class CompareQuestion(PageQuestion, frozen=True, kw_only=True):
 
 
 class DefinitionsQuestion(PageQuestion, frozen=True, kw_only=True):
-    """What figures mean."""
+    """What a figure means, searched by word, and the names of all sections."""
 
     name: str = ""  # only definitions that have this word in name or text; else all

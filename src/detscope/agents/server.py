@@ -42,7 +42,6 @@ class RunTool:
     """A question that can be asked, and who answers it."""
 
     name: str
-    description: str
     question: type[Question]
     answer: type[Answer]
     make: Callable[[Path, Any], Told]
@@ -51,7 +50,7 @@ class RunTool:
         """The tool as clients list it."""
         return wire.Tool(
             name=self.name,
-            description=self.description,
+            description=self.question.__doc__,
             input_schema=_object_schema(self.question),
             output_schema=_object_schema(self.answer),
             annotations=wire.ToolAnnotations(read_only_hint=True, open_world_hint=False),
@@ -65,49 +64,12 @@ def list_tools() -> dict[str, RunTool]:
     from detscope.agents import questions as ask
 
     tools = (
-        RunTool(
-            "list_runs",
-            "Recorded runs, the newest first: id, model, ms per step, images/s, status.",
-            ask.RunsQuestion,
-            tell.RunPage,
-            tell.answer_runs,
-        ),
-        RunTool(
-            "summary",
-            "What limits a run: verdict, step, phases, stages, and which findings and sections it has.",
-            ask.SummaryQuestion,
-            tell.RunDigest,
-            tell.answer_summary,
-        ),
-        RunTool(
-            "findings",
-            "What a run could change, most costly first: claim, file and line, evidence, cost, change, and"
-            " the command that verifies it.",
-            ask.FindingsQuestion,
-            tell.FindingPage,
-            tell.answer_findings,
-        ),
-        RunTool(
-            "section",
-            "One section of a run's report as tables: step, modules, operators, memory, loader, device, ...",
-            ask.SectionQuestion,
-            tell.SectionPage,
-            tell.answer_section,
-        ),
-        RunTool(
-            "compare",
-            "Two runs: what differs in their settings, and what changed by how much, with 95 % intervals.",
-            ask.CompareQuestion,
-            tell.ComparisonPage,
-            tell.answer_comparison,
-        ),
-        RunTool(
-            "definitions",
-            "What a figure means, searched by word, and the names of all sections.",
-            ask.DefinitionsQuestion,
-            tell.DefinitionPage,
-            tell.answer_definitions,
-        ),
+        RunTool("list_runs", ask.RunsQuestion, tell.RunPage, tell.answer_runs),
+        RunTool("summary", ask.SummaryQuestion, tell.RunDigest, tell.answer_summary),
+        RunTool("findings", ask.FindingsQuestion, tell.FindingPage, tell.answer_findings),
+        RunTool("section", ask.SectionQuestion, tell.SectionPage, tell.answer_section),
+        RunTool("compare", ask.CompareQuestion, tell.ComparisonPage, tell.answer_comparison),
+        RunTool("definitions", ask.DefinitionsQuestion, tell.DefinitionPage, tell.answer_definitions),
     )
     return {tool.name: tool for tool in tools}
 
