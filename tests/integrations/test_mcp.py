@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,21 +165,21 @@ def test_a_word_finds_its_definitions(runs, untouched, tmp_path):
     assert none["total"] == 0
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_a_run_outside_of_the_folder_is_refused(runs, untouched, tmp_path, name):
+def test_runs_outside_of_the_folder_are_refused(runs, untouched, tmp_path):
     folder = tmp_path / "runs"
-    folder.mkdir()
-    (folder / "elsewhere").symlink_to(runs / "train")
-    calls = [
-        ("summary", {"run": name}),
-        ("findings", {"run": name}),
-        ("section", {"run": name, "section": "step"}),
-        ("compare", {"base": "train", "other": name}),
-        ("compare", {"base": name, "other": "train"}),
-    ]
     shutil.copytree(runs / "train", folder / "train")
-    for answer in converse(folder, tmp_path, calls).answers:
-        assert answer.is_error
+    (folder / "elsewhere").symlink_to(runs / "train")
+    questions: list[Callable[[str], Call]] = [
+        lambda name: ("summary", {"run": name}),
+        lambda name: ("findings", {"run": name}),
+        lambda name: ("section", {"run": name, "section": "step"}),
+        lambda name: ("compare", {"base": "train", "other": name}),
+        lambda name: ("compare", {"base": name, "other": "train"}),
+    ]
+    asked = [(name, question(name)) for name in OUTSIDE for question in questions]
+    answers = converse(folder, tmp_path, [call for _, call in asked]).answers
+    for (name, _), answer in zip(asked, answers, strict=True):
+        assert answer.is_error, name
         error, hint = answer.content[0].text.splitlines()
         assert error == f"error: {name!r} leads out of the folder of runs"
         assert hint.startswith("hint: give a run's id")
@@ -216,26 +217,24 @@ def test_a_damaged_run_is_an_error_of_one_line_and_others_are_still_told(runs, t
     assert listed.structured_content["total"] == 2
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "words"),
-    [
-        ("summary", {"run": "nothing-like-it"}, "no run named 'nothing-like-it'"),
-        ("summary", {"run": 5}, "Expected `str`, got `int`"),
-        ("summary", {"runs": "train"}, "unknown field `runs`"),
-        ("section", {"run": "train"}, "missing required field `section`"),
-        ("section", {"run": "train", "section": "modulse"}, "no such section"),
-        ("section", {"run": "train", "section": "all"}, "one section at a time"),
-        ("list_runs", {"offset": -1}, "Expected `int` >= 0"),
-        ("list_runs", {"sort": "beauty"}, "'beauty' is not one of"),
-        ("write", {}, "no tool named 'write'"),
-    ],
-)
-def test_a_question_that_makes_no_sense_is_answered_by_a_line_and_a_hint(
-    runs, untouched, tmp_path, tool, arguments, words
-):
-    error, hint = refusal(runs, tmp_path, (tool, arguments))
-    assert words in error
-    assert hint.startswith("hint: ")
+def test_questions_that_make_no_sense_are_answered_by_a_line_and_a_hint(runs, untouched, tmp_path):
+    asked: list[tuple[Call, str]] = [
+        (("summary", {"run": "nothing-like-it"}), "no run named 'nothing-like-it'"),
+        (("summary", {"run": 5}), "Expected `str`, got `int`"),
+        (("summary", {"runs": "train"}), "unknown field `runs`"),
+        (("section", {"run": "train"}), "missing required field `section`"),
+        (("section", {"run": "train", "section": "modulse"}), "no such section"),
+        (("section", {"run": "train", "section": "all"}), "one section at a time"),
+        (("list_runs", {"offset": -1}), "Expected `int` >= 0"),
+        (("list_runs", {"sort": "beauty"}), "'beauty' is not one of"),
+        (("write", {}), "no tool named 'write'"),
+    ]
+    answers = converse(runs, tmp_path, [call for call, _ in asked]).answers
+    for (_, words), answer in zip(asked, answers, strict=True):
+        assert answer.is_error, words
+        error, hint = answer.content[0].text.splitlines()
+        assert words in error
+        assert hint.startswith("hint: ")
 
 
 def test_hundreds_of_runs_are_told_page_by_page(runs, untouched, tmp_path):

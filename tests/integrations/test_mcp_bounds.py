@@ -7,10 +7,11 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 
 from detscope.agents.answers import DefinitionPage
-from detscope.agents.bounds import MOST_BYTES, dump_answer, fill_page
+from detscope.agents.bounds import dump_answer, fill_page
 from detscope.analyze.figure import Definition
 from detscope.analyze.schema import schema_of
 
+MOST_BYTES = 8000
 VALIDATOR = Draft202012Validator(schema_of(DefinitionPage, "a page", 1))
 
 
