@@ -32,6 +32,7 @@ def test_groups_are_counted_and_those_of_equal_settings_once() -> None:
         "tensors": 6,
         "parameters": 18,
         "way": "loop",
+        "way_given": False,
     }
 
 
@@ -47,7 +48,8 @@ def test_a_label_makes_no_group_different_and_a_rate_of_its_own_does() -> None:
     ("asked", "way"), [({}, "loop"), ({"foreach": True}, "foreach"), ({"fused": True}, "fused")]
 )
 def test_the_way_over_the_tensors_is_the_one_that_torch_takes(asked, way) -> None:
-    assert describe_optimizer(torch.optim.SGD(layers().parameters(), lr=0.1, **asked))["way"] == way
+    facts = describe_optimizer(torch.optim.SGD(layers().parameters(), lr=0.1, **asked))
+    assert (facts["way"], facts["way_given"]) == (way, bool(asked))
     unasked = torch.optim.SGD([torch.empty(2, device="meta", requires_grad=True)], lr=0.1)
     assert describe_optimizer(unasked)["way"] is None, "nobody knows what torch does there"
 
@@ -84,6 +86,8 @@ def test_a_recorded_loop_tells_its_optimizers_in_the_summary(tmp_path) -> None:
             optimizer.step()
     summary = summarize(recorder.run)
     assert summary.optimizers == (
-        OptimizerFacts(name="SGD", groups=6, different_groups=1, tensors=6, parameters=18, way="loop"),
+        OptimizerFacts(
+            name="SGD", groups=6, different_groups=1, tensors=6, parameters=18, way="loop", way_given=False
+        ),
     )
     assert summary.model is not None and summary.model.tensors == 6

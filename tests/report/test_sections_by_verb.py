@@ -291,4 +291,5 @@ def test_advice_for_a_script_says_what_to_change_in_it_and_how_to_run_it_again()
     page = report_html(data)
     assert "In the code: DataLoader(..., batch_size=4)." in page and "detscope run train.py" in page
     screen = make_first_screen(data)
-    assert (screen.advice_how, screen.advice and screen.advice.command) == (row.how, row.command)
+    assert screen.advice is not None
+    assert (screen.advice.how, screen.advice.command) == (row.how, row.command)

@@ -32,11 +32,11 @@ def make_schema(subject: str) -> Schema:
         from detscope.analyze.sweep.figures import SWEEP_SCHEMA, SweepSummary
 
         return schema_of(SweepSummary, "Figures of a sweep: detscope sweep status --json", SWEEP_SCHEMA)
-    from detscope.analyze.findings.finding import Finding
+    from detscope.analyze.findings.listing import RunFindings
     from detscope.analyze.summary import SUMMARY_SCHEMA, RunSummary
 
     if subject == "findings":
-        return schema_of(list[Finding], "What costs time, and where: findings of show --json", SUMMARY_SCHEMA)
+        return schema_of(RunFindings, "What costs time, and where: detscope why --json", SUMMARY_SCHEMA)
     return schema_of(RunSummary, "Figures of a run: detscope show --json", SUMMARY_SCHEMA)
 
 

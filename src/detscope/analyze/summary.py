@@ -125,6 +125,7 @@ class OptimizerFacts(Figure, frozen=True, kw_only=True):
     tensors: int | None = None  # in all groups
     parameters: int | None = None  # numbers in these
     way: str | None = None  # fused, foreach, or loop: tensor by tensor; None where it does not tell
+    way_given: bool | None = None  # whether the script chose it: what torch takes by itself is the device's
 
 
 class WeightFacts(Figure, frozen=True, kw_only=True):
@@ -265,7 +266,7 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     growth: MemoryGrowth | None
     advice: tuple[Advice, ...] = ()  # about time, largest gain first; then about memory
     census: CensusFigures | None = None  # where waits and launches were counted
-    findings: tuple[Finding, ...] = ()  # at lines of code, by their cost on a device; then advice without one
+    findings: tuple[Finding, ...] = ()  # most costly first: lines of code, advice on the whole run
     notes: list[str]  # what else is to be known
     cannot_tell: list[str]  # what is not known, and why
     definitions: list[Definition]
@@ -384,7 +385,7 @@ def summarize(run: Run | str | Path) -> RunSummary:
         advice += advise_on_memory(opened, summary.memory)
     counted = census_figures(tables("census"), is_accelerator(info.get("device")))
     case = Case(summary, info.get("settings") or {})
-    findings = add_advice(find_at_lines(case, counted, info), advice, clock)
+    findings = add_advice(find_at_lines(case, counted, info), advice, clock, step_ms.p50)
     return msgspec.structs.replace(summary, advice=tuple(advice), census=counted, findings=findings)
 
 

@@ -78,6 +78,14 @@ VERBS = {
             "detscope show a2ec --section memory,modules",
         ),
     ),
+    "why": VerbHelp(
+        "look",
+        "Tell what costs time, at which line of code, and what to change.",
+        (
+            "detscope why",
+            "detscope why a2ec --json --sarif findings.sarif",
+        ),
+    ),
     "report": VerbHelp(
         "look",
         "Write a run or a sweep as one offline page, Markdown or CSV.",

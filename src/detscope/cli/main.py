@@ -34,6 +34,7 @@ from detscope.cli.recorded.report import report
 from detscope.cli.recorded.runs import runs
 from detscope.cli.recorded.schema import schema
 from detscope.cli.recorded.show import show
+from detscope.cli.recorded.why import why
 from detscope.cli.signals import interrupted_once
 
 
@@ -101,6 +102,7 @@ _add_verb("run", run, cls=RunCommand, context_settings={"allow_interspersed_args
 _add_verb("import", import_)
 app.add_typer(sweep, name="sweep", epilog=examples_of("sweep"))
 _add_verb("show", show)
+_add_verb("why", why)
 _add_verb("report", report)
 _add_verb("compare", compare)
 _add_verb("runs", runs)

@@ -24,6 +24,9 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
         facts["parameters"] = sum(tensor.numel() for tensor in tensors)
         ways = {_find_way(group) for group in groups}
         facts["way"] = ways.pop() if len(ways) == 1 else None
+        facts["way_given"] = any(
+            group.get(way) is not None for group in groups for way in ("foreach", "fused")
+        )
     except Exception:  # whatever somebody's groups do when they are looked at is no matter of the loop
         return {"name": facts["name"]}
     return facts

@@ -54,9 +54,9 @@ class Recorder(StepRecorder):
                 self.buffer.mark_processor(BATCH_ARRIVED)
                 batch, timing = unwrap_batch(item)
                 self.watch_inputs(batch, timing)
+                content = describe_batch(batch)
                 step = self.begin_step(mode, start_ns, waited_ns, pause_ns, marks)
-                step.first_of_epoch, step.timing = first, timing
-                step.content = describe_batch(batch)
+                step.first_of_epoch, step.timing, step.content = first, timing, content
                 yield batch
                 pause_start_ns = self.finish_step()
                 first = False

@@ -24,6 +24,7 @@ from detscope.faults import error_text
 from detscope.machine.accelerator import find_accelerator
 from detscope.machine.describe import describe_accelerator
 from detscope.machine.facts import gather_facts
+from detscope.record.census.places import find_counters
 from detscope.record.census.watch import Census
 from detscope.record.device.clock import DeviceClock, DeviceMark
 from detscope.record.device.mark_plan import MarkPlan
@@ -43,6 +44,7 @@ from detscope.record.model.calls import CallListener
 from detscope.record.model.named_parts import NamedParts
 from detscope.record.model.phases import PhaseProbes
 from detscope.record.model.probes import ModelProbes
+from detscope.record.operators.compiled import count_compiled_frames, has_compiled_parts
 from detscope.record.operators.profiler import (
     IN_COMPILED_CODE,
     OpenSpans,
@@ -72,6 +74,7 @@ from detscope.zoo.registry import recognise_parts
 
 LEVELS = ("phases", "modules", "ops")
 COLLECTIVES = "collectives"
+NOT_COUNTED = "torch.compile: what runs inside of compiled code cannot be counted, so there is no census"
 
 
 class StepRecorder:
@@ -147,6 +150,7 @@ class StepRecorder:
             settles=settles,
             seed=seed,
         )
+        self._has_compiled, self._compiled_before = has_compiled_parts(model), count_compiled_frames()
         self.census = Census(not self.accelerator.is_host, self.find_phase) if counted else None
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         known["optimizers"] = [describe_optimizer(one) for one in given]
@@ -176,7 +180,9 @@ class StepRecorder:
 
     def make_phases(self, model: nn.Module) -> CallListener:
         """Who finds the phases of steps."""
-        return PhaseProbes(self.buffer, self.nodes, model, self.optimizers, self.parts)
+        probes = PhaseProbes(self.buffer, self.nodes, model, self.optimizers, self.parts)
+        probes.hear_arguments = self.watch_arguments
+        return probes
 
     def make_probes(
         self, model: nn.Module, which: str, stages: Sequence[Stage], observers: Sequence[Observer]
@@ -367,16 +373,26 @@ class StepRecorder:
         step = self.step = OpenStep(self.next_step, self.epoch, mode, start_ns, waited_ns, pause_ns)
         step.begin_marks, step.marked = marks, self._marked
         self.forget_events(self.buffer.take_events())
-        if self.census is not None and mode == CENSUS:
-            self._begin_census(self.census)
+        if mode == CENSUS:
+            self.begin_census()
         return step
 
-    def _begin_census(self, census: Census) -> None:
+    def begin_census(self) -> None:
         """Count in this step, unless torch.compile made the code that is running."""
         if inside_compiled_code():
             self.skip_deep_looks(IN_COMPILED_CODE)
+        elif self._has_compiled or count_compiled_frames() > self._compiled_before:
+            self.skip_census()
         else:
-            census.begin_step()
+            census.begin_step(find_counters(self.optimizers))
+
+    def skip_census(self) -> None:
+        """No counting: compiled code would be compiled anew under torch's modes."""
+        if self.schedule.census_steps:
+            self.note(NOT_COUNTED)
+            self.schedule = replace(self.schedule, census_steps=0)
+            if self.step is not None and self.step.mode == CENSUS:
+                self.step.mode = WARMUP
 
     def end_census(self, step: OpenStep | None) -> None:
         """What was counted in a whole step is kept."""
@@ -384,7 +400,11 @@ class StepRecorder:
             return
         rows = self.census.end_step(step.index if step is not None and step.mode == CENSUS else None)
         self.writer.append_rows("census", rows)
-        self.writer.info["census"] = {"steps": list(self.census.steps), "facts": dict(self.census.facts)}
+        self.writer.info["census"] = {
+            "steps": list(self.census.steps),
+            "facts": dict(self.census.facts),
+            "files": self.census.own_files(),
+        }
         if self.census.fault is not None:
             self.note(f"the census is not whole: {self.census.fault}")
 
@@ -527,6 +547,11 @@ class StepRecorder:
         watched = self.memory.unfinished.place if self.memory and self.memory.unfinished else {}
         place["module"] = place["module"] or watched.get("module")
         return {"step": step, **asdict(failure), "operator": None, "time_ns": None, **watched, **place}
+
+    def watch_arguments(self, given: Any) -> None:
+        """A model was called with these."""
+        if self.census is not None:
+            self.census.add_arguments(given)
 
     def watch_inputs(self, batch: Any, timing: BatchTiming | None) -> None:
         """A batch has come: where memory is recorded, its tensors are inputs."""

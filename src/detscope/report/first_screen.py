@@ -14,15 +14,17 @@ from pathlib import Path
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
+from detscope.report.blocks.suggestions import OrderedSuggestion, list_suggestions
 from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.figures import ABSENT, CANNOT_TELL, count, interval, number, percent, with_unit
-from detscope.report.model import Finding, Section, Tone
+from detscope.report.model import Section, Tone
 from detscope.report.sections.files import next_command, path_from_here
 from detscope.report.sections.modules import top_modules
 from detscope.runs.folder import short_name
 
 MOST_PARTS = 3
-_MODES = {"bare": "bare", "ops": "with operators", "memory": "with memory", "evaluation": "evaluation"}
+_MODES = {"bare": "bare", "ops": "with operators", "memory": "with memory"}
+_MODES |= {"census": "with a census", "evaluation": "evaluation"}
 _TONES: dict[str, Tone] = {"stable": "good", "unstable": "warn", "error": "bad", "too few": "warn"}
 _WITHOUT_STEPS = ("eval",)
 
@@ -69,8 +71,7 @@ class FirstScreen:
     figures: Sequence[HeadlineFigure]
     bar: Sequence[ShareOfStep]
     costly: Sequence[CostlyParts]
-    advice: Finding | None
-    advice_how: str  # for people: what to change where the command alone does not
+    advice: OrderedSuggestion | None
     more_advice: int
     trust: str
     trust_tone: Tone
@@ -86,7 +87,7 @@ def make_first_screen(data: ReportData, sections: Sequence[Section] = ()) -> Fir
     name = short_name(Path(summary.run))
     trust, tone = _tell_trust(summary)
     said = summary.verdict or CANNOT_TELL
-    advice = _order_advice(summary, shlex.quote(name))
+    advice = list_suggestions(summary, shlex.quote(name))
     status = "" if summary.status == "ok" else (summary.status or CANNOT_TELL)
     return FirstScreen(
         name=name,
@@ -100,8 +101,7 @@ def make_first_screen(data: ReportData, sections: Sequence[Section] = ()) -> Fir
         figures=tuple(_headline_figures(summary)),
         bar=_make_bar(summary),
         costly=tuple(_costly_parts(summary)),
-        advice=advice[0][0] if advice else None,
-        advice_how=advice[0][1] if advice else "",
+        advice=advice[0] if advice else None,
         more_advice=max(0, len(advice) - 1),
         trust=trust,
         trust_tone=tone,
@@ -247,20 +247,6 @@ def _worst_classes(summary: RunSummary) -> Iterator[CostlyParts]:
     if ranked:
         parts = [ShareOfStep(name, None, None, f"AP {ap:.3f}") for ap, name in ranked[:MOST_PARTS]]
         yield CostlyParts("worst", parts)
-
-
-def _order_advice(summary: RunSummary, name: str) -> list[tuple[Finding, str]]:
-    """About time first, then what lowers the peak; with what a person has to do where no command does it."""
-    rows = [row for row in summary.advice if row.worth]
-    settings_file = shlex.quote(str(Path(summary.run) / "config.toml"))
-    found = []
-    for row in sorted(rows, key=lambda row: row.about != "time"):
-        gain = f"saves up to {percent_of(row.gain_share)} of the step" if row.gain_share is not None else ""
-        if not gain and row.saves_bytes is not None:
-            gain = f"saves {'up to ' if row.at_most else ''}{with_unit(row.saves_bytes, 'bytes')} of the peak"
-        command = row.command.replace(settings_file, name)
-        found.append((Finding(row.title, row.evidence, gain, command), row.how))
-    return found
 
 
 def percent_of(share: float) -> str:

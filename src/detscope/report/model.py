@@ -190,7 +190,7 @@ class Cards:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Suggestion:
     """Something to change: what, why, what it could save, and the command that tries it."""
 
     title: str
@@ -201,9 +201,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings, largest first."""
+    """What to change, largest first."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[Suggestion]
     template: str = "findings"
 
 

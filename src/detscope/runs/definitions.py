@@ -47,6 +47,14 @@ DEFINITIONS = {
     " the variation that it explains; ci95: of the slope",
     "memory of the pass": "bytes that torch allocated and freed during a forward pass, above what was there"
     " at its beginning; decoding is not part of it",
+    "census": "steps of their own, which no time is taken from, in which every operator is looked at: how"
+    " often the host would wait for the device (read: a value; size: a size that the device alone knows; copy:"
+    " to the host), feed it, index it by a tensor of the host, and launch operators on it; by line of code",
+    "findings": "what costs time and where: lines by their cost on a device, advice on the whole run, lines"
+    " below 0.02 ms on a device and 0.5 % of the step here, advice on memory. cost_ms: per step here, lowest"
+    " and highest of the census steps; of advice what it could save at most",
+    "on_device": "an estimate of what a finding would cost per step on a device if nothing hid it: its waits,"
+    " launches and copied bytes times what `assumes` of detscope why --json says; no device was measured",
     "padding_share": "share of the pixels in the network's input batch that are padding",
 }
 

@@ -15,6 +15,8 @@ def as_standard_json(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, msgspec.Struct):
+        bounded = getattr(value, "for_json", None)  # of a figure with more rows than anybody reads
+        value = value if bounded is None else bounded()
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {encoded: as_standard_json(getattr(value, name)) for encoded, name in names}
     if isinstance(value, Mapping):

@@ -12,6 +12,7 @@ import polars as pl
 from detscope.analyze.compare.change import Places, Sample, sample_median, sample_percentile
 from detscope.analyze.compare.series import PerStep, RunSeries, read_series
 from detscope.analyze.figure import Clock
+from detscope.analyze.findings.census import WAITS
 from detscope.analyze.stats import Floats, samples_needed
 from detscope.analyze.summary import RunSummary, summarize
 from detscope.runs.reader import Run
@@ -37,6 +38,7 @@ class RunFigures:
     device: Samples = field(default_factory=dict)  # shares, and ms per step where the name says so
     memory: Samples = field(default_factory=dict)  # bytes
     accuracy: Samples = field(default_factory=dict)
+    census: Samples = field(default_factory=dict)  # counts per step, by kind, waits in all first
     cores_busy: float | None = None  # processor time of the steps over their wall time
     others_share: float | None = None  # of all cores, used by other processes; None where nobody sampled it
 
@@ -64,9 +66,19 @@ def read_figures(run: Run, clock: Clock = "device", summary: RunSummary | None =
         device={name: Sample(value) for name, value in _list_device(summary)},
         memory={name: Sample(value) for name, value in _list_memory(summary)},
         accuracy={name: Sample(value) for name, value in _list_accuracy(summary)},
+        census={name: Sample(value) for name, value in _list_census(summary)},
         cores_busy=summary.processor.cores_busy if summary.processor else None,
         others_share=_read_others(run, summary),
     )
+
+
+def _list_census(summary: RunSummary) -> Iterator[tuple[str, float]]:
+    """Waits in all, and every kind."""
+    census = summary.census
+    if census is not None:
+        yield "waits", census.waits
+        yield "launches", census.find_count("launch")
+        yield from ((one.kind, one.count) for one in census.counts if one.kind in WAITS)
 
 
 def _read_others(run: Run, summary: RunSummary) -> float | None:

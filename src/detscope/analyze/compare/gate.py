@@ -36,6 +36,7 @@ GATE_NAMES = {
     "device.NAME": "device: utilisation, busy_ms, idle_ms, idle_data, occupancy, ...",
     "memory.NAME": "bytes: peak, process, or a category such as activations",
     "accuracy.NAME": "AP, AP50, AP75, AP_small, coco_mask.AP, ...",
+    "census.NAME": "counts per step (--census): waits, launches, read, size, copy",
 }
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,

@@ -34,6 +34,7 @@ from detscope.analyze.compare.variation import (
     measure_waiting,
 )
 from detscope.analyze.figure import Clock, Figure
+from detscope.analyze.summary import RunSummary
 
 _TOLD: tuple[Verdict, ...] = ("slower", "faster", "new", "gone")
 LARGEST = 10.0  # a change beyond +1,000 % is said to be beyond it
@@ -63,6 +64,20 @@ class BetweenProcesses(Figure, frozen=True, kw_only=True):
     )
 
 
+class NamedFinding(Figure, frozen=True, kw_only=True):
+    """A finding by its name."""
+
+    id: str  # the same in every run for the same rule and function
+    claim: str  # what is the case, as the run that has it tells it
+
+
+class FindingChanges(Figure, frozen=True, kw_only=True):
+    """Findings at lines of code that one of two runs has alone, by their ids."""
+
+    gone: tuple[NamedFinding, ...]  # that the later run has no more
+    new: tuple[NamedFinding, ...]  # that the first run had not
+
+
 class RunComparison(Figure, frozen=True, kw_only=True):
     """A later run, or several equal ones, against the base."""
 
@@ -86,6 +101,8 @@ class RunComparison(Figure, frozen=True, kw_only=True):
     images_per_s: NamedChange | None  # None where one of the runs has none
     memory: list[NamedChange]  # bytes: the peak and its categories
     accuracy: list[NamedChange]  # AP, AP50, ...
+    census: tuple[NamedChange, ...] = ()  # waits and launches per step; empty where a run has no census
+    findings: FindingChanges | None = None  # None where a run has no census
     verdict: str  # the change of the step in a sentence, with its evidence
     gates: tuple[GateResult, ...] = ()  # in the order asked for
 
@@ -107,6 +124,7 @@ class RunComparison(Figure, frozen=True, kw_only=True):
             ("device", self.device),
             ("memory", self.memory),
             ("accuracy", self.accuracy),
+            ("census", self.census),
         ):
             found |= {f"{kind}.{row.name}": row for row in rows}
         return found | {f"module.{row.path}": row for row in self.modules}
@@ -234,10 +252,28 @@ def compare_sides(before: Side, after: Side, known: MachineVariation, risk: floa
         images_per_s=next((row for row in beside if speed is not None and row.name == speed.name), None),
         memory=family.correct_rows(memory),
         accuracy=accuracy,
+        census=tuple(
+            row
+            for row in sides.compare_named(None, lambda one: one.census, ("more", "less"))
+            if row.before is not None and row.after is not None
+        ),
+        findings=_compare_findings(base.summary, other.summary),
         verdict=_write_verdict(step, modules, base.series.clock)
         if step.before is not None or step.after is not None
         else _write_without_steps([*accuracy, *device, *beside]),
     )
+
+
+def _compare_findings(before: RunSummary, after: RunSummary) -> FindingChanges | None:
+    """Those at lines, which a census counts; advice on the whole run comes and goes with the figures."""
+    if before.census is None or after.census is None:
+        return None
+    one, two = ({row.id: row.claim for row in side.findings if row.where} for side in (before, after))
+    gone, new = (
+        tuple(NamedFinding(id=key, claim=claim) for key, claim in side.items() if key not in others)
+        for side, others in ((one, two), (two, one))
+    )
+    return FindingChanges(gone=gone, new=new)
 
 
 def _share_clock(before: Side, after: Side) -> tuple[Side, Side, list[str]]:

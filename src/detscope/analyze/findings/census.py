@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import polars as pl
 
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.beside import CodePlace
 
 WAITS = ("read", "size", "copy")  # kinds in which the host waits for the device
+MOST_PLACES = 50  # that views and JSON list
 _KEY = ("phase", "kind", "what", "file", "line", "function", "own_file", "own_line", "own_function")
 
 
@@ -53,7 +55,17 @@ class CensusFigures(Figure, frozen=True, kw_only=True):
     counts: tuple[CensusCount, ...]  # by kind
     waits: float  # of the host for the device, per step
     places: tuple[CensusPlace, ...]  # waits first, then by count
+    left_out: int = 0  # places that JSON does not list; the table `census` has all
     on_device: bool  # whether a device ran it; else it is told from the operators where it would wait
+
+    def find_count(self, kind: str) -> float:
+        """How often something of a kind happens in a step; 0 where it never did."""
+        return next((one.count for one in self.counts if one.kind == kind), 0.0)
+
+    def for_json(self) -> CensusFigures:
+        """The same with as many places as one may want to read."""
+        most = self.places[:MOST_PLACES]
+        return msgspec.structs.replace(self, places=most, left_out=len(self.places) - len(most))
 
 
 def census_figures(table: pl.DataFrame, on_device: bool) -> CensusFigures | None:

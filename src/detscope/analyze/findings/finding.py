@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -19,6 +20,7 @@ WAIT_MS = 0.03
 LAUNCH_MS = 0.005
 # A copy from pageable memory: bytes pass a buffer of the driver's.
 COPY_BYTES_PER_MS = 6e6
+_COMPREHENSION = re.compile(r"(\.<locals>)?\.?<(listcomp|dictcomp|setcomp|genexpr)>")
 ASSUMES = (
     f"{WAIT_MS * 1e3:g} µs for a wait with the queue run empty, {LAUNCH_MS * 1e3:g} µs for a launch,"
     f" {COPY_BYTES_PER_MS / 1e6:g} GB/s from pageable memory; no device was measured"
@@ -26,20 +28,20 @@ ASSUMES = (
 
 
 class DeviceCost(Figure, frozen=True, kw_only=True):
-    """What it would cost on a device: an estimate."""
+    """What it would cost on a device: an estimate by what `ASSUMES` says."""
 
     waits: float  # of the host for the device, per step
     launches: float  # of operators, per step
     bytes: float  # copied between host and device, per step
     ms: float  # per step, if nothing hides it
-    assumes: str  # what that rests on
+    assumes: str | None = None  # beside what all of these estimates rest on
 
 
 class FindingEvidence(Figure, frozen=True, kw_only=True):
     """Where the claim can be looked up."""
 
     table: str  # of the run
-    rows: int  # of it that speak of this
+    rows: int | None  # of it that speak of this; None where the claim rests on figures of the whole run
     steps: tuple[int, ...]  # in which it was seen
     text: str  # in words
 
@@ -50,25 +52,37 @@ class Finding(Figure, frozen=True, kw_only=True):
     id: str  # the same in every run for the same rule and function
     rule: str  # that found it
     claim: str  # what is the case
-    where: tuple[CodePlace, ...] = ()  # innermost lines outside of torch, most costly first; none: the run
+    where: tuple[CodePlace, ...] = ()  # innermost lines outside of torch, most counted first; none: the run
+    more_places: int = 0  # lines that are not listed in `where`
     called_from: CodePlace | None = None  # the script's own line that leads there
     code: str | None = None  # text of the first line
     evidence: FindingEvidence
-    cost_ms: float | None = None  # per step, measured here; None where it cannot be told
+    cost_ms: float | None = None  # per step here; of advice without a line what it could save at most
     cost_low_ms: float | None = None  # lowest of the steps
     cost_high_ms: float | None = None  # highest of the steps
     clock: Clock = "host"  # whose time the cost is told in
     on_device: DeviceCost | None = None  # estimate
+    saves_bytes: int | None = None  # of the peak, where it is about memory
     confidence: Confidence | None = None  # how sure; None: see cannot_tell
     cannot_tell: str | None = None  # why it is not known whether or how much
     change: str  # what to do
     diff: str | None = None  # the same as a unified diff, where it can be written down
     verify: str = ""  # a command that tries it
 
+    @property
+    def device_ms(self) -> float:
+        """What it would cost on a device, for an order; nothing where that is not known."""
+        return self.on_device.ms if self.on_device is not None else 0.0
+
+
+def name_function(place: CodePlace) -> str:
+    """The function that one sees in the code: a comprehension is its function's, as Python 3.12 has it."""
+    return _COMPREHENSION.sub("", place.function)
+
 
 def make_id(rule: str, where: Iterable[CodePlace]) -> str:
     """The same for the same rule and functions, also when lines move."""
-    places = sorted({(place.file, place.function) for place in where})
+    places = sorted({(place.file, name_function(place)) for place in where})
     digest = hashlib.sha256(repr((rule, places)).encode()).hexdigest()
     return f"{rule}-{digest[:8]}"
 
@@ -76,4 +90,4 @@ def make_id(rule: str, where: Iterable[CodePlace]) -> str:
 def estimate_device(waits: float, launches: float, size: float) -> DeviceCost:
     """What waits, launches and copies would cost."""
     ms = waits * WAIT_MS + launches * LAUNCH_MS + size / COPY_BYTES_PER_MS
-    return DeviceCost(waits=waits, launches=launches, bytes=size, ms=ms, assumes=ASSUMES)
+    return DeviceCost(waits=waits, launches=launches, bytes=size, ms=ms)

@@ -30,6 +30,7 @@ class TransformFigures(Figure, frozen=True, kw_only=True):
     calls_per_image: float | None = None  # None: seen by a timer
     applied_per_image: float | None = None  # calls after which the image was another; None: not to be seen
     looks: int | None = None  # of the timer, that the figure rests on
+    position: int | None = None  # among what is done to an image, in the order of its pipeline
 
 
 class _Sum:
@@ -37,7 +38,7 @@ class _Sum:
 
     def __init__(self) -> None:
         self.own_ns = 0.0
-        self.total_ns = self.calls = self.applied = 0
+        self.total_ns = self.calls = self.applied = self.position = 0
         self.origin: str | None = None
 
 
@@ -50,11 +51,14 @@ class _Place:
         self.images, self.spent_ns = total(batches["images"]), total(batches["own_ns"])
         self.sums: dict[tuple[str, str, str | None], _Sum] = defaultdict(_Sum)
         self.looks: dict[str | None, Counter[tuple[str, str]]] = defaultdict(Counter)
+        before: Counter[tuple[int, int]] = Counter()  # a batch's parts are written in their order
         for row in rows.filter(pl.col("kind") != "batch").iter_rows(named=True):
             if row["kind"] == "sampled":
                 self.looks[row["inside"]][row["name"], row["origin"]] += row["looks"]
                 continue
             sums = self.sums[row["name"], row["kind"], row["inside"]]
+            before[row["step"], row["worker"]] += 1
+            sums.position = max(sums.position, before[row["step"], row["worker"]])
             sums.own_ns += row["own_ns"]
             sums.total_ns += row["total_ns"]
             sums.calls += row["calls"]
@@ -88,6 +92,7 @@ class _Place:
                 own_ns,
                 origin=sums.origin,
                 inside=inside,
+                position=sums.position,
                 total_ms_per_image=sums.total_ns / 1e6 / self.images,
                 calls_per_image=sums.calls / self.images,
                 applied_per_image=sums.applied / self.images if sums.applied else None,

@@ -13,6 +13,8 @@ WAITS = (READ, SIZE, COPY)  # kinds in which the host waits for the device
 WAITING = {
     "aten::_local_scalar_dense": READ,
     "aten::equal": READ,
+    "aten::allclose": READ,
+    "aten::_linalg_check_errors": READ,
     "aten::is_nonzero": READ,
     "aten::nonzero": SIZE,
     "aten::masked_select": SIZE,
@@ -35,14 +37,25 @@ WITHOUT_KERNEL = frozenset(
     }
 )  # fmt: skip
 # functions inside of which a CPU reads values that a device does not: checks of a range
-CHECKED_ON_A_CPU_ONLY = ("one_hot",)
+CHECKED_ON_A_CPU_ONLY = ("one_hot", "quantile", "nanquantile")
+CHECKS = ("aten::_local_scalar_dense", "aten::aminmax", "aten::min", "aten::max")  # what they do for it
 # methods that copy to the host; on a CPU no operator is called for them
-TO_HOST = {"cpu": COPY, "numpy": COPY, "tolist": COPY, "__array__": COPY, "__repr__": READ}
+TO_HOST = {"cpu": COPY, "numpy": COPY, "tolist": COPY, "__array__": COPY}
+TO_HOST |= {"__repr__": READ, "__format__": READ}  # however many values are printed
 FACTORIES = (
     "tensor", "as_tensor", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "rand", "randn",
-    "randint", "randperm", "scalar_tensor", "from_numpy", "logspace", "normal",
+    "randint", "randperm", "scalar_tensor", "from_numpy", "logspace", "normal", "tril_indices",
+    "triu_indices", "hann_window", "asarray", "frombuffer",
 )  # fmt: skip
-FROM_HOST = ("tensor", "as_tensor")  # factories whose numbers lie on the host, wherever the tensor is to live
+FROM_HOST = ("tensor", "as_tensor", "asarray")  # of numbers on the host, wherever the tensor is to live
+
+
+def makes_wait(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The kind of wait that an operator is on a device, if any."""
+    if name == "aten::repeat_interleave":  # unless it is told how many there will be
+        told = kwargs.get("output_size", args[1] if len(args) > 1 else None)
+        return None if told is not None else SIZE
+    return WAITING.get(name)
 
 
 def is_masked(name: str, args: tuple[Any, ...]) -> bool:

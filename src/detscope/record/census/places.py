@@ -4,15 +4,21 @@ On a CPU every tensor lies in the same memory, and `.cpu()` gives back the same 
 each would be: what the step began with (parameters, batches) is the device's, and so is what is made from it;
 what `.cpu()` and its like give back, what comes from numpy, and what a factory makes without being told a
 device is the host's, and so is what is made from that alone. On a real device the tensors say it themselves.
+The script gets the very objects that it would get without us: where a copy is the tensor itself, the code
+tells which of the two is meant (calls.py).
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 import torch
+
+from detscope.record.census.calls import Loan, look_at_call
 
 
 class TensorPlaces:
@@ -22,6 +28,9 @@ class TensorPlaces:
         self._real_device = real_device
         self._host: dict[int, weakref.ref[torch.Tensor]] = {}
         self._batch: dict[int, weakref.ref[torch.Tensor]] = {}  # that a loader gave
+        self._lent: dict[
+            int, tuple[weakref.ref[torch.Tensor], Loan]
+        ] = {}  # that stand for a copy for a while
 
     @property
     def knows_devices(self) -> bool:
@@ -31,11 +40,14 @@ class TensorPlaces:
     def add_batch(self, tensors: Iterable[torch.Tensor]) -> None:
         """What a loader gave is the device's, but for a copy to it."""
         self._batch = {key: known for key, known in self._batch.items() if known() is not None}
-        self._batch |= {id(tensor): weakref.ref(tensor) for tensor in tensors}
+        for tensor in tensors:
+            self._batch[id(tensor)] = weakref.ref(tensor)
+            self._host.pop(id(tensor), None)
 
     def forget_host(self) -> None:
         """A step has ended: what it left counts as the device's."""
         self._host.clear()
+        self._lent.clear()
 
     def comes_from_host(self, tensor: torch.Tensor, moved: torch.Tensor) -> bool:
         """Whether moving it was a copy to the device."""
@@ -53,7 +65,29 @@ class TensorPlaces:
         if self._real_device:
             return tensor.is_cpu
         known = self._host.get(id(tensor))
-        return known is not None and known() is tensor
+        if known is not None and known() is tensor:
+            return True
+        lent = self._lent.get(id(tensor))
+        if lent is None:
+            return False
+        if lent[0]() is tensor and lent[1].lasts(sys._getframe(1)):
+            return True
+        del self._lent[id(tensor)]
+        return False
+
+    def is_copied_again(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
+        """Whether the call that lent it is made once more: a loop copies the same tensor every time."""
+        lent = self._lent.get(id(tensor))
+        return lent is not None and lent[0]() is tensor and frame is not None and lent[1].is_call(frame)
+
+    def take_copy(self, copy: torch.Tensor, tensor: torch.Tensor, frame: FrameType | None) -> None:
+        """It was copied to the host, by a call in this frame; on a CPU the copy may be the tensor."""
+        look = None if frame is None or copy is not tensor else look_at_call(frame.f_code, frame.f_lasti)
+        if look is None or frame is None or look.kept or self._real_device:
+            self.put_on_host(copy)
+        else:
+            loan = Loan(id(frame), frame.f_code, frame.f_lasti, look.lines)
+            self._lent[id(tensor)] = (weakref.ref(tensor), loan)
 
     def put_on_host(self, tensor: torch.Tensor) -> None:
         """It was made there, or copied to it."""
@@ -61,10 +95,12 @@ class TensorPlaces:
             key, host = id(tensor), self._host
             host[key] = weakref.ref(tensor, lambda _: host.pop(key, None))
 
-    def put_on_device(self, tensor: torch.Tensor) -> None:
-        """It was made there, or copied to it."""
+    def put_on_device(self, tensor: torch.Tensor, is_batch: bool = False) -> None:
+        """It was made there, or copied to it; what a loader gave may still have to be."""
         self._host.pop(id(tensor), None)
-        self._batch.pop(id(tensor), None)
+        self._lent.pop(id(tensor), None)
+        if not is_batch:
+            self._batch.pop(id(tensor), None)
 
     def follow_operator(self, taken: Iterable[torch.Tensor], given: Iterable[torch.Tensor]) -> bool:
         """What an operator makes lies where its inputs do; whether the device has any part in it."""
@@ -86,3 +122,12 @@ def tensors_of(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, dict):
         for one in value.values():
             yield from tensors_of(one)
+
+
+def find_counters(optimizers: Iterable[Any]) -> Iterable[torch.Tensor]:
+    """Numbers of steps that optimizers keep: on the host, unless a step is to be captured or is fused."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if not (group.get("capturable") or group.get("fused")):
+                known = (optimizer.state.get(one) for one in group["params"])
+                yield from tensors_of([state.get("step") for state in known if state])

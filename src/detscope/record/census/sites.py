@@ -17,6 +17,8 @@ class Site(NamedTuple):
     file: str  # of the innermost line, as it can be opened
 
 
+# frames of their own up to Python 3.11: they belong to the function that they are written in
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 NOWHERE = Site(CodeLine("", "", 0), None, "")
 
 
@@ -28,7 +30,7 @@ class SiteFinder:
         self._calls: list[tuple[FrameType, Counter[object]]] = []
         self.most: Counter[object] = Counter()  # of one key within one call of its function
 
-    def find_site(self, frame: FrameType) -> tuple[Site, FrameType | None]:
+    def find_site(self, frame: FrameType | None) -> tuple[Site, FrameType | None]:
         """Where this is, and the function that it is in."""
         found = find_frames(frame)
         if found is None:
@@ -36,6 +38,9 @@ class SiteFinder:
         own, inside = found
         innermost = inside or own
         line = self._locate(innermost)
+        while innermost.f_code.co_name in _COMPREHENSIONS and _is_called_beside(innermost):
+            innermost = innermost.f_back  # type: ignore[assignment]  # it is there
+            line = line._replace(function=innermost.f_code.co_qualname)
         outer = None if inside is None else self._locate(own)
         return Site(line, outer, innermost.f_code.co_filename), innermost
 
@@ -59,11 +64,18 @@ class SiteFinder:
 
     def end_calls(self, still: FrameType | None = None) -> None:
         """Let functions go that have returned: their frames would keep what they hold alive."""
-        kept = []
+        kept, running = [], set()
+        while still is not None:
+            running.add(id(still))
+            still = still.f_back
         for held, counted in self._calls:
-            if still is not None and (held is still or held.f_back is not None):
+            if id(held) in running:
                 kept.append((held, counted))
                 continue
             for key, count in counted.items():
                 self.most[key] = max(self.most[key], count)
         self._calls = kept
+
+
+def _is_called_beside(frame: FrameType) -> bool:
+    return frame.f_back is not None and frame.f_back.f_code.co_filename == frame.f_code.co_filename

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 CHECK, LOOP, COMPREHENSION = "check", "loop", "comprehension"
 _LONGEST = 160  # characters of a line that are kept
@@ -17,7 +17,7 @@ class SourceLine(NamedTuple):
     """A line of a file."""
 
     text: str  # "" where there is no source
-    around: str  # check (assert, or an if that raises), comprehension, loop, or ""
+    around: str  # check (an assertion, or an if that raises), comprehension, loop, or ""
 
 
 def read_line(file: str, line: int) -> SourceLine:
@@ -26,22 +26,32 @@ def read_line(file: str, line: int) -> SourceLine:
     return SourceLine(text[:_LONGEST], _statements_of(file).get(line, "") if text else "")
 
 
+@lru_cache(maxsize=64)
+def parse_file(file: str) -> ast.Module | None:
+    """A file of Python taken apart, as far as it can be."""
+    source = "".join(linecache.getlines(file))
+    if not source or len(source) > _LARGEST:
+        return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
 @lru_cache(maxsize=256)
 def _statements_of(file: str) -> dict[int, str]:
-    source = "".join(linecache.getlines(file))
-    if len(source) > _LARGEST:
-        return {}
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parse_file(file)
+    if tree is None:
         return {}
     found: dict[int, str] = {}
     for node in ast.walk(tree):  # outer nodes first: what is inside of them overwrites
         lines: range | None = None
         kind = ""
-        if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node.body)):
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and any(map(_refuses, node.body))):
             test = node.test
             lines, kind = range(node.lineno, (test.end_lineno or test.lineno) + 1), CHECK
+        elif _asserts(node):
+            lines, kind = range(node.lineno, (node.end_lineno or node.lineno) + 1), CHECK
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor)):
             lines, kind = range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1), LOOP
         elif isinstance(node, _COMPREHENSIONS):
@@ -49,9 +59,19 @@ def _statements_of(file: str) -> dict[int, str]:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for line in lines or ():
-            found[line] = kind
+            if not (kind == COMPREHENSION and found.get(line) == CHECK):  # a check of many is a check
+                found[line] = kind
     return found
 
 
-def _raises(body: list[ast.stmt]) -> bool:
-    return any(isinstance(one, ast.Raise) for one in body)
+def _refuses(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Raise) or _asserts(statement)
+
+
+def _asserts(statement: ast.AST) -> TypeGuard[ast.Expr]:
+    """Whether it is a call alone of a function such as `torch._assert` or `torch._check_tensor_all`."""
+    if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+        return False
+    called = statement.value.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name.lstrip("_").startswith(("assert", "check"))

@@ -8,38 +8,27 @@ and never reaches the script.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns
+from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detscope.parts import parts_of
+from detscope.record.census.functions import FunctionListener
+from detscope.record.census.launches import OperatorListener
 from detscope.record.census.modes import push_modes, remove_modes
-from detscope.record.census.operators import (
-    CHECKED_ON_A_CPU_ONLY,
-    FACTORIES,
-    FEED,
-    FROM_HOST,
-    INDEX,
-    INDEXING,
-    LAUNCH,
-    READ,
-    SIZE,
-    TO_HOST,
-    WAITING,
-    WITHOUT_KERNEL,
-    is_masked,
-)
-from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener
+from detscope.record.census.pattern import CensusPattern, Listener
 from detscope.record.census.places import TensorPlaces, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
+from detscope.record.code_lines import PACKAGES
 
-_LITERAL_HOST = ("'cpu'", '"cpu"')
+_READERS = ("detscope.record.content", "detscope.record.script.losses")  # of ours, that look at tensors
 
 
 class CensusFind(NamedTuple):
@@ -67,9 +56,13 @@ class Census:
     def __init__(self, real_device: bool, phase: Callable[[], str | None] = lambda: None) -> None:
         self._phase = phase
         self._patterns = parts_of("census", CensusPattern)
-        self._modes: tuple[TorchFunctionMode, TorchDispatchMode] | None = None
+        self._modes: tuple[FunctionListener, OperatorListener] | None = None
+        self._where = (0, 0)  # process and thread that are counted
+        self._in_inference = False  # whether the step began in torch's inference mode
+        self._left: list[tuple[FunctionListener, OperatorListener]] = []  # deaf, to be removed when it ends
         self.fault: str | None = None  # of ours: from then on nothing is counted
         self.facts: dict[str, Any] = {}
+        self._files: dict[str, set[str]] = {}  # of the script's own code, by the names that rows have
         self.steps: list[int] = []
         self.places = TensorPlaces(real_device)
         self._clear()
@@ -80,26 +73,42 @@ class Census:
         self.sites = SiteFinder()
         self.listeners: list[Listener] = []
         self.checking = 0  # inside of a function that checks on a CPU only
-        self.counted: str | None = None  # the method that is under way and was counted
+        self.counted: str | None = None  # the method that is under way and is counted itself
+        self.making = False  # a factory is under way that was told a device
 
     @property
     def is_listening(self) -> bool:
         """Whether a step is being counted."""
         return self._modes is not None
 
-    def begin_step(self) -> None:
+    def hears(self, mode: object) -> bool:
+        """Whether a mode is one of the step under way; in a worker that was forked from it none is."""
+        return (
+            self._modes is not None
+            and mode in self._modes
+            and self.fault is None
+            and self._where[0] == os.getpid()
+        )
+
+    def begin_step(self, on_host: Iterable[torch.Tensor] = ()) -> None:
         """Listen from here on, in this thread and in those that autograd hands its work to."""
         self._clear()
+        self._remove_left()
+        for tensor in on_host:
+            self.places.put_on_host(tensor)
         self.listeners = [pattern.listen() for pattern in self._patterns]
-        self._modes = _Functions(self), _Operators(self)
+        self._where = os.getpid(), threading.get_ident()
+        self._in_inference = torch.is_inference_mode_enabled()
+        self._modes = FunctionListener(self), OperatorListener(self)
         push_modes(*self._modes)
 
     def end_step(self, step: int | None) -> list[tuple[Any, ...]]:
         """Listen no more; the rows of this step, none where it is not to be kept (None)."""
         if self._modes is None:
             return []
-        remove_modes(*self._modes)
+        self._left.append(self._modes)
         self._modes = None
+        self._remove_left()
         self.sites.end_calls()
         rows = (
             [] if step is None or self.fault else [self._make_row(step, *one) for one in self.finds.items()]
@@ -112,13 +121,38 @@ class Census:
         self._clear()
         return rows
 
+    def own_files(self) -> dict[str, str]:
+        """Where the script's own files lie below the current folder, by names; those that tell which."""
+        below = Path.cwd()
+        alone = {name: Path(*paths) for name, paths in self._files.items() if len(paths) == 1}
+        return {
+            name: path.relative_to(below).as_posix()
+            for name, path in alone.items()
+            if path.is_relative_to(below)
+        }
+
     def add_batch(self, batch: Any) -> None:
         """Tensors that a loader gave: they count as the device's, and moving them there is a copy."""
+        self._remove_left()
         self.places.add_batch(tensors_of(batch))
+
+    def _remove_left(self) -> None:
+        """Not within an inference mode that was entered meanwhile: at its end torch would look for them."""
+        if self._left and (self._in_inference or not torch.is_inference_mode_enabled()):
+            for modes in self._left:
+                remove_modes(*modes)
+            self._left.clear()
+
+    def add_arguments(self, given: Any) -> None:
+        """A model was given these: they lie where it does, wherever they were made."""
+        for tensor in tensors_of(given) if self.is_listening else ():
+            self.places.put_on_device(tensor, is_batch=True)
 
     def _make_row(self, step: int, find: CensusFind, weights: Weights) -> tuple[Any, ...]:
         site, own = find.site, find.site.own or find.site.line
         source = read_line(site.file, site.line.line)
+        if site.file and PACKAGES not in site.file:
+            self._files.setdefault(site.line.file, set()).add(site.file)
         innermost = (site.line.file, site.line.line, site.line.function)
         outer = (own.file, own.line, own.function)
         counts = (weights.count, self.sites.most.get(find, 1), weights.host_ns, weights.bytes)
@@ -126,12 +160,15 @@ class Census:
 
     # ---- what the modes tell
 
-    def look_around(self) -> tuple[Site, Any, str] | None:
-        """Where in the code this is and in which phase; None while a batch is fetched."""
+    def look_around(self, frame: FrameType | None) -> tuple[Site, Any, str] | None:
+        """Where in the code this is and in which phase; None while a batch is fetched, and for what we do."""
         phase = self._phase() or ""
-        if phase == "data":
+        if phase == "data" or (frame is not None and frame.f_globals.get("__name__") in _READERS):
             return None
-        return *self.sites.find_site(sys._getframe(2)), phase
+        site, function = self.sites.find_site(frame)
+        if function is None and threading.get_ident() != self._where[1]:  # of the engine: who went backward
+            site, function = self.sites.find_site(sys._current_frames().get(self._where[1]))
+        return site, function, phase
 
     def add_find(
         self,
@@ -156,183 +193,3 @@ class Census:
     def fail(self, error: BaseException) -> None:
         """Something of ours went wrong: say so at the end, and let the script run on."""
         self.fault = self.fault or f"{type(error).__name__}: {error}"
-
-
-class _Functions(TorchFunctionMode):
-    """Functions and methods as Python calls them."""
-
-    def __init__(self, census: Census) -> None:
-        super().__init__()
-        self._census = census
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        census, given = self._census, kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in CHECKED_ON_A_CPU_ONLY:
-            if name == "one_hot" and _asks_for_the_largest(args, given):
-                self._tell(READ, name, args)
-            census.checking += 1
-            try:
-                return func(*args, **given)
-            finally:
-                census.checking -= 1
-        if name in TO_HOST and args and isinstance(args[0], torch.Tensor):
-            return self._copy_to_host(name, func, args, given)
-        if (
-            name in ("to", "cuda")
-            and args
-            and isinstance(args[0], torch.Tensor)
-            and _names_device(args[1:], given)
-        ):
-            return self._move(name, func, args, given)
-        output = func(*args, **given)
-        if name in FACTORIES and isinstance(output, torch.Tensor):
-            if given.get("device") is None:
-                census.places.put_on_host(output)
-            elif name in FROM_HOST and not _is_device_tensor(census, args):
-                self._tell(FEED, name, (output,))
-        return output
-
-    def _tell(self, kind: str, what: str, args: tuple[Any, ...], host_ns: int = 0) -> None:
-        census = self._census
-        if census.fault is not None or census.counted:
-            return
-        try:
-            where = census.look_around()
-            if where is not None:
-                size = sum(one.numel() * one.element_size() for one in tensors_of(args))
-                census.add_find(where, kind, what, host_ns, size, _describe(args))
-        except Exception as error:
-            census.fail(error)
-
-    def _copy_to_host(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        census, tensor = self._census, args[0]
-        if census.counted or census.places.is_on_host(tensor):
-            return func(*args, **kwargs)
-        census.counted = name
-        begin = perf_counter_ns()
-        try:
-            output = func(*args, **kwargs)
-        finally:
-            census.counted = None
-        self._tell(TO_HOST[name], name.strip("_"), (tensor,), perf_counter_ns() - begin)
-        if isinstance(output, torch.Tensor):
-            output = _told_apart(output, tensor)
-            census.places.put_on_host(output)
-        return output
-
-    def _move(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        census, tensor = self._census, args[0]
-        if not census.places.knows_devices and _is_written_host(sys._getframe(2)):
-            return self._copy_to_host(name, func, args, kwargs)
-        begin = perf_counter_ns()
-        output = func(*args, **kwargs)
-        if census.places.comes_from_host(tensor, output):
-            self._tell(FEED, name, (tensor,), perf_counter_ns() - begin)
-        elif census.places.goes_to_host(tensor, output):
-            self._tell(TO_HOST["cpu"], name, (tensor,), perf_counter_ns() - begin)
-        if isinstance(output, torch.Tensor) and not census.places.knows_devices:
-            output = _told_apart(output, tensor)
-            census.places.put_on_device(output)
-        return output
-
-
-class _Operators(TorchDispatchMode):
-    """Operators as the dispatcher runs them."""
-
-    def __init__(self, census: Census) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._census = census
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        begin = perf_counter_ns()
-        output = func(*args, **(kwargs or {}))
-        host_ns = perf_counter_ns() - begin
-        if self._census.fault is None:
-            try:
-                self._count(func, args, kwargs or {}, output, host_ns)
-            except Exception as error:
-                self._census.fail(error)
-        return output
-
-    def _count(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, host_ns: int
-    ) -> None:
-        census, places = self._census, self._census.places
-        taken = [*tensors_of(args), *tensors_of(kwargs)]
-        on_device = places.follow_operator(taken, tensors_of(output))
-        if not taken or census.counted or census.checking:
-            return
-        where = census.look_around()
-        if where is None:
-            return
-        name = func._schema.name
-        heard = HeardOperator(
-            name, args, kwargs, output, where[0], on_device, func.is_view, torch.is_grad_enabled(), where[2]
-        )
-        for listen in census.listeners:
-            find = listen(heard)
-            if find is not None:
-                at = (find.site or where[0], *where[1:])
-                census.add_find(at, find.kind, find.what, host_ns, find.bytes, find.detail)
-        if not on_device:
-            return
-        kind = WAITING.get(name)
-        if kind is not None:
-            census.add_find(where, kind, name, host_ns)
-        elif is_masked(name, args):
-            census.add_find(where, SIZE, f"{name} by a mask", host_ns)
-        elif name in INDEXING and any(places.is_on_host(one) for one in tensors_of(args[1])):
-            census.add_find(where, INDEX, name, host_ns)
-        if not func.is_view and name not in WITHOUT_KERNEL:
-            size = sum(one.numel() * one.element_size() for one in tensors_of(output))
-            census.add_find(where, LAUNCH, name, host_ns, size)
-
-
-def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    places = (torch.device, str, int)
-    return isinstance(kwargs.get("device"), places) or any(isinstance(one, places) for one in args[:1])
-
-
-def _is_written_host(frame: Any) -> bool:
-    """Whether the line says `cpu` itself: on a CPU a device that a variable names is the device."""
-    while frame is not None and f"{torch.__path__[0]}/" in frame.f_code.co_filename:
-        frame = frame.f_back
-    text = "" if frame is None else read_line(frame.f_code.co_filename, frame.f_lineno).text
-    return any(one in text for one in _LITERAL_HOST)
-
-
-def _is_device_tensor(census: Census, args: tuple[Any, ...]) -> bool:
-    return any(isinstance(one, torch.Tensor) and not census.places.is_on_host(one) for one in args[:1])
-
-
-def _asks_for_the_largest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
-    return isinstance(classes, int) and classes < 0
-
-
-def _told_apart(output: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """On a CPU a copy to where a tensor is already is that tensor: another view of it can be followed."""
-    if output is not tensor or type(output) is not torch.Tensor:
-        return output
-    with _disable_current_modes():
-        return output.view_as(output)
-
-
-def _describe(args: Iterable[Any]) -> str:
-    tensor = next(iter(tensors_of(args)), None)
-    if tensor is None:
-        return ""
-    shape = "x".join(map(str, tensor.shape)) or "1"
-    return f"dtype={str(tensor.dtype).removeprefix('torch.')} shape={shape} pinned={_is_pinned(tensor)}"
-
-
-def _is_pinned(tensor: torch.Tensor) -> bool:
-    try:
-        return bool(tensor.is_pinned()) if torch.cuda.is_available() else False
-    except (RuntimeError, NotImplementedError):
-        return False

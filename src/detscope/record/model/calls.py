@@ -262,7 +262,7 @@ class CallListener:
         self.outside = outside  # who handles such calls instead of the recorder
         self.replaces = replaces  # what did so before the model was known
 
-    def begin_call(self, module: nn.Module) -> Callable[[], object] | None:  # noqa: ARG002
+    def begin_call(self, module: nn.Module, given: Any) -> Callable[[], object] | None:  # noqa: ARG002
         """Such a call begins; what is given back is called when it ends."""
         return None
 
@@ -366,7 +366,7 @@ class ModuleCalls:
             return self._plain(module, *args, **kwargs)
         calls = self._calls
         calls.owner, calls.inside = get_ident(), 1
-        end = self._listener.begin_call(module)
+        end = self._listener.begin_call(module, (args, kwargs))
         try:
             return self._call_inside(module, *args, **kwargs)
         finally:

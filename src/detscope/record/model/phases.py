@@ -45,6 +45,7 @@ class PhaseProbes(CallListener):
         self._patches = Patches()
         self._handles: list[Any] = []
         self._on = False
+        self.hear_arguments: Callable[[Any], object] = lambda _given: None  # of the root
 
     def attach(self) -> None:
         """Begin to watch; what is put on torch stays there until the end."""
@@ -93,10 +94,11 @@ class PhaseProbes(CallListener):
         self._handles.clear()
         self._patches.undo()
 
-    def begin_call(self, module: nn.Module) -> Callable[[], object] | None:
+    def begin_call(self, module: nn.Module, given: Any) -> Callable[[], object] | None:
         """A module is called by no other that is recorded: the root's call is the forward phase."""
         if not self._on or module is not self._root():
             return None
+        self.hear_arguments(given)
         self._buffer.enter_node(self._forward)
         return self._end_forward
 

@@ -23,7 +23,7 @@ from detscope.record.script.losses import LOSS, LateLosses, StepLosses
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import NO_PARTS, ModelParts
 from detscope.record.step_recorder import StepRecorder
-from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventStretch
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventStretch, decode_events
 from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_transform_rows
 from detscope.record.steps.schedule import CENSUS, MEMORY, OPERATORS, WARMUP
@@ -88,7 +88,8 @@ class ScriptRecorder(StepRecorder):
         self._relabelled = (0, EVALUATION)  # steps below this number came before what the run is about
         self._late = LateLosses(self.accelerator)
         self._not_finite: list[str] = []  # losses that were not when it happened first
-        self.evaluating = False
+        self.evaluating = self._evaluates_in_steps = False
+        self._rested_in: int | None = None  # the step in which the model was last called without gradients
         self.trained = False
 
     def make_phases(self, model: nn.Module) -> CallListener:  # noqa: ARG002
@@ -108,6 +109,8 @@ class ScriptRecorder(StepRecorder):
         start_ns = perf_counter_ns()
         marks = (None, None) if self.evaluating else (self.mark_device(), None)
         self.begin_step(mode, start_ns, start_ns, start_ns - self._pause_ns, marks)
+        if self.evaluating and self._evaluates_in_steps and self.schedule.mode_of(self.index) == CENSUS:
+            self.begin_census()  # likely a training step: the one before it ended with an evaluation
         self.buffer.mark_processor(STEP_BEGINS)
         self.buffer.mark_processor(BATCH_ARRIVED)  # batches are phases like all others here
 
@@ -164,6 +167,7 @@ class ScriptRecorder(StepRecorder):
 
     def end_evaluation(self, done: FinishedStep) -> None:
         """An evaluation step beside the training has ended."""
+        self.end_census(None)
         step, self.step = self.step, None
         heard = self.buffer.take_events()
         self.counts = {}
@@ -181,6 +185,7 @@ class ScriptRecorder(StepRecorder):
 
     def drop_step(self) -> None:
         """What happened since the last border was no step."""
+        self.end_census(None)
         self.step = None
         self.forget_events(self.buffer.take_events())
         self.counts = {}
@@ -200,9 +205,12 @@ class ScriptRecorder(StepRecorder):
     # ---- evaluation and training
 
     def rest_for_evaluation(self) -> None:
-        """Evaluation beside a training is timed by phases only."""
-        self.evaluating = True
-        self.end_census(None)
+        """Evaluation beside a training is timed by phases only; inside of a step it is counted with it."""
+        self.evaluating, self._rested_in = True, self.next_step
+        if self._went_backward():
+            self._evaluates_in_steps = True
+        if not self._evaluates_in_steps:
+            self.end_census(None)
         if self.window.is_open:
             self._take_operators()
         if self.memory:
@@ -215,8 +223,15 @@ class ScriptRecorder(StepRecorder):
         """A model is called with gradients again: the step under way is a training step after all."""
         self.evaluating = False
         if self.step is not None:
+            self._evaluates_in_steps |= self._rested_in == self.step.index
             mode = self.prepare_step()
-            self.step.mode = WARMUP if mode == CENSUS else mode  # a part of it was not counted
+            counted = self.census is not None and self.census.is_listening
+            self.step.mode = WARMUP if mode == CENSUS and not counted else mode  # a part of it was missed
+
+    def _went_backward(self) -> bool:
+        """Whether the step under way has trained already."""
+        backward = self.nodes.phase_node("backward").number
+        return self.step is not None and any(one == backward for one, *_ in decode_events(self.buffer.items))
 
     def postpone_deep_looks(self) -> None:
         """While it is open whether the script will train, operators and memory wait for that."""
@@ -242,6 +257,11 @@ class ScriptRecorder(StepRecorder):
         """No operators and no memory, not when the script begins to train either."""
         super().skip_deep_looks(why)
         self._full_schedule = self.schedule
+
+    def skip_census(self) -> None:
+        """No counting, not when the script begins to train either."""
+        super().skip_census()
+        self._full_schedule = replace(self._full_schedule, census_steps=0)
 
     def begin_training(self, model: nn.Module, parts: ModelParts, name: str) -> None:
         """The first optimizer step: the run is about training, what came before was evaluation."""

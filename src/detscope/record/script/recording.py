@@ -18,6 +18,7 @@ from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
 from detscope.record.model.calls import CallListener
 from detscope.record.model.named_parts import LOSS, NamedParts
+from detscope.record.operators.compiled import count_compiled_frames, has_compiled_parts
 from detscope.record.optimizer_facts import describe_optimizer
 from detscope.record.script.closing import (
     COMPILED,
@@ -42,8 +43,6 @@ from detscope.record.script.roots import (
     ModelParts,
     RootModel,
     RootModels,
-    count_compiled_frames,
-    has_compiled_parts,
 )
 from detscope.record.steps.events import EventBuffer, EventStretch
 from detscope.record.steps.schedule import RECORDED
@@ -237,6 +236,11 @@ class ScriptRecording:
         if self._recorder and loader in self._training_loaders:
             self._recorder.evaluating = False
 
+    def watch_arguments(self, given: Any) -> None:
+        """A model that is known is called with these."""
+        if self._recorder:
+            self._recorder.watch_arguments(given)
+
     def watch_inputs(self, batch: Any, timing: BatchTiming | None) -> None:
         """The loop has a batch."""
         if self._recorder:
@@ -403,6 +407,7 @@ class ScriptRecording:
             recorder.note(text)
         if compiled:
             recorder.record_phases_only(COMPILED)
+            recorder.skip_census()
         for text in note_wrappers(outermost, self.model.wrappers if self.model else ()):
             recorder.note(text)
         self._sampler.start()

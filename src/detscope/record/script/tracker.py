@@ -155,6 +155,7 @@ class ScriptTracker(CallState):
         self._called.add(root)
         if root.has_parameters:
             self.batches.add_arguments(args, kwargs)
+            self.look_safely(lambda: self.recording.watch_arguments((args, kwargs)))
         output = self._call_forward(recorded, root, module, args, kwargs, trains)
         if gradients:
             self.look_safely(

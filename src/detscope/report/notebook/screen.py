@@ -11,7 +11,7 @@ from detscope.analyze.summary import RunSummary
 from detscope.parts import parts_of
 from detscope.report.colours import GREY, PHASE_COLOURS
 from detscope.report.figures import percent, plain, with_unit
-from detscope.report.model import Cards, Finding, Findings, Section
+from detscope.report.model import Cards, Findings, Section, Suggestion
 from detscope.report.sections import SectionPart
 from detscope.runs.reader import Run
 
@@ -80,7 +80,7 @@ def _draw_step(summary: RunSummary) -> Iterator[str]:
     yield "</div>"
 
 
-def _tell_finding(finding: Finding) -> str:
+def _tell_finding(finding: Suggestion) -> str:
     gain = f", {finding.gain}" if finding.gain else ""
     command = f"<br><code>{_text(finding.command)}</code>" if finding.command else ""
     said = f"<b>{_text(finding.title)}</b>{_text(gain)}: {_text(finding.evidence)}{command}"

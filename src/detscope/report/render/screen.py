@@ -84,7 +84,7 @@ class _ScreenWriter:
 
     def make_pieces(self, screen: FirstScreen) -> list[_Piece]:
         """Everything in its order; what gives up first has the highest number."""
-        say, width = self._say, self._width
+        say, width, advice = self._say, self._width, screen.advice
         verdict = [Text(line, style="bold") for line in wrap_text(plain(screen.verdict), width)]
         pieces = [
             _Piece([Text(shorten_middle(plain(screen.ran), width), style="bold")], 1, 0),
@@ -103,8 +103,9 @@ class _ScreenWriter:
             _Piece(self._bar_lines(screen.bar), 2, 5),
             *(_Piece(self._costly_lines(parts), 1, 4) for parts in screen.costly),
             _Piece(self._advice_lines(screen), 1, 6, goes_on=True),
-            _Piece(say("", screen.advice_how), 1, 6, goes_on=True),
-            _Piece(self._command_lines("", screen.advice.command if screen.advice else ""), 0, 3, whole=True),
+            _Piece(say("", advice.place if advice else ""), 1, 5, goes_on=True),
+            _Piece(say("", advice.how if advice else ""), 1, 6, goes_on=True),
+            _Piece(self._command_lines("", advice.command if advice else ""), 0, 3, whole=True),
             _Piece(say("trust", screen.trust, STYLES[screen.trust_tone]), 1, 6, goes_on=True),
             _Piece(self._note_lines(screen.notes), 0, 8, goes_on=True),
             _blank(),

@@ -10,9 +10,10 @@ from detscope.analyze.device.utilisation import Utilisation
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
+from detscope.report.blocks.suggestions import OrderedSuggestion, list_suggestions
 from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
-from detscope.report.model import Block, Card, Cards, Fact, Facts, Finding, Findings, Section, Tone
+from detscope.report.model import Block, Card, Cards, Fact, Facts, Findings, Section, Suggestion, Tone
 from detscope.report.sections import SectionPart
 
 MOST_FINDINGS = 5
@@ -24,28 +25,23 @@ def section(data: ReportData) -> Section:
     """The verdict and its evidence."""
     said = data.summary.verdict or CANNOT_TELL
     blocks: list[Block] = [Facts(list(_run_facts(data)), full=False), Cards(list(_cards(data)))]
-    findings = [
-        Finding(
-            row.title,
-            f"{row.evidence} {_tell_change(row.how)}." if row.how and row.command else row.evidence,
-            _gain_words(row.gain_share, bool(data.summary.step_ms.p50)),
-            row.command or row.how,
-        )
-        for row in [row for row in data.summary.advice if row.about == "time"][:MOST_FINDINGS]
-    ]  # what lowers the peak stands with the memory
-    if findings:
-        blocks.append(Findings(findings))
+    rows = [row for row in list_suggestions(data.summary) if row.about == "time"]
+    if rows:  # what lowers the peak stands with the memory
+        blocks.append(Findings([_make_suggestion(row) for row in rows[:MOST_FINDINGS]]))
     return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
+
+
+def _make_suggestion(row: OrderedSuggestion) -> Suggestion:
+    change = f"{_tell_change(row.how)}." if row.how and (row.command or row.place) else ""
+    if row.place:
+        change = f"{row.how[:1].upper()}{row.how[1:]}"
+    told = " · ".join(part for part in (row.place, " ".join((row.evidence, change)).strip()) if part)
+    return Suggestion(row.title, told, row.gain, row.command or ("" if row.place else row.how))
 
 
 def _tell_change(how: str) -> str:
     """`In the code: ...`, unless it says itself where."""
     return how[:1].upper() + how[1:] if how.startswith("in the ") else f"In the code: {how}"
-
-
-def _gain_words(share: float | None, of_step: bool) -> str:
-    whole = "the step" if of_step else "the device's time"
-    return f"saves up to {share * 100:.0f} % of {whole}" if share is not None else ""
 
 
 def _run_facts(data: ReportData) -> Iterator[Fact]:

@@ -71,6 +71,7 @@ def _run_section(number: int, base: str, one: RunComparison, briefly: bool) -> S
         ("device", "Device", one.device, "", _BRIEF_PARTS),
         ("memory", "Memory", one.memory, "bytes", _BRIEF_PARTS),
         ("accuracy", "Accuracy", one.accuracy, "", _BRIEF_PARTS),
+        ("census", "Waits for the device and launches, per step", one.census, "", _BRIEF_PARTS),
     ]
     for name, title, rows, unit, brief in parts:
         if name == "phases":  # the picture of all stands beneath the headline
@@ -101,6 +102,8 @@ def _list_facts(base: str, one: RunComparison) -> list[Fact]:
     facts += [Fact("between", text) for text in tell_between(one)]
     if one.clock == "device":
         facts.append(Fact("clock", "phases, stages and modules are the device's, the step is wall time"))
+    facts += [Fact("gone", text, "good") for text in tell_findings(one)[0]]
+    facts += [Fact("new", text, "warn") for text in tell_findings(one)[1]]
     return facts + [_gate_fact(gate) for gate in one.gates]
 
 
@@ -134,6 +137,14 @@ def tell_between(one: RunComparison) -> list[str]:
     who = "after" if between.waiting > 0 else "before"
     waited = f"{who} computed for less of its time: waiting for cores that others took may explain"
     return [told, f"{waited} {math.expm1(abs(between.waiting)):+.0%}", hidden]
+
+
+def tell_findings(one: RunComparison) -> tuple[list[str], list[str]]:
+    """Findings that went, and that came: `tensor_check-1a2b3c4d: ...`."""
+    if one.findings is None:
+        return [], []
+    gone, new = ([f"{row.id}: {row.claim}" for row in side] for side in (one.findings.gone, one.findings.new))
+    return gone, new
 
 
 def _gate_fact(gate: GateResult) -> Fact:

@@ -10,10 +10,16 @@ from detscope.analyze.compare.runs import ComparisonResult
 from detscope.analyze.compare.sides import RunComparison
 from detscope.report.figures import signed_percent
 from detscope.report.render.markdown import name_cell, sentence
-from detscope.report.verbs.comparison import figure_text, interval_text, tell_between, tell_stability
+from detscope.report.verbs.comparison import (
+    figure_text,
+    interval_text,
+    tell_between,
+    tell_findings,
+    tell_stability,
+)
 
 MOST_LINES = 40
-_DIFFERENCES, _ROWS = 4, 8
+_DIFFERENCES, _ROWS, _FINDINGS = 4, 8, 4
 Row = NamedChange | ModuleChange
 
 
@@ -33,12 +39,15 @@ def _tell_one(result: ComparisonResult, one: RunComparison) -> list[str]:
     lines += _tell_differences(one)
     lines += [f"- {sentence(text)}" for text, unstable in tell_stability(one) if unstable]
     lines += [f"- {sentence(text)}" for text in [*one.notes, *tell_between(one)][:4]]
+    for word, texts in zip(("gone", "new"), tell_findings(one), strict=True):
+        lines += [f"- {word}: {sentence(text)}" for text in texts[:_FINDINGS]]
     peak = [row for row in one.memory if row.name in ("peak", "process")]
     headline: list[tuple[str, Row, str]] = [
         (row.name, row, "") for row in (one.step, one.step_p95, one.images_per_s) if row is not None
     ]
     headline += [(f"memory.{row.name}", row, "bytes") for row in peak]
     headline += [(row.name, row, "") for row in one.accuracy[:2]]
+    headline += [(f"{row.name} per step", row, "") for row in one.census if row.name in ("waits", "launches")]
     lines += ["", *_table_head(), *(_table_row(*row) for row in headline)]
     changed = _list_changed(one)
     if changed:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
+from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.finding import Finding
 
 LEAST_SHARE = 0.05
 EVERY = 10
+LEAST_TENSORS = 30  # that one function updates in a step
 # what torch._foreach_lerp_ took on one core, where this was measured (200 tensors, torch 2.15)
 _TENSOR_MS, _NUMBER_MS = 0.4e-3, 0.3e-6
 
@@ -40,4 +45,33 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("average_of_weights", 98, time=advise)
+def find_lines(case: LineCase) -> Iterable[Finding]:
+    """Functions that multiply and add, or interpolate, tensor by tensor, outside of autograd."""
+    rows = case.places("average")
+    copies = sum(row.count for row in rows if row.what == "aten::copy_")
+    for found in case.by_function(rows):
+        counts = {row.what.removeprefix("aten::"): 0.0 for row in found}
+        for row in found:
+            counts[row.what.removeprefix("aten::")] += row.count
+        added = max(counts.get("add_", 0.0), counts.get("sub_", 0.0))
+        in_place = max(counts.get("lerp_", 0.0), min(counts.get("mul_", 0.0), added))
+        # a function that gives back the new value has it copied by who called it
+        given = max(counts.get("lerp", 0.0), min(counts.get("mul", 0.0), counts.get("add", 0.0)))
+        tensors = max(in_place, min(given, copies))
+        if tensors < LEAST_TENSORS:
+            continue
+        launches = sum(counts.values())
+        yield case.make_finding(
+            PART.name,
+            found,
+            f"{found[0].where.function} updates {tensors:.0f} tensors one by one in every step, as an"
+            f" average of weights does: {launches:.0f} launches.",
+            "All at once: torch._foreach_lerp_(averages, weights, 1 - decay) over lists that are made once,"
+            " or AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)) of torch.optim.swa_utils.",
+            confidence="certain" if max(row.in_call for row in found) >= LEAST_TENSORS else "likely",
+            text=", ".join(f"{count:.0f} {name}" for name, count in counts.items()),
+            launches=launches,
+        )
+
+
+PART = AdviceRule("average_of_weights", 98, time=advise, lines=find_lines)

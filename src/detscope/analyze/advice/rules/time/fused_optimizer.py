@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
+from detscope.analyze.advice.rules.lines._optimizer import (
+    FUSED_LAUNCHES,
+    count_device_launches,
+    find_step_lines,
+    tell_ways,
+)
+from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.finding import Finding
 
 LEAST_SHARE = 0.05
 SPEEDUP = 2.0
+LEAST_LAUNCHES = 50  # that it would save on a device
 _FUSED = ("Adagrad", "Adam", "AdamW", "SGD")  # that torch has in one kernel
 _WAYS = {"loop": "tensor after tensor", "foreach": "operation after operation"}
 
@@ -34,4 +45,29 @@ def advise(case: Case) -> Advice | None:
     )
 
 
-PART = AdviceRule("fused_optimizer", 100, time=advise)
+def find_lines(case: LineCase) -> Iterable[Finding]:
+    """Where an optimizer steps that could do it in one kernel."""
+    rows = [row for row in case.summary.optimizers if row.name in _FUSED and row.way in _WAYS and row.groups]
+    found = find_step_lines(case)
+    row = max(rows, key=lambda one: one.tensors or 0, default=None)
+    if row is None or not found:
+        return
+    now, then = count_device_launches(row, row.groups or 1), FUSED_LAUNCHES * (row.groups or 1)
+    if now - then < LEAST_LAUNCHES:
+        return
+    counted = sum(place.count for place in found)
+    asked = row.way_given and row.way == "loop"
+    yield case.make_finding(
+        PART.name,
+        found,
+        f"{row.name} updates {row.tensors} tensors {_WAYS[row.way or '']}: {counted:.0f} launches per step"
+        f" here; {tell_ways(row)} about {now:.0f}, fused about {then:.0f}.",
+        "fused=True where the optimizer is made" + (", in the place of foreach=False." if asked else "."),
+        confidence="certain" if asked else "possible",
+        text="the cost is that of the whole update, of which a fused one saves a part",
+        waits=0,
+        launches=now - then,
+    )
+
+
+PART = AdviceRule("fused_optimizer", 100, time=advise, lines=find_lines)

@@ -1,0 +1,74 @@
+"""Host reads told apart, so that each is spoken of by one rule alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.census import CensusPlace
+
+SEVERAL = 3  # values of one function from which on reading them one by one is spoken of
+_VALUES = re.compile(r"\.item\(|\b(float|int|print)\(|\.format\(|['\"] ?% |\bf['\"]")
+_CONDITION = re.compile(r"(if|elif|while)\b")
+_MATCHER = re.compile(r"match|hungarian|assign", re.IGNORECASE)
+
+
+@dataclass
+class SortedReads:
+    """Places at which the host waits for a value or a copy of the device's, by what they are for."""
+
+    checks: list[CensusPlace] = field(default_factory=list)  # that raise if something is wrong
+    matchers: list[CensusPlace] = field(default_factory=list)  # costs on their way to an assignment
+    values: list[CensusPlace] = field(default_factory=list)  # several numbers, one by one
+    others: list[CensusPlace] = field(default_factory=list)
+
+
+def sort_reads(case: LineCase) -> SortedReads:
+    """All reads and copies but those of backward, whose lines are autograd's own."""
+    found = SortedReads()
+    for rows in case.by_function(case.places("read", "copy", accept=is_written)):
+        left: list[CensusPlace] = []
+        for row in rows:
+            (found.checks if row.around == "check" else left).append(row)
+        copies = [row for row in left if row.kind == "copy" and _is_matcher(row)]
+        if total(copies) >= 2:
+            found.matchers += copies
+            left = [row for row in left if row not in copies]
+        values = [row for row in left if _VALUES.search(row.code) and not _CONDITION.match(row.code)]
+        if total(values) >= SEVERAL:
+            found.values += values
+            left = [row for row in left if row not in values]
+        found.others += left
+    return found
+
+
+def is_written(place: CensusPlace) -> bool:
+    """Whether somebody wrote the operator at this line: in backward autograd chooses them."""
+    return place.phase != "backward" and bool(place.where.file)
+
+
+def total(rows: Sequence[CensusPlace]) -> float:
+    """How often per step."""
+    return sum(row.count for row in rows)
+
+
+def count_calls(rows: Sequence[CensusPlace]) -> float:
+    """How often per step their function was called, at least."""
+    return max((row.count / max(row.in_call, 1) for row in rows), default=0.0)
+
+
+def tell_times(count: float) -> str:
+    """`once`, `twice`, `13 times`."""
+    return {1.0: "once", 2.0: "twice"}.get(count, f"{count:.3g} times")
+
+
+def name_place(row: CensusPlace) -> str:
+    """The function as it is called, without what it is nested in."""
+    name = row.where.function.rpartition("<locals>.")[2] or row.where.function
+    return row.where.file if name == "<module>" else name
+
+
+def _is_matcher(row: CensusPlace) -> bool:
+    return bool(_MATCHER.search(f"{row.where.function} {row.where.file} {row.code}"))

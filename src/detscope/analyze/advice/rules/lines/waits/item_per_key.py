@@ -1,0 +1,33 @@
+"""Numbers that are read from the device one by one, as for a log line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from detscope.analyze.advice.case import AdviceRule
+from detscope.analyze.advice.rules.lines.waits._reads import count_calls, name_place, sort_reads, total
+from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.finding import Finding
+
+NAME = "item_per_key"
+
+
+def find(case: LineCase) -> Iterable[Finding]:
+    """Functions that read several numbers, each with a wait of its own."""
+    for rows in case.by_function(sort_reads(case).values):
+        reads = total(rows)
+        calls = 1.0 if all(row.in_call == 1 for row in rows) else count_calls(rows)
+        yield case.make_finding(
+            NAME,
+            rows,
+            f"{reads:g} numbers per step are read from the device one by one in {name_place(rows[0])}:"
+            f" {reads:g} waits where {calls:g} would do",
+            "read them together: torch.stack(list(values)).tolist() waits once; for a log, keep the tensors"
+            " and read them every n-th step only",
+            waits=reads - calls,
+            text=f"{reads:g} reads per step, {max(row.in_call for row in rows)} or fewer at one line in one"
+            f" call; {calls:g} would be left",
+        )
+
+
+PART = AdviceRule(NAME, 302, lines=find)

@@ -1,0 +1,60 @@
+"""Copies to the device for which the host waits: small ones one by one, constants, indices of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from detscope.analyze.advice.case import AdviceRule
+from detscope.analyze.advice.rules.lines.waits._reads import count_calls, is_written, name_place, total
+from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.census import CensusPlace
+from detscope.analyze.findings.finding import Finding
+
+NAME = "pageable_feed"
+LEAST = 4  # per step in a function
+_INDICES = "move the indices to the device once and index by that: implicit copies cannot be seen in the code"
+_CONSTANTS = (
+    "make constants once (register_buffer, or kept by device), or use plain numbers, which need no copy;"
+    " torch.full(..., device=device) fills on the device"
+)
+_TENSORS = (
+    "DataLoader(pin_memory=True) and .to(device, non_blocking=True); small tensors in one, moved once (boxes"
+    " of all images concatenated, split again on the device)"
+)
+
+
+def find(case: LineCase) -> Iterable[Finding]:
+    """By function: a copy from pageable memory waits until the queue has run empty, unless told otherwise."""
+    for rows in case.by_function(case.places("feed", "index", accept=_blocks)):
+        indices = [row for row in rows if row.kind == "index"]
+        constants = [row for row in rows if row.kind == "feed" and row.what in ("tensor", "as_tensor")]
+        moved = [row for row in rows if row.kind == "feed" and row not in constants]
+        if total(rows) < LEAST:
+            continue
+        told = [
+            f"{total(kind):g} {words}"
+            for kind, words in (
+                (indices, "by indexing with a tensor of the host"),
+                (constants, "of constants"),
+                (moved, "of tensors one by one"),
+            )
+            if kind
+        ]
+        changes = [_INDICES] * bool(indices) + [_CONSTANTS] * bool(constants) + [_TENSORS] * bool(moved)
+        yield case.make_finding(
+            NAME,
+            rows,
+            f"{total(rows):g} copies to the device per step in {name_place(rows[0])}, for each of which the"
+            f" host waits: {', '.join(told)}",
+            "; ".join(changes),
+            confidence="likely",
+            waits=total(rows) - count_calls(indices),  # one copy of the indices per call is left
+            text="torch waits after a copy from memory that is not pinned, unless it is told non_blocking",
+        )
+
+
+def _blocks(row: CensusPlace) -> bool:
+    return is_written(row) and "non_blocking" not in row.code and row.facts.get("pinned") != "True"
+
+
+PART = AdviceRule(NAME, 320, lines=find)

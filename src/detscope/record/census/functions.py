@@ -1,0 +1,170 @@
+"""Functions and methods as Python calls them: copies, and what a CPU does without an operator."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter_ns
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from detscope.record.census.calls import look_at_call
+from detscope.record.census.operators import (
+    CHECKED_ON_A_CPU_ONLY,
+    FACTORIES,
+    FEED,
+    FROM_HOST,
+    LAUNCH,
+    READ,
+    TO_HOST,
+)
+from detscope.record.census.places import tensors_of
+
+if TYPE_CHECKING:
+    from detscope.record.census.watch import Census
+
+_TORCH = f"{torch.__path__[0]}/"
+_COPIES = ("to", "cuda", "type_as")
+
+
+class FunctionListener(TorchFunctionMode):
+    """Hands every call on as it came, and gives back what came of it."""
+
+    def __init__(self, census: Census) -> None:
+        super().__init__()
+        self._census = census
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        census, given = self._census, kwargs or {}
+        if not census.hears(self) or census.counted:
+            return func(*args, **given)
+        name = getattr(func, "__name__", "")
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if name in CHECKED_ON_A_CPU_ONLY:
+            return self._call_checked(name, func, args, given)
+        if first is not None and (name in TO_HOST or (name in _COPIES and _names_place(args[1:], given))):
+            return self._copy(name, func, first, args, given)
+        if name in FACTORIES or name == "new_tensor":
+            return self._make(name, func, args, given)
+        return func(*args, **given)
+
+    def _tell(self, kind: str, what: str, tensor: torch.Tensor, host_ns: int = 0, detail: str = "") -> None:
+        census = self._census
+        try:
+            where = census.look_around(sys._getframe(3))
+            if where is not None:
+                size = tensor.numel() * tensor.element_size()
+                census.add_find(where, kind, what, host_ns, size, _describe(tensor) + detail)
+        except Exception as error:
+            census.fail(error)
+
+    def _call_checked(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        census = self._census
+        if name == "one_hot" and _asks_for_the_largest(args, kwargs):
+            on_device = [one for one in tensors_of((args, kwargs)) if not census.places.is_on_host(one)]
+            if on_device:
+                self._tell(READ, name, on_device[0])
+        census.checking += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            census.checking -= 1
+
+    def _copy(
+        self, name: str, func: Any, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """To the host, or to the device: on a CPU the words say which, on a device the tensors."""
+        census, places = self._census, self._census.places
+        frame = _leave_torch(sys._getframe(2))
+        was_there = places.is_on_host(tensor) and not places.is_copied_again(tensor, frame)
+        census.counted, begin = name, perf_counter_ns()
+        try:
+            output = func(*args, **kwargs)
+        finally:
+            census.counted = None
+        took_ns, non_blocking = perf_counter_ns() - begin, bool(kwargs.get("non_blocking"))
+        if not isinstance(output, torch.Tensor):
+            to_host = True
+        elif places.knows_devices:
+            to_host = output.is_cpu
+        else:
+            to_host = name == "cpu" or self._says_host(args[1:], kwargs, frame)
+        if to_host and not was_there:
+            # into memory of the host that can wait: a piece of the device's work like any other
+            kind = LAUNCH if non_blocking else TO_HOST.get(name, TO_HOST["cpu"])
+            self._tell(kind, name.strip("_"), tensor, took_ns, f" non_blocking={non_blocking}")
+        elif not to_host and places.comes_from_host(tensor, output):
+            self._tell(FEED, name, tensor, took_ns, f" non_blocking={non_blocking}")
+        if isinstance(output, torch.Tensor):
+            if to_host:
+                places.take_copy(output, tensor, frame)
+            else:
+                places.put_on_device(output)
+        return output
+
+    def _says_host(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None) -> bool:
+        """Whether the line says so itself: on a CPU a device that a variable names is the device."""
+        other = kwargs.get("other", args[0] if args else None)
+        if isinstance(other, torch.Tensor):
+            return self._census.places.is_on_host(other)
+        called = (sys._getframe(3), frame)
+        return any(one is not None and look_at_call(one.f_code, one.f_lasti).says_host for one in called)
+
+    def _make(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tensor is made, on the host unless a device is named."""
+        census, places = self._census, self._census.places
+        model = args[0] if name == "new_tensor" else None  # whose place it takes
+        data = args[1:] if name == "new_tensor" else args
+        source = next(iter(tensors_of(data[:1])), None) if name in (*FROM_HOST, "new_tensor") else None
+        named = kwargs.get("device") is not None
+        on_device = (
+            (named and not self._says_host((), kwargs, _leave_torch(sys._getframe(2))))
+            or (model is not None and not places.is_on_host(model))
+            or (source is not None and not places.is_on_host(source))
+        )
+        census.making = on_device
+        try:
+            output = func(*args, **kwargs)
+        finally:
+            census.making = False
+        if isinstance(output, torch.Tensor) and not places.knows_devices:
+            (places.put_on_device if on_device else places.put_on_host)(output)
+        feeds = output.is_cuda if places.knows_devices and isinstance(output, torch.Tensor) else on_device
+        from_host = source is None or places.is_on_host(source)
+        if feeds and from_host and name in (*FROM_HOST, "new_tensor"):
+            self._tell(FEED, name, output, detail=" non_blocking=False")
+        return output
+
+
+def _leave_torch(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not torch's."""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    return frame
+
+
+def _names_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    places = (torch.device, str, int, torch.Tensor)
+    named = (kwargs.get("device"), kwargs.get("other"), *args[:1])
+    return any(isinstance(one, places) for one in named)
+
+
+def _asks_for_the_largest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    return isinstance(classes, int) and classes < 0
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    shape = "x".join(map(str, tensor.shape)) or "1"
+    return f"dtype={str(tensor.dtype).removeprefix('torch.')} shape={shape} pinned={_is_pinned(tensor)}"
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    try:
+        return bool(tensor.is_pinned()) if torch.cuda.is_available() else False
+    except (RuntimeError, NotImplementedError):
+        return False

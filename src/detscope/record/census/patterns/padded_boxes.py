@@ -1,0 +1,86 @@
+"""Boxes of a batch in one tensor: how many of its rows are boxes, and how many fill it up."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
+from detscope.record.census.places import tensors_of
+from detscope.record.census.sites import Site
+
+KIND = "padding"
+_FACTORIES = {"aten::zeros": 0.0, "aten::new_zeros": 0.0, "aten::ones": 1.0, "aten::new_ones": 1.0}
+_FILLED = ("aten::full", "aten::new_full")
+_COLUMNS = range(4, 9)  # of a box: corners, a class, an image, a score
+_MOST_ROWS = 2000  # more are anchors
+_MOST_WATCHED = 64
+
+
+class _Candidate(NamedTuple):
+    """A tensor that may become boxes."""
+
+    tensor: weakref.ref[torch.Tensor]
+    fill: float
+    site: Site
+    storage: int
+
+
+def listen() -> Listener:
+    """A tensor [images, rows, columns] is looked at when it is first read: boxes come first in an image."""
+    watched: list[_Candidate] = []
+
+    def hear(operator: HeardOperator) -> PatternFind | None:
+        fill = _fill_of(operator)
+        if fill is not None:
+            made = operator.output
+            if len(watched) < _MOST_WATCHED and _may_hold_boxes(made):
+                watched.append(_Candidate(weakref.ref(made), fill, operator.site, _storage_of(made)))
+            return None
+        if not watched or operator.is_view or operator.name.endswith("_"):
+            return None
+        storages = {_storage_of(one) for one in tensors_of(operator.args)}
+        read = next((one for one in watched if one.storage in storages), None)
+        if read is None:
+            return None
+        watched.remove(read)
+        tensor = read.tensor()
+        return None if tensor is None else _describe(tensor, read)
+
+    return hear
+
+
+def _fill_of(operator: HeardOperator) -> float | None:
+    if operator.name in _FILLED:
+        value = operator.args[-1]
+        return float(value) if isinstance(value, (int, float)) else None
+    return _FACTORIES.get(operator.name)
+
+
+def _may_hold_boxes(tensor: torch.Tensor) -> bool:
+    fits = tensor.dim() == 3 and tensor.shape[2] in _COLUMNS and 1 < tensor.shape[1] <= _MOST_ROWS
+    return fits and type(tensor) is torch.Tensor
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if type(tensor) is torch.Tensor else 0
+
+
+def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
+    detail = f"shape={'x'.join(map(str, tensor.shape))}"
+    if tensor.is_cpu:  # on a device it would be a wait of ours
+        with _disable_current_modes():
+            is_box = (tensor.detach() != made.fill).any(-1)
+            counts = is_box.sum(1)
+            filled, largest = int(counts.sum()), int(counts.max())
+            first = torch.arange(is_box.shape[1]) < counts[:, None]
+            if not filled or not torch.equal(is_box, first):
+                return None  # no boxes that are padded
+        detail += f" boxes={filled} largest={largest}"
+    return PatternFind(KIND, "rows of boxes", detail, tensor.numel() * tensor.element_size(), made.site)
+
+
+PART = CensusPattern("padded_boxes", listen)

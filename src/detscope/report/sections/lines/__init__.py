@@ -1,0 +1,1 @@
+"""Sections about lines of code: what costs time there, and what was counted."""

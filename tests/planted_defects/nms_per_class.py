@@ -1,0 +1,23 @@
+"""Suppression of boxes class by class."""
+
+import torch
+from drawn_boxes import STEPS, Drawn
+from torchvision.ops import nms
+
+CLASSES = 8
+model = torch.nn.Conv2d(3, 4 + CLASSES, 16, stride=16).eval()
+
+
+def suppress(boxes, scores):
+    kept = []
+    for label in range(CLASSES):
+        chosen = nms(boxes, scores[:, label], 0.5)
+        kept.append(boxes[chosen])
+    return torch.cat(kept)
+
+
+with torch.inference_mode():
+    for image, _ in (Drawn()[index] for index in range(STEPS)):
+        output = model(image[None].float() / 255)[0].flatten(1).T
+        corners = output[:, :2].sigmoid() * 40
+        suppress(torch.cat([corners, corners + 5 + output[:, 2:4].abs()], 1), output[:, 4:].sigmoid())

@@ -1,0 +1,16 @@
+"""Gradients that are scaled beside bfloat16."""
+
+import torch
+from drawn_boxes import Detector, loss_of, make_loader
+
+model = Detector()
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+scaler = torch.amp.GradScaler("cpu")
+for images, boxes in make_loader():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(images.float() / 255)
+    loss = loss_of(output.float(), boxes)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
