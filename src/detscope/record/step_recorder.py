@@ -383,8 +383,8 @@ class StepRecorder:
             self.skip_deep_looks(IN_COMPILED_CODE)
         elif self._has_compiled or count_compiled_frames() > self._compiled_before:
             self.skip_census()
-        else:
-            census.begin_step(find_counters(self.optimizers))
+        elif self.census is not None:
+            self.census.begin_step(find_counters(self.optimizers))
 
     def skip_census(self) -> None:
         """No counting: compiled code would be compiled anew under torch's modes."""
