@@ -13,7 +13,7 @@ from detscope.agents.bounds import Answer, Page, Row, Told, fill_page, fit_answe
 from detscope.analyze.compare.change import Ends, Verdict
 from detscope.analyze.compare.differences import SettingChange
 from detscope.analyze.compare.runs import compare_runs
-from detscope.analyze.compare.sides import RunStability
+from detscope.analyze.compare.sides import FindingChanges, NamedFinding, RunStability
 from detscope.analyze.drawing import ReportData, report_data
 from detscope.analyze.figure import Clock, Definition, Figure
 from detscope.analyze.findings.finding import Finding
@@ -39,13 +39,6 @@ class RunPage(Page, frozen=True, kw_only=True):
 
     folder: str  # that holds them
     runs: tuple[RunEntry, ...]
-
-
-class FindingHead(Figure, frozen=True, kw_only=True):
-    """A finding by its name."""
-
-    id: str  # the same in all runs
-    claim: str  # what is wrong
 
 
 class SectionHead(Figure, frozen=True, kw_only=True):
@@ -75,7 +68,7 @@ class RunDigest(Answer, frozen=True, kw_only=True):
     images_per_s: float | None  # of all measured steps, of all ranks
     stability: Steadiness
     phases: list[PhaseFigures]
-    findings: tuple[FindingHead, ...]  # most costly first; the tool findings has them whole
+    findings: tuple[NamedFinding, ...]  # most costly first; the tool findings has them whole
     sections: tuple[SectionHead, ...]  # there are of this run
     stages: list[StageFigures]
     cannot_tell: list[str]  # what is not known, and why
@@ -130,6 +123,7 @@ class ComparisonPage(Page, frozen=True, kw_only=True):
     settings: list[SettingChange]  # what differs in how both were made
     stability: tuple[RunStability, ...]
     notes: list[str]  # what is to be known when reading the figures
+    findings: FindingChanges | None  # at lines, that one of the runs has alone; None where one has no census
     changes: tuple[FigureChange, ...]
 
 
@@ -154,7 +148,7 @@ def answer_summary(folder: Path, asked: ask.SummaryQuestion) -> Told:
     same = {name: getattr(data.summary, name) for name in RunDigest.__struct_fields__ if name not in own}
     digest = RunDigest(
         run=data.run.folder.name,
-        findings=tuple(FindingHead(id=one.id, claim=one.claim) for one in data.summary.findings),
+        findings=tuple(NamedFinding(id=one.id, claim=one.claim) for one in data.summary.findings),
         sections=tuple(SectionHead(name=one.id, title=one.title) for one in make_sections(data)[0]),
         **same,
     )
@@ -215,6 +209,7 @@ def answer_comparison(folder: Path, asked: ask.CompareQuestion) -> Told:
             settings=found.settings,
             stability=found.stability,
             notes=found.notes,
+            findings=found.findings,
             changes=page,
         )
 
