@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "record": BELOW_ALL | {"runs", "machine", "zoo", "traces"},
     "analyze": BELOW_ALL | {"runs"},
     "report": BELOW_ALL | {"runs", "analyze"},
+    "agents": BELOW_ALL | {"runs", "analyze", "report"},
     "ingest": BELOW_ALL | {"runs", "machine", "zoo", "traces"},
     "accuracy": BELOW_ALL,
     "predict": BELOW_ALL | {"config", "runs", "machine", "zoo", "analyze"},
@@ -29,7 +30,7 @@ MAY_IMPORT = {
     | {"ingest", "accuracy", "predict", "sweep", "traces"},
     "integrations": BELOW_ALL | {"sessions"},
 }
-WITHOUT_TORCH = ("config", "runs", "traces", "analyze", "report", "ingest", "accuracy", "cli")
+WITHOUT_TORCH = ("config", "runs", "traces", "analyze", "report", "agents", "ingest", "accuracy", "cli")
 WITHOUT_TORCH += tuple(f"{name}.py" for name in sorted(BELOW_ALL))
 
 

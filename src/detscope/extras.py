@@ -16,6 +16,7 @@ _PACKAGES = {
     "tensorboard": ("tensorboard",),
     "ray": ("ray",),
     "families": ("transformers",),
+    "mcp": ("mcp",),
 }
 EXTRA_OF = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 _PREDICTING = ("predict", "fit", "score")  # verbs that need both: networks are traced, devices are fitted

@@ -147,6 +147,7 @@ def test_doctor_names_what_brings_torch(base: BaseEnvironment) -> None:
         ("predict tiny_fasterrcnn", "torch", "torch,predict"),
         ("fit --microbench --out my.model", "torch", "torch,predict"),
         ("predict tiny_fasterrcnn --picture it.png", "matplotlib", "pictures,predict"),
+        ("mcp", "mcp", "mcp"),
     ],
 )
 def test_a_verb_that_needs_an_extra_names_it(

@@ -110,6 +110,14 @@ VERBS = {
             "detscope runs --model fasterrcnn --sort ms",
         ),
     ),
+    "mcp": VerbHelp(
+        "look",
+        "Answer an agent's questions about runs: an MCP server.",
+        (
+            "detscope mcp",
+            "detscope mcp --runs /data/runs",
+        ),
+    ),
     "tune": VerbHelp(
         "improve",
         "Try the advice one by one and keep what helps.",

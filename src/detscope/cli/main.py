@@ -29,6 +29,7 @@ from detscope.cli.networks.score import score
 from detscope.cli.networks.sweep import sweep
 from detscope.cli.recorded.compare import compare
 from detscope.cli.recorded.import_ import import_
+from detscope.cli.recorded.mcp import mcp
 from detscope.cli.recorded.report import report
 from detscope.cli.recorded.runs import runs
 from detscope.cli.recorded.schema import schema
@@ -105,6 +106,7 @@ _add_verb("why", why)
 _add_verb("report", report)
 _add_verb("compare", compare)
 _add_verb("runs", runs)
+_add_verb("mcp", mcp)
 _add_verb("tune", tune)
 _add_verb("prune", prune)
 _add_verb("predict", predict)

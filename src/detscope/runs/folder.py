@@ -99,6 +99,38 @@ def find_run(name: str | None, parent: Path = Path("runs")) -> Path:
     for candidate in (Path(name), parent / name):
         if os.path.lexists(candidate / "run.json"):
             return candidate.resolve()
+    return _find_named(name, parent)
+
+
+def find_run_inside(name: str, parent: Path) -> Path:
+    """A run of this folder by name, beginning or end of a name, or the latest; others are refused.
+
+    For those who ask from afar: no path is taken, and no link is followed that leads out of the folder.
+    """
+    refused = InputError(
+        f"{name!r} leads out of the folder of runs", "give a run's id or name, as list_runs tells them"
+    )
+    if name in (".", "..") or not name.isprintable() or any(char in name for char in "/\\:"):
+        raise refused
+    inside = parent / (name or "latest")
+    found = (
+        inside.resolve() if os.path.lexists(inside / "run.json") else _find_named(name or "latest", parent)
+    )
+    if leads_outside(found, parent):
+        raise refused
+    return found
+
+
+def leads_outside(folder: Path, parent: Path) -> bool:
+    """Whether a run lies elsewhere than beneath this folder, or a link of its own leads out of it."""
+    root = parent.resolve()
+    if not folder.resolve().is_relative_to(root):
+        return True
+    links = (path for path in folder.rglob("*") if path.is_symlink())
+    return not all(path.resolve().is_relative_to(root) for path in links)
+
+
+def _find_named(name: str, parent: Path) -> Path:
     matches = runs_named(name, parent)
     if len(matches) == 1:
         return matches[0].resolve()

@@ -1,0 +1,1 @@
+"""Bounded answers about recorded runs, for programs that ask: an MCP server, read-only."""
