@@ -102,6 +102,14 @@ VERBS = {
             "detscope runs --model fasterrcnn --sort ms",
         ),
     ),
+    "try": VerbHelp(
+        "improve",
+        "Try a patch, a setting or a variable on a run; judge it.",
+        (
+            "detscope try a2ec --patch faster.diff --markdown body.md",
+            "detscope try latest --set training.channels_last=true",
+        ),
+    ),
     "tune": VerbHelp(
         "improve",
         "Try the advice one by one and keep what helps.",

@@ -65,11 +65,11 @@ def read_figures(run: Run, clock: Clock = "device", summary: RunSummary | None =
         memory={name: Sample(value) for name, value in _list_memory(summary)},
         accuracy={name: Sample(value) for name, value in _list_accuracy(summary)},
         cores_busy=summary.processor.cores_busy if summary.processor else None,
-        others_share=_read_others(run, summary),
+        others_share=read_others(run, summary),
     )
 
 
-def _read_others(run: Run, summary: RunSummary) -> float | None:
+def read_others(run: Run, summary: RunSummary) -> float | None:
     """What other processes used of all cores, while the run was sampled."""
     means = {(one.source, one.metric): one.mean for one in summary.telemetry}
     system = means.get(("system", "cpu_percent"))

@@ -27,7 +27,8 @@ def tune(
     from detscope.config.load import load_settings
     from detscope.report.progress import make_progress
     from detscope.report.verbs.tuning import tuning_sections
-    from detscope.sessions.tune import parse_budget, run_tuning
+    from detscope.sessions.trying.processes import parse_budget
+    from detscope.sessions.tune import run_tuning
 
     seconds = parse_budget(budget)
     flags: dict[str, object] = {
