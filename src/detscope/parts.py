@@ -30,7 +30,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-Kind = Literal["families", "formats", "sections", "advice", "datasets"]
+Kind = Literal["families", "formats", "sections", "advice", "datasets", "census"]
 Part = TypeVar("Part")
 
 FOLDERS: dict[Kind, str] = {
@@ -39,6 +39,7 @@ FOLDERS: dict[Kind, str] = {
     "sections": "detscope.report.sections",
     "advice": "detscope.analyze.advice.rules",
     "datasets": "detscope.data.formats",
+    "census": "detscope.record.census.patterns",
 }
 _LAST = 1_000_000
 _added: dict[Kind, list[Any]] = {}

@@ -36,11 +36,11 @@ def make_schema(subject: str) -> Schema:
         from detscope.analyze.compare.trying import TRY_SCHEMA, TryResult
 
         return schema_of(TryResult, "A change that was tried: detscope try --json", TRY_SCHEMA)
-    from detscope.analyze.advice.case import Advice
+    from detscope.analyze.findings.finding import Finding
     from detscope.analyze.summary import SUMMARY_SCHEMA, RunSummary
 
     if subject == "findings":
-        return schema_of(list[Advice], "What a run could change: advice of show --json", SUMMARY_SCHEMA)
+        return schema_of(list[Finding], "What costs time, and where: findings of show --json", SUMMARY_SCHEMA)
     return schema_of(RunSummary, "Figures of a run: detscope show --json", SUMMARY_SCHEMA)
 
 

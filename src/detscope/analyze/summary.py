@@ -11,7 +11,7 @@ import polars as pl
 
 from detscope.analyze.accuracy import AccuracyFigures, evaluated_accuracy, training_accuracy
 from detscope.analyze.advice import advise_on_memory, advise_on_time
-from detscope.analyze.advice.case import Advice
+from detscope.analyze.advice.case import Advice, Case
 from detscope.analyze.curve import EpochFigures, epoch_figures
 from detscope.analyze.device.figures import HOST_COLUMNS, DeviceUse, read_device_use
 from detscope.analyze.device.imported import ImportedFigures, imported_figures, judge_import
@@ -23,6 +23,9 @@ from detscope.analyze.device.processor import (
 )
 from detscope.analyze.device.roofline import Roofline, count_costs
 from detscope.analyze.figure import Clock, Definition, Figure
+from detscope.analyze.findings.census import CensusFigures, census_figures
+from detscope.analyze.findings.collect import add_advice, find_at_lines
+from detscope.analyze.findings.finding import Finding
 from detscope.analyze.memory.account import memory_account, pass_memory
 from detscope.analyze.memory.figures import MemoryAccount, PassMemory
 from detscope.analyze.prediction import Prediction, read_predicted
@@ -30,7 +33,7 @@ from detscope.analyze.ranks.figures import Ranks, read_ranks, tell_straggler
 from detscope.analyze.rerun import rerun_command
 from detscope.analyze.script import ScriptFigures, script_figures
 from detscope.analyze.step.beside import StepPart, step_parts
-from detscope.analyze.step.clocks import Clocks, RunTimes, find_times
+from detscope.analyze.step.clocks import Clocks, RunTimes, find_times, is_accelerator
 from detscope.analyze.step.content import (
     BatchFigures,
     ContentFigures,
@@ -261,6 +264,8 @@ class RunSummary(Figure, frozen=True, kw_only=True):
     skipped: tuple[SkippedImage, ...] = ()
     growth: MemoryGrowth | None
     advice: tuple[Advice, ...] = ()  # about time, largest gain first; then about memory
+    census: CensusFigures | None = None  # where waits and launches were counted
+    findings: tuple[Finding, ...] = ()  # at lines of code, by their cost on a device; then advice without one
     notes: list[str]  # what else is to be known
     cannot_tell: list[str]  # what is not known, and why
     definitions: list[Definition]
@@ -377,7 +382,10 @@ def summarize(run: Run | str | Path) -> RunSummary:
     advice = advise_on_time(summary, info.get("settings"))
     if summary.memory is not None:
         advice += advise_on_memory(opened, summary.memory)
-    return msgspec.structs.replace(summary, advice=tuple(advice))
+    counted = census_figures(tables("census"), is_accelerator(info.get("device")))
+    case = Case(summary, info.get("settings") or {})
+    findings = add_advice(find_at_lines(case, counted, info), advice, clock)
+    return msgspec.structs.replace(summary, advice=tuple(advice), census=counted, findings=findings)
 
 
 def _read_facts(told: Mapping[str, Any] | None, kind: type[Facts]) -> Facts | None:

@@ -65,6 +65,10 @@ ModulesFlag = Annotated[
 MemoryFlag = Annotated[
     bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
 ]
+CensusFlag = Annotated[
+    bool,
+    typer.Option("--census", help="Count waits for the device and launches by line; on at --level ops."),
+]
 TensorboardFlag = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard files into the run's tb/.")
 ]

@@ -136,6 +136,11 @@ class RecordSettings(SettingsSection):
     )
     memory: bool = Field(default=False, description="record memory block by block, in steps of their own")
     memory_steps: int = Field(default=5, ge=1, description="how many such steps, on top of the others")
+    census: bool = Field(
+        default=False,
+        description="count waits and launches by line, in steps of their own; at level ops it is done anyway",
+    )
+    census_steps: int = Field(default=3, ge=1, description="how many such steps, on top of the others")
     telemetry_hz: float = Field(default=2.0, ge=0, le=100, description="0 switches telemetry off")
     traced_steps: int = Field(
         default=8,

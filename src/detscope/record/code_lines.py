@@ -31,7 +31,16 @@ class CodeLook(NamedTuple):
 
 
 def look_at(frame: FrameType | None) -> CodeLook | None:
-    """The innermost frame of the script's own code, and that of a package inside of it.
+    """The innermost frame of the script's own code, and that of a package inside of it."""
+    found = find_frames(frame)
+    if found is None:
+        return None
+    own, inside = found
+    return CodeLook(locate_frame(own), inside and locate_frame(inside))
+
+
+def find_frames(frame: FrameType | None) -> tuple[FrameType, FrameType | None] | None:
+    """The innermost frame of the script's own code; inside of it the innermost of a package but torch.
 
     Where no code is the script's own, as in a package that runs as a module, its outermost stands for it.
     """
@@ -41,15 +50,13 @@ def look_at(frame: FrameType | None) -> CodeLook | None:
         if not name.startswith(_OWN):
             in_package = PACKAGES in name
             if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
-                return CodeLook(locate_frame(frame), inside and locate_frame(inside))
+                return frame, inside
             if in_package:
                 outermost = frame
                 if inside is None and f"{PACKAGES}torch/" not in name:
                     inside = frame
         frame = frame.f_back
-    if outermost is None:
-        return None
-    return CodeLook(locate_frame(outermost), None if inside in (None, outermost) else locate_frame(inside))
+    return None if outermost is None else (outermost, None if inside is outermost else inside)
 
 
 def locate_frame(frame: FrameType) -> CodeLine:

@@ -24,6 +24,7 @@ from detscope.faults import error_text
 from detscope.machine.accelerator import find_accelerator
 from detscope.machine.describe import describe_accelerator
 from detscope.machine.facts import gather_facts
+from detscope.record.census.watch import Census
 from detscope.record.device.clock import DeviceClock, DeviceMark
 from detscope.record.device.mark_plan import MarkPlan
 from detscope.record.device.telemetry import Telemetry
@@ -61,7 +62,7 @@ from detscope.record.steps.events import (
     encode_event,
 )
 from detscope.record.steps.nodes import NodeTable
-from detscope.record.steps.schedule import BARE, MEMORY, OPERATORS, RECORDED, WARMUP, Schedule
+from detscope.record.steps.schedule import BARE, CENSUS, MEMORY, OPERATORS, RECORDED, WARMUP, Schedule
 from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.record.transforms.timer import end_timing
 from detscope.runs.definitions import DEFINITIONS
@@ -92,6 +93,8 @@ class StepRecorder:
         traced_steps: int = 8,
         memory: bool = False,
         memory_steps: int = 5,
+        census: bool = False,  # at level ops it is done anyway
+        census_steps: int = 3,
         telemetry_hz: float = 2.0,
         seed: int = 0,  # of the places of bare steps
         name: str | None = None,
@@ -133,10 +136,18 @@ class StepRecorder:
         self.borders = BorderWriter(self.buffer, self._plan.wants_backward)
         self._open_spans = OpenSpans(self.buffer.close_spans, self.borders.close_spans)
         operators, blocks = ops_steps if level == "ops" else 0, memory_steps if memory else 0
+        counted = census_steps if census or level == "ops" else 0
         settles = not self.accelerator.is_host
         self.schedule = Schedule(
-            warmup_steps, bare_every, operators, memory_steps=blocks, settles=settles, seed=seed
+            warmup_steps,
+            bare_every,
+            operators,
+            memory_steps=blocks,
+            census_steps=counted,
+            settles=settles,
+            seed=seed,
         )
+        self.census = Census(not self.accelerator.is_host, self.find_phase) if counted else None
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or ()
         known["optimizers"] = [describe_optimizer(one) for one in given]
         self.optimizers: WeakObjects[torch.optim.Optimizer] = WeakObjects(given)
@@ -310,7 +321,7 @@ class StepRecorder:
             self.telemetry.hold_samples(mode == BARE)
         if mode == BARE:
             self.attach_probes("nothing")
-        elif self.level == "phases":
+        elif self.level == "phases" or mode == CENSUS:
             self.attach_probes("phases")
         else:
             self.attach_probes("modules" if self.schedule.with_modules(self.index) else "phases")
@@ -331,7 +342,7 @@ class StepRecorder:
         """Which borders are marked in the queue of the device; steps of operators are timed by kernels."""
         if self._clock is None or self.buffer.marker is None:
             return
-        self.buffer.marker.active = mode not in (OPERATORS, MEMORY)
+        self.buffer.marker.active = mode not in (OPERATORS, MEMORY, CENSUS)
         modules, counts = self.attached == "modules", mode == RECORDED
         self._marked = self._plan.plan_step(self._clock.mark_cost_ns, modules, counts)
 
@@ -356,13 +367,33 @@ class StepRecorder:
         step = self.step = OpenStep(self.next_step, self.epoch, mode, start_ns, waited_ns, pause_ns)
         step.begin_marks, step.marked = marks, self._marked
         self.forget_events(self.buffer.take_events())
+        if self.census is not None and mode == CENSUS:
+            self._begin_census(self.census)
         return step
+
+    def _begin_census(self, census: Census) -> None:
+        """Count in this step, unless torch.compile made the code that is running."""
+        if inside_compiled_code():
+            self.skip_deep_looks(IN_COMPILED_CODE)
+        else:
+            census.begin_step()
+
+    def end_census(self, step: OpenStep | None) -> None:
+        """What was counted in a whole step is kept."""
+        if self.census is None or not self.census.is_listening:
+            return
+        rows = self.census.end_step(step.index if step is not None and step.mode == CENSUS else None)
+        self.writer.append_rows("census", rows)
+        self.writer.info["census"] = {"steps": list(self.census.steps), "facts": dict(self.census.facts)}
+        if self.census.fault is not None:
+            self.note(f"the census is not whole: {self.census.fault}")
 
     def finish_step(self, end_ns: int | None = None, end_mark: DeviceMark | None = None) -> int:
         """Close the current step, now or as of `end_ns`, then do the bookkeeping; returns when it ended."""
         step, self.step = self.step, None
         if step is None:
             return perf_counter_ns()
+        self.end_census(step)
         step.end_ns = perf_counter_ns() if end_ns is None else end_ns
         step.end_mark = end_mark or self.mark_device()
         step.processor = self.buffer.mark_processor(STEP_ENDS)
@@ -393,13 +424,14 @@ class StepRecorder:
     def skip_deep_looks(self, why: str) -> None:
         """No operators and no memory from the coming step on."""
         self.note(why)
-        self.schedule = replace(self.schedule, operator_steps=0, memory_steps=0)
+        self.schedule = replace(self.schedule, operator_steps=0, memory_steps=0, census_steps=0)
 
     def abandon_step(self, complete_if_possible: bool = False) -> None:
         """A step the loop left by `break` or an exception: kept if it got as far as its last phase."""
         step = self.step
         if step is None:
             return
+        self.end_census(None)
         phases = [self.nodes.phase_node(name).number for name in ("optimizer", "backward")]
         broken = self.buffer.failed or find_open_phase(self.buffer.items, self.nodes) is not None
         reached = any(number in phases for number, *_ in decode_events(self.buffer.items))
@@ -498,6 +530,8 @@ class StepRecorder:
 
     def watch_inputs(self, batch: Any, timing: BatchTiming | None) -> None:
         """A batch has come: where memory is recorded, its tensors are inputs."""
+        if self.census is not None and self.schedule.census_steps:
+            self.census.add_batch(batch)
         if self.memory:
             self.memory.add_inputs(batch, None if timing is None or timing.worker < 0 else timing.pid)
 

@@ -6,9 +6,9 @@ Version history:
 1 - steps, content, losses, spans, nodes, ops, loader, telemetry, timeline; run.json and config.toml.
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
-    rank_steps, rank_content, rank_timeline, communication, transforms; in loader: receive_ns, tensors;
-    in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which take the
-    place of the columns device_ns, device_total_ns and device_self_ns (no longer written by recorders).
+    rank_steps, rank_content, rank_timeline, communication, transforms, census; in loader: receive_ns,
+    tensors; in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which
+    take the place of the columns device_ns, device_total_ns and device_self_ns (no longer written).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLES: dict[str, dict[str, str]] = {
     "steps": {
         "step": "Int64",
         "epoch": "Int64",
-        "mode": "String",  # warmup, recorded, bare, ops, memory
+        "mode": "String",  # warmup, recorded, bare, ops, memory, census
         "phase": "String",  # data, transfer, forward, backward, optimizer, other; "step" is the whole
         "start_ns": "Int64",
         "wall_ns": "Int64",
@@ -148,6 +148,26 @@ TABLES: dict[str, dict[str, str]] = {
         "calls": "Int64",
         "applied": "Int64",  # calls that gave another image than they took
         "looks": "Int64",  # of the timer; null where not sampled
+    },
+    # one row per census step, kind, operator and place in the code
+    "census": {
+        "step": "Int64",
+        "phase": "String",
+        "kind": "String",  # read, size, copy: the host waits; feed, index, launch; those that patterns add
+        "what": "String",  # operator or method
+        "file": "String",  # of the innermost line outside of torch; packages with their folders
+        "line": "Int64",
+        "function": "String",
+        "own_file": "String",  # of the script's own innermost line; the same where it is that
+        "own_line": "Int64",
+        "own_function": "String",
+        "count": "Int64",
+        "in_call": "Int64",  # the most within one call of the function
+        "host_ns": "Int64",  # in these operators, on the host's clock
+        "bytes": "Int64",  # moved or made
+        "code": "String",  # text of the line
+        "around": "String",  # check, loop, comprehension: the statement around it
+        "detail": "String",  # `key=value` words
     },
     "telemetry": {
         "time_ns": "Int64",
@@ -295,6 +315,7 @@ NEVER_NULL: dict[str, tuple[str, ...]] = {
     "costs": ("kind", "path", "direction", "flops", "self_flops", "bytes", "self_bytes"),
     "loader": ("step", "worker", "pid", "region", "start_ns", "wall_ns"),
     "transforms": ("step", "worker", "name", "kind", "where", "images"),
+    "census": ("step", "phase", "kind", "what", "file", "line", "count", "in_call", "host_ns"),
     "telemetry": ("time_ns", "source", "metric", "value", "unit"),
     "timeline": ("step", "track", "name", "start_ns", "wall_ns"),
     "memory": ("block", "device", "bytes", "category"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,8 @@ from detscope.analyze.step.clocks import is_accelerator
 from detscope.analyze.step.modules import ModuleFigures
 
 if TYPE_CHECKING:
+    from detscope.analyze.findings.case import LineCase
+    from detscope.analyze.findings.finding import Finding
     from detscope.analyze.summary import RunSummary
 
 Setting = bool | int | float | str
@@ -61,12 +63,13 @@ class Advice(Figure, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class AdviceRule:
-    """A part: looks at a run's figures (`time`) or at its replayed step (`memory`)."""
+    """A part: looks at a run's figures (`time`), its replayed step (`memory`) or its census (`lines`)."""
 
     name: str
     order: int
     time: Callable[[Case], Advice | None] | None = None
     memory: Callable[[MemoryCase], Advice | None] | None = None
+    lines: Callable[[LineCase], Iterable[Finding]] | None = None  # of code, by the census
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,13 @@ from detscope.analyze.stats import Interval, median_interval, percentile_or_why,
 from detscope.analyze.step.columns import median, total
 from detscope.analyze.step.steady import Steadiness, judge_steadiness, outlier_indices, warmup_length
 
-MEASURED_MODES = ("recorded", "ops", "memory", "warmup")  # whose steps count: the first that a run has
+MEASURED_MODES = (
+    "recorded",
+    "ops",
+    "memory",
+    "census",
+    "warmup",
+)  # whose steps count: the first that a run has
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 
@@ -249,7 +255,7 @@ def _find_growth(steps: pl.DataFrame, typical: TypicalSteps) -> dict[int, tuple[
 def side_steps(steps: pl.DataFrame, typical: TypicalSteps) -> tuple[SideSteps, ...]:
     """Steps beside the measured ones that other figures are made of, with their own scale."""
     found = []
-    for mode in ("ops", "memory"):
+    for mode in ("ops", "memory", "census"):
         chosen = steps.filter((pl.col("phase") == "step") & (pl.col("mode") == mode))
         middle = median([ns / 1e6 for ns in chosen["wall_ns"].to_list()])
         if middle is not None and mode != typical.mode and typical.p50_ms:

@@ -9,6 +9,7 @@ import typer
 
 from detscope.cli.flags import (
     BadDataFlag,
+    CensusFlag,
     ConfigFlag,
     DataFlag,
     DeviceFlag,
@@ -76,6 +77,7 @@ def infer(
     level: LevelFlag = None,
     modules: ModulesFlag = None,
     memory: MemoryFlag = False,
+    census: CensusFlag = False,
     stage: Annotated[
         list[str] | None,
         typer.Option("--stage", metavar="NAME=PATH", help="Name a module or method() a stage; repeatable."),
@@ -117,6 +119,7 @@ def infer(
         "record.level": level,
         "record.modules": modules,
         "record.memory": memory or None,
+        "record.census": census or None,
         "output.runs": out,
     }
     if nsight is None and (batch_sizes or any("," in text for text in (threads or "", precision or ""))):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from detscope.cli.flags import CensusFlag, MemoryFlag
 from detscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,9 +72,8 @@ def run(
         str | None, typer.Option("-m", metavar="MODULE", help="Run a module instead of a file.")
     ] = None,
     level: Annotated[str, typer.Option(metavar="LEVEL", help="phases, modules or ops.")] = "modules",
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Record memory block by block, in steps of their own.")
-    ] = False,
+    memory: MemoryFlag = False,
+    census: CensusFlag = False,
     window: Annotated[
         str | None, typer.Option(metavar="FIRST:END", help="Steps of the script to record; else all.")
     ] = None,
@@ -110,6 +110,7 @@ def run(
         out=out,
         level=level,
         memory=memory,
+        census=census,
         window=window,
         max_steps=max_steps,
         script=name if target.is_module else Path(name).name,

@@ -10,6 +10,7 @@ import typer
 
 from detscope.cli.flags import (
     BadDataFlag,
+    CensusFlag,
     ConfigFlag,
     DataFlag,
     DeviceFlag,
@@ -63,6 +64,7 @@ def train(
     level: LevelFlag = None,
     modules: ModulesFlag = None,
     memory: MemoryFlag = False,
+    census: CensusFlag = False,
     out: OutFlag = None,
     tensorboard: TensorboardFlag = False,
     ranks: Annotated[
@@ -111,6 +113,7 @@ def train(
         "record.level": level,
         "record.modules": modules,
         "record.memory": memory or None,
+        "record.census": census or None,
         "output.runs": out,
     }
     if resume is not None:

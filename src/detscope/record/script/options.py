@@ -21,6 +21,7 @@ class ScriptOptions:
     out: Path = Path("runs")
     level: Level = "modules"
     memory: bool = False
+    census: bool = False  # at level ops it is counted anyway
     window: StepWindow | None = None  # steps of the script, without the end; None: all
     max_steps: int | None = None  # recorded steps after which the script is stopped
     script: str = ""  # its name in the run
@@ -39,6 +40,7 @@ def make_options(
     out: str | Path | None = None,
     level: str = "modules",
     memory: bool = False,
+    census: bool = False,
     window: str | None = None,
     max_steps: int | None = None,
     script: str = "",
@@ -54,6 +56,7 @@ def make_options(
         out=Path(out or "runs").absolute(),
         level=known,
         memory=memory,
+        census=census,
         window=None if window is None else parse_window(window),
         max_steps=max_steps,
         script=script,

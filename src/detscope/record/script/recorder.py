@@ -26,13 +26,13 @@ from detscope.record.step_recorder import StepRecorder
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventStretch
 from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_transform_rows
-from detscope.record.steps.schedule import MEMORY, OPERATORS, WARMUP
+from detscope.record.steps.schedule import CENSUS, MEMORY, OPERATORS, WARMUP
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import write_table
 from detscope.zoo.contract import list_names
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
-_OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels")
+_OPERATOR_TABLES = ("ops", "device_events", "host_events", "memory", "memory_levels", "census")
 
 
 @dataclass
@@ -76,6 +76,7 @@ class ScriptRecorder(StepRecorder):
             observers=parts.observers,
             warmup_steps=max(0, WARMUP_STEPS - first),
             memory=options.memory,
+            census=options.census,
             name=options.run_name(name),
             verb="run",
             info=info,
@@ -201,6 +202,7 @@ class ScriptRecorder(StepRecorder):
     def rest_for_evaluation(self) -> None:
         """Evaluation beside a training is timed by phases only."""
         self.evaluating = True
+        self.end_census(None)
         if self.window.is_open:
             self._take_operators()
         if self.memory:
@@ -213,17 +215,19 @@ class ScriptRecorder(StepRecorder):
         """A model is called with gradients again: the step under way is a training step after all."""
         self.evaluating = False
         if self.step is not None:
-            self.step.mode = self.prepare_step()
+            mode = self.prepare_step()
+            self.step.mode = WARMUP if mode == CENSUS else mode  # a part of it was not counted
 
     def postpone_deep_looks(self) -> None:
         """While it is open whether the script will train, operators and memory wait for that."""
-        self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0)
+        self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0, census_steps=0)
 
     def make_way(self, why: str) -> None:
         """No operators and no memory from now on: somebody else profiles."""
         schedule = self._full_schedule
-        if not (schedule.operator_steps or schedule.memory_steps):
+        if not (schedule.operator_steps or schedule.memory_steps or schedule.census_steps):
             return
+        self.end_census(None)
         if self.window.is_open:
             self.window.stop()
             self.tables.forget_operators()
@@ -231,7 +235,7 @@ class ScriptRecorder(StepRecorder):
             self.memory.pause_session()
         self.schedule = schedule
         self.skip_deep_looks(why)
-        if self.step is not None and self.step.mode in (OPERATORS, MEMORY):
+        if self.step is not None and self.step.mode in (OPERATORS, MEMORY, CENSUS):
             self.step.mode = WARMUP  # half of it was profiled
 
     def skip_deep_looks(self, why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 WARMUP, RECORDED, BARE, OPERATORS, MEMORY = "warmup", "recorded", "bare", "ops", "memory"
+CENSUS = "census"
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Schedule:
     modules_dense: int = 256  # recorded steps with all modules; later ones are thinned
     modules_thinned_to: int = 8  # ... to one in this many
     memory_steps: int = 0  # right after the warm-up: recorded block by block, their times are not shown
+    census_steps: int = 0  # after those of memory: waits and launches are counted, their times are not shown
     settles: bool = False  # a device whose queue the window has emptied: the step after it is like the first
     seed: int = 0  # of the places of bare steps; ranks of one training share it
 
@@ -29,6 +31,11 @@ class Schedule:
         measured -= self.memory_steps
         if measured < 0:
             return MEMORY
+        measured -= self.census_steps
+        if measured < 0:
+            return CENSUS
+        if self.settles and self.census_steps and not measured:
+            return WARMUP
         if self.operators_after <= measured < self.operators_after + self.operator_steps:
             return OPERATORS
         if self.settles and self.operator_steps and measured == self.operators_after + self.operator_steps:
@@ -44,13 +51,18 @@ class Schedule:
 
     def without_operators_from(self, index: int) -> Schedule:
         """The same, but the window of operators ends before the step with this index."""
-        first = self.warmup_steps + self.memory_steps + self.operators_after
+        first = self._side_steps + self.operators_after
         return replace(self, operator_steps=max(0, min(self.operator_steps, index - first)))
 
     def with_modules(self, index: int) -> bool:
         """Whether modules are recorded too, or only phases: long runs keep a sample of them."""
-        measured = index - self.warmup_steps - self.memory_steps
+        measured = index - self._side_steps
         return measured < self.modules_dense or measured % self.modules_thinned_to == 0
+
+    @property
+    def _side_steps(self) -> int:
+        """Steps before the first that is measured."""
+        return self.warmup_steps + self.memory_steps + self.census_steps
 
     def with_memory(self, index: int) -> bool:
         """Whether memory is watched: from the first step on, so that every block's beginning is known."""

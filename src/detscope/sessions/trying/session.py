@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
 from detscope.analyze.compare.results import TOLERANCE
 from detscope.analyze.compare.trying import Attempt, TriedFinding, TryResult
+from detscope.analyze.step.beside import CodePlace
 from detscope.analyze.summary import summarize
 from detscope.errors import UsageError
 from detscope.report.progress import Progress
@@ -106,7 +107,32 @@ def run_try(request: TryRequest, progress: Progress) -> TryResult:
 def _find_change(request: TryRequest, run: Run) -> tuple[Patch | None, TriedFinding | None]:
     """The patch, given or of the finding; and the finding that the change is about."""
     patch = Patch.of_file(request.patch) if request.patch else None
-    return patch, None
+    if patch is None and request.finding is None:
+        return None, None
+    findings = summarize(run).findings
+    if request.finding is None:
+        files = [PurePath(file.name) for file in patch.files] if patch else []
+        about = next((one for one in findings if any(_is_in(place, files) for place in one.where)), None)
+    else:
+        about = next((one for one in findings if one.id == request.finding), None)
+        if about is None:
+            raise UsageError(
+                f"the run has no finding {request.finding!r}", f"list them: detscope why {run.folder.name}"
+            )
+    if about is None:
+        return patch, None
+    if patch is None and about.diff:
+        patch = Patch.of_text(about.diff, f"{about.id}.diff")
+    if patch is None and not (request.settings or request.environment):
+        raise UsageError(f"{about.id} has no diff of its own", "write the change and give it: --patch FILE")
+    where = tuple(f"{place.file}:{place.line} {place.function}" for place in about.where)
+    return patch, TriedFinding(id=about.id, claim=about.claim, where=where)
+
+
+def _is_in(place: CodePlace, files: Sequence[PurePath]) -> bool:
+    """Whether a place lies in one of the files: a script is named without folders, a package with them."""
+    named = PurePath(place.file).parts
+    return any(file.parts[-len(named) :] == named for file in files)
 
 
 def _tell_change(request: TryRequest, patch: Patch | None) -> Iterator[str]:

@@ -1,0 +1,53 @@
+"""Which operators and functions make the host wait for the device, and how; one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+READ, SIZE, COPY, FEED, INDEX, LAUNCH = "read", "size", "copy", "feed", "index", "launch"
+WAITS = (READ, SIZE, COPY)  # kinds in which the host waits for the device
+
+# operators after which the host has to know a value, or how many elements came out
+WAITING = {
+    "aten::_local_scalar_dense": READ,
+    "aten::equal": READ,
+    "aten::is_nonzero": READ,
+    "aten::nonzero": SIZE,
+    "aten::masked_select": SIZE,
+    "aten::_unique": SIZE,
+    "aten::_unique2": SIZE,
+    "aten::unique_dim": SIZE,
+    "aten::unique_consecutive": SIZE,
+    "aten::repeat_interleave": SIZE,
+    "aten::bincount": SIZE,
+    "torchvision::nms": SIZE,
+}
+INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+# no kernel runs for these: memory is taken, or a tensor is looked at in another way
+WITHOUT_KERNEL = frozenset(
+    {
+        "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
+        "aten::new_empty_strided", "aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh",
+        "aten::detach", "aten::resize_", "aten::set_", "aten::is_same_size",
+        "aten::_local_scalar_dense", "aten::record_stream",
+    }
+)  # fmt: skip
+# functions inside of which a CPU reads values that a device does not: checks of a range
+CHECKED_ON_A_CPU_ONLY = ("one_hot",)
+# methods that copy to the host; on a CPU no operator is called for them
+TO_HOST = {"cpu": COPY, "numpy": COPY, "tolist": COPY, "__array__": COPY, "__repr__": READ}
+FACTORIES = (
+    "tensor", "as_tensor", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "rand", "randn",
+    "randint", "randperm", "scalar_tensor", "from_numpy", "logspace", "normal",
+)  # fmt: skip
+FROM_HOST = ("tensor", "as_tensor")  # factories whose numbers lie on the host, wherever the tensor is to live
+
+
+def is_masked(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an indexing operator has to count what a mask lets through."""
+    if name not in INDEXING or len(args) < 2:
+        return False
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(one, torch.Tensor) and one.dtype in masks for one in args[1])
