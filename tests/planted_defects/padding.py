@@ -16,12 +16,11 @@ class DenseDetector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        widths = [3, 16, 24, 32]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in ((3, 16), (16, 24), (24, 32)):
             layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.backbone = nn.Sequential(*layers)
-        self.head = nn.Conv2d(widths[-1], 4 + CLASSES, 1)
+        self.head = nn.Conv2d(32, 4 + CLASSES, 1)
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cells = self.head(self.backbone(images)).flatten(2).transpose(1, 2)
