@@ -12,6 +12,7 @@ from typing import Literal
 
 import polars as pl
 
+from detscope.analyze.curve import RATE
 from detscope.analyze.figure import Figure
 from detscope.runs.reader import Run
 
@@ -53,7 +54,7 @@ class ResultCheck(Figure, frozen=True, kw_only=True):
 
 def read_results(run: Run) -> dict[Key, float]:
     """What a run computed, as far as it was recorded."""
-    losses = run.table("losses")
+    losses = run.table("losses").filter(pl.col("name") != RATE)  # set, not computed
     first = losses["step"].unique().sort().head(FIRST_STEPS).to_list()
     found: dict[Key, float] = {
         (name, step): value
