@@ -29,6 +29,7 @@ from bench import (
     timeline,
     training_cost,
     training_real,
+    trying,
 )
 
 BENCHMARKS = {
@@ -58,6 +59,7 @@ ON_REQUEST = {
     "killed_ranks": killed_ranks.main,
     "saved": saved.main,
     "straggler": straggler.main,
+    "trying": trying.main,
 }
 
 
