@@ -13,6 +13,8 @@ _LIBRARIES = tuple(
 _OWN = str(Path(__file__).parents[1])
 _TYPED = ("<stdin>", "<ipython-input")  # other code without a file was made by libraries
 PACKAGES = "-packages/"  # site-packages, dist-packages
+_LOOPS = str(Path(__file__).parents[1] / "loops")
+_COMMAND_LINES = tuple(f"{PACKAGES}{name}/" for name in ("typer", "click"))  # around our own verbs
 
 
 class CodeLine(NamedTuple):
@@ -42,20 +44,25 @@ def look_at(frame: FrameType | None) -> CodeLook | None:
 def find_frames(frame: FrameType | None) -> tuple[FrameType, FrameType | None] | None:
     """The innermost frame of the script's own code; inside of it the innermost of a package but torch.
 
-    Where no code is the script's own, as in a package that runs as a module, its outermost stands for it.
+    Where no code is the script's own, the line of our own loop stands for it, and in a package that runs as
+    a module its outermost.
     """
-    inside = outermost = None
+    inside = outermost = loop = None
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_OWN):
             in_package = PACKAGES in name
             if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
                 return frame, inside
-            if in_package:
+            if in_package and not any(one in name for one in _COMMAND_LINES):
                 outermost = frame
                 if inside is None and f"{PACKAGES}torch/" not in name:
                     inside = frame
+        elif loop is None and name.startswith(_LOOPS):
+            loop = frame
         frame = frame.f_back
+    if loop is not None:
+        return loop, inside
     return None if outermost is None else (outermost, None if inside is outermost else inside)
 
 
@@ -64,4 +71,6 @@ def locate_frame(frame: FrameType) -> CodeLine:
     code = frame.f_code
     _, packages, below = code.co_filename.rpartition(PACKAGES)
     file = below if packages else Path(code.co_filename).name
+    if code.co_filename.startswith(_LOOPS):
+        file = f"detscope/loops/{Path(code.co_filename).name}"
     return CodeLine(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)

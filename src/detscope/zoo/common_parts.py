@@ -26,6 +26,7 @@ COMMON_PARTS: tuple[Stage, ...] = (
         ("ema", "timm.utils.model_ema:ModelEmaV3.update"),
         ("ema", "ema_pytorch.ema_pytorch:EMA.update"),
         ("ema", "diffusers.training_utils:EMAModel.step"),
+        ("ema", "detscope.loops.ema:WeightAverage.add_step"),
         ("metrics", "torchmetrics.metric:Metric.forward"),
         ("metrics", "torchmetrics.collections:MetricCollection.update"),
         ("metrics", "pycocotools.cocoeval:COCOeval.evaluate"),
