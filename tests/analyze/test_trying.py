@@ -134,8 +134,8 @@ def test_only_the_first_steps_and_counts_and_accuracy_are_results(tmp_path: Path
     writer.close_run("ok")
     assert read_results(load_run(writer.folder)) == {
         **losses(1.0, 2.0, 3.0, 4.0, 5.0),
-        ("detections in cat.jpg", 0): 7.0,
-        ("detections above the score in cat.jpg", 0): 2.0,
+        ("detections in cat.jpg", None): 7.0,
+        ("detections above the score in cat.jpg", None): 2.0,
         ("coco_box AP", 8): 0.25,
     }
 

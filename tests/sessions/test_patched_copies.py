@@ -53,8 +53,8 @@ def test_a_folder_without_git_is_copied_and_its_data_linked(tmp_path: Path) -> N
     before = list_files(project)
     with patched_copies(Patch.of_text(PATCH, "p"), find_tree(project, project / "train.py"), ()) as places:
         assert [run_script(place, project) for place in places] == ["old 1 2 3", "new 1 2 3"]
-        copy = places[1].copy
-        assert copy is not None and (copy / "data").is_symlink() and not (copy / "helper.py").is_symlink()
+        copy = places[1].copies[project]
+        assert (copy / "data").is_symlink() and not (copy / "helper.py").is_symlink()
     assert not copy.exists() and list_files(project) == before
 
 
@@ -69,7 +69,7 @@ def test_a_repository_is_a_worktree_with_what_is_not_committed_yet(tmp_path: Pat
     before, state = list_files(project), git(project, "status", "--short")
     with patched_copies(Patch.of_text(PATCH, "p"), find_tree(project, project / "train.py"), ()) as places:
         assert [run_script(place, project) for place in places] == ["changed old 1 2 3", "changed new 1 2 3"]
-        assert git(places[0].copy or project, "rev-parse", "HEAD") == git(project, "rev-parse", "HEAD")
+        assert git(places[0].copies[project], "rev-parse", "HEAD") == git(project, "rev-parse", "HEAD")
     assert list_files(project) == before and git(project, "status", "--short") == state
     assert len(git(project, "worktree", "list").splitlines()) == 1
 
@@ -102,10 +102,23 @@ def test_a_patch_of_an_installed_package_is_found_first_on_both_sides(
     for text in (diff, diff.replace("planted_package", "venv/lib/site-packages/planted_package")):
         with patched_copies(Patch.of_text(text, "p"), project, ()) as places:
             assert [run_script(place, project) for place in places] == ["1", "2"]
-            assert places[0].copy is None  # the script itself stays where it is
-            packages = places[1].packages
-            assert packages is not None and (packages / "planted_package" / "table.bin").is_symlink()
+            (copy,) = places[1].copies.values()  # the script itself stays where it is
+            assert (copy / "table.bin").is_symlink()
     assert (package / "inner" / "__init__.py").read_text().endswith("SIZE = 1\n")
+
+
+def test_a_package_of_the_tree_that_is_installed_from_there_is_imported_from_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / "src" / "planted_editable").mkdir(parents=True)
+    (project / "src" / "planted_editable" / "__init__.py").write_text("SIZE = 1\n")
+    (project / "train.py").write_text("from planted_editable import SIZE\nprint(SIZE)\n")
+    monkeypatch.syspath_prepend(str(project / "src"))  # what `pip install -e` does by a file of paths
+    name = "src/planted_editable/__init__.py"
+    diff = f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-SIZE = 1\n+SIZE = 2\n"
+    with patched_copies(Patch.of_text(diff, "p"), project, ()) as places:
+        assert [run_script(place, project) for place in places] == ["1", "2"]
 
 
 def test_a_file_that_was_linked_becomes_the_copy_s_own_before_it_is_patched(tmp_path: Path) -> None:

@@ -63,8 +63,11 @@ def read_results(run: Run) -> dict[Key, float]:
     images = run.table("images", ("step", "position", "name", "detections", "above_score")).sort("step")
     for step, position, name, count, above in images.iter_rows():
         for what, value in (("detections", count), ("detections above the score", above)):
-            if value is not None:
-                found[f"{what} in {name or position}", step] = float(value)
+            if (
+                value is not None
+            ):  # by the image where it has a name: batches of another size have other steps
+                key = (f"{what} in {name}", None) if name else (f"{what} in image {position}", step)
+                found[key] = float(value)
     if images.is_empty():
         counted = run.table("content", ("step", "detections")).drop_nulls().sort("step").head(FIRST_STEPS)
         found |= {("detections", step): float(count) for step, count in counted.iter_rows()}

@@ -78,7 +78,7 @@ class TryResult(Attempt, frozen=True, kw_only=True):
     patch: str | None = None  # the unified diff
     finding: TriedFinding | None = None  # what it is about; None where that is not known
     folder: str  # of the try: runs of both sides, their output, try.json, try.md
-    copies: str | None = None  # where both sides ran, where that is not the user's own folder
+    copies: str | None = None  # of what both sides had copies; None: of nothing
     rounds: int  # pairs at most
     budget_s: float  # seconds at most
     spent_s: float  # seconds
@@ -171,8 +171,9 @@ def weigh_results(attempt: Attempt, results: ResultCheck) -> Attempt:
     verdict, why = attempt.verdict, attempt.why
     if results.verdict == "different" and results.difference is not None:
         verdict, why = "reject", f"the results differ: {results.difference.words}"
-    elif results.verdict == "cannot tell" and verdict == "accept":
-        verdict, why = "undecided", f"{why}, but results cannot be compared: {results.why}"
+    elif results.verdict == "cannot tell" and verdict != "reject":
+        seen = f"{why}, but " if verdict == "accept" else ""
+        verdict, why = "undecided", f"{seen}results cannot be compared: {results.why}"
     elif verdict == "accept":
         why += ", equal results" if results.verdict == "equal" else ", results not checked"
     return msgspec.structs.replace(attempt, verdict=verdict, why=why, results=results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from detscope.analyze.compare.results import ResultCheck
+from detscope.analyze.compare.sides import LARGEST
 from detscope.analyze.compare.trying import DECISION_RISK, LEAST_GAIN, LEAST_PAIRS, TriedTime, TryResult
 from detscope.report.figures import number, signed_interval, signed_percent
 from detscope.report.model import Block, Column, Fact, Facts, Notes, Section, Table, Tone
@@ -40,7 +41,14 @@ def try_sections(result: TryResult) -> list[Section]:
 
 def _time_cells(time: TriedTime) -> list[str | float | int | None]:
     steps = f"{time.steps[0]} and {time.steps[1]}"
-    return [time.before, time.after, time.gain, signed_interval(time.gain_ci95), time.pairs, steps]
+    return [time.before, time.after, time.gain, _tell_interval(time), time.pairs, steps]
+
+
+def _tell_interval(time: TriedTime) -> str:
+    """Of few pairs the interval may reach beyond all sense."""
+    if time.gain_ci95 is None or time.gain_ci95[0] < -LARGEST:
+        return "more pairs are needed"
+    return signed_interval(time.gain_ci95)
 
 
 def tell_results(check: ResultCheck) -> str:
@@ -76,9 +84,8 @@ def try_body(result: TryResult) -> str:
     lines += [f"**Place.** {', '.join(map(name_cell, places)) or 'no file: settings alone'}", ""]
     lines += [f"**Change.** {', '.join(map(name_cell, result.change))}", ""]
     if time is not None:
-        ends = signed_interval(time.gain_ci95) or "needs two pairs"
         lines += ["| | before | after | gain | 95 % interval |", "|---|---:|---:|---:|---|"]
-        figures = f"{number(time.before)} | {number(time.after)} | {signed_percent(time.gain)} | {ends}"
+        figures = f"{number(time.before)} | {number(time.after)} | {signed_percent(time.gain)} | {_tell_interval(time)}"
         lines += [f"| ms per {time.per} | {figures} |", ""]
     if result.results is not None:
         lines += [f"**Results.** {sentence(tell_results(result.results))}", ""]
@@ -89,10 +96,10 @@ def try_body(result: TryResult) -> str:
 
 def _tell_protocol(result: TryResult) -> str:
     steps = result.time.steps if result.time else (0, 0)
-    words = f"{name_cell(result.command)} with and without the change: {sentence(_tell_measured(result))}; "
+    words = f"{name_cell(_shorten(result.command))} with and without the change: {sentence(_tell_measured(result))}; "
     words += f"{steps[0]} and {steps[1]} measured steps, warm-up left out. "
     if result.copies:
-        words += f"Both sides ran in {sentence(_shorten(result.copies))}. "
+        words += f"Both sides ran with {sentence(_shorten(result.copies))}. "
     if result.seed is not None:
         words += f"Both began with the seed {result.seed}. "
     return words + (
@@ -102,6 +109,6 @@ def _tell_protocol(result: TryResult) -> str:
     )
 
 
-def _shorten(copies: str) -> str:
+def _shorten(text: str) -> str:
     """Without the folders above: a pull request tells nobody how a home is laid out."""
-    return " ".join(PurePath(word).name if word.startswith("/") else word for word in copies.split(" "))
+    return " ".join(PurePath(word).name if word.startswith("/") else word for word in text.split(" "))

@@ -49,7 +49,7 @@ class TriedCommand:
         """The script in its copy: a relative name goes with its folder, a whole one is changed."""
         name, *arguments = self.words
         goes_along = place.place(self.folder) != self.folder and not Path(name).is_absolute()
-        if self.code is None or place.copy is None or goes_along:
+        if self.code is None or place.place(self.code) == self.code or goes_along:
             return list(self.words)
         return [str(place.place(self.code)), *arguments]
 

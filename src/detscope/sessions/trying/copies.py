@@ -10,10 +10,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from detscope.errors import InputError
@@ -48,34 +49,32 @@ class Patch:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where one side runs."""
+    """Where one side runs: copies in the place of what is patched, the rest as it is."""
 
-    tree: Path  # the user's own
-    copy: Path | None = None  # of the tree; None: the user's own
-    packages: Path | None = None  # copies of installed packages
+    copies: Mapping[Path, Path] = field(default_factory=dict)  # of the tree and of installed packages
+    ahead: tuple[Path, ...] = ()  # folders that come first on PYTHONPATH
 
     def place(self, path: Path) -> Path:
         """The copy's counterpart of a path; what lies elsewhere stays where it is."""
-        if self.copy is None:
-            return path
-        for tree in (self.tree, self.tree.resolve()):
-            if path.is_relative_to(tree):
-                return self.copy / path.relative_to(tree)
+        for source, copy in self.copies.items():
+            for begin in (source, source.resolve()):
+                if path.is_relative_to(begin):
+                    return copy / path.relative_to(begin)
         return path
 
     def python_path(self, given: str) -> str:
-        """PYTHONPATH: patched packages first, then what was there."""
-        words = [str(self.packages)] if self.packages else []
-        words += [str(self.place(Path(word))) for word in given.split(os.pathsep) if word]
-        return os.pathsep.join(words)
+        """PYTHONPATH: copies of packages first, then what was there."""
+        words = [*self.ahead, *(self.place(Path(word)) for word in given.split(os.pathsep) if word)]
+        return os.pathsep.join(map(str, dict.fromkeys(words)))
 
 
-@dataclass
-class _Plan:
-    """What a patch is about: files of the tree, and of installed packages."""
+@dataclass(frozen=True)
+class _Target:
+    """A file that a patch is about."""
 
-    tree: list[tuple[FilePatch, PurePosixPath]] = field(default_factory=list)
-    packages: list[tuple[FilePatch, PurePosixPath, Path]] = field(default_factory=list)  # folder of a package
+    file: FilePatch
+    source: Path  # what is copied: the tree, or the folder of an installed package
+    path: PurePosixPath  # of the file in it
 
 
 @contextmanager
@@ -83,29 +82,29 @@ def patched_copies(
     patch: Patch, tree: Path, folders: Sequence[Path]
 ) -> Iterator[tuple[Workplace, Workplace]]:
     """Places of both sides: equal copies, the second one patched. Its paths begin at tree or `folders`."""
-    plan = _plan_patch(patch, tree, folders)
+    targets = [_find_target(patch, file, tree, folders) for file in patch.files]
     root = Path(tempfile.mkdtemp(prefix="detscope-try-"))
-    worktrees: list[Path] = []
+    worktrees: list[tuple[Path, Path]] = []
+    places = []
     try:
-        places = []
-        for name in SIDES:
-            copy, packages = root / name / "tree", root / name / "packages"
-            if plan.tree:
-                copy.parent.mkdir(exist_ok=True)
-                if _add_worktree(tree, copy):
-                    worktrees.append(copy)
-                _fill_copy(tree, copy)
-            for package in dict.fromkeys(folder for _, _, folder in plan.packages):
-                _fill_copy(package, packages / package.name)
-            places.append(Workplace(tree, copy if plan.tree else None, packages if plan.packages else None))
-        for file, path in plan.tree:
-            _patch_file(root / SIDES[1] / "tree", path, file, patch.name)
-        for file, path, _ in plan.packages:
-            _patch_file(root / SIDES[1] / "packages", path, file, patch.name)
+        for side in SIDES:
+            copies: dict[Path, Path] = {}
+            for source in dict.fromkeys(target.source for target in targets):
+                copy = copies[source] = root / side / str(len(copies)) / source.name
+                copy.parent.mkdir(parents=True)
+                if _add_worktree(source, copy):
+                    worktrees.append((source, copy))
+                _fill_copy(source, copy)
+            imported = [copies[one.source].parent for one in targets if one.source != tree]
+            bare = Workplace(copies)
+            imported += [bare.place(top.parent) for one in targets if (top := _find_own_package(one, tree))]
+            places.append(Workplace(copies, tuple(imported)))
+        for target in targets:
+            _patch_file(places[1].copies[target.source], target.path, target.file, patch.name)
         yield places[0], places[1]
     finally:
-        for copy in worktrees:
-            _git(tree, "worktree", "remove", "--force", str(copy))
+        for source, copy in worktrees:
+            _git(source, "worktree", "remove", "--force", str(copy))
         shutil.rmtree(root, ignore_errors=True)  # which does not follow links
 
 
@@ -118,58 +117,47 @@ def find_tree(folder: Path, script: Path | None) -> Path:
     return folder if script is None or script.is_relative_to(folder) else script.parent
 
 
-def _plan_patch(patch: Patch, tree: Path, folders: Sequence[Path]) -> _Plan:
-    """Each file's place in the tree or in an installed package; of neither, one line that says so."""
-    plan = _Plan()
-    for file in patch.files:
-        path = PurePosixPath(file.name)
-        inside = _find_in_tree(path, file, tree, folders)
-        if inside is not None:
-            plan.tree.append((file, inside))
-            continue
-        found = _find_in_package(path, file)
-        if found is None:
-            raise InputError(
-                f"{patch.name}: there is no {file.name} in {tree} or in an installed package",
-                "paths begin at the repository, the script's folder, or a package: a/models/head.py",
-            )
-        plan.packages.append((file, *found))
-    return plan
-
-
-def _find_in_tree(
-    path: PurePosixPath, file: FilePatch, tree: Path, folders: Sequence[Path]
-) -> PurePosixPath | None:
-    if path.is_absolute():
-        for begin in (tree, tree.resolve()):
-            if Path(path).is_relative_to(begin):
-                return PurePosixPath(Path(path).relative_to(begin).as_posix())
-        return None
-    for begin in dict.fromkeys((tree, *folders)):
-        wanted = Path(os.path.normpath(begin / path))
-        if not wanted.is_relative_to(tree):
-            continue
-        # a new file belongs beside the others that the folder has
-        if wanted.is_file() or (file.old == NO_FILE and wanted.parent.is_dir()):
-            return PurePosixPath(wanted.relative_to(tree).as_posix())
-    return None
-
-
-def _find_in_package(path: PurePosixPath, file: FilePatch) -> tuple[PurePosixPath, Path] | None:
-    """The path from the package's name on, and the package's folder."""
-    parts = path.parts
-    for word in _INSTALLED:
+def _find_target(patch: Patch, file: FilePatch, tree: Path, folders: Sequence[Path]) -> _Target:
+    """A file's place in the tree or in an installed package; of neither, one line that says so."""
+    parts = PurePosixPath(file.name).parts
+    for word in _INSTALLED:  # also of an environment inside of the tree, which is not copied
         if word in parts:
-            parts = parts[len(parts) - parts[::-1].index(word) :]
-    for words in (parts, parts[1:] if parts[:1] and parts[0] in _SOURCES else ()):
-        if len(words) < 2 or ".." in words or not words[0].isidentifier():
-            continue
-        spec = PathFinder.find_spec(words[0])  # imports nothing
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            wanted = Path(place).joinpath(*words[1:])
-            if wanted.is_file() or (file.old == NO_FILE and wanted.parent.is_dir()):
-                return PurePosixPath(*words), Path(place)
-    return None
+            return _find_in_package(parts[len(parts) - parts[::-1].index(word) :], file, patch, tree)
+    for begin in dict.fromkeys((tree, *folders)):
+        wanted = Path(os.path.normpath(begin / file.name))
+        if wanted.is_relative_to(tree) and _is_there(wanted, file):
+            return _Target(file, tree, PurePosixPath(wanted.relative_to(tree).as_posix()))
+    return _find_in_package(parts[1:] if parts[0] in _SOURCES else parts, file, patch, tree)
+
+
+def _is_there(path: Path, file: FilePatch) -> bool:
+    return path.is_file() or (file.old == NO_FILE and path.parent.is_dir())
+
+
+def _find_in_package(parts: Sequence[str], file: FilePatch, patch: Patch, tree: Path) -> _Target:
+    spec = None
+    if len(parts) > 1 and ".." not in parts and parts[0].isidentifier():
+        spec = PathFinder.find_spec(parts[0])  # imports nothing
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if _is_there(Path(place).joinpath(*parts[1:]), file):
+            return _Target(file, Path(place), PurePosixPath(*parts[1:]))
+    raise InputError(
+        f"{patch.name}: there is no {file.name} in {tree} or in an installed package",
+        "paths begin at the repository, the script's folder, or a package: a/models/head.py",
+    )
+
+
+def _find_own_package(target: _Target, tree: Path) -> Path | None:
+    """The package of the tree that the file is part of, if it is imported from there: by `pip install -e`."""
+    top = None
+    folder = (target.source / target.path).parent
+    while target.source == tree and (folder / "__init__.py").is_file():
+        top, folder = folder, folder.parent
+    if top is None or not top.name.isidentifier():
+        return None
+    spec = find_spec(top.name)  # of a package without dots: imports nothing
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    return top if any(place.resolve() == top.resolve() for place in places) else None
 
 
 def _git(tree: Path, *words: str) -> subprocess.CompletedProcess[bytes] | None:

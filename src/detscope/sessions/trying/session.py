@@ -143,20 +143,16 @@ def _tell_change(request: TryRequest, patch: Patch | None) -> Iterator[str]:
 
 
 def _tell_copies(place: Workplace) -> str | None:
-    told = [f"a copy of {place.tree}"] if place.copy else []
-    told += ["with a copy of the patched package first on PYTHONPATH"] if place.packages else []
-    return ", ".join(told) or None
+    return ", ".join(f"a copy of {source}" for source in place.copies) or None
 
 
 @contextmanager
 def _workplaces(patch: Patch | None, command: TriedCommand) -> Iterator[tuple[Workplace, Workplace]]:
-    tree = find_tree(command.folder, command.code)
     if patch is None:
-        own = Workplace(tree)
-        yield own, own
+        yield Workplace(), Workplace()
         return
     begins = [command.folder, *([command.code.parent] if command.code else [])]
-    with patched_copies(patch, tree, begins) as places:
+    with patched_copies(patch, find_tree(command.folder, command.code), begins) as places:
         yield places
 
 
@@ -167,7 +163,7 @@ def _make_side(
     environment |= {"PYTHONHASHSEED": str(request.seed)} if request.seed is not None else {}
     if changed:
         environment |= dict(word.split("=", 1) for word in request.environment)
-    if place.copy or place.packages:
+    if place.copies:
         environment["PYTHONPATH"] = place.python_path(environment.get("PYTHONPATH", ""))
     settings = request.settings if changed else ()
     words = command.make_words(place, out, settings, request.seed, request.steps)
