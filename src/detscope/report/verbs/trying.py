@@ -85,8 +85,8 @@ def try_body(result: TryResult) -> str:
     lines += [f"**Change.** {', '.join(map(name_cell, result.change))}", ""]
     if time is not None:
         lines += ["| | before | after | gain | 95 % interval |", "|---|---:|---:|---:|---|"]
-        figures = f"{number(time.before)} | {number(time.after)} | {signed_percent(time.gain)} | {_tell_interval(time)}"
-        lines += [f"| ms per {time.per} | {figures} |", ""]
+        figures = [number(time.before), number(time.after), signed_percent(time.gain), _tell_interval(time)]
+        lines += [f"| ms per {time.per} | {' | '.join(figures)} |", ""]
     if result.results is not None:
         lines += [f"**Results.** {sentence(tell_results(result.results))}", ""]
     lines += [f"**How it was measured.** {_tell_protocol(result)}", ""]
@@ -96,7 +96,8 @@ def try_body(result: TryResult) -> str:
 
 def _tell_protocol(result: TryResult) -> str:
     steps = result.time.steps if result.time else (0, 0)
-    words = f"{name_cell(_shorten(result.command))} with and without the change: {sentence(_tell_measured(result))}; "
+    words = f"{name_cell(_shorten(result.command))} with and without the change: "
+    words += f"{sentence(_tell_measured(result))}; "
     words += f"{steps[0]} and {steps[1]} measured steps, warm-up left out. "
     if result.copies:
         words += f"Both sides ran with {sentence(_shorten(result.copies))}. "
