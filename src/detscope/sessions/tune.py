@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,7 @@ from detscope.sessions.trying.processes import (
     Turns,
     conclude,
     detscope_command,
+    name_folder,
     record_once,
     take_turns,
 )
@@ -37,8 +37,8 @@ def run_tuning(
 ) -> TuneResult:
     """Measure the base, take its advice, try each change by turns with the base, keep what helped."""
     begin = time.monotonic()
-    folder = Path(settings.output.runs) / f"tune-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
-    base = _make_side(settings, folder.absolute(), "base")
+    folder = name_folder(Path(settings.output.runs), "tune")
+    base = _make_side(settings, folder, "base")
     for note in notes:
         progress.note(note)
     words = [*base.command[: base.command.index("--level")], "--quiet", *base.command[-2:]]
@@ -53,9 +53,7 @@ def run_tuning(
         advice = advice[:-1]  # fewer changes, each measured well
     turns = Turns(min(MOST_ROUNDS, max(LEAST_ROUNDS, _count_rounds(budget_s, each_s, len(advice)))), budget_s)
     progress.note(f"{len(advice)} changes, at most {turns.rounds} rounds, about {each_s:.0f} s for each run")
-    changed = [
-        _make_side(with_changes(settings, _changes_of(row)), folder.absolute(), row.rule) for row in advice
-    ]
+    changed = [_make_side(with_changes(settings, _changes_of(row)), folder, row.rule) for row in advice]
     take_turns(base, changed, turns, folder / "output.txt", progress, ANY_RESULT)
     tried = tuple(
         TriedChange(
@@ -119,7 +117,7 @@ def _try_together(
     """All changes that helped, together, tried once more: they may stand in each other's way."""
     changes = {key: value for row in helped for key, value in row.settings.items()}
     base, side = (
-        _make_side(one, folder.absolute(), name)
+        _make_side(one, folder, name)
         for one, name in ((settings, "base-again"), (with_changes(settings, changes), "together"))
     )
     take_turns(base, [side], turns, folder / "output.txt", progress, ANY_RESULT)

@@ -63,9 +63,7 @@ def read_results(run: Run) -> dict[Key, float]:
     images = run.table("images", ("step", "position", "name", "detections", "above_score")).sort("step")
     for step, position, name, count, above in images.iter_rows():
         for what, value in (("detections", count), ("detections above the score", above)):
-            if (
-                value is not None
-            ):  # by the image where it has a name: batches of another size have other steps
+            if value is not None:  # by name, if there is one: other sizes of batches make other steps
                 key = (f"{what} in {name}", None) if name else (f"{what} in image {position}", step)
                 found[key] = float(value)
     if images.is_empty():

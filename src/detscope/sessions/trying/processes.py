@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -44,6 +46,12 @@ def detscope_command() -> list[str]:
     """What starts this detscope again."""
     beside = Path(sys.executable).with_name("detscope")  # `-m` would look for modules in the current folder
     return [str(beside)] if beside.is_file() else [sys.executable, "-m", "detscope"]
+
+
+def name_folder(parent: Path, verb: str) -> Path:
+    """Where a try keeps its runs; two that begin in the same second have folders of their own."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return (parent / f"{verb}-{stamp}-{secrets.token_hex(2)}").absolute()
 
 
 def record_once(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
 import msgspec
@@ -26,7 +25,7 @@ from detscope.runs.reader import Run, load_run
 from detscope.runs.standard_json import as_standard_json
 from detscope.sessions.trying.commands import TriedCommand, check_change, find_command
 from detscope.sessions.trying.copies import SIDES, Patch, Workplace, find_tree, patched_copies
-from detscope.sessions.trying.processes import Side, Turns, conclude, take_turns
+from detscope.sessions.trying.processes import Side, Turns, conclude, name_folder, take_turns
 
 NEVER_CHECKED = (
     "weights, checkpoints and files that the command writes",
@@ -59,7 +58,7 @@ def run_try(request: TryRequest, progress: Progress) -> TryResult:
     command = find_command(run)
     check_change(command, request.settings, request.environment)
     patch, finding = _find_change(request, run)
-    folder = (request.out / f"try-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}").absolute()
+    folder = name_folder(request.out, "try")
     begin = time.monotonic()
     with _workplaces(patch, command) as places:
         folder.mkdir(parents=True, exist_ok=True)
