@@ -167,6 +167,7 @@ def _git(tree: Path, *words: str) -> subprocess.CompletedProcess[bytes] | None:
             ["git", "-C", str(tree), "-c", "core.hooksPath=/dev/null", *words],
             capture_output=True,
             stdin=subprocess.DEVNULL,
+            env={name: text for name, text in os.environ.items() if not name.startswith("GIT_")},  # a hook's
             check=False,
         )
     except OSError:

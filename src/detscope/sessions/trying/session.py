@@ -62,22 +62,14 @@ def run_try(request: TryRequest, progress: Progress) -> TryResult:
     begin = time.monotonic()
     with _workplaces(patch, command) as places:
         folder.mkdir(parents=True, exist_ok=True)
-        sides = [
+        base, changed = (
             _make_side(command, place, folder / name, request, changed=name == SIDES[1])
             for name, place in zip(SIDES, places, strict=True)
-        ]
-        base, changed = sides
+        )
         told = tuple(_tell_change(request, patch))
         progress.note(f"{shlex.join(base.command)}, with and without {', '.join(told)}")
         turns = Turns(request.rounds, request.budget_s)
-        take_turns(
-            base,
-            [changed],
-            turns,
-            folder / "output.txt",
-            progress,
-            request.tolerance,
-        )
+        take_turns(base, [changed], turns, folder / "output.txt", progress, request.tolerance)
     attempt = conclude(base, changed, request.tolerance)
     if attempt.verdict == "undecided":
         attempt = msgspec.structs.replace(attempt, why=f"{attempt.why}; {_advise(attempt, request, base)}")
@@ -90,7 +82,7 @@ def run_try(request: TryRequest, progress: Progress) -> TryResult:
         patch=patch.text if patch else None,
         finding=finding,
         folder=str(folder),
-        copies=_tell_copies(places[1]),
+        copies=", ".join(f"a copy of {source}" for source in places[1].copies) or None,
         rounds=request.rounds,
         budget_s=request.budget_s,
         spent_s=round(time.monotonic() - begin, 1),
@@ -141,10 +133,6 @@ def _tell_change(request: TryRequest, patch: Patch | None) -> Iterator[str]:
     yield from (f"--env {word}" for word in request.environment)
 
 
-def _tell_copies(place: Workplace) -> str | None:
-    return ", ".join(f"a copy of {source}" for source in place.copies) or None
-
-
 @contextmanager
 def _workplaces(patch: Patch | None, command: TriedCommand) -> Iterator[tuple[Workplace, Workplace]]:
     if patch is None:
@@ -175,11 +163,9 @@ def _advise(attempt: Attempt, request: TryRequest, base: Side) -> str:
     if results is not None and results.verdict == "cannot tell":
         if results.base_difference is None:
             return "--tolerance inf tries the time alone"
-        return (
-            "--seed 0 makes a script without seeds repeatable"
-            if request.seed is None
-            else ("a --tolerance above that, or inf, tries it anyway")
-        )
+        if request.seed is None:
+            return "--seed 0 makes a script without seeds repeatable"
+        return "a --tolerance above that, or inf, tries it anyway"
     pairs = attempt.time.pairs if attempt.time else 0
     if pairs >= request.rounds:
         return f"more pairs may decide: --rounds {2 * max(request.rounds, 6)}"
