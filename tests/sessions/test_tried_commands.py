@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from detscope.analyze.step.beside import CodePlace
 from detscope.runs.reader import Run, load_run
 from detscope.runs.writer import RunWriter
 from detscope.sessions.trying.commands import find_command
-from detscope.sessions.trying.copies import Workplace
+from detscope.sessions.trying.copies import Patch, Workplace
+from detscope.sessions.trying.session import match_place
 
 
 def make_run(folder: Path, verb: str, **info: Any) -> Run:
@@ -64,3 +66,15 @@ def test_a_training_has_its_settings_and_a_model_of_one_s_own_lies_in_the_copy(
     named = f"model.name={tmp_path / 'copy/tools/train.py'}:build"
     given = ["--set", "data.images=4", "--set", "training.steps=7", "--set", named]
     assert words == ["--config", str(run.folder / "config.toml"), *given]
+
+
+def test_a_patch_is_about_the_finding_whose_line_it_changes_or_else_one_of_its_file() -> None:
+    patch = Patch.of_text("--- a/lib/head.py\n+++ b/lib/head.py\n@@ -10,2 +10,1 @@\n one\n-two\n", "p")
+    for file, line, closeness in (
+        ("head.py", 11, 2),
+        ("lib/head.py", 10, 2),
+        ("head.py", 12, 1),
+        ("other/head.py", 11, 0),
+        ("neck.py", 11, 0),
+    ):
+        assert match_place(CodePlace(file=file, line=line, function="f"), patch) == closeness

@@ -102,8 +102,11 @@ def _find_change(request: TryRequest, run: Run) -> tuple[Patch | None, TriedFind
         return None, None
     findings = summarize(run).findings
     if request.finding is None:
-        files = [PurePath(file.name) for file in patch.files] if patch else []
-        about = next((one for one in findings if any(_is_in(place, files) for place in one.where)), None)
+        ranked = (
+            [(match_place(place, patch), one) for one in findings for place in one.where] if patch else []
+        )
+        closeness, nearest = max(ranked, key=lambda pair: pair[0], default=(0, None))  # of equals the first
+        about = nearest if closeness else None
     else:
         about = next((one for one in findings if one.id == request.finding), None)
         if about is None:
@@ -120,10 +123,12 @@ def _find_change(request: TryRequest, run: Run) -> tuple[Patch | None, TriedFind
     return patch, TriedFinding(id=about.id, claim=about.claim, where=where)
 
 
-def _is_in(place: CodePlace, files: Sequence[PurePath]) -> bool:
-    """Whether a place lies in one of the files: a script is named without folders, a package with them."""
+def match_place(place: CodePlace, patch: Patch) -> int:
+    """2: the patch changes near the line, 1: in its file. A script is named without folders."""
     named = PurePath(place.file).parts
-    return any(file.parts[-len(named) :] == named for file in files)
+    hunks = [one.hunks for one in patch.files if PurePath(one.name).parts[-len(named) :] == named]
+    near = any(one.start < place.line <= one.start + len(one.before) for file in hunks for one in file)
+    return 2 if near else int(bool(hunks))
 
 
 def _tell_change(request: TryRequest, patch: Patch | None) -> Iterator[str]:
