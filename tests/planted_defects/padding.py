@@ -60,7 +60,7 @@ class PaddedLoss(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     steps = parser.parse_args().steps
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -44,7 +44,7 @@ def build_detector() -> SSD:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=150)
     steps = parser.parse_args().steps
     torch.manual_seed(0)
     torch.set_num_threads(1)
